@@ -9,12 +9,13 @@ use super::rpc::Rpc;
 use super::transport::CriService;
 use super::v1::runtime_service_client::RuntimeServiceClient;
 use super::v1::{
-    CheckpointContainerRequest, ContainerConfig, ContainerStatus, ContainerStatusRequest,
-    CreateContainerRequest, ExecSyncRequest, LinuxContainerResources, PodSandboxConfig,
-    PodSandboxStatus, PodSandboxStatusRequest, RemoveContainerRequest, RemovePodSandboxRequest,
-    ReopenContainerLogRequest, RunPodSandboxRequest, RuntimeConfigRequest, RuntimeConfigResponse,
-    StartContainerRequest, StatusRequest, StatusResponse, StopContainerRequest,
-    StopPodSandboxRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    CheckpointContainerRequest, ContainerConfig, ContainerStats, ContainerStatsRequest,
+    ContainerStatus, ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest,
+    LinuxContainerResources, PodSandboxConfig, PodSandboxStatus, PodSandboxStatusRequest,
+    RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
+    RunPodSandboxRequest, RuntimeConfigRequest, RuntimeConfigResponse, StartContainerRequest,
+    StatusRequest, StatusResponse, StopContainerRequest, StopPodSandboxRequest,
+    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
 
 /// The version of the kubelet's side of the CRI, as upstream sends it.
@@ -253,6 +254,17 @@ impl RuntimeClient {
                 format!("no status of container {id}"),
             )),
         }
+    }
+
+    /// What a container uses.
+    pub async fn container_stats(&self, id: &str) -> Result<ContainerStats, CriError> {
+        let rpc = Rpc::ContainerStats;
+        let request = ContainerStatsRequest {
+            container_id: id.to_owned(),
+        };
+        let reply = finish(rpc, Box::pin(self.raw().container_stats(request)).await)?;
+        let missing = || CriError::invalid(rpc, format!("no stats of container {id}"));
+        reply.stats.ok_or_else(missing)
     }
 
     /// Changes a container's limits in place.

@@ -77,6 +77,8 @@ pub mod event {
     pub const SANDBOX_CHANGED: &str = "SandboxChanged";
     /// The cgroup of a pod could not be made or limited.
     pub const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
+    /// A claim of a pod could not be prepared.
+    pub const FAILED_PREPARE_DYNAMIC_RESOURCES: &str = "FailedPrepareDynamicResources";
     /// RunPodSandbox failed.
     pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
     /// PodSandboxStatus failed right after creation.
@@ -113,6 +115,18 @@ pub mod event {
     pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
     /// A pod outlived its deadline.
     pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+    /// A pod made room for a critical one; also `status.reason`.
+    pub const PREEMPTING: &str = "Preempting";
+    /// A resize was accepted.
+    pub const RESIZE_STARTED: &str = "ResizeStarted";
+    /// All containers have what the pod is allocated.
+    pub const RESIZE_COMPLETED: &str = "ResizeCompleted";
+    /// A container could not be given what the pod is allocated.
+    pub const RESIZE_ERROR: &str = "ResizeError";
+    /// A resize waits for room.
+    pub const RESIZE_DEFERRED: &str = "ResizeDeferred";
+    /// A resize cannot be done on this node.
+    pub const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
     /// The node needed what the pod used; also `status.reason`.
     pub const EVICTED: &str = "Evicted";
 }

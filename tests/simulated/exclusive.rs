@@ -5,6 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use kubelet::resources::pod_resources::v1::{
+    AllocatableResourcesRequest, ContainerMemory, ListPodResourcesRequest,
+};
+
 use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
 use crate::support::fake_runtime::{Fault, Rpc};
@@ -187,4 +191,45 @@ async fn a_state_that_cannot_be_used_ends_the_start_and_says_what_to_do() {
     let error = node.start_error().await;
     let expected = "current set of available CPUs \"0-3\" doesn't match with CPUs in state \"0-7\"";
     assert!(error.contains(expected), "{error}");
+}
+
+#[tokio::test]
+async fn agents_read_which_containers_have_which_cpus_and_memory() {
+    let mut node = node().await;
+    node.start().await;
+    node.put(&guaranteed("pinned", "2"));
+    node.put(&simple("shared"));
+    created(&node, "pinned").await;
+    created(&node, "shared").await;
+    let mut agent = crate::devices::agent(&node.path("root")).await;
+    let list = agent.list(ListPodResourcesRequest {}).await.unwrap();
+    let mut pods = list.into_inner().pod_resources;
+    pods.sort_by(|a, b| a.name.cmp(&b.name));
+    let [pinned, shared] = pods.as_slice() else {
+        panic!("{pods:?}");
+    };
+    let own = &pinned.containers[0];
+    assert_eq!(own.cpu_ids, [1, 2]);
+    let memory = |memory: &ContainerMemory| {
+        let nodes = memory.topology.as_ref().unwrap().nodes.iter();
+        let nodes: Vec<_> = nodes.map(|node| node.id).collect();
+        (memory.memory_type.clone(), memory.size, nodes)
+    };
+    let shown: Vec<_> = own.memory.iter().map(memory).collect();
+    assert_eq!(shown, [("memory".to_owned(), 64 << 20, vec![0])]);
+    assert_eq!(
+        (
+            shared.containers[0].cpu_ids.len(),
+            shared.containers[0].memory.len()
+        ),
+        (0, 0)
+    );
+    let all = agent
+        .get_allocatable_resources(AllocatableResourcesRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(all.cpu_ids, [1, 2, 3]);
+    let shown: Vec<_> = all.memory.iter().map(memory).collect();
+    assert_eq!(shown, [("memory".to_owned(), 7 << 30, vec![0])]);
 }

@@ -30,7 +30,11 @@ pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Most names of one image.
 const MAX_NAMES: usize = 5;
 /// What pods may rely on by `declaredFeatures`: what works here of the features that v1.36 knows so.
-const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const DECLARED_FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug, Default, PartialEq)]

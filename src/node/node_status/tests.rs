@@ -398,7 +398,11 @@ fn what_the_runtime_and_the_machine_say_is_in_the_status() {
     assert_eq!((status.features, status.runtime_handlers), (None, None));
     assert_eq!(
         status.declared_features.unwrap(),
-        ["RestartAllContainersOnContainerExits"]
+        [
+            "InPlacePodLevelResourcesVerticalScaling",
+            "InPlacePodVerticalScalingInitContainers",
+            "RestartAllContainersOnContainerExits",
+        ]
     );
     let endpoint = status.daemon_endpoints.unwrap().kubelet_endpoint.unwrap();
     assert_eq!(endpoint.port, 10250);

@@ -46,7 +46,7 @@ impl PodSync {
             Err(_) => Ok(()),
         };
         self.runtime.release_user_namespace(uid).await;
-        self.runtime.devices().release(uid);
+        self.runtime.devices().plugins.release(uid);
         let mut clean = true;
         for error in [content.err(), disk.err(), cgroup.err()]
             .into_iter()

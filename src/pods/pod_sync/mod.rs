@@ -22,7 +22,10 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
-    resources::cm::ContainerManager,
+    resources::{
+        allocation::{InProgress, event_message},
+        cm::ContainerManager,
+    },
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{Owner, PodCache},
@@ -282,6 +285,7 @@ impl PodSync {
             self.pod_history.all_well(&pod.uid());
         }
         self.statuses.note_report(&pod.uid(), &report);
+        self.note_resize(pod, &report);
         self.statuses.publish(pod);
         let at = [report.again, deadline.at()].into_iter().flatten().min();
         let delay = if report.needs_retry() {
@@ -294,6 +298,37 @@ impl PodSync {
             _ => Ok(false),
         };
         synced(result, NextSync { at, delay })
+    }
+
+    /// Notes how far the resize of the pod is, after a sync.
+    fn note_resize(&self, pod: &Arc<Pod>, report: &SyncReport) {
+        let (uid, allocations) = (pod.uid(), self.runtime.allocations());
+        // A resize may have been accepted during this sync.
+        let pod = &allocations.apply(pod);
+        let before = allocations.conditions(&uid).in_progress;
+        let error = report.resize_error.clone();
+        let goes_on = error.is_some()
+            || before.is_some()
+                && (report.cancelled || self.runtime.is_resizing(pod, &self.cache.latest(&uid)));
+        let generation = before
+            .as_ref()
+            .map_or(pod.metadata.generation, |before| before.generation);
+        let now = goes_on.then(|| InProgress {
+            error: error.clone().or_else(|| before.clone()?.error),
+            generation,
+        });
+        if now == before {
+            return;
+        }
+        allocations.change_conditions(&uid, |conditions| conditions.in_progress = now);
+        let object = ObjectRef::pod(pod);
+        if let Some(error) = error {
+            let text = event_message("Pod resize error", pod, generation, &error);
+            self.events.warning(&object, event::RESIZE_ERROR, text);
+        } else {
+            let text = event_message("Pod resize completed", pod, generation, "");
+            self.events.normal(&object, event::RESIZE_COMPLETED, text);
+        }
     }
 
     /// Whether this or an earlier kubelet recorded that the pod has ended for good.
@@ -380,6 +415,8 @@ impl PodSync {
             return Err(error);
         }
         self.probes.remove_pod(&uid);
+        // Before the status says that the pod has ended: its claims may be another pod's then.
+        self.give_back_claims(&uid).await?;
         self.statuses.note_stage(&uid, Stage::Ended);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("cannot tell whether the pod has ended")?;
@@ -398,7 +435,14 @@ impl PodSync {
         let owner = Owner::of_status(running);
         let status = self.runtime.status_to_stop(&owner, left).await?;
         self.runtime.kill_pod(None, &status, grace).await?;
+        self.give_back_claims(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await
+    }
+
+    /// Gives back the claims of a pod whose containers have ended.
+    async fn give_back_claims(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let given_back = self.runtime.devices().dra.unprepare(uid).await;
+        given_back.context("unprepare dynamic resources")
     }
 
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
@@ -408,7 +452,7 @@ impl PodSync {
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
-        self.runtime.devices().release(&uid);
+        self.runtime.devices().plugins.release(&uid);
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
             && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))

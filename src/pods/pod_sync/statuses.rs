@@ -269,7 +269,8 @@ impl StatusPublisher {
                 .back_off_message(pod, name, runtime_status, now)
         };
         let probe_results = |id: &_| self.results.get(id);
-        let devices = |name: &str| self.runtime.devices().health_of(&pod.uid(), name);
+        let devices = |name: &str| self.runtime.devices().health_of(pod, name);
+        let resize = self.runtime.allocations().conditions(&pod.uid());
         let live = notes.stage == Stage::Live;
         let host_ips = self.remote.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
@@ -287,6 +288,7 @@ impl StatusPublisher {
             restart_all: outlook.restart_all,
             pod_is_terminal: notes.stage == Stage::Ended,
             failed_because: notes.failed_because.as_ref(),
+            resize: &resize,
             devices: &devices,
             recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
             ..Inputs::new(pod, runtime_status, now)

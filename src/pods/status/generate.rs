@@ -6,7 +6,6 @@
 
 mod conditions;
 mod container_states;
-mod devices;
 mod mounts;
 mod phase;
 mod resources;
@@ -24,16 +23,17 @@ pub use transition::IllegalTransition;
 
 use crate::{
     model::{self, ContainerId, Pod, PodExt},
+    resources::allocation::ResizeConditions,
     runtime::kuberuntime::RestartAllStage,
     state::probe_results::ContainerProbeResults,
 };
 use container_states::{Kind, container_statuses};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus},
+    api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use std::{borrow::Cow, collections::BTreeMap};
+use std::borrow::Cow;
 
 /// Bytes that the termination messages of all containers of a pod share.
 const POD_MESSAGE_BYTES: usize = 12 * 1024;
@@ -48,9 +48,6 @@ pub struct FailedBecause {
     /// It has the condition `DisruptionTarget`: what replaces the pod does not count its end as a failure.
     pub disruption: bool,
 }
-
-/// Devices by resource, and whether each is healthy.
-pub type DeviceHealth = BTreeMap<String, BTreeMap<String, bool>>;
 
 /// Everything a pod's status is made from.
 #[derive(Clone, Copy)]
@@ -85,8 +82,10 @@ pub struct Inputs<'a> {
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
     pub failed_because: Option<&'a FailedBecause>,
-    /// Devices of a container by resource, and whether each is healthy.
-    pub devices: &'a dyn Fn(&str) -> DeviceHealth,
+    /// How far the resize of the pod is.
+    pub resize: &'a ResizeConditions,
+    /// The health of a container's devices, if it has some.
+    pub devices: &'a dyn Fn(&str) -> Option<Vec<ResourceStatus>>,
     /// The runtime can mount a whole tree read-only.
     pub recursive_read_only_mounts: bool,
     /// Wall clock.
@@ -112,7 +111,8 @@ impl<'a> Inputs<'a> {
             pod_is_terminal: false,
             host_ips: &[],
             failed_because: None,
-            devices: &|_| DeviceHealth::new(),
+            resize: const { &ResizeConditions::NONE },
+            devices: &|_| None,
             recursive_read_only_mounts: false,
             now,
         }

@@ -7,6 +7,7 @@ mod app_armor;
 mod predicates;
 mod pressure;
 
+use super::preemption::{self, Shortage};
 use crate::{
     cri::RuntimeFeatures,
     model::validation::{sysctl_allowlist::Allowlist, unsupported_api_fields},
@@ -50,8 +51,14 @@ pub struct Others {
     pub ending: Vec<Arc<Pod>>,
 }
 
+impl Others {
+    fn all(&self) -> Vec<Arc<Pod>> {
+        self.staying.iter().chain(&self.ending).cloned().collect()
+    }
+}
+
 /// Why a pod is not admitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Refusal {
     /// For good.
     Rejected(Rejection),
@@ -63,6 +70,13 @@ pub enum Refusal {
         rejection: Option<Rejection>,
         /// It is usually over before anybody has to know.
         brief: bool,
+    },
+    /// Others have to make room first.
+    Preempts {
+        /// Pods to stop.
+        victims: Vec<Arc<Pod>>,
+        /// What is missing.
+        resource: String,
     },
 }
 
@@ -134,7 +148,7 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 
 /// Whether there is a place for the pod on the node.
 fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
-    let (staying, ending) = (&node.others.staying, &node.others.ending);
+    let staying = &node.others.staying;
     match node.object {
         _ if node.in_place => Ok(()),
         // Without an API server there is none.
@@ -144,10 +158,10 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
             rejection: None,
             brief: true,
         }),
+        Some(object) if pod.is_critical() => fits_critical(pod, object, node),
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
-            let all: Vec<_> = staying.iter().chain(ending).cloned().collect();
-            predicates::admit(pod, object, &all, node.allocated).map_err(|rejection| {
+            fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
                 Refusal::NotYet {
                     why: format!("waiting for pods that are ending: {}", rejection.message),
                     rejection: Some(rejection),
@@ -156,6 +170,54 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
             })
         }
     }
+}
+
+/// Whether there is a place for a pod for which others make room. A static pod for which they cannot is admitted as it
+/// is: a control plane must not end because it was given more memory.
+fn fits_critical(pod: &Pod, object: &Node, node: &NodeView<'_>) -> Result<(), Refusal> {
+    let staying = &node.others.staying;
+    predicates::admit_but_resources(pod, object, staying)?;
+    let missing = predicates::missing(pod, object, staying, node.allocated)?;
+    if let Some(first) = missing.first() {
+        let shortages = missing.iter().map(|missing| Shortage {
+            resource: missing.resource.clone(),
+            amount: missing.amount(),
+        });
+        let shortages: Vec<_> = shortages.collect();
+        return match preemption::victims(pod, staying, &shortages) {
+            Ok(victims) => Err(Refusal::Preempts {
+                victims,
+                resource: first.resource.clone(),
+            }),
+            Err(_) if pod.is_static() => Ok(()),
+            Err(error) => {
+                let message = format!(
+                    "Unexpected error while attempting to recover from admission failure: {error}"
+                );
+                Err(Rejection::new("UnexpectedAdmissionError", message).into())
+            }
+        };
+    }
+    let not_yet = |rejection: Rejection, is_final: bool| Refusal::NotYet {
+        why: format!("waiting for pods that are ending: {}", rejection.message),
+        rejection: Some(rejection).filter(|_| is_final),
+        brief: false,
+    };
+    let all = node.others.all();
+    let elsewhere = predicates::admit_but_resources(pod, object, &all);
+    elsewhere.map_err(|rejection| not_yet(rejection, true))?;
+    let fits = predicates::admit(pod, object, &all, node.allocated);
+    fits.map_err(|rejection| not_yet(rejection, false))
+}
+
+/// Whether there is a place for a pod beside all others, also those that are being stopped.
+pub(super) fn fits_with(
+    pod: &Pod,
+    object: &Node,
+    others: &Others,
+    allocated: &BTreeMap<String, i64>,
+) -> Result<(), Rejection> {
+    predicates::admit(pod, object, &others.all(), allocated)
 }
 
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when

@@ -4,6 +4,7 @@ use super::{
     SyncLoop,
     occupant::Occupant,
     orphans::{Claims, find},
+    resize::Trigger,
 };
 use crate::{
     base::{
@@ -33,6 +34,7 @@ impl SyncLoop {
         }
         self.release_resources();
         self.retry_waiting();
+        self.retry_resizes(Trigger::PodTerminated);
     }
 
     /// A source no longer has the pod. One that had ended before has only its remains left.
@@ -199,6 +201,8 @@ impl SyncLoop {
         let all_delivered = self.sources.all_ready().is_some();
         if all_delivered {
             self.check_devices(&claimed);
+            let allocations = self.pod_sync.runtime.allocations();
+            allocations.keep(|uid| claimed.contains(uid));
         }
         let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphaned_logs.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());

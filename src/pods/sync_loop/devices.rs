@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 impl SyncLoop {
     pub(super) fn devices(&self) -> &DeviceManager {
-        self.pod_sync.runtime.devices()
+        &self.pod_sync.runtime.devices().plugins
     }
 
     /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
@@ -21,7 +21,9 @@ impl SyncLoop {
             self.devices().found_running(pod);
             return Ok(());
         }
-        match self.devices().allocate(pod) {
+        let hints = |nodes| self.devices().hints(pod, nodes);
+        let align = || self.admission.resources.align(pod, hints);
+        match self.devices().allocate(pod, align) {
             Ok(()) => Ok(()),
             Err(Unallocated::InProgress) => Err(Refusal::NotYet {
                 why: "device plugins are preparing its devices".into(),
@@ -29,6 +31,10 @@ impl SyncLoop {
                 brief: true,
             }),
             Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
+            Err(Unallocated::Misaligned(error)) => Err(Refusal::Rejected(Rejection::new(
+                error.reason,
+                error.message,
+            ))),
         }
     }
 
@@ -59,8 +65,10 @@ impl SyncLoop {
     /// All that runs on the node is known, and so are the pods that should.
     pub(super) fn check_devices(&self, claimed: &HashSet<PodUid>) {
         let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
-        self.devices()
-            .retain(|uid| claimed.contains(uid) || runs(uid));
+        let is_here = |uid: &PodUid| claimed.contains(uid) || runs(uid);
+        let devices = self.pod_sync.runtime.devices();
+        devices.plugins.retain(is_here);
+        devices.dra.retain(is_here);
         let pods = self.cache.pods();
         let mut orphans = pods.iter().filter(|pod| !claimed.contains(&pod.uid));
         if !orphans.any(|pod| pod.is_active()) {

@@ -28,10 +28,16 @@ struct RejectionLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PreemptionLabels {
+    preemption_signal: &'static str,
+}
+
 /// Handles to the families.
 #[derive(Clone)]
 pub struct LoopMetrics {
     rejections: Family<RejectionLabels, Counter>,
+    preemptions: Family<PreemptionLabels, Counter>,
     orphans: Counter,
     restarts: Family<Static, Counter>,
     containers: Histogram,
@@ -78,6 +84,11 @@ impl LoopMetrics {
                 "Cumulative number pod admission rejections by the Kubelet.",
                 Family::default(),
             ),
+            preemptions: metrics.register(
+                "kubelet_preemptions",
+                "Cumulative number of pod preemptions by preemption resource.",
+                Family::default(),
+            ),
             orphans: metrics.register(
                 "kubelet_orphaned_runtime_pods_total",
                 "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
@@ -115,6 +126,15 @@ impl LoopMetrics {
         self.rejections
             .get_or_create_owned(&RejectionLabels { reason })
             .inc();
+    }
+
+    /// A pod made room for a critical one, which needs more of this resource.
+    pub(super) fn preempted(&self, resource: &str) {
+        let preemption_signal = of_resource(&format!("OutOf{resource}"))
+            .strip_prefix("OutOf")
+            .unwrap_or_default();
+        let labels = PreemptionLabels { preemption_signal };
+        self.preemptions.get_or_create_owned(&labels).inc();
     }
 
     /// An orphaned pod runs.

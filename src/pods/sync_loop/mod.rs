@@ -16,11 +16,16 @@ pub mod dispatch;
 mod metrics;
 pub mod occupant;
 pub mod orphans;
+mod preemption;
+mod resize;
 mod waiting;
 
 pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
 pub use metrics::LoopMetrics;
+pub use resize::{ResizeRules, Resizes};
 pub use waiting::Waiting;
+
+use resize::Trigger;
 
 use crate::{
     base::DirtySet,
@@ -143,6 +148,8 @@ pub struct SyncLoop {
     pub held: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     pub waiting: HashMap<PodUid, Waiting>,
+    /// Pods that ask for other amounts than they were allocated.
+    pub resizes: Resizes,
     /// Pods of which an audit found something on disk, and nothing else.
     pub orphaned_logs: Arc<DirtySet<PodUid>>,
     /// When to look for orphans.
@@ -193,13 +200,17 @@ impl SyncLoop {
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
                 uids = self.pod_sync.volumes.changed() => self.on_probe_results(uids),
-                changes = self.pod_sync.runtime.devices().changed() => self.on_devices(changes),
+                changes = self.pod_sync.runtime.devices().plugins.changed() => self.on_devices(changes),
+                uids = self.pod_sync.runtime.devices().dra.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.cleaned.take() => if self.on_cleaned(uids) { self.audits.soon() } else { self.audits.again() },
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.audits.due() => self.audit(complete),
-                Ok(()) = self.admission.node.changed(), if !self.waiting.is_empty() => self.retry_waiting(),
+                Ok(()) = self.admission.node.changed(), if self.something_waits() => {
+                    self.retry_waiting();
+                    self.retry_resizes(Trigger::NodeChanged);
+                }
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
@@ -229,9 +240,12 @@ impl SyncLoop {
             PodOp::Add => self.predecessors(&update.pods),
             _ => Vec::new(),
         };
+        // As they were set: with the amounts that they were allocated.
+        let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
                 Step::Set(pod) => {
+                    let pod = self.with_allocation(pod);
                     self.publish_first(&pod);
                     self.manager.set(pod);
                 }
@@ -243,11 +257,11 @@ impl SyncLoop {
                     self.manager.unset_mirror(&name, &uid);
                 }
                 Step::Create(pod) => {
-                    self.create_after(&predecessors, pod);
+                    self.create_after(&predecessors, current(pod));
                 }
-                Step::Refresh(pod) => self.publish(&pod),
+                Step::Refresh(pod) => self.publish(&current(pod)),
                 Step::Update(pod) => {
-                    let update = UpdateOptions::sync(UpdateKind::Update, pod);
+                    let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
                     self.workers.update_known_pod(update);
                 }
                 Step::Kill(pod) => self.end(pod),
@@ -256,6 +270,10 @@ impl SyncLoop {
         self.sources.mark_seen(update.source, update.completeness);
         self.all_delivered.send_replace(self.sources.all_seen());
         self.retry_waiting();
+        self.retry_resizes(match update.op {
+            PodOp::Remove => Trigger::PodsChanged,
+            _ => Trigger::PodUpdated,
+        });
     }
 
     /// Publishes the status of a new pod before the pod is visible. While another pod of its UID is being

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
+    pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdateOptions},
     state::events::ObjectRef,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -15,6 +16,9 @@ use tokio::time::Instant;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest time until a pod that waits is checked again.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+
+/// The message of a pod that made room.
+const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
 /// A pod that waits.
 #[derive(Debug)]
@@ -42,6 +46,14 @@ impl SyncLoop {
                 }
                 rejection
             }
+            Err(Refusal::Preempts { victims, resource }) => {
+                self.preempt(pod, victims, &resource);
+                let why = "waiting for pods that make room for it";
+                if !self.has_waited(pod, why, Duration::ZERO) {
+                    return false;
+                }
+                None
+            }
         };
         let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
         if let Some(rejection) = rejection {
@@ -49,14 +61,40 @@ impl SyncLoop {
             self.devices().release(&pod.uid());
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
+        } else {
+            self.pod_sync.runtime.allocations().allocate(pod);
         }
         true
+    }
+
+    /// Stops pods that make room for a critical one.
+    fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
+        for victim in victims {
+            tracing::info!(
+                pod = %victim.full_name(),
+                podUID = %victim.uid(),
+                resource,
+                requestingPod = %pod.full_name(),
+                "Preempting pod to free up resources"
+            );
+            let object = ObjectRef::pod(&victim);
+            let events = &self.pod_sync.events;
+            events.warning(&object, event::PREEMPTING, PREEMPTED);
+            self.metrics.preempted(resource);
+            let reason = TerminationReason::Evicted {
+                reason: event::PREEMPTING.to_owned(),
+                message: PREEMPTED.to_owned(),
+                disruption: true,
+            };
+            self.workers.update_pod(UpdateOptions::kill(victim, reason));
+        }
     }
 
     /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
     fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
         self.release_resources();
-        let Err(error) = self.admission.resources.admit(pod, runs) else {
+        let devices = |nodes| self.devices().hints(pod, nodes);
+        let Err(error) = self.admission.resources.admit(pod, runs, devices) else {
             return Ok(());
         };
         if runs {
@@ -144,6 +182,11 @@ impl SyncLoop {
         false
     }
 
+    /// A pod waits for its place, or for more of the node.
+    pub(super) fn something_waits(&self) -> bool {
+        !self.waiting.is_empty() || self.resizes.is_some_wanted()
+    }
+
     /// Tries again to admit the pods that wait, those that wait longest first.
     pub(super) fn retry_waiting(&mut self) {
         let mut waiting: Vec<_> = self.waiting.iter().collect();
@@ -168,7 +211,7 @@ impl SyncLoop {
     }
 
     /// Desired pods that use up the node: all that have a worker and of which something may run.
-    fn admitted_but(&self, uid: &PodUid) -> Others {
+    pub(super) fn admitted_but(&self, uid: &PodUid) -> Others {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();

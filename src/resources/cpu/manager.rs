@@ -95,6 +95,13 @@ impl CpuManager {
         available.unwrap_or_default()
     }
 
+    /// All CPUs that can become exclusive while nothing runs.
+    pub fn allocatable(&self) -> CpuSet {
+        let policy = self.policy.as_ref();
+        let all = policy.map(|policy| policy.topology.cpus().difference(&policy.reserved));
+        all.unwrap_or_default()
+    }
+
     /// The NUMA nodes that have CPUs.
     pub fn numa_nodes(&self) -> BTreeSet<u32> {
         let nodes = self

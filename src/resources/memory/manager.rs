@@ -61,6 +61,23 @@ impl MemoryManager {
         &self.state
     }
 
+    /// What each NUMA node has for pods.
+    pub fn allocatable(&self) -> Vec<Block> {
+        let nodes = self.state.nodes.iter();
+        let tables = nodes.flat_map(|(node, memory)| {
+            let tables = memory.memory_map.iter();
+            tables.map(move |(resource, table)| (*node, resource, table.allocatable))
+        });
+        let tables = tables.filter(|(_, _, size)| *size > 0);
+        tables
+            .map(|(node, resource, size)| Block {
+                nodes: vec![node],
+                resource: resource.clone(),
+                size,
+            })
+            .collect()
+    }
+
     /// The NUMA nodes of a container's memory, as the kernel writes them.
     pub fn nodes(&self, pod: &str, container: &str) -> Option<String> {
         let blocks = self.state.assigned.get(pod)?.get(container)?;

@@ -34,7 +34,12 @@ use crate::{
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::{cm::ContainerManager, devices::DeviceManager, managers::ResourceManagers},
+    resources::{
+        ContainerDevices,
+        allocation::{Allocations, ResizeMetrics},
+        cm::ContainerManager,
+        managers::ResourceManagers,
+    },
     runtime::handlers::Hooks,
     state::events::EventRecorder,
     state::pod_cache::{Complete, Owner, PodCache},
@@ -54,7 +59,7 @@ use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
-    ContainerImages, ContainerStarter, PodCgroups, PodRestarter, PostStart, Replaced,
+    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart, Replaced,
     SandboxCreator,
 };
 use tokio::sync::watch;
@@ -86,12 +91,16 @@ pub struct Deps {
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
-    /// Devices of plugins.
-    pub devices: DeviceManager,
+    /// Devices of plugins and of claims.
+    pub devices: ContainerDevices,
     /// The cgroups of pods.
     pub cgroups: ContainerManager,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,
+    /// What pods are allocated, and what their containers have of it.
+    pub allocations: Allocations,
+    /// Counts resizes.
+    pub resize_metrics: ResizeMetrics,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// The services of the cluster, for variables.
@@ -137,7 +146,7 @@ pub struct KubeGenericRuntimeManager {
     state_store: PodStateStore,
     results: ProbeResults,
     metrics: StartMetrics,
-    devices: DeviceManager,
+    devices: ContainerDevices,
     exits: ExitRecords,
     killer: PodKiller,
     builder: Arc<ConfigBuilder>,
@@ -147,6 +156,8 @@ pub struct KubeGenericRuntimeManager {
     sandboxes: Arc<SandboxCreator>,
     starter: Arc<ContainerStarter>,
     restarter: Arc<PodRestarter>,
+    resizer: Arc<PodResizer>,
+    allocations: Allocations,
     starting: EarlyRelease,
     replaced: Replaced,
 }
@@ -185,6 +196,8 @@ impl KubeGenericRuntimeManager {
         let sandboxes = SandboxCreator {
             cgroups,
             resources: deps.resources.clone(),
+            dra: deps.devices.dra.clone(),
+            allocations: deps.allocations.clone(),
             runtime: deps.runtime.clone(),
             cache: deps.cache.clone(),
             events: deps.events.clone(),
@@ -194,6 +207,12 @@ impl KubeGenericRuntimeManager {
             back_off: SandboxBackOff::default(),
             lookup,
         };
+        let sandboxes = Arc::new(sandboxes);
+        let resizer = PodResizer::new(
+            sandboxes.clone(),
+            deps.allocations.clone(),
+            deps.resize_metrics,
+        );
         let starter = ContainerStarter {
             runtime: deps.runtime,
             cache: deps.cache,
@@ -207,6 +226,7 @@ impl KubeGenericRuntimeManager {
             post_start,
             back_off: back_off.clone(),
             resources: deps.resources,
+            allocations: deps.allocations.clone(),
         };
         Self {
             images: deps.images,
@@ -222,16 +242,30 @@ impl KubeGenericRuntimeManager {
             links,
             back_off,
             gc,
-            sandboxes: Arc::new(sandboxes),
+            sandboxes,
             starter: Arc::new(starter),
             restarter: Arc::new(restarter),
+            resizer: Arc::new(resizer),
+            allocations: deps.allocations,
             starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
             replaced: Replaced::default(),
         }
     }
 
+    /// What pods are allocated.
+    pub fn allocations(&self) -> &Allocations {
+        &self.allocations
+    }
+
+    /// Whether a running container of the pod does not have yet what it is allocated.
+    pub fn is_resizing(&self, pod: &Pod, status: &PodStatus) -> bool {
+        let actions = self.compute(pod, status);
+        let mut kills = actions.containers_to_kill.iter();
+        actions.resizes() || kills.any(|kill| kill.reason == actions::KillReason::Resize)
+    }
+
     /// Which containers have which devices.
-    pub fn devices(&self) -> &DeviceManager {
+    pub fn devices(&self) -> &ContainerDevices {
         &self.devices
     }
 
@@ -396,6 +430,7 @@ impl KubeGenericRuntimeManager {
         self.sandboxes.lookup.forget(uid);
         self.sandboxes.cgroups.forget(uid);
         self.pod_history.forget(uid);
+        self.allocations.forget(uid);
     }
 }
 

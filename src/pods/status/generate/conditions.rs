@@ -1,11 +1,12 @@
 //! The pod conditions that a kubelet owns.
 
 use super::{
-    Inputs,
+    FailedBecause, Inputs,
     phase::{Phase, any_regular_started},
     restart_all, whole_seconds,
 };
-use crate::model::{Pod, PodExt, is_sidecar};
+use crate::model::{Pod, PodExt, is_sidecar, reasons::event};
+use crate::resources::allocation::ResizeConditions;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, PodCondition},
@@ -28,7 +29,8 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether the kubelet writes conditions of this type.
 pub fn is_owned(condition: &PodCondition) -> bool {
-    OWNED.contains(&condition.type_.as_str())
+    let type_ = condition.type_.as_str();
+    OWNED.contains(&type_) || ResizeConditions::TYPES.contains(&type_)
 }
 
 /// A condition's status with the reason and message that explain it.
@@ -116,16 +118,28 @@ pub(super) fn of(
     conditions.extend(
         owned.filter_map(|(kind, finding)| finding.map(|finding| finding.condition(kind, pod))),
     );
+    if !phase.is_terminal() && !inputs.pod_is_terminal {
+        conditions.extend(inputs.resize.to_api());
+    }
     if let Some(because) = inputs.failed_because.filter(|because| because.disruption) {
         conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
         let finding = Finding {
             holds: true,
             reason: Some("TerminationByKubelet"),
-            message: Some(because.message.clone()),
+            message: Some(disruption_message(because).to_owned()),
         };
         conditions.push(finding.condition(DISRUPTION_TARGET, pod));
     }
     conditions
+}
+
+/// Upstream has a text of its own for pods that made room.
+fn disruption_message(because: &FailedBecause) -> &str {
+    if because.reason == event::PREEMPTING {
+        "Pod was preempted by Kubelet to accommodate a critical pod."
+    } else {
+        &because.message
+    }
 }
 
 fn initialized(

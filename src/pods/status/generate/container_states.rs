@@ -1,7 +1,7 @@
 //! One container's status: the runtime's instances over the old status.
 
 use super::{
-    Inputs, devices, mounts, resources,
+    Inputs, mounts, resources,
     restart::{restarts_after, starts_next},
     restart_all,
     states::{UNKNOWN_EXIT_CODE, terminated, waiting},
@@ -97,7 +97,7 @@ fn one(
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
     status.volume_mounts = mounts::of(container, inputs.recursive_read_only_mounts);
     if kind == Kind::Regular {
-        status.allocated_resources_status = devices::of(&(inputs.devices)(&container.name));
+        status.allocated_resources_status = (inputs.devices)(&container.name);
     }
     status.last_state.get_or_insert_default();
     status

@@ -5,7 +5,7 @@
 
 use super::Rejection;
 use crate::{
-    model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, node_selector},
+    model::{Pod, PodExt, Quantity, node_selector},
     resources::requests,
 };
 use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
@@ -27,9 +27,21 @@ pub(super) fn admit(
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
-    if !is_critical(pod) {
-        resources(pod, node, others, allocated)?;
+    if let Some(missing) = missing(pod, node, others, allocated)?.into_iter().next() {
+        return Err(missing.into());
     }
+    admit_but_resources(pod, node, others)
+}
+
+/// The same without resources.
+///
+/// # Errors
+/// The first rule that it breaks.
+pub(super) fn admit_but_resources(
+    pod: &Pod,
+    node: &Node,
+    others: &[Arc<Pod>],
+) -> Result<(), Rejection> {
     if !matches_node(pod, node) {
         return Err(failed(
             "NodeAffinity",
@@ -53,31 +65,62 @@ pub(super) fn admit(
     Ok(())
 }
 
-/// Pods for which upstream makes room by ending others. That is not done here yet, so they are admitted as they are:
-/// a control plane must not end because it was given more memory.
-fn is_critical(pod: &Pod) -> bool {
-    let priority = pod.spec().and_then(|spec| spec.priority);
-    pod.is_static() || priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
-}
-
 fn failed(predicate: &'static str, why: &str) -> Rejection {
     Rejection::new(predicate, format!("Predicate {predicate} failed: {why}"))
 }
 
 // -- resources ---------------------------------------------------------------------------------------------------
 
-fn resources(
+/// A resource of which there is not enough: thousandths of a CPU, whole units of everything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// The resource.
+    pub(super) resource: String,
+    requested: i64,
+    used: i64,
+    capacity: i64,
+}
+
+impl Missing {
+    /// How much would have to be given back.
+    pub(super) fn amount(&self) -> i64 {
+        let free = self.capacity.saturating_sub(self.used);
+        self.requested.saturating_sub(free)
+    }
+}
+
+impl From<Missing> for Rejection {
+    fn from(missing: Missing) -> Self {
+        let Missing {
+            resource,
+            requested,
+            used,
+            capacity,
+        } = missing;
+        let message = format!(
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Rejection::new(format!("OutOf{resource}"), message)
+    }
+}
+
+/// What a pod requests and the node does not have for it.
+///
+/// # Errors
+/// An amount cannot be read.
+pub(super) fn missing(
     pod: &Pod,
     node: &Node,
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
-) -> Result<(), Rejection> {
+) -> Result<Vec<Missing>, Rejection> {
     let allocatable = node
         .status
         .as_ref()
         .and_then(|status| status.allocatable.as_ref());
+    let mut all = Vec::new();
     let Some(allocatable) = allocatable else {
-        return Ok(());
+        return Ok(all);
     };
     let capacity = |resource: &str| {
         let quantity = allocatable.get(resource)?;
@@ -88,7 +131,12 @@ fn resources(
     if let Some(most) = capacity("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
         if used >= most {
-            return Err(insufficient("pods", 1, used, most));
+            all.push(Missing {
+                resource: "pods".to_owned(),
+                requested: 1,
+                used,
+                capacity: most,
+            });
         }
     }
     let wanted = requested(pod)?;
@@ -115,10 +163,15 @@ fn resources(
         };
         let used = used.get(resource).copied().unwrap_or_default();
         if *wanted > 0 && *wanted > most.saturating_sub(used) {
-            return Err(insufficient(resource, *wanted, used, most));
+            all.push(Missing {
+                resource: resource.clone(),
+                requested: *wanted,
+                used,
+                capacity: most,
+            });
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Thousandths of a CPU, and whole units of everything else.
@@ -140,13 +193,6 @@ fn requested(pod: &Pod) -> Result<BTreeMap<String, i64>, Rejection> {
             (resource, amount)
         })
         .collect())
-}
-
-fn insufficient(resource: &str, requested: i64, used: i64, capacity: i64) -> Rejection {
-    let message = format!(
-        "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
-    );
-    Rejection::new(format!("OutOf{resource}"), message)
 }
 
 // -- node selector and affinity ----------------------------------------------------------------------------------

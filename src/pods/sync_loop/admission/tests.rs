@@ -25,6 +25,7 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
     admit(pod, &node).map_err(|refusal| match refusal {
         Refusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
         Refusal::NotYet { why, .. } => ("NotYet".into(), why),
+        Refusal::Preempts { resource, .. } => ("Preempts".into(), resource),
     })
 }
 
@@ -100,6 +101,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
                 let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
+            Err(Refusal::Preempts { resource, .. }) => format!("preempts for {resource}"),
         };
         assert_eq!(shown, expected, "{others:?}");
         // What never changes comes first.
@@ -108,6 +110,106 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
         let refusal = admit(&confined, &view).unwrap_err();
         assert!(matches!(refusal, Refusal::Rejected(_)), "{refusal:?}");
+    }
+}
+
+#[test]
+fn others_make_room_for_a_critical_pod() {
+    let sized = |source: &str, priority: i32, cpu: &str| {
+        let annotations = json!({"kubernetes.io/config.source": source});
+        let resources = json!({"requests": {"cpu": cpu}});
+        let spec =
+            json!({"priority": priority, "containers": [{"name": "c", "resources": resources}]});
+        pod(json!({"annotations": annotations}), spec)
+    };
+    let node: Node =
+        serde_json::from_value(json!({"status": {"allocatable": {"cpu": "2", "pods": "9"}}}))
+            .unwrap();
+    let critical = 2_000_000_000;
+    let others = |priority: i32, is_ending: bool| {
+        let pods = vec![Arc::new(sized("api", priority, "1500m"))];
+        let none = Vec::new();
+        let (staying, ending) = if is_ending {
+            (none, pods)
+        } else {
+            (pods, none)
+        };
+        Others { staying, ending }
+    };
+    for (case, pod, others, expected) in [
+        (
+            "room",
+            sized("api", critical, "500m"),
+            others(0, false),
+            "admitted",
+        ),
+        (
+            "not critical",
+            sized("api", 0, "1"),
+            others(0, false),
+            "OutOfcpu",
+        ),
+        (
+            "critical",
+            sized("api", critical, "1"),
+            others(0, false),
+            "1 for cpu",
+        ),
+        (
+            "static",
+            sized("file", 0, "1"),
+            others(0, false),
+            "1 for cpu",
+        ),
+        (
+            "it goes already",
+            sized("api", critical, "1"),
+            others(0, true),
+            "not yet, then admitted",
+        ),
+        (
+            "others are critical",
+            sized("api", critical, "1"),
+            others(critical, false),
+            "UnexpectedAdmissionError",
+        ),
+        (
+            "a control plane",
+            sized("file", 0, "1"),
+            others(critical, false),
+            "admitted",
+        ),
+        (
+            "more than there is",
+            sized("file", 0, "9"),
+            others(0, false),
+            "admitted",
+        ),
+    ] {
+        let view = NodeView {
+            pressure: NodePressure::default(),
+            shutting_down: false,
+            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
+            app_armor: false,
+            features: RuntimeFeatures::default(),
+            in_place: false,
+            object: Some(&node),
+            others: &others,
+            devices: None,
+            allocated: &BTreeMap::new(),
+        };
+        let shown = match admit(&pod, &view) {
+            Ok(()) => "admitted".to_owned(),
+            Err(Refusal::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(Refusal::NotYet { rejection, .. }) => {
+                let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
+                format!("not yet, then {then}")
+            }
+            Err(Refusal::Preempts { victims, resource }) => {
+                format!("{} for {resource}", victims.len())
+            }
+        };
+        assert_eq!(shown, expected, "{case}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Init containers and sidecars in a good sandbox.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason,
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
     view::{View, definition_changed, failed},
 };
 use crate::model::{
@@ -158,6 +158,8 @@ fn look_at_running_sidecar(
         Some(KillReason::DefinitionChanged)
     } else if !lives {
         Some(KillReason::LivenessProbe)
+    } else if resize::needs_restart(view, container) {
+        Some(KillReason::Resize)
     } else {
         None
     };

@@ -13,6 +13,7 @@ mod prefetch;
 mod init;
 mod reasons;
 mod regular;
+mod resize;
 mod restart_all;
 mod sandbox;
 mod view;
@@ -26,10 +27,12 @@ mod tests;
 
 pub use prefetch::needed_soon;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
+pub use resize::ContainerResize;
 pub use restart_all::{ContainerReset, Reset, Trigger};
 
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},
+    resources::allocation::PodAmounts,
     state::probe_results::ContainerProbeResults,
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -48,7 +51,7 @@ pub struct Inputs<'a> {
 }
 
 /// Recorded facts about the pod. All of them may be absent; then the runtime status alone decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// All init containers were done in this sandbox.
     pub initialized_in: Option<SandboxId>,
@@ -59,6 +62,8 @@ pub struct Facts {
     pub exits: BTreeMap<Arc<str>, i32>,
     /// Instances that go because all containers are being restarted.
     pub resetting: Vec<ContainerId>,
+    /// The amounts of CPU and memory that its containers have.
+    pub actuated: Option<Arc<PodAmounts>>,
 }
 
 /// A container to start.
@@ -110,6 +115,7 @@ impl fmt::Display for ContainerKill {
             KillReason::UnknownState => {
                 write!(f, " {}, try killing it before restart", self.reason)
             }
+            KillReason::Resize => write!(f, " {} {}", self.name, self.reason),
             reason => {
                 write!(f, " {} {reason}", self.name)?;
                 if self.restart && !self.init {
@@ -147,6 +153,10 @@ pub struct PodActions {
     pub reset: Option<Reset>,
     /// Single instances to stop before anything is started.
     pub containers_to_kill: Vec<ContainerKill>,
+    /// Containers that go on with other amounts of CPU and memory, in this order.
+    pub containers_to_resize: Vec<ContainerResize>,
+    /// The pod's own level has other amounts.
+    pub resize_pod_level: bool,
 }
 
 impl PodActions {
@@ -157,6 +167,12 @@ impl PodActions {
             && self.reset.is_none()
             && !self.starts_something()
             && self.containers_to_kill.is_empty()
+            && !self.resizes()
+    }
+
+    /// What runs gets other amounts of CPU and memory.
+    pub fn resizes(&self) -> bool {
+        self.resize_pod_level || !self.containers_to_resize.is_empty()
     }
 
     /// Containers that run and are stopped to be started again, in their sandbox or in the next one.
@@ -209,6 +225,9 @@ pub fn compute_pod_actions(inputs: &Inputs<'_>) -> PodActions {
             regular::compute_ephemeral(&view, &mut actions);
             if init::compute(&view, &mut actions) {
                 regular::compute(&view, &mut actions);
+            }
+            if actions.kill_pod.is_none() {
+                resize::compute(&view, &mut actions);
             }
         }
     }

@@ -69,6 +69,8 @@ pub enum KillReason {
     StartupProbe,
     /// The runtime does not know whether it runs.
     UnknownState,
+    /// It takes other amounts of CPU or memory only when it starts.
+    Resize,
 }
 
 impl fmt::Display for KillReason {
@@ -78,6 +80,7 @@ impl fmt::Display for KillReason {
             Self::LivenessProbe => "failed liveness probe",
             Self::StartupProbe => "failed startup probe",
             Self::UnknownState => "is in \"unknown\" state",
+            Self::Resize => "resize requires restart",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Regular and ephemeral containers in a good sandbox.
 
 use super::{
-    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason,
+    ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
     view::{Seen, View, definition_changed},
 };
 use crate::model::{
@@ -106,6 +106,8 @@ fn need_of_running(view: &View<'_>, container: &Container, status: &ContainerSta
         Need::Kill(KillReason::LivenessProbe, restart)
     } else if probe_results.startup == Some(ProbeResult::Failure) {
         Need::Kill(KillReason::StartupProbe, restart)
+    } else if resize::needs_restart(view, container) {
+        Need::Kill(KillReason::Resize, true)
     } else {
         Need::Keep
     }

@@ -25,10 +25,10 @@ use crate::{
     base::with_own_files,
     cri::{
         FeaturesReader,
-        v1::{ContainerConfig, PodSandboxConfig},
+        v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig},
     },
     model::{Pod, PodExt as _, PodUid},
-    resources::devices::DeviceManager,
+    resources::{self, BadAmount, ContainerDevices},
     state::pod_cache::Owner,
     volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
 };
@@ -46,7 +46,7 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     features: FeaturesReader,
     services: Services,
     runtime_classes: RuntimeClasses,
-    devices: DeviceManager,
+    devices: ContainerDevices,
 }
 
 /// One container to configure.
@@ -82,7 +82,7 @@ impl ConfigBuilder {
         user_namespaces: UserNamespaces,
         features: FeaturesReader,
         (services, runtime_classes): (Services, RuntimeClasses),
-        devices: DeviceManager,
+        devices: ContainerDevices,
     ) -> Self {
         Self {
             settings,
@@ -165,6 +165,16 @@ impl ConfigBuilder {
             user_namespace: ids,
         };
         Ok(generate_pod_sandbox_config(pod, &self.settings, &inputs)?.0)
+    }
+
+    /// What a container may use.
+    pub(in crate::runtime::kuberuntime) fn resources(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<LinuxContainerResources, BadAmount> {
+        let settings = &self.settings;
+        resources::container_resources(pod, container, &settings.node, &settings.cpu)
     }
 
     /// The configuration of a container, with the files that it refers to made.

@@ -131,7 +131,7 @@ pub fn container_grace_seconds(
     let own = container.and_then(|c| match reason? {
         KillReason::LivenessProbe => probe_grace(c.liveness_probe.as_ref()),
         KillReason::StartupProbe => probe_grace(c.startup_probe.as_ref()),
-        KillReason::DefinitionChanged | KillReason::UnknownState => None,
+        KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
     });
     let of_pod = || pod.spec()?.termination_grace_period_seconds;
     over.or(pod.metadata.deletion_grace_period_seconds)

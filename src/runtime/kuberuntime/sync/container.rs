@@ -14,7 +14,7 @@ use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, keys, reasons, reasons::event,
     },
-    resources::managers::ResourceManagers,
+    resources::{allocation::Allocations, managers::ResourceManagers},
     runtime::kuberuntime::{
         exits::ExitRecords,
         gc::ContainerGc,
@@ -48,6 +48,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) post_start: PostStart,
     pub(in crate::runtime::kuberuntime) back_off: Arc<RestartBackOff>,
     pub(in crate::runtime::kuberuntime) resources: ResourceManagers,
+    pub(in crate::runtime::kuberuntime) allocations: Allocations,
 }
 
 impl ContainerStarter {
@@ -193,6 +194,7 @@ impl ContainerStarter {
             }
         };
         self.resources.created(pod, &container.name, &id, &cpus);
+        self.allocations.set_actuated(pod, container);
         self.events
             .normal(&object, event::CREATED, "Container created");
         self.exits.mark_followed(pod, &container.name);

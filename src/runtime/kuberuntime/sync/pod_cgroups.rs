@@ -72,6 +72,28 @@ impl PodCgroups {
         if self.cgroups.is_off() {
             return Ok(String::new());
         }
+        let (parent, is_own) = self.parent(pod, id).await?;
+        if is_own {
+            return self.of_new_sandbox(pod).await;
+        }
+        Ok(parent)
+    }
+
+    /// Limits a pod that runs, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
+    pub(super) async fn limit(
+        &self,
+        pod: &Arc<Pod>,
+        id: &SandboxId,
+        before: Option<&Arc<Pod>>,
+    ) -> anyhow::Result<()> {
+        if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
+            return Ok(());
+        }
+        self.cgroups.limit(pod, before).await
+    }
+
+    /// The cgroup parent of a sandbox, and whether that is the pod's own cgroup.
+    async fn parent(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<(String, bool)> {
         let own = self.cgroups.pod_cgroup_parent(pod)?;
         let known = self.parents.lock().get(&pod.uid()).cloned();
         let parent = match known.filter(|(known, _)| known == id) {
@@ -79,10 +101,8 @@ impl PodCgroups {
             None => self.read(id, &own).await?,
         };
         self.made(pod.uid(), id, &parent);
-        if parent == own {
-            return self.of_new_sandbox(pod).await;
-        }
-        Ok(parent)
+        let is_own = parent == own;
+        Ok((parent, is_own))
     }
 
     /// A sandbox was made with this parent, or found with it.

@@ -76,6 +76,8 @@ pub struct SyncReport {
     pub failures: Vec<StartFailure>,
     /// What ended the sync early, if anything did.
     pub error: Option<anyhow::Error>,
+    /// Why containers that run do not have the amounts that they are allocated.
+    pub resize_error: Option<String>,
     /// The sync ended early because another one is due.
     pub cancelled: bool,
     /// When the next sync is due at the latest. An instant, because this sync may go on for long after it
@@ -98,12 +100,14 @@ impl SyncReport {
 
     /// Whether everything that was to be done was done.
     pub fn is_clean(&self) -> bool {
-        self.error.is_none() && self.failures.is_empty()
+        self.error.is_none() && self.failures.is_empty() && self.resize_error.is_none()
     }
 
     /// Whether there are failures other than a running back-off: those make the worker retry soon.
     pub fn needs_retry(&self) -> bool {
-        self.error.is_some() || self.failures.iter().any(|f| f.retry_in.is_none())
+        self.error.is_some()
+            || self.resize_error.is_some()
+            || self.failures.iter().any(|f| f.retry_in.is_none())
     }
 }
 

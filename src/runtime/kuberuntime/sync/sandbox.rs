@@ -9,7 +9,7 @@ use crate::{
     base::chain,
     cri::RuntimeClient,
     model::{Pod, PodExt, SandboxId, reasons::event},
-    resources::managers::ResourceManagers,
+    resources::{allocation::Allocations, dra::DraManager, managers::ResourceManagers},
     runtime::kuberuntime::{
         StartMetrics,
         actions::PodActions,
@@ -29,6 +29,8 @@ use tokio::time::Instant;
 pub(in crate::runtime::kuberuntime) struct SandboxCreator {
     pub(in crate::runtime::kuberuntime) cgroups: PodCgroups,
     pub(in crate::runtime::kuberuntime) resources: ResourceManagers,
+    pub(in crate::runtime::kuberuntime) dra: DraManager,
+    pub(in crate::runtime::kuberuntime) allocations: Allocations,
     pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
     pub(in crate::runtime::kuberuntime) cache: PodCache,
     pub(in crate::runtime::kuberuntime) events: EventRecorder,
@@ -76,6 +78,7 @@ impl SandboxCreator {
     ) -> anyhow::Result<Sandbox> {
         let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
+        self.prepare_claims(request, &object).await?;
         let parent = self.cgroups.of_new_sandbox(pod).await?;
         let new = async {
             let handler = self.builder.runtime_handler(pod).await?;
@@ -130,6 +133,7 @@ impl SandboxCreator {
             }
         };
         self.cgroups.made(pod.uid(), &id, &parent);
+        self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
             self.back_off.replaced(pod.uid(), change, Instant::now());
         }
@@ -139,6 +143,26 @@ impl SandboxCreator {
             config,
             ips,
             fresh_logs,
+        })
+    }
+
+    /// Has the devices of the pod's claims prepared.
+    async fn prepare_claims(
+        &self,
+        request: &SyncRequest<'_>,
+        object: &ObjectRef,
+    ) -> anyhow::Result<()> {
+        let preparing = self.dra.prepare(request.pod);
+        let prepared = request.cancel.run_until_cancelled(preparing).await;
+        let prepared = prepared.context("the sync was cancelled")?;
+        let prepared = prepared.context("prepare dynamic resources");
+        prepared.inspect_err(|error| {
+            let text = format!(
+                "Failed to prepare dynamic resources: {}",
+                chain(error.as_ref())
+            );
+            self.events
+                .warning(object, event::FAILED_PREPARE_DYNAMIC_RESOURCES, text);
         })
     }
 

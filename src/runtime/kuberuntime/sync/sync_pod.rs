@@ -37,7 +37,9 @@ impl KubeGenericRuntimeManager {
     /// The steps that a pod needs now.
     pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
+        let actuated = self.allocations.actuated(&uid);
         let facts = self.state_store.read(&uid, |record| Facts {
+            actuated,
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
             resetting: record.resetting(),
@@ -104,6 +106,11 @@ impl KubeGenericRuntimeManager {
                 .post_start
                 .resume(&request, actions, &mut report)
                 .await;
+        }
+        if actions.resizes() && !report.cancelled {
+            report.acted = true;
+            let resized = self.resizer.resize(&request, actions);
+            report.resize_error = Box::pin(resized).await.err();
         }
         if report.cancelled || (!actions.starts_something() && !actions.create_sandbox) {
             return report;

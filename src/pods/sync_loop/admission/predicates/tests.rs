@@ -73,19 +73,6 @@ fn what_others_have_is_not_given_twice() {
 }
 
 #[test]
-fn a_critical_pod_is_not_refused_for_lack_of_room() {
-    let too_large = of_size("100", "1Ti");
-    let mut critical = pod(too_large.clone());
-    assert!(rejected(&critical, &node(json!({})), &[]).is_some());
-    critical.spec.as_mut().unwrap().priority = Some(SYSTEM_CRITICAL_PRIORITY);
-    assert_eq!(rejected(&critical, &node(json!({})), &[]), None);
-    let mut of_file = pod(too_large);
-    let annotations = [("kubernetes.io/config.source".to_owned(), "file".to_owned())];
-    of_file.metadata.annotations = Some(annotations.into());
-    assert_eq!(rejected(&of_file, &node(json!({})), &[]), None);
-}
-
-#[test]
 fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
     let one = Arc::new(pod(json!({})));
     let three = [one.clone(), one.clone(), one.clone()];

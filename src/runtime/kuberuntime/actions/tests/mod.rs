@@ -2,6 +2,7 @@
 
 mod init;
 mod regular;
+mod resize;
 mod restart_all;
 mod restart_rules;
 mod sandbox;

@@ -1,0 +1,167 @@
+//! Amounts of CPU and memory of a pod, apart from the rest of it. Pure.
+
+use crate::{
+    model::{Pod, PodExt, Quantity},
+    resources::requests::{CPU, MEMORY},
+};
+use k8s_openapi::{
+    api::core::v1::{Container, ResourceRequirements},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use std::collections::BTreeMap;
+
+type List = BTreeMap<String, ApiQuantity>;
+
+/// Requests and limits of a pod and its containers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodAmounts {
+    /// Of containers and init containers, by name.
+    pub containers: BTreeMap<String, ResourceRequirements>,
+    /// Of the pod itself.
+    pub pod: Option<ResourceRequirements>,
+}
+
+impl PodAmounts {
+    /// What a pod asks for.
+    pub fn of(pod: &Pod) -> Self {
+        let containers = pod.init_containers().iter().chain(pod.containers());
+        let level = pod.spec().and_then(|spec| spec.resources.clone());
+        Self {
+            containers: containers
+                .map(|container| (container.name.clone(), of_container(container)))
+                .collect(),
+            pod: level.map(without_empty),
+        }
+    }
+
+    /// Takes over what is not known.
+    pub(super) fn complete(&mut self, other: Self) {
+        for (name, amounts) in other.containers {
+            self.containers.entry(name).or_insert(amounts);
+        }
+        if self.pod.is_none() {
+            self.pod = other.pod;
+        }
+    }
+
+    /// True if that is different from before.
+    pub(super) fn set_pod_level(&mut self, level: Option<ResourceRequirements>) -> bool {
+        let level = level.map(without_empty);
+        let changed = self.pod != level;
+        self.pod = level;
+        changed
+    }
+
+    /// True if that is different from before.
+    pub(super) fn set(&mut self, container: &str, amounts: ResourceRequirements) -> bool {
+        if self.containers.get(container) == Some(&amounts) {
+            return false;
+        }
+        self.containers.insert(container.to_owned(), amounts);
+        true
+    }
+}
+
+/// What a container asks for.
+pub(super) fn of_container(container: &Container) -> ResourceRequirements {
+    without_empty(container.resources.clone().unwrap_or_default())
+}
+
+fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
+    amounts.limits.take_if(|list| list.is_empty());
+    amounts.requests.take_if(|list| list.is_empty());
+    amounts.claims.take_if(|list| list.is_empty());
+    amounts
+}
+
+/// The pod with other amounts; `None` if they are the ones that it asks for. A container that is not among them
+/// keeps its own.
+pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
+    let own = PodAmounts::of(pod);
+    let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
+    let differs = |container: &Container| {
+        let other = amounts.containers.get(&container.name);
+        other.is_some_and(|other| !same_amounts(other, &of_container(container)))
+    };
+    let mut containers = pod.init_containers().iter().chain(pod.containers());
+    let level_differs = !same_amounts(&level(amounts), &level(&own));
+    if !level_differs && !containers.any(differs) {
+        return None;
+    }
+    let mut pod = pod.clone();
+    let spec = pod.spec.as_mut()?;
+    if level_differs {
+        spec.resources.clone_from(&amounts.pod);
+    }
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        if let Some(other) = amounts
+            .containers
+            .get(&container.name)
+            .filter(|_| differs(container))
+        {
+            container.resources = Some(other.clone());
+        }
+    }
+    Some(pod)
+}
+
+/// Whether the amounts are equal, however they are spelled.
+pub fn same_amounts(one: &ResourceRequirements, other: &ResourceRequirements) -> bool {
+    same_list(&one.limits, &other.limits) && same_list(&one.requests, &other.requests)
+}
+
+fn same_list(one: &Option<List>, other: &Option<List>) -> bool {
+    let empty = List::new();
+    let (one, other) = (
+        one.as_ref().unwrap_or(&empty),
+        other.as_ref().unwrap_or(&empty),
+    );
+    let same = |name: &String, amount: &ApiQuantity| {
+        other
+            .get(name)
+            .is_some_and(|other| same_quantity(amount, other))
+    };
+    one.len() == other.len() && one.iter().all(|(name, amount)| same(name, amount))
+}
+
+fn same_quantity(one: &ApiQuantity, other: &ApiQuantity) -> bool {
+    let read = |quantity| Quantity::from_api(quantity).ok();
+    one == other || read(one).is_some_and(|one| read(other) == Some(one))
+}
+
+/// What the kernel limits of a container, with its pod's limit where it has none: thousandths of CPUs and bytes, 0 for
+/// none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ComputeAmounts {
+    /// Requested CPU.
+    pub cpu_request: i64,
+    /// The limit of CPU.
+    pub cpu_limit: i64,
+    /// Requested memory.
+    pub memory_request: i64,
+    /// The limit of memory.
+    pub memory_limit: i64,
+}
+
+impl ComputeAmounts {
+    /// Those of a container in a pod. What cannot be read counts as nothing: admission refuses it.
+    pub fn of(own: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
+        let read = |list: Option<&List>, name: &str| {
+            let quantity = list.and_then(|list| list.get(name));
+            quantity.and_then(|quantity| Quantity::from_api(quantity).ok())
+        };
+        let limit = |name| {
+            let level = || read(pod.and_then(|pod| pod.limits.as_ref()), name);
+            let own = read(own.limits.as_ref(), name);
+            own.or_else(level).unwrap_or_default()
+        };
+        let request = |name| read(own.requests.as_ref(), name).unwrap_or_default();
+        Self {
+            cpu_request: request(CPU).milli_value(),
+            cpu_limit: limit(CPU).milli_value(),
+            memory_request: request(MEMORY).value(),
+            memory_limit: limit(MEMORY).value(),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The files of allocations, in upstream's format. Pure.
+//!
+//! A file has the data as JSON in a string, and the checksum of that string.
+
+use super::{Known, PodAmounts};
+use crate::{model::PodUid, resources::checksum};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, sync::Arc};
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    data: String,
+    checksum: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Data {
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Entry {
+    #[serde(default)]
+    container_resources: Option<BTreeMap<String, ResourceRequirements>>,
+    #[serde(default)]
+    pod_level_resources: Option<ResourceRequirements>,
+}
+
+/// What a file says.
+///
+/// # Errors
+/// It is damaged.
+pub(super) fn decode(text: &[u8]) -> Result<Known, String> {
+    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if file.checksum != sum(&file.data) {
+        return Err(checksum::CORRUPTED.to_owned());
+    }
+    let data: Data = serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
+    let entries = data.entries.into_iter().map(|(uid, entry)| {
+        let amounts = PodAmounts {
+            containers: entry.container_resources.unwrap_or_default(),
+            pod: entry.pod_level_resources,
+        };
+        (PodUid::from(uid.as_str()), Arc::new(amounts))
+    });
+    Ok(entries.collect())
+}
+
+/// The content of a file.
+///
+/// # Errors
+/// None that are known of: amounts are text.
+pub(super) fn encode(known: &Known) -> serde_json::Result<Vec<u8>> {
+    let entries = known.iter().map(|(uid, amounts)| {
+        let entry = Entry {
+            container_resources: Some(amounts.containers.clone()),
+            pod_level_resources: amounts.pod.clone(),
+        };
+        (uid.to_string(), entry)
+    });
+    let data = serde_json::to_string(&Data {
+        entries: entries.collect(),
+    })?;
+    let checksum = sum(&data);
+    serde_json::to_vec(&File { data, checksum })
+}
+
+fn sum(data: &str) -> u64 {
+    checksum::of(&format!("(string){data}"))
+}

@@ -1,0 +1,114 @@
+//! How far the resize of a pod is. Pure.
+
+use k8s_openapi::api::core::v1::PodCondition;
+
+/// Why a resize is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PendingReason {
+    /// There is no room now.
+    Deferred,
+    /// It cannot be done on this node.
+    Infeasible,
+}
+
+impl PendingReason {
+    /// As in conditions and events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deferred => "Deferred",
+            Self::Infeasible => "Infeasible",
+        }
+    }
+}
+
+/// A resize that is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// Why.
+    pub reason: PendingReason,
+    /// For people.
+    pub message: String,
+    /// Of the pod that asks for it.
+    pub generation: Option<i64>,
+}
+
+/// A resize that is being carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InProgress {
+    /// Why the last try failed.
+    pub error: Option<String>,
+    /// Of the pod that asks for it.
+    pub generation: Option<i64>,
+}
+
+/// Both may be: a resize that is carried out, and a later one that waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResizeConditions {
+    /// `PodResizePending`.
+    pub pending: Option<Pending>,
+    /// `PodResizeInProgress`.
+    pub in_progress: Option<InProgress>,
+}
+
+const PENDING: &str = "PodResizePending";
+const IN_PROGRESS: &str = "PodResizeInProgress";
+const ERROR: &str = "Error";
+
+impl ResizeConditions {
+    /// No resize.
+    pub const NONE: Self = Self {
+        pending: None,
+        in_progress: None,
+    };
+    /// Condition types of resizes.
+    pub const TYPES: [&str; 2] = [PENDING, IN_PROGRESS];
+
+    /// Those that an earlier kubelet reported.
+    pub fn reported(conditions: &[PodCondition]) -> Self {
+        let find = |type_: &str| {
+            let mut conditions = conditions.iter();
+            conditions.find(|condition| condition.type_ == type_ && condition.status == "True")
+        };
+        let message =
+            |condition: &PodCondition| condition.message.clone().filter(|text| !text.is_empty());
+        Self {
+            pending: find(PENDING).map(|condition| Pending {
+                reason: if condition.reason.as_deref() == Some("Infeasible") {
+                    PendingReason::Infeasible
+                } else {
+                    PendingReason::Deferred
+                },
+                message: message(condition).unwrap_or_default(),
+                generation: condition.observed_generation,
+            }),
+            in_progress: find(IN_PROGRESS).map(|condition| InProgress {
+                error: message(condition),
+                generation: condition.observed_generation,
+            }),
+        }
+    }
+
+    /// As the API has them; transition times are not set.
+    pub fn to_api(&self) -> Vec<PodCondition> {
+        let condition =
+            |type_: &str, reason: Option<&str>, message: Option<&String>, generation| {
+                PodCondition {
+                    type_: type_.to_owned(),
+                    status: "True".to_owned(),
+                    reason: reason.map(str::to_owned),
+                    message: message.filter(|text| !text.is_empty()).cloned(),
+                    observed_generation: generation,
+                    ..PodCondition::default()
+                }
+            };
+        let pending = self.pending.iter().map(|pending| {
+            let (reason, message) = (pending.reason.as_str(), &pending.message);
+            condition(PENDING, Some(reason), Some(message), pending.generation)
+        });
+        let in_progress = self.in_progress.iter().map(|resize| {
+            let error = resize.error.as_ref();
+            condition(IN_PROGRESS, error.map(|_| ERROR), error, resize.generation)
+        });
+        pending.chain(in_progress).collect()
+    }
+}

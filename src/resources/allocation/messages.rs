@@ -1,0 +1,49 @@
+//! The texts of events about resizes, as upstream has them. Pure.
+
+use super::PodAmounts;
+use crate::model::{Pod, PodExt};
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use serde::Serialize;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Amounts<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<Amounts<'a>>,
+    generation: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    error: &'a str,
+}
+
+#[derive(Serialize)]
+struct Amounts<'a> {
+    name: &'a str,
+    resources: ResourceRequirements,
+}
+
+/// What happened, with the amounts of all containers of the pod.
+pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
+    let amounts = PodAmounts::of(pod);
+    let of = |containers: &'_ [Container]| -> Vec<_> {
+        let names = containers.iter().map(|container| container.name.clone());
+        names
+            .filter_map(|name| amounts.containers.get_key_value(&name))
+            .map(|(name, resources)| Amounts {
+                name,
+                resources: resources.clone(),
+            })
+            .collect()
+    };
+    let summary = Summary {
+        init_containers: of(pod.init_containers()),
+        containers: of(pod.containers()),
+        generation: generation.unwrap_or_default(),
+        error,
+    };
+    match serde_json::to_string(&summary) {
+        Ok(summary) => format!("{what}: {summary}"),
+        Err(_) => what.to_owned(),
+    }
+}

@@ -1,0 +1,156 @@
+//! Metrics of resizes.
+
+use super::{Allocations, ComputeAmounts, PodAmounts};
+use crate::base::metrics::{AtScrape, Metrics, Sample};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+};
+use std::time::Duration;
+
+const MILLISECONDS: [f64; 14] = [
+    10.0, 50.0, 100.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 30000.0, 60000.0, 120000.0,
+    300_000.0, 600_000.0,
+];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Requested {
+    resource: &'static str,
+    requirement: &'static str,
+    operation: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Success {
+    success: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonDetail {
+    reason_detail: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RetryTrigger {
+    retry_trigger: &'static str,
+}
+
+/// Handles to the families.
+#[derive(Clone)]
+pub struct ResizeMetrics {
+    requested: Family<Requested, Counter>,
+    infeasible: Family<ReasonDetail, Counter>,
+    accepted_late: Family<RetryTrigger, Counter>,
+    durations: Family<Success, Histogram>,
+}
+
+impl ResizeMetrics {
+    /// Registers the families.
+    pub fn new(metrics: &Metrics, allocations: &Allocations) -> Self {
+        let all = allocations.clone();
+        metrics.register(
+            "kubelet_pod_pending_resizes",
+            "Number of pending resizes for pods.",
+            AtScrape::gauge(move || {
+                let (deferred, infeasible, _) = all.count();
+                let sample = |reason: &str, count: usize| -> Sample {
+                    (vec![("reason", reason.to_owned())], count as f64)
+                };
+                vec![
+                    sample("Deferred", deferred),
+                    sample("Infeasible", infeasible),
+                ]
+            }),
+        );
+        let all = allocations.clone();
+        metrics.register(
+            "kubelet_pod_in_progress_resizes",
+            "Number of in-progress resizes for pods.",
+            AtScrape::number(move || all.count().2 as f64),
+        );
+        Self {
+            requested: metrics.register(
+                "kubelet_container_requested_resizes_total",
+                "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.",
+                Family::default(),
+            ),
+            infeasible: metrics.register(
+                "kubelet_pod_infeasible_resizes_total",
+                "Number of infeasible resizes for pods.",
+                Family::default(),
+            ),
+            accepted_late: metrics.register(
+                "kubelet_pod_deferred_accepted_resizes_total",
+                "Cumulative number of resizes that were accepted after being deferred.",
+                Family::default(),
+            ),
+            durations: metrics.register(
+                "kubelet_pod_resize_duration_milliseconds",
+                "Duration in milliseconds to actuate a pod resize",
+                Family::new_with_constructor(|| Histogram::new(MILLISECONDS)),
+            ),
+        }
+    }
+
+    /// A pod asks for other amounts than before.
+    pub fn requested(&self, before: &PodAmounts, now: &PodAmounts) {
+        for (name, amounts) in &now.containers {
+            let Some(before) = before.containers.get(name) else {
+                continue;
+            };
+            let before = ComputeAmounts::of(before, None);
+            let now = ComputeAmounts::of(amounts, None);
+            for (resource, requirement, before, now) in [
+                (
+                    "memory",
+                    "requests",
+                    before.memory_request,
+                    now.memory_request,
+                ),
+                ("memory", "limits", before.memory_limit, now.memory_limit),
+                ("cpu", "requests", before.cpu_request, now.cpu_request),
+                ("cpu", "limits", before.cpu_limit, now.cpu_limit),
+            ] {
+                if let Some(operation) = operation(before, now) {
+                    let labels = Requested {
+                        resource,
+                        requirement,
+                        operation,
+                    };
+                    self.requested.get_or_create(&labels).inc();
+                }
+            }
+        }
+    }
+
+    /// A resize cannot be done here.
+    pub fn infeasible(&self, reason_detail: &'static str) {
+        let labels = ReasonDetail { reason_detail };
+        self.infeasible.get_or_create(&labels).inc();
+    }
+
+    /// A resize that had to wait was accepted.
+    pub fn accepted_late(&self, retry_trigger: &'static str) {
+        let labels = RetryTrigger { retry_trigger };
+        self.accepted_late.get_or_create(&labels).inc();
+    }
+
+    /// Containers were updated.
+    pub fn resized(&self, success: bool, took: Duration) {
+        let labels = Success {
+            success: if success { "true" } else { "false" },
+        };
+        let milliseconds = took.as_secs_f64() * 1000.0;
+        self.durations.get_or_create(&labels).observe(milliseconds);
+    }
+}
+
+fn operation(before: i64, now: i64) -> Option<&'static str> {
+    match (before, now) {
+        (before, now) if before == now => None,
+        (0, _) => Some("add"),
+        (_, 0) => Some("remove"),
+        (before, now) if now < before => Some("decrease"),
+        _ => Some("increase"),
+    }
+}

@@ -1,0 +1,288 @@
+//! What pods were allocated of the node, and what their containers were last given of it.
+//!
+//! A pod of the API server may ask for other amounts of CPU and memory while it runs. What it was *allocated* is what
+//! admission counted, and all of this kubelet goes by that: [`Allocations::apply`] puts it in the place of what the
+//! pod asks for. What it *has* is what its containers were created or updated with last.
+//!
+//! * Owns: both, and their files in the kubelet's directory, which upstream's kubelet reads and writes as well.
+//! * Woken by: admission, accepted resizes, containers that were started or updated.
+//! * Publishes: pods with the amounts that they were allocated; how far the resize of a pod is.
+//! * Must never change what a pod was allocated by itself.
+//! * Answers to upstream's `pkg/kubelet/allocation` and the resize conditions of `status.Manager`.
+
+mod amounts;
+mod checkpoint;
+mod conditions;
+mod messages;
+mod metrics;
+#[cfg(test)]
+mod tests;
+
+pub use amounts::{ComputeAmounts, PodAmounts, same_amounts, with_amounts};
+pub use conditions::{InProgress, Pending, PendingReason, ResizeConditions};
+pub use messages::event_message;
+pub use metrics::ResizeMetrics;
+
+use crate::{
+    base::{atomic_file, chain, with_own_files},
+    model::{Pod, PodExt, PodUid},
+};
+use k8s_openapi::api::core::v1::Container;
+use parking_lot::Mutex;
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// What pods were allocated.
+pub const ALLOCATED_FILE: &str = "allocated_pods_state";
+/// What their containers have.
+pub const ACTUATED_FILE: &str = "actuated_pods_state";
+
+/// Changes of so long are written together. What is lost when the kubelet is killed is found out again: a pod that
+/// is not in the files has what it asks for.
+const GATHERED: Duration = Duration::from_millis(100);
+const RETRY: Duration = Duration::from_secs(10);
+
+type Known = HashMap<PodUid, Arc<PodAmounts>>;
+
+/// The allocations of a node; cheap to clone. The default keeps them in memory only.
+#[derive(Clone, Default)]
+pub struct Allocations(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    directory: Option<PathBuf>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    allocated: Known,
+    actuated: Known,
+    conditions: HashMap<PodUid, ResizeConditions>,
+}
+
+impl Allocations {
+    /// With the files of an earlier kubelet, of this or of upstream's kind. Blocking.
+    ///
+    /// # Errors
+    /// A file cannot be used, in upstream's words. Without it, a resize that has to wait would count as accepted.
+    pub fn read(directory: &Path) -> anyhow::Result<Self> {
+        let state = State {
+            allocated: read(&directory.join(ALLOCATED_FILE))?,
+            actuated: read(&directory.join(ACTUATED_FILE))?,
+            conditions: HashMap::new(),
+        };
+        Ok(Self(Arc::new(Inner {
+            directory: Some(directory.to_path_buf()),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        })))
+    }
+
+    /// The pod with the amounts that it was allocated, which is the same pod unless it asks for others.
+    pub fn apply(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        let allocated = self.0.state.lock().allocated.get(&pod.uid()).cloned();
+        let changed = allocated.and_then(|allocated| with_amounts(pod, &allocated));
+        changed.map_or_else(|| pod.clone(), Arc::new)
+    }
+
+    /// Whether it is known what the pod was allocated.
+    pub fn knows(&self, uid: &PodUid) -> bool {
+        self.0.state.lock().allocated.contains_key(uid)
+    }
+
+    /// The pod was admitted with these amounts.
+    pub fn allocate(&self, pod: &Pod) {
+        let amounts = PodAmounts::of(pod);
+        let mut state = self.0.state.lock();
+        let known = state.allocated.get(&pod.uid());
+        if known.is_some_and(|known| **known == amounts) {
+            return;
+        }
+        state.allocated.insert(pod.uid(), Arc::new(amounts));
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// The pod may have the amounts that it asks for now. Containers of which it is not known what they have, have
+    /// what they were `before` allocated.
+    pub fn resize(&self, before: &Pod, pod: &Pod) {
+        let uid = pod.uid();
+        let mut state = self.0.state.lock();
+        let has = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
+        has.complete(PodAmounts::of(before));
+        state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// What the containers of a pod have.
+    pub fn actuated(&self, uid: &PodUid) -> Option<Arc<PodAmounts>> {
+        self.0.state.lock().actuated.get(uid).cloned()
+    }
+
+    /// A container of the pod was created or updated with these amounts.
+    pub fn set_actuated(&self, pod: &Pod, container: &Container) {
+        let amounts = amounts::of_container(container);
+        self.change_actuated(&pod.uid(), |has| has.set(&container.name, amounts));
+    }
+
+    /// The cgroup of the pod has what its own level says.
+    pub fn set_actuated_pod_level(&self, pod: &Pod) {
+        let level = pod.spec().and_then(|spec| spec.resources.clone());
+        if level.is_some() {
+            self.change_actuated(&pod.uid(), |has| has.set_pod_level(level));
+        }
+    }
+
+    fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodAmounts) -> bool) {
+        let mut state = self.0.state.lock();
+        let has = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
+        if change(has) {
+            drop(state);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// How far the resize of a pod is.
+    pub fn conditions(&self, uid: &PodUid) -> ResizeConditions {
+        let state = self.0.state.lock();
+        state.conditions.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Changes how far the resize of a pod is.
+    pub fn change_conditions<T>(
+        &self,
+        uid: &PodUid,
+        change: impl FnOnce(&mut ResizeConditions) -> T,
+    ) -> T {
+        let mut state = self.0.state.lock();
+        let conditions = state.conditions.entry(uid.clone()).or_default();
+        let done = change(conditions);
+        if *conditions == ResizeConditions::default() {
+            state.conditions.remove(uid);
+        }
+        done
+    }
+
+    /// How many resizes wait because of what, and how many are being carried out.
+    pub fn count(&self) -> (usize, usize, usize) {
+        let state = self.0.state.lock();
+        let pending = |reason| {
+            let with = state.conditions.values();
+            let with = with.filter_map(|conditions| conditions.pending.as_ref());
+            with.filter(|pending| pending.reason == reason).count()
+        };
+        let in_progress = state.conditions.values();
+        let in_progress = in_progress.filter(|conditions| conditions.in_progress.is_some());
+        (
+            pending(PendingReason::Deferred),
+            pending(PendingReason::Infeasible),
+            in_progress.count(),
+        )
+    }
+
+    /// Forgets a pod of which nothing is left.
+    pub fn forget(&self, uid: &PodUid) {
+        let mut state = self.0.state.lock();
+        state.conditions.remove(uid);
+        let known = state.allocated.remove(uid).is_some() | state.actuated.remove(uid).is_some();
+        drop(state);
+        if known {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Forgets the pods of an earlier kubelet for which `keep` is false.
+    pub fn keep(&self, keep: impl Fn(&PodUid) -> bool) {
+        let state = self.0.state.lock();
+        let known = state.allocated.keys().chain(state.actuated.keys());
+        let gone: Vec<_> = known.filter(|uid| !keep(uid)).cloned().collect();
+        drop(state);
+        for uid in gone {
+            self.forget(&uid);
+        }
+    }
+
+    /// Writes the files when something has changed, until the shutdown, and then once more.
+    ///
+    /// # Errors
+    /// None; the type is that of tasks.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let Some(directory) = self.0.directory.clone() else {
+            shutdown.cancelled().await;
+            return Ok(());
+        };
+        let mut written = [const { Vec::new() }; 2];
+        let work = async {
+            loop {
+                self.0.changed.notified().await;
+                tokio::time::sleep(GATHERED).await;
+                while !self.write(&directory, &mut written).await {
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+        shutdown.run_until_cancelled(work).await;
+        self.write(&directory, &mut written).await;
+        Ok(())
+    }
+
+    /// Writes the files that are not `written` yet. False if that failed.
+    async fn write(&self, directory: &Path, written: &mut [Vec<u8>; 2]) -> bool {
+        let contents = {
+            let state = self.0.state.lock();
+            [
+                (ALLOCATED_FILE, checkpoint::encode(&state.allocated)),
+                (ACTUATED_FILE, checkpoint::encode(&state.actuated)),
+            ]
+        };
+        let mut all = true;
+        for ((name, content), written) in contents.into_iter().zip(written) {
+            let failed = match content {
+                Ok(content) if content == *written => None,
+                Ok(content) => {
+                    let (path, bytes) = (directory.join(name), content.clone());
+                    let saved =
+                        with_own_files(move || atomic_file::write_durable(&path, &bytes)).await;
+                    let saved = saved.map_err(io::Error::other).and_then(|saved| saved);
+                    if saved.is_ok() {
+                        *written = content;
+                    }
+                    saved.err().map(|error| chain(&error))
+                }
+                Err(error) => Some(chain(&error)),
+            };
+            if let Some(err) = failed {
+                tracing::error!(
+                    err,
+                    file = name,
+                    "Failed to save pod resource information checkpoint"
+                );
+                all = false;
+            }
+        }
+        all
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Known> {
+    let known = match fs::read(path) {
+        Ok(text) => checkpoint::decode(&text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Known::new()),
+        Err(error) => Err(error.to_string()),
+    };
+    known.map_err(|error| {
+        anyhow::anyhow!(
+            "could not restore state from checkpoint: {error}, please drain this node and delete pod resource information checkpoint file {path:?} before restarting Kubelet"
+        )
+    })
+}

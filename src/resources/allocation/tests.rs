@@ -1,0 +1,207 @@
+//! Allocations, their files, and what becomes of a pod that asks for other amounts.
+
+use super::*;
+use crate::model::PodExt;
+use k8s_openapi::api::core::v1::{PodCondition, ResourceRequirements};
+use serde_json::{Value, json};
+use std::fs;
+
+/// What upstream's kubelet wrote.
+const OF_GO: &str = r#"{"data":"{\"entries\":{\"uid-1\":{\"ContainerResources\":{\"a\":{\"limits\":{\"cpu\":\"200m\",\"memory\":\"64Mi\"},\"requests\":{\"cpu\":\"1\"}},\"b\":{}},\"PodLevelResources\":null},\"uid-2\":{\"ContainerResources\":{},\"PodLevelResources\":{\"limits\":{\"cpu\":\"200m\",\"memory\":\"64Mi\"}}}}}","checksum":686829939}"#;
+const EMPTY_OF_GO: &str = r#"{"data":"{}","checksum":694314937}"#;
+
+fn pod(uid: &str, resources: Value) -> Arc<Pod> {
+    let pod = json!({"metadata": {"name": uid, "uid": uid}, "spec": {
+        "initContainers": [{"name": "first"}],
+        "containers": [{"name": "a", "resources": resources}],
+    }});
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn requirements(resources: Value) -> ResourceRequirements {
+    serde_json::from_value(resources).unwrap()
+}
+
+#[test]
+fn files_of_the_go_kubelet_are_read_and_have_its_checksum() {
+    let known = checkpoint::decode(OF_GO.as_bytes()).unwrap();
+    let limits = json!({"limits": {"cpu": "200m", "memory": "64Mi"}});
+    let amounts = &known[&PodUid::from("uid-1")];
+    assert_eq!(amounts.containers.len(), 2);
+    assert_eq!(
+        amounts.containers["a"].limits,
+        requirements(limits.clone()).limits
+    );
+    assert_eq!(
+        known[&PodUid::from("uid-2")].pod,
+        Some(requirements(limits))
+    );
+    assert!(
+        checkpoint::decode(EMPTY_OF_GO.as_bytes())
+            .unwrap()
+            .is_empty()
+    );
+    let empty = checkpoint::encode(&Known::new()).unwrap();
+    assert_eq!(String::from_utf8(empty).unwrap(), EMPTY_OF_GO);
+    let again = checkpoint::encode(&known).unwrap();
+    assert_eq!(checkpoint::decode(&again).unwrap(), known);
+}
+
+#[test]
+fn a_damaged_file_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(ALLOCATED_FILE);
+    for (text, why) in [
+        (OF_GO.replace("200m", "900m"), "checkpoint is corrupted"),
+        (OF_GO[..40].to_owned(), "EOF"),
+        ("[]".to_owned(), "invalid length"),
+    ] {
+        fs::write(&path, text).unwrap();
+        let error = Allocations::read(dir.path()).err().unwrap().to_string();
+        assert!(
+            error.contains(why) && error.contains(ALLOCATED_FILE),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_was_allocated_and_given_is_known_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(allocations.clone().run(shutdown.clone()));
+    let small = pod("u", json!({"requests": {"cpu": "100m"}}));
+    let large = pod("u", json!({"requests": {"cpu": "1"}}));
+    allocations.allocate(&small);
+    allocations.set_actuated(&small, small.container("a").unwrap());
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
+
+    let after = Allocations::read(dir.path()).unwrap();
+    assert!(after.knows(&"u".into()));
+    assert!(Arc::ptr_eq(&after.apply(&small), &small));
+    assert_eq!(after.apply(&large), small);
+    let has = after.actuated(&"u".into()).unwrap();
+    assert_eq!(has.containers["a"], PodAmounts::of(&small).containers["a"]);
+    after.keep(|_| false);
+    assert!(Arc::ptr_eq(&after.apply(&large), &large));
+}
+
+#[test]
+fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
+    let allocations = Allocations::default();
+    let before = pod("u", json!({"requests": {"cpu": "100m"}}));
+    let now = pod("u", json!({"requests": {"cpu": "1"}}));
+    allocations.allocate(&before);
+    allocations.resize(&before, &now);
+    assert!(Arc::ptr_eq(&allocations.apply(&now), &now));
+    let has = allocations.actuated(&"u".into()).unwrap();
+    assert_eq!(*has, PodAmounts::of(&before));
+    allocations.set_actuated(&now, now.container("a").unwrap());
+    let has = allocations.actuated(&"u".into()).unwrap();
+    assert_eq!(*has, PodAmounts::of(&now));
+    allocations.forget(&"u".into());
+    assert_eq!(allocations.actuated(&"u".into()), None);
+}
+
+#[test]
+fn amounts_are_equal_however_they_are_spelled() {
+    let of = |resources: Value| requirements(resources);
+    for (one, other, same) in [
+        (json!({}), json!({"limits": {}}), true),
+        (
+            json!({"limits": {"cpu": "1"}}),
+            json!({"limits": {"cpu": "1000m"}}),
+            true,
+        ),
+        (
+            json!({"limits": {"cpu": "1"}}),
+            json!({"limits": {"cpu": "999m"}}),
+            false,
+        ),
+        (
+            json!({"limits": {"cpu": "1"}}),
+            json!({"requests": {"cpu": "1"}}),
+            false,
+        ),
+        (
+            json!({"limits": {"cpu": "1"}}),
+            json!({"limits": {"cpu": "1", "memory": "1Gi"}}),
+            false,
+        ),
+        (
+            json!({"limits": {"memory": "1Gi"}}),
+            json!({"limits": {"memory": "1024Mi"}}),
+            true,
+        ),
+    ] {
+        assert_eq!(
+            same_amounts(&of(one.clone()), &of(other.clone())),
+            same,
+            "{one} {other}"
+        );
+    }
+}
+
+#[test]
+fn a_container_without_a_limit_has_that_of_its_pod() {
+    let own =
+        requirements(json!({"requests": {"cpu": "100m", "memory": "1Ki"}, "limits": {"cpu": "1"}}));
+    let level = requirements(json!({"limits": {"cpu": "2", "memory": "1Mi"}}));
+    let amounts = ComputeAmounts {
+        cpu_request: 100,
+        cpu_limit: 1000,
+        memory_request: 1024,
+        memory_limit: 0,
+    };
+    assert_eq!(ComputeAmounts::of(&own, None), amounts);
+    let with_level = ComputeAmounts {
+        memory_limit: 1 << 20,
+        ..amounts
+    };
+    assert_eq!(ComputeAmounts::of(&own, Some(&level)), with_level);
+}
+
+#[test]
+fn conditions_are_those_of_the_api_and_are_read_back() {
+    let conditions = ResizeConditions {
+        pending: Some(Pending {
+            reason: PendingReason::Deferred,
+            message: "no room".into(),
+            generation: Some(3),
+        }),
+        in_progress: Some(InProgress {
+            error: Some("busy".into()),
+            generation: Some(2),
+        }),
+    };
+    let api = conditions.to_api();
+    let shown = |condition: &PodCondition| {
+        let reason = condition.reason.clone().unwrap_or_default();
+        let message = condition.message.clone().unwrap_or_default();
+        format!(
+            "{} {} {reason} {message} {:?}",
+            condition.type_, condition.status, condition.observed_generation
+        )
+    };
+    let shown: Vec<_> = api.iter().map(shown).collect();
+    assert_eq!(
+        shown,
+        [
+            "PodResizePending True Deferred no room Some(3)",
+            "PodResizeInProgress True Error busy Some(2)",
+        ]
+    );
+    assert_eq!(ResizeConditions::reported(&api), conditions);
+    assert_eq!(ResizeConditions::reported(&[]), ResizeConditions::NONE);
+}
+
+#[test]
+fn events_name_the_amounts_of_all_containers() {
+    let pod = pod("u", json!({"requests": {"cpu": "1"}}));
+    assert_eq!(
+        event_message("Pod resize started", &pod, Some(2), ""),
+        r#"Pod resize started: {"initContainers":[{"name":"first","resources":{}}],"containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}}],"generation":2}"#
+    );
+}

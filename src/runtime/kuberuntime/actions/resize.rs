@@ -1,0 +1,93 @@
+//! Containers that run with other amounts of CPU and memory than their pod is allocated (upstream's
+//! `computePodResizeAction`).
+
+use super::{PodActions, view::View};
+use crate::{
+    model::{ContainerId, ContainerState, ContainerStatus, PodExt},
+    resources::{
+        allocation::{ComputeAmounts, same_amounts},
+        requests::{CPU, MEMORY},
+    },
+};
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+
+/// A container to update while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerResize {
+    /// The instance.
+    pub id: ContainerId,
+    /// Its container.
+    pub name: String,
+    /// What it has.
+    pub from: ComputeAmounts,
+    /// What it is to have.
+    pub to: ComputeAmounts,
+}
+
+impl ContainerResize {
+    /// The new limit of its memory, if that is lower than before.
+    pub fn lower_memory_limit(&self) -> Option<i64> {
+        let (from, to) = (self.from.memory_limit, self.to.memory_limit);
+        (to != 0 && (from == 0 || to < from)).then_some(to)
+    }
+}
+
+/// What changes for a running container. Without a record of what it has, it is taken to have what it is allocated.
+fn change(view: &View<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
+    let has = view.inputs.facts.actuated.as_deref()?;
+    let level = view.inputs.pod.spec()?.resources.as_ref();
+    let own = container.resources.clone().unwrap_or_default();
+    let from = ComputeAmounts::of(has.containers.get(&container.name)?, has.pod.as_ref());
+    let to = ComputeAmounts::of(&own, level);
+    (from != to).then_some((from, to))
+}
+
+/// Whether a running container has to be restarted for its new amounts (`resizePolicy`).
+pub(super) fn needs_restart(view: &View<'_>, container: &Container) -> bool {
+    let Some((from, to)) = change(view, container) else {
+        return false;
+    };
+    let restarts = |resource: &str| {
+        let mut policies = container.resize_policy.iter().flatten();
+        policies.any(|policy| {
+            policy.resource_name == resource && policy.restart_policy == "RestartContainer"
+        })
+    };
+    let cpu = (from.cpu_request, from.cpu_limit) != (to.cpu_request, to.cpu_limit);
+    let memory = (from.memory_request, from.memory_limit) != (to.memory_request, to.memory_limit);
+    cpu && restarts(CPU) || memory && restarts(MEMORY)
+}
+
+/// Updates of those that go on, and of the pod's own level.
+pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
+    let pod = view.inputs.pod;
+    let containers = pod.init_containers().iter().chain(pod.containers());
+    let running = containers.filter_map(|container| {
+        let status = view.newest_here(&container.name)?;
+        (status.state == ContainerState::Running).then_some((container, status))
+    });
+    let stays = |status: &ContainerStatus| {
+        let mut kills = actions.containers_to_kill.iter();
+        !kills.any(|kill| kill.id == status.id)
+    };
+    let resizes = running.filter(|(_, status)| stays(status));
+    let resizes = resizes.filter_map(|(container, status)| {
+        let (from, to) = change(view, container)?;
+        Some(ContainerResize {
+            id: status.id.clone(),
+            name: container.name.clone(),
+            from,
+            to,
+        })
+    });
+    let mut resizes: Vec<_> = resizes.collect();
+    // What shrinks makes room for what grows.
+    resizes.sort_by_key(|resize| resize.lower_memory_limit().is_none());
+    actions.containers_to_resize = resizes;
+    let has = view.inputs.facts.actuated.as_deref();
+    let wants = pod.spec().and_then(|spec| spec.resources.as_ref());
+    actions.resize_pod_level = has.zip(wants).is_some_and(|(has, wants)| {
+        let none = ResourceRequirements::default();
+        !same_amounts(has.pod.as_ref().unwrap_or(&none), wants)
+    });
+}

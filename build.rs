@@ -8,6 +8,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "proto/cri/v1/api.proto",
         "proto/containerd/events.proto",
         "proto/deviceplugin/v1beta1/api.proto",
+        "proto/dra/health/api.proto",
+        "proto/dra/v1/api.proto",
         "proto/health/health.proto",
         "proto/otlp/trace.proto",
         "proto/pluginregistration/v1/api.proto",

@@ -169,6 +169,20 @@ impl ApiServer {
         self.send(Method::DELETE, path, body, JSON).await.map(drop)
     }
 
+    /// Deletes all objects of a kind that a field selector matches.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn delete_collection<K: Resource>(
+        &self,
+        field_selector: &str,
+    ) -> Result<(), ApiError> {
+        let selector = parameter("fieldSelector", field_selector);
+        let path = format!("{}?{selector}", path::<K>(None, None, None));
+        let body = text(&DeleteOptions::default())?;
+        self.send(Method::DELETE, path, body, JSON).await.map(drop)
+    }
+
     /// Posts to a subresource of an object, such as `token` of a service account.
     ///
     /// # Errors

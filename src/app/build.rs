@@ -7,7 +7,7 @@ use super::{
 use crate::{
     apiserver::{
         ApiServer, claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses,
-        service::Services, token::Tokens,
+        service::Services, token::Tokens, trust_bundle::TrustBundles,
     },
     base::Tasks,
     base::metrics::Metrics,
@@ -31,7 +31,8 @@ use crate::{
     pods::pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
     pods::prober::{self, ProbeManager},
     pods::status::StatusManager,
-    pods::sync_loop::{Admission, Audits, Heartbeat, LoopMetrics, SyncLoop},
+    pods::sync_loop::{Admission, Audits, Heartbeat, LoopMetrics, Resizes, SyncLoop},
+    resources::{allocation::ResizeMetrics, pod_resources},
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{self, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics},
     server::HealthChecks,
@@ -91,6 +92,8 @@ pub struct Stores {
     /// What exists once the runtime has answered.
     pub(super) live: Arc<OnceLock<Live>>,
     pub(super) records: PullRecords,
+    /// Where those ask who read what containers have.
+    pub(super) pod_resources: pod_resources::Socket,
     /// Where posted pods are kept, if they are taken.
     pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered.
@@ -152,6 +155,7 @@ impl Stores {
             started_at: Timestamp::now(),
             machine,
             live: Arc::default(),
+            pod_resources: devices::socket(config),
             all_delivered: watch::Sender::new(false),
             cgroup_dir: None,
             sys_dir: "/sys".into(),
@@ -221,7 +225,7 @@ pub(super) async fn start(
     let collector = images::collector(config, &stores);
     let node = Arc::new(node::facts(config, &stores.machine)?);
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
-    let devices = devices::open(config, &stores.metrics).await?;
+    let devices = devices::open(config, &stores).await?;
     let user_namespaces = user_ids::namespaces(config, &stores.root).await?;
     let objects = Objects::new(config.local_objects_dir.clone(), stores.api.clone());
     let tokens = Tokens::new(stores.api.clone(), objects.changes());
@@ -236,12 +240,20 @@ pub(super) async fn start(
     let root = stores.root.clone();
     let cluster = Cluster {
         tokens,
+        bundles: TrustBundles::new(stores.api.clone(), objects.changes()),
         claims: Claims::new(stores.api.clone(), objects.changes()),
         node: stores.node_object.reader(),
     };
     let volumes = VolumeManager::in_cluster(root, node.clone(), objects, cluster, HostMounter);
     let (results_writer, results) = probe_results::probe_results();
     let resources = resource_managers::start(config, &stores, tasks).await?;
+    let managers = resources.clone();
+    let allocations = resource_managers::allocations(config, tasks).await?;
+    let resize_metrics = ResizeMetrics::new(&stores.metrics, &allocations);
+    let resizes = Resizes::new(
+        resource_managers::resize_rules(config, &stores),
+        resize_metrics.clone(),
+    );
     let admission = Admission {
         resources: resources.clone(),
         sysctls: Allowlist::new(
@@ -277,6 +289,8 @@ pub(super) async fn start(
         cgroups: cgroups.clone(),
         features,
         resources,
+        allocations,
+        resize_metrics,
         services,
         runtime_classes,
         metrics: StartMetrics::new(&stores.metrics),
@@ -359,7 +373,7 @@ pub(super) async fn start(
         runtime: stores.runtime.clone(),
         images: stores.images.clone(),
         state: state.clone(),
-        devices: devices.clone(),
+        devices: devices.plugins.clone(),
         pressure: stores.pressure.subscribe(),
         shutting_down: stores.shutting_down.subscribe(),
         machine: stores.machine.clone(),
@@ -375,7 +389,14 @@ pub(super) async fn start(
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let desired = stores.manager.reader();
     let of_pods = (&desired, &workers, &devices);
-    devices::start(config, of_pods, &stores.metrics, tasks);
+    devices::start(
+        config,
+        of_pods,
+        managers,
+        stores.pod_resources,
+        &stores.metrics,
+        tasks,
+    );
     let loop_metrics = LoopMetrics::new(&stores.metrics, &desired, &workers);
     let wanted = desired.clone();
     pod_workers::metrics::count(&workers, move || wanted.uids(), &stores.metrics);
@@ -407,6 +428,7 @@ pub(super) async fn start(
         cleaning: HashSet::new(),
         held: HashSet::new(),
         waiting: HashMap::new(),
+        resizes,
         cleaned: Arc::default(),
         orphaned_logs: Arc::default(),
         audits: Audits::every(periods.audit),

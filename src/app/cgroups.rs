@@ -2,9 +2,9 @@
 
 use super::Stores;
 use crate::{
-    base::{Tasks, chain},
+    base::{Tasks, chain, metrics::Metrics},
     config::KubeletConfig,
-    cri::{CriError, RuntimeClient, v1},
+    cri::{CriError, v1},
     host::{Machine, Slices, cgroup::Cgroups, proc},
     resources::{
         CpuEnforcement, MemoryQos, Swap,
@@ -16,6 +16,10 @@ use crate::{
     },
 };
 use anyhow::Context as _;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+};
 use std::{sync::Arc, time::Duration};
 
 /// How often a runtime that does not answer is asked for its driver.
@@ -32,7 +36,7 @@ pub(super) async fn start(
     if !config.cgroups.per_qos {
         return Ok(ContainerManager::off());
     }
-    let driver = driver(&stores.runtime, config.cgroups.driver).await?;
+    let driver = driver(stores, config.cgroups.driver).await?;
     let node = NodeCgroups {
         slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(Arc::default())),
         ..node_cgroups(config, &stores.machine)
@@ -58,17 +62,19 @@ pub(super) async fn start(
     };
     let manager = tokio::task::spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
-    tasks.spawn("cgroups", manager.clone().run(tasks.shutdown()));
+    let delivered = stores.all_delivered.subscribe();
+    tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
     Ok(manager)
 }
 
 /// The driver that the runtime says it uses; `configured` if it cannot say.
-async fn driver(runtime: &RuntimeClient, configured: CgroupDriver) -> anyhow::Result<CgroupDriver> {
+async fn driver(stores: &Stores, configured: CgroupDriver) -> anyhow::Result<CgroupDriver> {
     let mut tries = 0;
     let reply = loop {
-        match runtime.runtime_config().await {
+        match stores.runtime.runtime_config().await {
             Ok(reply) => break reply,
             Err(CriError::Unimplemented { .. }) => {
+                cri_loses_support(&stores.metrics);
                 tracing::info!(
                     "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
                 );
@@ -101,6 +107,20 @@ async fn driver(runtime: &RuntimeClient, configured: CgroupDriver) -> anyhow::Re
         "Using cgroup driver setting received from the CRI runtime"
     );
     Ok(driver)
+}
+
+/// Says in metrics from which version on the Go kubelet wants a newer runtime.
+fn cri_loses_support(metrics: &Metrics) {
+    #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+    struct Version {
+        version: &'static str,
+    }
+    let family: Family<Version, Gauge> = metrics.register(
+        "kubelet_cri_losing_support",
+        "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
+        Family::default(),
+    );
+    family.get_or_create(&Version { version: "1.37.0" }).set(1);
 }
 
 /// Without the controller huge pages are not limited.
@@ -146,7 +166,10 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
         } else {
             capacity
         },
-        cpus: machine.online_cpus.clone(),
+        cpus: match config.managers.cpu {
+            None => machine.online_cpus.clone(),
+            Some(_) => String::new(),
+        },
         rules: PodRules {
             cpu: cpu_enforcement(config, machine),
             pids: cgroups.pod_pids,

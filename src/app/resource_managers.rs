@@ -7,7 +7,10 @@ use crate::{
     host::MachineTopology,
     model::Quantity,
     node::node_status::resources::Reservation,
+    pods::sync_loop::ResizeRules,
     resources::{
+        Swap,
+        allocation::Allocations,
         cpu::{self, CpuManager, CpuTopology},
         managers::{Deps, ManagerMetrics, ResourceManagers, StateFiles},
         memory::{self, MemoryManager, NodeReservation},
@@ -47,6 +50,28 @@ pub(super) async fn start(
     let managers = managers.context("Failed to start ContainerManager")?;
     tasks.spawn("resources", managers.clone().run(tasks.shutdown()));
     Ok(managers)
+}
+
+/// What an earlier kubelet allocated, and the task that writes it down.
+pub(super) async fn allocations(
+    config: &KubeletConfig,
+    tasks: &mut Tasks,
+) -> anyhow::Result<Allocations> {
+    let directory = config.root_dir.clone();
+    let allocations = tokio::task::spawn_blocking(move || Allocations::read(&directory)).await??;
+    let run = allocations.clone().run(tasks.shutdown());
+    tasks.spawn("allocations", run);
+    Ok(allocations)
+}
+
+/// What this node does not resize.
+pub(super) fn resize_rules(config: &KubeletConfig, stores: &Stores) -> ResizeRules {
+    let swap = super::cgroups::cpu_enforcement(config, &stores.machine).swap;
+    ResizeRules {
+        static_cpus: config.managers.cpu.is_some(),
+        static_memory: config.managers.memory.is_some(),
+        limited_swap: matches!(swap, Swap::ByRequest(_)),
+    }
 }
 
 fn topology(config: &KubeletConfig, machine: &MachineTopology) -> anyhow::Result<TopologyManager> {

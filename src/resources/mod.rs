@@ -7,23 +7,28 @@
 //! * Must never read the machine: [`NodeFacts`] are handed in.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
 
+pub mod allocation;
 mod assignments;
 mod checksum;
-pub mod devices;
 pub mod cm;
+mod container_devices;
 pub mod cpu;
+pub mod devices;
+pub mod dra;
 mod field_ref;
 mod linux;
 mod memory_controls;
 pub mod managers;
 pub mod memory;
 mod node;
+pub mod plugin_manager;
 pub mod pod_resources;
 mod qos;
 pub mod requests;
 pub mod topology;
 
 pub use assignments::Assignments;
+pub use container_devices::ContainerDevices;
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,

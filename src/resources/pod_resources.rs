@@ -1,15 +1,21 @@
-//! Which containers have which devices, for agents on the node.
+//! Which containers have which devices, CPUs and memory, for agents on the node.
 //!
 //! * Owns: the socket `pod-resources/kubelet.sock`.
 //! * Woken by: requests, a hundred a second at most.
 //! * Must never list a pod that has ended: others may have its devices.
-//! * Answers to upstream's `pkg/kubelet/apis/podresources`. CPUs and memory are nobody's own without their managers.
+//! * Answers to upstream's `pkg/kubelet/apis/podresources`.
 
 use crate::{
-    base::{Rate, connections, metrics::Metrics},
+    base::{Rate, chain, connections, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
-    resources::devices::{DeviceManager, allocation::NO_NUMA_NODE},
+    resources::{
+        ContainerDevices,
+        devices::allocation::NO_NUMA_NODE,
+        dra::ContainerClaim,
+        managers::{Exclusive, ResourceManagers},
+        memory,
+    },
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
@@ -21,7 +27,7 @@ use prometheus_client::{
 use std::{
     fs,
     os::unix::{fs::DirBuilderExt as _, net::UnixListener as StdListener},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
@@ -108,25 +114,37 @@ fn add(count: &Count) {
 pub struct PodResources {
     active: ActivePods,
     named: PodByName,
-    devices: DeviceManager,
+    devices: ContainerDevices,
+    managers: ResourceManagers,
     metrics: RequestMetrics,
     rate: Mutex<Rate>,
 }
 
-/// Serves until shutdown. Where the socket cannot be made, everything else works.
+/// Where requests arrive; none if the socket could not be made.
+pub struct Socket(Option<(StdListener, LocalPath)>);
+
+impl Socket {
+    /// Listens; requests wait until they are served. Where that fails, everything else works. Blocking.
+    pub fn bind(path: &Path) -> Self {
+        let bound = bind(path).inspect_err(|error| {
+            tracing::error!(err = %chain(error.as_ref()), "Failed to create listener for podResources endpoint");
+        });
+        Self(bound.ok())
+    }
+}
+
+/// Serves until shutdown.
+///
+/// # Errors
+/// The server fails.
 pub async fn serve(
     pods: PodResources,
-    socket: PathBuf,
+    socket: Socket,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let bound = tokio::task::spawn_blocking(move || bind(&socket)).await?;
-    let (listener, _place) = match bound {
-        Ok(bound) => bound,
-        Err(error) => {
-            tracing::error!(err = %format!("{error:#}"), "Failed to create listener for podResources endpoint");
-            shutdown.cancelled().await;
-            return Ok(());
-        }
+    let Some((listener, _place)) = socket.0 else {
+        shutdown.cancelled().await;
+        return Ok(());
     };
     let incoming = connections("podresources", UnixListener::from_std(listener)?);
     let service = PodResourcesListerServer::new(pods);
@@ -152,13 +170,15 @@ impl PodResources {
     pub fn new(
         active: ActivePods,
         named: PodByName,
-        devices: DeviceManager,
+        devices: ContainerDevices,
+        managers: ResourceManagers,
         metrics: &Metrics,
     ) -> Self {
         Self {
             active,
             named,
             devices,
+            managers,
             metrics: RequestMetrics::new(metrics),
             rate: Mutex::new(Rate::new(QPS, BURST)),
         }
@@ -185,7 +205,10 @@ impl PodResources {
     }
 
     fn of_container(&self, pod: &Pod, container: &Container) -> v1::ContainerResources {
-        let all = self.devices.of_container(&pod.uid(), &container.name);
+        let all = self
+            .devices
+            .plugins
+            .of_container(&pod.uid(), &container.name);
         let devices = all.iter().flat_map(|(resource, own)| {
             let lists = own.devices.iter();
             lists.flat_map(move |(node, ids)| {
@@ -193,11 +216,47 @@ impl PodResources {
                 ids.map(move |id| container_devices(resource, id, Some(*node)))
             })
         });
+        let Exclusive { cpus, memory } = self.managers.exclusive(&pod.uid(), &container.name);
+        let claims = self.devices.dra.of_container(pod, container);
         v1::ContainerResources {
             name: container.name.clone(),
             devices: devices.collect(),
-            ..v1::ContainerResources::default()
+            cpu_ids: cpus,
+            memory: memory.iter().map(container_memory).collect(),
+            dynamic_resources: claims.into_iter().map(dynamic_resource).collect(),
         }
+    }
+}
+
+fn dynamic_resource(claim: ContainerClaim) -> v1::DynamicResource {
+    let devices = claim.devices.into_iter().map(|device| {
+        let names = device.cdi_ids.into_iter();
+        v1::ClaimResource {
+            cdi_devices: names.map(|name| v1::CdiDevice { name }).collect(),
+            driver_name: device.driver,
+            pool_name: device.pool,
+            device_name: device.device,
+            share_id: device.share_id,
+        }
+    });
+    v1::DynamicResource {
+        claim_name: claim.name,
+        claim_namespace: claim.namespace,
+        claim_resources: devices.collect(),
+    }
+}
+
+fn container_memory(block: &memory::Block) -> v1::ContainerMemory {
+    let nodes = block.nodes.iter();
+    let nodes = nodes.map(|node| v1::NumaNode {
+        id: i64::from(*node),
+    });
+    v1::ContainerMemory {
+        memory_type: block.resource.clone(),
+        size: block.size,
+        topology: Some(v1::TopologyInfo {
+            nodes: nodes.collect(),
+        }),
     }
 }
 
@@ -236,7 +295,7 @@ impl PodResourcesLister for PodResources {
         self.admit()?;
         add(&self.metrics.total);
         add(&self.metrics.allocatable);
-        let all = self.devices.allocatable();
+        let all = self.devices.plugins.allocatable();
         let mut devices = Vec::new();
         for (resource, list) in &all {
             for (id, device) in list {
@@ -248,9 +307,11 @@ impl PodResourcesLister for PodResources {
                 }
             }
         }
+        let Exclusive { cpus, memory } = self.managers.allocatable();
         Ok(Response::new(v1::AllocatableResourcesResponse {
             devices,
-            ..v1::AllocatableResourcesResponse::default()
+            cpu_ids: cpus,
+            memory: memory.iter().map(container_memory).collect(),
         }))
     }
 

@@ -43,8 +43,20 @@ impl Cluster {
         Self::start_all(join, owner, &[])
     }
 
+    /// A cluster on the containerd that `hack/build-containerd2.sh` builds.
+    pub fn start_on_containerd2() -> Cluster {
+        let built = scripts::installed("build-containerd2.sh", &[]);
+        built.unwrap_or_else(|missing| panic!("{missing:?}"));
+        let directory = scripts::target().join("tools/containerd2");
+        let machine = Machine::start(std::process::id(), Some(&directory));
+        Self::start_on(machine, Join::Certificate, &[])
+    }
+
     fn start_all(join: Join, owner: u32, flags: &[&str]) -> Cluster {
-        let machine = Machine::start(owner);
+        Self::start_on(Machine::start(owner, None), join, flags)
+    }
+
+    fn start_on(machine: Machine, join: Join, flags: &[&str]) -> Cluster {
         let kubelet = Kubelet::start(machine.dir.path(), &machine.runtime, join, flags);
         let mut cluster = Cluster { kubelet, machine };
         cluster.wait_registered();
@@ -199,7 +211,8 @@ struct Machine {
 }
 
 impl Machine {
-    fn start(owner: u32) -> Machine {
+    /// `containerd`: where another one is than the machine's own.
+    fn start(owner: u32, containerd: Option<&Path>) -> Machine {
         let dir = tempfile::Builder::new()
             .prefix("kcluster")
             .tempdir()
@@ -210,16 +223,20 @@ impl Machine {
         };
         let started = printed(machine.command("start").arg(owner.to_string()));
         started.unwrap_or_else(|error| panic!("control-plane.sh start: {error}"));
-        machine.runtime = machine.start_containerd();
+        machine.runtime = machine.start_containerd(containerd);
         machine
     }
 
     /// Its directory goes with the namespaces, as its processes, mounts and network do.
-    fn start_containerd(&self) -> String {
+    fn start_containerd(&self, programs: Option<&Path>) -> String {
         let containerd = script("containerd.sh");
         let dir = self.dir.path().join("private/containerd");
         let run = |word: &str| {
             let mut command = self.command("exec");
+            if let Some(programs) = programs {
+                command.arg("env");
+                command.arg(format!("CONTAINERD_DIR={}", programs.display()));
+            }
             let printed = printed(command.arg(containerd.get_program()).arg(word).arg(&dir));
             printed.unwrap_or_else(|error| panic!("containerd.sh {word}: {error}"))
         };

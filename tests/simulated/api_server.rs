@@ -331,6 +331,8 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
             shared.put(object_place.clone(), object)
         })),
         ("DELETE", Some(_)) => found(shared.remove(&object_place)),
+        // Of a collection, of which there is nothing here.
+        ("DELETE", None) => whole(200, "{}"),
         _ => refused(405, "MethodNotAllowed"),
     }
 }
@@ -359,6 +361,10 @@ fn merge_conditions(into: &mut Value, patch: Value) {
         return;
     };
     for condition in patch {
+        if condition["$patch"] == "delete" {
+            into.retain(|old| old["type"] != condition["type"]);
+            continue;
+        }
         match into.iter_mut().find(|old| old["type"] == condition["type"]) {
             Some(old) => merge(old, condition),
             None => into.push(condition),

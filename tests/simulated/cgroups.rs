@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
-use crate::support::fake_runtime::Rpc;
+use crate::support::fake_runtime::{Features, Options, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 const HIERARCHIES: [&str; 7] = [
@@ -15,7 +15,10 @@ const HIERARCHIES: [&str; 7] = [
 
 /// A node with cgroups below `/r`; they are those of version 1 where this machine has that.
 async fn node() -> Node {
-    let mut node = Node::new().await;
+    with_cgroups(Node::new().await).await
+}
+
+async fn with_cgroups(mut node: Node) -> Node {
     node.configure("cgroupRoot: /r");
     for hierarchy in HIERARCHIES {
         std::fs::create_dir_all(node.path("cgroup").join(hierarchy).join("r")).unwrap();
@@ -101,4 +104,24 @@ async fn a_cgroup_of_a_pod_that_is_gone_is_removed_and_no_other() {
     assert!(directory(&node, strange).is_dir());
     assert!(directory(&node, &own).is_dir());
     assert_eq!(node.fake.count(Rpc::RunPodSandbox), 1);
+}
+
+#[tokio::test]
+async fn a_runtime_that_names_no_cgroup_driver_loses_support() {
+    let (new, old) = (
+        node().await,
+        Node::with(Options {
+            features: Features::old(),
+            ..Options::default()
+        })
+        .await,
+    );
+    let old = with_cgroups(old).await;
+    let line = "kubelet_cri_losing_support{version=\"1.37.0\"} 1";
+    for (node, says) in [(&new, false), (&old, true)] {
+        node.put(&simple("web"));
+        node.wait_runs("web").await;
+        let (_, text) = node.get("/metrics").await;
+        assert_eq!(text.contains(line), says, "{text}");
+    }
 }

@@ -40,13 +40,18 @@ fn requesting(name: &str, resource: &str, amount: u32) -> Value {
 /// A node whose kubelet runs.
 async fn started() -> (Node, FakeApiServer) {
     let (mut node, api) = joined().await;
+    start(&mut node).await;
+    (node, api)
+}
+
+/// Starts a kubelet that plugins can register with.
+async fn start(node: &mut Node) {
     node.start().await;
     let socket = node.path("root/device-plugins/kubelet.sock");
     wait_for("the kubelet listens", WAIT_LIMIT, async || {
         holds(socket.exists(), "there is no socket")
     })
     .await;
-    (node, api)
 }
 
 fn listen(node: &Node, name: &str) -> FakePlugin {
@@ -330,7 +335,7 @@ async fn the_health_of_devices_is_in_the_status_of_their_pod() {
     assert!(running.containers[0].is_running());
 }
 
-async fn agent(root: &Path) -> PodResourcesListerClient<tonic::transport::Channel> {
+pub(crate) async fn agent(root: &Path) -> PodResourcesListerClient<tonic::transport::Channel> {
     let socket = root.join("pod-resources/kubelet.sock");
     PodResourcesListerClient::new(plugin::dial(&socket).await)
 }
@@ -422,4 +427,68 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+}
+
+/// A node with two CPUs near to each of two NUMA nodes; CPUs and devices of a container have to be near to one.
+async fn node_with_two() -> (Node, FakeApiServer) {
+    let (mut node, api) = joined().await;
+    let write = |path: String, text: &str| {
+        let path = node.path("sys").join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("devices/system/cpu/online".into(), "0-3\n");
+    for cpu in 0..4 {
+        let topology = format!("devices/system/cpu/cpu{cpu}/topology");
+        write(format!("{topology}/core_id"), &format!("{cpu}\n"));
+        write(
+            format!("{topology}/physical_package_id"),
+            &format!("{}\n", cpu / 2),
+        );
+        let own = format!("devices/system/node/node{}/cpu{cpu}/online", cpu / 2);
+        write(own, "1\n");
+    }
+    for numa in 0..2 {
+        let of_node = format!("devices/system/node/node{numa}");
+        write(
+            format!("{of_node}/meminfo"),
+            &format!("Node {numa} MemTotal: 4194304 kB\n"),
+        );
+    }
+    node.configure("cpuManagerPolicy: static");
+    node.configure("reservedSystemCPUs: \"0\"");
+    node.configure("topologyManagerPolicy: single-numa-node");
+    (node, api)
+}
+
+#[tokio::test]
+async fn the_cpus_and_devices_of_a_container_are_near_to_one_numa_node() {
+    let (mut node, api) = node_with_two().await;
+    start(&mut node).await;
+    let plugin = listen(&node, "gpu.sock");
+    let near = |id: &str, numa: i64| proto::Device {
+        topology: Some(proto::TopologyInfo {
+            nodes: vec![proto::NumaNode { id: numa }],
+        }),
+        ..plugin::device(id)
+    };
+    plugin.send_devices(vec![near("a", 0), near("b", 1), near("c", 1)]);
+    register(&plugin, GPU).await;
+    wait_amounts(&api, GPU, "3", "3").await;
+    let put = |name: &str, cpu: &str, gpus: &str| {
+        let mut pod = bound(name);
+        let amounts = json!({"cpu": cpu, "memory": "64Mi", GPU: gpus});
+        pod["spec"]["containers"][0]["resources"] = json!({"requests": amounts, "limits": amounts});
+        api.put(&path(name), pod);
+    };
+    // Three devices are not near to one node.
+    put("spread", "1", "3");
+    let status = wait_failed(&api, "spread").await;
+    assert_eq!(status["reason"], "TopologyAffinityError");
+    // Two devices are near to the second node only, and so is its CPU then.
+    put("near", "1", "2");
+    let near = wait_runs(&node, "near").await;
+    let linux = near.containers[0].config.linux.clone().unwrap();
+    assert_eq!(linux.resources.unwrap().cpuset_cpus, "2");
+    assert_eq!(plugin.calls(), [["b", "c"]]);
 }

@@ -42,6 +42,35 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "an API server; tests of node::event_sink",
     ),
     (
+        "kubelet_container_requested_resizes_total",
+        "a resize; tests of resize",
+    ),
+    (
+        "kubelet_preemptions",
+        "a critical pod without room; tests of preemption",
+    ),
+    (
+        "kubelet_pod_in_progress_resizes",
+        "a resize; tests of resize",
+    ),
+    ("kubelet_pod_pending_resizes", "a resize; tests of resize"),
+    (
+        "kubelet_pod_deferred_accepted_resizes_total",
+        "a resize; tests of resize",
+    ),
+    (
+        "kubelet_pod_infeasible_resizes_total",
+        "a resize; tests of resize",
+    ),
+    (
+        "kubelet_pod_resize_duration_milliseconds",
+        "a resize; tests of resize",
+    ),
+    (
+        "kubelet_cri_losing_support",
+        "a runtime without RuntimeConfig; tests of cgroups",
+    ),
+    (
         "kubelet_cgroup_manager_duration_seconds",
         "cgroups of the kubelet; tests of cgroups",
     ),
@@ -74,6 +103,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_device_plugin_",
         "a device plugin; tests of devices",
     ),
+    ("dra_", "a driver of claims; tests of dra"),
     (
         "kubelet_pod_resources_endpoint_",
         "an agent on the node; tests of devices",

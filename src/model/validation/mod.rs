@@ -28,6 +28,11 @@ pub use validate::{
     unsupported_fields, unsupported_warnings, validate_pod,
 };
 
+/// Whether a text is a DNS subdomain, such as the name of a driver.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    names::dns_subdomain(text).is_none()
+}
+
 /// Whether a text is a name with an optional DNS subdomain before it, such as the key of a label.
 pub fn is_qualified_name(text: &str) -> bool {
     names::qualified(text).is_none()

@@ -10,40 +10,16 @@ use super::{
     },
     state::Preference,
 };
-use crate::{base::chain, cri::go_code};
-use hyper_util::rt::TokioIo;
-use std::{io, path::Path, time::Duration};
-use tokio::{net::UnixStream, time::timeout};
-use tonic::{
-    Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within};
+use std::{path::Path, time::Duration};
+use tonic::{Status, Streaming, transport::Channel};
 
-/// How long a plugin may take to accept a connection, and to say what it can do.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it may take to prepare devices or a container.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a plugin; clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct PluginClient(DevicePluginClient<Channel>);
-
-/// Opens a connection to a gRPC server on a Unix socket.
-pub(super) async fn dial(socket: &Path) -> Result<Channel, String> {
-    let path = socket.to_owned();
-    let connector = tower::service_fn(move |_| {
-        let path = path.clone();
-        async move { Ok::<_, io::Error>(TokioIo::new(UnixStream::connect(path).await?)) }
-    });
-    // The authority is not used on a Unix socket; plugins expect "localhost".
-    let endpoint = Endpoint::from_static("http://localhost");
-    let connecting = endpoint.connect_with_connector(connector);
-    match timeout(CONNECT_TIMEOUT, connecting).await {
-        Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(error)) => Err(chain(&error)),
-        Err(_) => Err("context deadline exceeded".into()),
-    }
-}
 
 impl PluginClient {
     /// Connects to a plugin and reads what it can do.
@@ -114,27 +90,4 @@ impl PluginClient {
             .map_err(AllocationError::PreStart)?;
         Ok(())
     }
-}
-
-/// The response of a call, or its error as the Go kubelet writes it.
-pub(super) async fn within<T>(
-    limit: Duration,
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, String> {
-    match timeout(limit, call).await {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(text(&status)),
-        Err(_) => Err(text(&Status::deadline_exceeded(
-            "context deadline exceeded",
-        ))),
-    }
-}
-
-/// An error as the Go kubelet writes it.
-pub(super) fn text(status: &Status) -> String {
-    format!(
-        "rpc error: code = {} desc = {}",
-        go_code(status.code()),
-        status.message()
-    )
 }

@@ -1,5 +1,18 @@
 //! Why a container does not get its devices; texts as upstream's where it has one.
 
+use crate::resources::topology;
+
+/// Why a pod does not have its devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unallocated {
+    /// Plugins are preparing them; [`super::DeviceManager::changed`] says when that is over.
+    InProgress,
+    /// It cannot have them, or not now.
+    Failed(AllocationError),
+    /// They are not near to what else the pod has for itself.
+    Misaligned(topology::AllocationError),
+}
+
 /// Why a container does not get its devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocationError {

@@ -4,11 +4,11 @@ use super::{
     allocation::{Allocation, ContainerAllocations},
     checkpoint_file::{CHECKPOINT, CheckpointFile, Found},
     client::PluginClient,
-    error::AllocationError,
+    error::{AllocationError, Unallocated},
     metrics::DeviceMetrics,
-    request::PodRequest,
+    request::{Affinities, PodRequest},
     run_options::{RunOptions, run_options},
-    state::{DeviceMap, DeviceState, PluginId, Reservation, Step},
+    state::{DeviceHints, DeviceMap, DeviceState, PluginId, Reservation, Step},
 };
 use crate::{
     base::{
@@ -17,9 +17,10 @@ use crate::{
         panics::{Place, contain},
     },
     model::{Pod, PodExt as _, PodUid},
+    resources::topology::{self, NumaMask},
     state::device_capacity::{DeviceCapacity, DeviceCapacityWriter},
 };
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, ResourceHealth, ResourceStatus};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -28,10 +29,9 @@ use std::{
 };
 use tokio::{
     sync::Notify,
-    task::AbortHandle,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// Something about devices changed: for a pod, or for all that wait for some.
 pub type Change = Option<PodUid>;
@@ -75,30 +75,12 @@ impl Plugins {
 pub(super) struct Connection {
     pub(super) resource: String,
     pub(super) client: PluginClient,
-    pub(super) _watch: AbortOnDrop,
-}
-
-/// A task that ends with this.
-pub(super) struct AbortOnDrop(pub(super) AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+    pub(super) _watch: AbortOnDropHandle<()>,
 }
 
 /// An allocation for a pod that waits to be admitted.
 enum Pending {
-    InProgress { _task: AbortOnDrop },
-    Failed(AllocationError),
-}
-
-/// Why a pod does not have its devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unallocated {
-    /// Plugins are preparing them; [`DeviceManager::changed`] says when that is over.
-    InProgress,
-    /// It cannot have them, or not now.
+    InProgress { _task: AbortOnDropHandle<()> },
     Failed(AllocationError),
 }
 
@@ -159,11 +141,15 @@ impl DeviceManager {
     // -- admission -----------------------------------------------------------------------------------------------
 
     /// Has devices allocated for a pod. Does not wait: the first call for a pod starts that, a later one says how it
-    /// went.
+    /// went. `align` says near to which NUMA nodes they are to be.
     ///
     /// # Errors
     /// The pod does not have all of its devices.
-    pub fn allocate(&self, pod: &Pod) -> Result<(), Unallocated> {
+    pub fn allocate(
+        &self,
+        pod: &Pod,
+        align: impl FnOnce() -> Result<Affinities, topology::AllocationError>,
+    ) -> Result<(), Unallocated> {
         let request = PodRequest::of(pod);
         if request.is_empty() {
             return Ok(());
@@ -177,6 +163,11 @@ impl DeviceManager {
             }
             None => {}
         }
+        let request = if self.state().lacks_some(&request) {
+            request.aligned(&align().map_err(Unallocated::Misaligned)?)
+        } else {
+            request
+        };
         {
             let mut plugins = self.0.plugins.lock();
             let step = plugins.state.next(&request, None, None);
@@ -193,7 +184,7 @@ impl DeviceManager {
                 done.unwrap_or_else(|error| Err(AllocationError::Allocate(error.to_string())));
             manager.finish(&request.uid, done);
         });
-        let task = AbortOnDrop(task.abort_handle());
+        let task = AbortOnDropHandle::new(task);
         pending.insert(uid, Pending::InProgress { _task: task });
         Err(Unallocated::InProgress)
     }
@@ -234,6 +225,14 @@ impl DeviceManager {
             tracing::info!("podUID" = %uid, "Releasing devices of a pod that is gone");
             self.release(uid);
         }
+    }
+
+    /// Where the devices of a pod are or could be, on a machine with these NUMA nodes.
+    pub fn hints(&self, pod: &Pod, nodes: NumaMask) -> DeviceHints {
+        if PodRequest::of(pod).is_empty() {
+            return DeviceHints::default();
+        }
+        DeviceHints::new(self.state().clone(), nodes)
     }
 
     /// Pods that have devices of a resource.
@@ -361,18 +360,23 @@ impl DeviceManager {
         own.cloned().unwrap_or_default()
     }
 
-    /// Devices of a container by resource, and whether each is healthy.
-    pub fn health_of(
-        &self,
-        uid: &PodUid,
-        container: &str,
-    ) -> BTreeMap<String, BTreeMap<String, bool>> {
+    /// The health of a container's devices, for its status.
+    pub fn health_of(&self, uid: &PodUid, container: &str) -> Vec<ResourceStatus> {
         let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
         let of_resource = |(name, own): (&String, &Allocation)| {
-            let ids = own.ids().into_iter();
-            let health = ids.map(|id| (id.clone(), state.is_healthy(name, id)));
-            (name.clone(), health.collect())
+            let resources = own.ids().into_iter().map(|id| {
+                let healthy = state.is_healthy(name, id);
+                ResourceHealth {
+                    resource_id: id.clone(),
+                    health: Some(if healthy { "Healthy" } else { "Unhealthy" }.into()),
+                    ..ResourceHealth::default()
+                }
+            });
+            ResourceStatus {
+                name: name.clone(),
+                resources: Some(resources.collect()),
+            }
         };
         own.into_iter().flatten().map(of_resource).collect()
     }

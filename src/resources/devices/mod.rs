@@ -5,7 +5,7 @@
 //! * Publishes: [`crate::state::device_capacity`]; which pods to check again ([`DeviceManager::changed`]).
 //! * Must never give a device to two pods, wait for a plugin without a deadline, or wait at all where a pod is
 //!   admitted.
-//! * Answers to upstream's `pkg/kubelet/cm/devicemanager` and `pkg/kubelet/pluginmanager`.
+//! * Answers to upstream's `pkg/kubelet/cm/devicemanager`.
 
 pub mod allocation;
 pub mod checkpoint;
@@ -15,7 +15,6 @@ mod entries;
 mod error;
 mod manager;
 mod metrics;
-pub mod plugin_watcher;
 mod plugins;
 mod registration;
 mod request;
@@ -24,19 +23,14 @@ pub mod state;
 #[cfg(test)]
 mod tests;
 
-pub use error::AllocationError;
-pub use manager::{Change, DeviceManager, Unallocated};
-pub use request::is_extended_resource;
+pub use error::{AllocationError, Unallocated};
+pub use manager::{Change, DeviceManager};
+pub use request::{Affinities, is_extended_resource};
 pub use run_options::RunOptions;
+pub use state::DeviceHints;
 
 /// The generated device plugin messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
 pub mod proto {
     tonic::include_proto!("v1beta1");
-}
-
-/// The generated plugin registration messages, clients and servers.
-#[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
-mod registration_proto {
-    tonic::include_proto!("pluginregistration");
 }

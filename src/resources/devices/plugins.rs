@@ -3,18 +3,23 @@
 //! A plugin whose stream ends is gone, and nothing is tried again: it registers anew, as upstream expects it to.
 
 use super::{
-    client::{PluginClient, text},
-    manager::{AbortOnDrop, Connection, DeviceManager},
+    client::PluginClient,
+    manager::{Connection, DeviceManager},
     proto,
     request::is_extended_resource,
     state::{Device, DeviceMap, PluginId},
 };
-use crate::base::panics::{Place, contain};
+use crate::{
+    base::panics::{Place, contain},
+    resources::plugin_manager::{Deregister, Plugin, PluginHandler, connection::text},
+};
+use futures::future::BoxFuture;
 use std::{
     path::{Component, Path, PathBuf},
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
 
 /// The version of the plugins' interface.
 const VERSION: &str = "v1beta1";
@@ -37,7 +42,7 @@ pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String>
 }
 
 /// The same of a plugin that was found by its socket.
-pub(super) fn check_found(versions: &[String], resource: &str) -> Result<(), String> {
+fn check_found(versions: &[String], resource: &str) -> Result<(), String> {
     if !versions.iter().any(|version| version == VERSION) {
         return Err(format!(
             "manager version, {VERSION}, is not among plugin supported versions [{}]",
@@ -69,6 +74,21 @@ pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, Str
     Ok(directory.join(relative))
 }
 
+impl PluginHandler for DeviceManager {
+    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+        check_found(&plugin.versions, &plugin.name)
+    }
+
+    fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>> {
+        Box::pin(async move {
+            let id = self.connect(&plugin.name, &plugin.endpoint).await?;
+            let manager = self.clone();
+            let gone = async move { manager.disconnect(&plugin.name, id).await };
+            Ok(Box::pin(gone) as Deregister)
+        })
+    }
+}
+
 impl DeviceManager {
     /// Connects to a plugin and follows its devices. A registration of the same resource before it does not count any
     /// more.
@@ -91,7 +111,7 @@ impl DeviceManager {
             let connection = Connection {
                 resource: resource.into(),
                 client,
-                _watch: AbortOnDrop(watch.abort_handle()),
+                _watch: AbortOnDropHandle::new(watch),
             };
             plugins.clients.insert(id, connection);
         }

@@ -36,7 +36,10 @@ impl DeviceManager {
                 Some((connections("device plugin registry", listener), place))
             }
             Err(error) => {
-                tracing::error!(err = %format!("{error:#}"), "Failed to listen to socket while starting device plugin registry");
+                tracing::error!(
+                    err = format!("{error:#}"),
+                    "Failed to listen to socket while starting device plugin registry"
+                );
                 None
             }
         };

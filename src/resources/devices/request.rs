@@ -2,7 +2,7 @@
 
 use crate::{
     model::{Pod, PodExt, PodUid, Quantity, is_sidecar, validation::is_qualified_name},
-    resources::requests,
+    resources::{requests, topology::NumaMask},
 };
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
@@ -32,7 +32,12 @@ pub struct ContainerRequest {
     pub kind: ContainerKind,
     /// Amounts by extended resource, none of them zero.
     pub amounts: BTreeMap<String, u64>,
+    /// The NUMA nodes that its devices are to be near to, if that matters.
+    pub affinity: Option<NumaMask>,
 }
+
+/// NUMA nodes by container.
+pub type Affinities = BTreeMap<String, NumaMask>;
 
 /// What the containers of a pod request, in the order in which they get devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +68,21 @@ impl PodRequest {
                 name: container.name.clone(),
                 kind,
                 amounts: amounts(pod, container),
+                affinity: None,
             });
         Self {
             uid: pod.uid(),
             containers: containers.collect(),
         }
+    }
+
+    /// The same with devices near to these nodes.
+    #[must_use]
+    pub fn aligned(mut self, affinities: &Affinities) -> Self {
+        for container in &mut self.containers {
+            container.affinity = affinities.get(&container.name).copied();
+        }
+        self
     }
 
     /// Whether no container requests an extended resource.

@@ -18,8 +18,9 @@ pub use state_files::StateFiles;
 
 use super::{
     cpu::{self, CpuManager, CpuSet},
+    devices::{Affinities, DeviceHints},
     memory::{self, MemoryManager},
-    topology::{AllocationError, TopologyManager},
+    topology::{AllocationError, HintProvider, NumaMask, TopologyManager, TopologyPolicy},
 };
 use crate::{
     cri::{
@@ -79,6 +80,19 @@ struct Managers {
     saved: u64,
 }
 
+/// CPUs and memory of containers that have them for themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exclusive {
+    /// CPUs, as the kernel numbers them.
+    pub cpus: Vec<i64>,
+    /// Memory and huge pages of NUMA nodes.
+    pub memory: Vec<memory::Block>,
+}
+
+fn ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
 /// The CPUs that a container was given; none if that is all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Given {
@@ -112,11 +126,16 @@ impl ResourceManagers {
     }
 
     /// Allocates what a pod requests, or leaves everything as it was. A pod that has its resources keeps them; if it
-    /// `runs`, whatever they are.
+    /// `runs`, whatever they are. `devices` are those that it has on a machine with these NUMA nodes.
     ///
     /// # Errors
     /// Why the pod cannot run here.
-    pub fn admit(&self, pod: &Pod, runs: bool) -> Result<(), AllocationError> {
+    pub fn admit(
+        &self,
+        pod: &Pod,
+        runs: bool,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> Result<(), AllocationError> {
         let Some(inner) = &self.0 else {
             return Ok(());
         };
@@ -127,7 +146,9 @@ impl ResourceManagers {
             cpu.release_if_changed(pod);
             memory.release_if_changed(pod);
         }
-        let admission = inner.topology.admit(pod, &mut [&mut cpu, &mut memory]);
+        let mut devices = inner.devices(devices);
+        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
+        let admission = inner.topology.admit(pod, providers);
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
@@ -147,6 +168,35 @@ impl ResourceManagers {
             inner.changed.notify_one();
         }
         admission.result
+    }
+
+    /// Near to which NUMA nodes the devices of a pod are to be, given what it is to have of CPUs and memory.
+    ///
+    /// # Errors
+    /// Why the pod cannot run here.
+    pub fn align(
+        &self,
+        pod: &Pod,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> Result<Affinities, AllocationError> {
+        let Some(inner) = self.0.as_ref().filter(|inner| inner.has_policy()) else {
+            return Ok(Affinities::new());
+        };
+        let begun = Instant::now();
+        let (mut cpu, mut memory) = {
+            let managers = inner.managers.lock();
+            (managers.cpu.clone(), managers.memory.clone())
+        };
+        cpu.release_if_changed(pod);
+        memory.release_if_changed(pod);
+        let mut devices = inner.devices(devices);
+        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
+        let admission = inner.topology.admit(pod, providers);
+        if admission.result.is_err() {
+            let metrics = &inner.deps.metrics;
+            metrics.admitted(&inner.topology, &admission, begun.elapsed());
+        }
+        admission.result.map(|()| devices.into_affinities())
     }
 
     /// Gives back what pods hold for which `keep` is false. Of pods that this process has not admitted it is given
@@ -180,6 +230,33 @@ impl ResourceManagers {
         drop(managers);
         if released {
             inner.changed.notify_one();
+        }
+    }
+
+    /// What a container has for itself.
+    pub fn exclusive(&self, uid: &PodUid, container: &str) -> Exclusive {
+        let Some(inner) = &self.0 else {
+            return Exclusive::default();
+        };
+        let managers = inner.managers.lock();
+        let cpus = managers.cpu.exclusive(uid.as_str(), container);
+        let blocks = managers.memory.state().assigned.get(uid.as_str());
+        let blocks = blocks.and_then(|containers| containers.get(container));
+        Exclusive {
+            cpus: cpus.map(ids).unwrap_or_default(),
+            memory: blocks.cloned().unwrap_or_default(),
+        }
+    }
+
+    /// What containers may have for themselves on this node.
+    pub fn allocatable(&self) -> Exclusive {
+        let Some(inner) = &self.0 else {
+            return Exclusive::default();
+        };
+        let managers = inner.managers.lock();
+        Exclusive {
+            cpus: ids(&managers.cpu.allocatable()),
+            memory: managers.memory.allocatable(),
         }
     }
 
@@ -256,6 +333,19 @@ impl ResourceManagers {
 }
 
 impl Inner {
+    fn has_policy(&self) -> bool {
+        self.topology.policy() != TopologyPolicy::None
+    }
+
+    /// Devices for the topology manager; without a policy it has no use for them.
+    fn devices(&self, devices: impl FnOnce(NumaMask) -> DeviceHints) -> DeviceHints {
+        if self.has_policy() {
+            devices(self.topology.nodes())
+        } else {
+            DeviceHints::default()
+        }
+    }
+
     /// Writes the state if it has changed since it was written. False if that failed.
     async fn save(&self) -> bool {
         let _saving = self.saving.lock().await;

@@ -119,6 +119,11 @@ impl TopologyManager {
         self.policy
     }
 
+    /// The NUMA nodes of the machine; none without a policy.
+    pub fn nodes(&self) -> NumaMask {
+        self.numa.all()
+    }
+
     /// What gets one affinity.
     pub fn scope(&self) -> TopologyScope {
         self.scope

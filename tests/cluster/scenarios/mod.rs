@@ -2,6 +2,7 @@
 
 mod absences;
 mod access;
+mod claims;
 mod joining;
 mod kubeadm;
 mod leaving;
@@ -11,6 +12,7 @@ mod objects;
 mod pods;
 mod pressure;
 mod refusals;
+mod resize;
 mod swap;
 mod workloads;
 
@@ -50,6 +52,8 @@ scenarios! {
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
     pressure::a_pod_that_fills_the_disk_goes_and_the_others_stay,
+    claims::a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back,
+    resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,
     swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,

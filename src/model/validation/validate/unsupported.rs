@@ -22,46 +22,28 @@ const VOLUME_KINDS: [&str; 7] = [
 
 /// Fields of a static pod without effect in this kubelet.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
-    fields(pod, &VOLUME_KINDS, spec_fields)
+    let mut errors = Errors::default();
+    if let Some(spec) = &pod.spec {
+        spec_fields(spec, &Path::root("spec"), &mut errors);
+    }
+    fields(pod, &VOLUME_KINDS, errors)
 }
 
 /// The same for a pod of the API server, which has what such fields refer to.
 pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
     let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
-    fields(pod, &kinds, |spec, path, errors| {
-        let resources = spec.resources.as_ref();
-        for (field, given) in [
-            ("resources", resources.is_some_and(asks_for_anything)),
-            ("resourceClaims", some(spec.resource_claims.as_ref())),
-        ] {
-            refuse(given, &path.child(field), errors);
-        }
-    })
+    fields(pod, &kinds, Errors::default())
 }
 
-fn fields(
-    pod: &Pod,
-    kinds: &[&str],
-    of_spec: impl Fn(&PodSpec, &Path<'_>, &mut Errors),
-) -> Vec<FieldError> {
-    let mut errors = Errors::default();
+fn fields(pod: &Pod, kinds: &[&str], mut errors: Errors) -> Vec<FieldError> {
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
-        of_spec(spec, &path, &mut errors);
         containers(spec, &path, &mut errors);
         let list = path.child("volumes");
         for (index, volume) in spec.volumes.iter().flatten().enumerate() {
             volume_fields(volume, &list.index(index), kinds, &mut errors);
         }
     }
-    let status = pod.status.as_ref();
-    let claimed = status.is_some_and(|status| status.extended_resource_claim_status.is_some());
-    let path = Path::root("status");
-    refuse(
-        claimed,
-        &path.child("extendedResourceClaimStatus"),
-        &mut errors,
-    );
     errors.into_vec()
 }
 
@@ -200,10 +182,6 @@ fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
 fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     let devices = some(container.volume_devices.as_ref());
     refuse(devices, &path.child("volumeDevices"), errors);
-    if let Some(wanted) = &container.resources {
-        let claims = some(wanted.claims.as_ref());
-        refuse(claims, &path.child("resources").child("claims"), errors);
-    }
 }
 
 fn volume_fields(volume: &Volume, path: &Path<'_>, kinds: &[&str], errors: &mut Errors) {

@@ -1,6 +1,6 @@
 //! Which devices a container gets. Pure.
 
-use super::{DeviceState, Plugin, PluginId};
+use super::{DeviceState, Plugin, PluginId, Resource};
 use crate::{
     model::PodUid,
     resources::devices::{
@@ -9,6 +9,7 @@ use crate::{
         error::AllocationError,
         request::{ContainerKind, ContainerRequest, PodRequest},
     },
+    resources::topology::NumaMask,
 };
 use std::collections::BTreeSet;
 
@@ -164,7 +165,7 @@ impl DeviceState {
         let reusable = reusable.into_iter().filter(|id| healthy.contains(id));
         let mut chosen: Vec<String> = reusable.take(wanted).cloned().collect();
         let available: Vec<&String> = healthy.difference(&taken).copied().collect();
-        let needed = wanted.saturating_sub(chosen.len());
+        let mut needed = wanted.saturating_sub(chosen.len());
         if available.len() < needed {
             return Err(AllocationError::Unavailable {
                 resource: resource.into(),
@@ -172,6 +173,14 @@ impl DeviceState {
                 available: available.len(),
             });
         }
+        let (aligned, others) = known.by_affinity(available, container.affinity);
+        let candidates = if needed < aligned.len() {
+            aligned
+        } else {
+            needed -= aligned.len();
+            chosen.extend(aligned.into_iter().cloned());
+            others
+        };
         if let Plugin::Connected { id, options, .. } = &known.plugin
             && options.get_preferred_allocation_available
             && needed > 0
@@ -179,20 +188,50 @@ impl DeviceState {
         {
             return Ok(Choice::Ask(Preference {
                 plugin: *id,
-                available: available.into_iter().chain(&chosen).cloned().collect(),
+                available: candidates.into_iter().chain(&chosen).cloned().collect(),
                 must_include: chosen.clone(),
                 size: amount,
             }));
         }
         let preferred: BTreeSet<&String> = preferred.unwrap_or_default().iter().collect();
-        let (first, rest): (Vec<_>, Vec<_>) =
-            available.into_iter().partition(|id| preferred.contains(id));
+        let (first, rest): (Vec<_>, Vec<_>) = candidates
+            .into_iter()
+            .partition(|id| preferred.contains(id));
         chosen.extend(first.into_iter().chain(rest).take(needed).cloned());
         Ok(Choice::Devices(chosen))
     }
 
+    /// Whether a container lacks devices that a plugin has.
+    pub fn lacks_some(&self, request: &PodRequest) -> bool {
+        let lacks = |container: &ContainerRequest| {
+            let mut resources = container.amounts.keys();
+            resources.any(|resource| {
+                let own = self.allocation(&request.uid, &container.name, resource);
+                own.is_none() && self.is_device_resource(resource)
+            })
+        };
+        request.containers.iter().any(lacks)
+    }
+
+    /// Takes devices for a container without a plugin. What cannot be had is left out.
+    pub(super) fn pretend(&mut self, request: &PodRequest, name: &str) {
+        let mut all = request.containers.iter();
+        let Some(container) = all.find(|own| own.name == name) else {
+            return;
+        };
+        for (resource, amount) in &container.amounts {
+            if self.allocation(&request.uid, name, resource).is_some() {
+                continue;
+            }
+            let choice = self.choose(request, container, resource, *amount, Some(&[]));
+            if let Ok(Choice::Devices(devices)) = choice {
+                self.reserve(0, request, container, resource, devices);
+            }
+        }
+    }
+
     /// Devices of the pod's init containers before this one that no container keeps.
-    fn reusable(
+    pub(super) fn reusable(
         &self,
         request: &PodRequest,
         container: &ContainerRequest,
@@ -258,6 +297,32 @@ impl DeviceState {
             devices,
             ticket,
         }
+    }
+}
+
+impl Resource {
+    /// Those that are near to the nodes, and then the others: first those that are near to other nodes. Upstream's
+    /// `filterByAffinity`.
+    fn by_affinity<'a>(
+        &self,
+        devices: Vec<&'a String>,
+        affinity: Option<NumaMask>,
+    ) -> (Vec<&'a String>, Vec<&'a String>) {
+        let nodes = |id: &String| {
+            let device = self.devices.get(id);
+            device.map_or(&[][..], |device| device.numa_nodes.as_slice())
+        };
+        let is_aligned = |id: &&String| {
+            let mut nodes = nodes(id)
+                .iter()
+                .filter_map(|node| u32::try_from(*node).ok());
+            affinity.is_some_and(|mask| nodes.any(|node| mask.contains(node)))
+        };
+        let (aligned, mut others): (Vec<_>, Vec<_>) = devices.into_iter().partition(is_aligned);
+        if affinity.is_some() {
+            others.sort_by_key(|id| nodes(id).is_empty());
+        }
+        (aligned, others)
     }
 }
 

@@ -4,11 +4,13 @@
 //! init container of the same pod may have its devices.
 
 mod allocate;
+mod hints;
 mod lost;
 #[cfg(test)]
 mod tests;
 
 pub use allocate::{Preference, Reservation, Step};
+pub use hints::DeviceHints;
 
 use super::{
     allocation::{Allocation, PodAllocations},

@@ -3,8 +3,10 @@
 mod plugin;
 mod watcher;
 
-use super::{AllocationError, DeviceManager, Unallocated, checkpoint, proto};
-use crate::{base::metrics::Metrics, model::Pod, state::device_capacity::Capacity};
+use super::{Affinities, AllocationError, DeviceManager, Unallocated, checkpoint, proto};
+use crate::{
+    base::metrics::Metrics, model::Pod, resources::topology, state::device_capacity::Capacity,
+};
 use plugin::{FakePlugin, VERSION};
 use serde_json::json;
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
@@ -12,6 +14,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 const GPU: &str = "example.com/gpu";
+
+/// Devices may be anywhere.
+fn unaligned() -> Result<Affinities, topology::AllocationError> {
+    Ok(Affinities::new())
+}
 
 /// A manager that serves registrations in a directory of its own.
 struct World {
@@ -66,7 +73,7 @@ impl World {
     async fn allocate(&self, pod: &Pod) -> Result<(), AllocationError> {
         let ended = async {
             loop {
-                match self.manager.allocate(pod) {
+                match self.manager.allocate(pod, unaligned) {
                     Ok(()) => return Ok(()),
                     Err(Unallocated::Failed(error)) if !error.may_pass() => return Err(error),
                     Err(_) => sleep(Duration::from_millis(5)).await,
@@ -249,11 +256,11 @@ async fn a_plugin_chooses_and_one_that_never_responds_holds_up_its_own_pods_only
     world.until_amount("example.com/stuck", 1, 1).await;
     let waits = requesting("waits", "example.com/stuck", 1);
     let in_progress = Err(Unallocated::InProgress);
-    assert_eq!(world.manager.allocate(&waits), in_progress);
+    assert_eq!(world.manager.allocate(&waits, unaligned), in_progress);
     until("the plugin is called", || stuck.calls().len() == 1).await;
     world.allocate(&pod("u", 1)).await.unwrap();
     assert_eq!(good.calls(), [["c"]], "what it prefers");
-    assert_eq!(world.manager.allocate(&waits), in_progress);
+    assert_eq!(world.manager.allocate(&waits, unaligned), in_progress);
     assert_eq!(stuck.calls().len(), 1);
 }
 

@@ -141,10 +141,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
             "spec.containers[0].volumeDevices",
         ),
-        (
-            container(&json!({"resources": {"claims": [{"name": "r"}]}})),
-            "spec.containers[0].resources.claims",
-        ),
     ] {
         assert_eq!(
             lines(&unsupported_fields(&pod(&patch))),
@@ -152,18 +148,11 @@ fn what_is_not_built_yet_is_refused_by_name() {
         );
     }
     let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
-    let mut extended = pod(&extended);
+    let extended = pod(&extended);
     assert_eq!(
         lines(&unsupported_fields(&extended)),
         [""; 0],
         "device plugins have it"
-    );
-    let claimed =
-        json!({"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": []}});
-    extended.status = Some(serde_json::from_value(claimed).unwrap());
-    assert_eq!(
-        lines(&unsupported_api_fields(&extended)),
-        [format!("status.extendedResourceClaimStatus: {not_yet}")]
     );
     let plain = json!({"nodeSelector": {"kubernetes.io/os": "linux"}, "hostUsers": true,
         "os": {"name": "linux"}, "volumes": [{"name": "v", "hostPath": {"path": "/x"}}, {"name": "w"}]});

@@ -1,4 +1,5 @@
 mod histories;
+mod numa;
 
 use super::*;
 use crate::resources::devices::{
@@ -13,6 +14,7 @@ fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
     let containers = containers
         .iter()
         .map(|(name, kind, amount)| ContainerRequest {
+            affinity: None,
             name: (*name).into(),
             kind: *kind,
             amounts: [(GPU.to_owned(), *amount)].into(),

@@ -1,16 +1,13 @@
-//! Plugins that are found by their sockets (upstream's `pkg/kubelet/pluginmanager`). Of their types, only device
-//! plugins are served.
+//! Finds plugins by their sockets.
 //!
 //! An event of the directory only triggers a scan of it; a socket that was made again is another one.
 
 use super::{
-    client::{dial, within},
-    manager::DeviceManager,
-    plugins::check_found,
+    Deregister, Plugin, PluginHandlers,
+    connection::{dial, within},
     registration_proto::{
-        InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
+        InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
-    state::PluginId,
 };
 use crate::base::panics::{Place, contain};
 use anyhow::Context as _;
@@ -21,16 +18,15 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// The type of device plugins.
-const DEVICE_PLUGIN: &str = "DevicePlugin";
-/// Types that upstream serves and this kubelet does not yet.
-const NOT_SERVED: [&str; 2] = ["CSIPlugin", "DRAPlugin"];
+/// A type that upstream serves and this kubelet does not yet.
+const NOT_SERVED: &str = "CSIPlugin";
 /// How long a plugin may take to say what it is, and to take the result.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,17 +48,35 @@ struct Socket {
     gone: CancellationToken,
 }
 
+/// The plugins of a directory.
+struct Watcher {
+    handlers: Arc<PluginHandlers>,
+    known: HashMap<PathBuf, Socket>,
+    /// Ends the tasks of all.
+    stop: CancellationToken,
+}
+
 /// Registers plugins whose sockets appear below the directory, until shutdown.
+///
+/// # Errors
+/// None: without the directory, everything else works.
 pub async fn run(
-    manager: DeviceManager,
+    handlers: PluginHandlers,
     directory: PathBuf,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
+    let stop = shutdown.child_token();
+    let _stop = stop.clone().drop_guard();
+    let mut watcher = Watcher {
+        handlers: Arc::new(handlers),
+        known: HashMap::new(),
+        stop,
+    };
     tokio::select! {
         () = shutdown.cancelled() => {}
-        watched = watch(&manager, &directory) => {
+        watched = watcher.watch(&directory) => {
             if let Err(error) = watched {
-                tracing::error!(path = %directory.display(), err = %format!("{error:#}"), "Failed to watch for plugins");
+                tracing::error!(path = %directory.display(), err = format!("{error:#}"), "Failed to watch for plugins");
                 shutdown.cancelled().await;
             }
         }
@@ -70,38 +84,61 @@ pub async fn run(
     Ok(())
 }
 
-async fn watch(manager: &DeviceManager, directory: &Path) -> anyhow::Result<()> {
-    let make = directory.to_owned();
-    let made = move || {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(make)
-    };
-    tokio::task::spawn_blocking(made)
-        .await?
-        .context("cannot create it")?;
-    let inotify = Inotify::init().context("inotify")?;
-    let watches = inotify.watches();
-    let mut events = inotify.into_event_stream([0; 4096]).context("inotify")?;
-    let mut known = HashMap::<PathBuf, Socket>::new();
-    loop {
-        let (root, mut watches) = (directory.to_owned(), watches.clone());
-        let scanning = move || {
-            let mut found = BTreeMap::new();
-            scan(&root, MAX_DEPTH, &mut watches, &mut found).map(|()| found)
+impl Watcher {
+    async fn watch(&mut self, directory: &Path) -> anyhow::Result<()> {
+        let make = directory.to_owned();
+        let made = move || {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(make)
         };
-        match tokio::task::spawn_blocking(scanning).await? {
-            Ok(found) => compare(manager, &mut known, found),
-            Err(error) => {
-                tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
+        tokio::task::spawn_blocking(made)
+            .await?
+            .context("cannot create it")?;
+        let inotify = Inotify::init().context("inotify")?;
+        let watches = inotify.watches();
+        let mut events = inotify.into_event_stream([0; 4096]).context("inotify")?;
+        loop {
+            let (root, mut watches) = (directory.to_owned(), watches.clone());
+            let scanning = move || {
+                let mut found = BTreeMap::new();
+                scan(&root, MAX_DEPTH, &mut watches, &mut found).map(|()| found)
+            };
+            match tokio::task::spawn_blocking(scanning).await? {
+                Ok(found) => self.compare(found),
+                Err(error) => {
+                    tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
+                }
+            }
+            tokio::select! {
+                event = events.next() => {
+                    event.context("the events ended")??;
+                }
+                () = sleep(RESCAN) => {}
             }
         }
-        tokio::select! {
-            event = events.next() => {
-                event.context("the events ended")??;
+    }
+
+    fn compare(&mut self, found: BTreeMap<PathBuf, Identity>) {
+        self.known.retain(|path, socket| {
+            let stays = found.get(path) == Some(&socket.identity);
+            if !stays {
+                socket.gone.cancel();
             }
-            () = sleep(RESCAN) => {}
+            stays
+        });
+        for (path, identity) in found {
+            if self.known.contains_key(&path) {
+                continue;
+            }
+            let gone = CancellationToken::new();
+            let work = serve(self.handlers.clone(), path.clone(), gone.clone());
+            let stop = self.stop.clone();
+            tokio::spawn(stop.run_until_cancelled_owned(async move {
+                let _ = contain(Place::Connection, work).await;
+            }));
+            self.known.insert(path, Socket { identity, gone });
         }
     }
 }
@@ -147,40 +184,12 @@ fn scan(
     Ok(())
 }
 
-fn compare(
-    manager: &DeviceManager,
-    known: &mut HashMap<PathBuf, Socket>,
-    found: BTreeMap<PathBuf, Identity>,
-) {
-    known.retain(|path, socket| {
-        let stays = found.get(path) == Some(&socket.identity);
-        if !stays {
-            socket.gone.cancel();
-        }
-        stays
-    });
-    for (path, identity) in found {
-        if known.contains_key(&path) {
-            continue;
-        }
-        let gone = CancellationToken::new();
-        let (stop, work) = (
-            manager.0.stop.clone(),
-            serve(manager.clone(), path.clone(), gone.clone()),
-        );
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            let _ = contain(Place::Connection, work).await;
-        }));
-        known.insert(path, Socket { identity, gone });
-    }
-}
-
 /// Registers the plugin at a socket, until the socket is gone.
-async fn serve(manager: DeviceManager, socket: PathBuf, gone: CancellationToken) {
+async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: CancellationToken) {
     let registering = async {
         let mut delay = FIRST_DELAY;
         loop {
-            match register(&manager, &socket).await {
+            match register(&handlers, &socket).await {
                 Ok(outcome) => return outcome,
                 Err(error) => {
                     tracing::error!(path = %socket.display(), err = error, "RegisterPlugin failed");
@@ -194,22 +203,22 @@ async fn serve(manager: DeviceManager, socket: PathBuf, gone: CancellationToken)
         return;
     };
     gone.cancelled().await;
-    let Outcome::Registered(resource, id) = outcome else {
+    let Outcome::Registered(plugin, deregister) = outcome else {
         return;
     };
-    tracing::info!(plugin = resource, path = %socket.display(), "Deregistering plugin");
-    manager.disconnect(&resource, id).await;
+    tracing::info!(plugin, path = %socket.display(), "Deregistering plugin");
+    deregister.await;
 }
 
 /// What became of a plugin.
 enum Outcome {
-    Registered(String, PluginId),
+    Registered(String, Deregister),
     /// It waits: a registration that fails makes some plugins end and start again without end.
     Unanswered,
 }
 
 /// Registers a plugin and sends it the result; texts as upstream's.
-async fn register(manager: &DeviceManager, socket: &Path) -> Result<Outcome, String> {
+async fn register(handlers: &PluginHandlers, socket: &Path) -> Result<Outcome, String> {
     let shown = socket.display();
     let channel = dial(socket).await.map_err(|error| {
         format!("RegisterPlugin error -- dial failed at socket {shown}, err: {error}")
@@ -219,48 +228,50 @@ async fn register(manager: &DeviceManager, socket: &Path) -> Result<Outcome, Str
     let info = info.map_err(|error| {
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {shown}, err: {error}")
     })?;
-    if NOT_SERVED.contains(&info.r#type.as_str()) {
+    if info.r#type == NOT_SERVED {
         tracing::warn!(path = %shown, plugin = info.name, r#type = info.r#type, "Plugins of this type are not served yet");
         return Ok(Outcome::Unanswered);
     }
-    let registered = accept(manager, socket, &info).await;
+    let name = info.name.clone();
+    let plugin = Plugin {
+        endpoint: match info.endpoint.as_str() {
+            "" => socket.to_owned(),
+            endpoint => PathBuf::from(endpoint),
+        },
+        name: info.name,
+        versions: info.supported_versions,
+    };
+    let registered = accept(handlers, socket, &info.r#type, plugin).await;
     let error = registered.as_ref().err().cloned().unwrap_or_default();
     let notified = notify(&mut client, error).await;
-    let id = registered?;
+    let deregister = registered?;
     if let Err(error) = notified {
-        manager.disconnect(&info.name, id).await;
+        deregister.await;
         return Err(format!(
             "RegisterPlugin error -- failed to send registration status at socket {shown}, err: {error}"
         ));
     }
-    Ok(Outcome::Registered(info.name, id))
+    Ok(Outcome::Registered(name, deregister))
 }
 
 async fn accept(
-    manager: &DeviceManager,
+    handlers: &PluginHandlers,
     socket: &Path,
-    info: &PluginInfo,
-) -> Result<PluginId, String> {
-    if info.r#type != DEVICE_PLUGIN {
-        return Err(format!(
-            "RegisterPlugin error -- no handler registered for plugin type: {} at socket {}",
-            info.r#type,
+    kind: &str,
+    plugin: Plugin,
+) -> Result<Deregister, String> {
+    let handler = handlers.get(kind).ok_or_else(|| {
+        format!(
+            "RegisterPlugin error -- no handler registered for plugin type: {kind} at socket {}",
             socket.display()
-        ));
-    }
-    check_found(&info.supported_versions, &info.name).map_err(|error| {
+        )
+    })?;
+    handler.validate(&plugin).map_err(|error| {
         format!("RegisterPlugin error -- plugin validation failed with err: {error}")
     })?;
-    let endpoint = match info.endpoint.as_str() {
-        "" => socket,
-        endpoint => Path::new(endpoint),
-    };
-    manager
-        .connect(&info.name, endpoint)
-        .await
-        .map_err(|error| {
-            format!("RegisterPlugin error -- plugin registration failed with err: {error}")
-        })
+    handler.register(plugin).await.map_err(|error| {
+        format!("RegisterPlugin error -- plugin registration failed with err: {error}")
+    })
 }
 
 async fn notify(client: &mut RegistrationClient<Channel>, error: String) -> Result<(), String> {

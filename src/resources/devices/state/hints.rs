@@ -1,0 +1,205 @@
+//! On which NUMA nodes containers could have their devices. Pure.
+
+use super::{Device, DeviceState};
+use crate::{
+    model::Pod,
+    resources::{
+        devices::{
+            allocation::Allocation,
+            request::{Affinities, ContainerKind, ContainerRequest, PodRequest},
+        },
+        topology::{AllocationError, Hint, HintProvider, NumaMask, ResourceHints, subsets},
+    },
+};
+use k8s_openapi::api::core::v1::Container;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Device plugins for the topology manager: a copy of the state, in which it may try what it likes.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceHints {
+    state: DeviceState,
+    /// The nodes of the machine.
+    nodes: NumaMask,
+    affinities: Affinities,
+}
+
+impl DeviceHints {
+    /// The devices of a machine with these nodes.
+    pub fn new(state: DeviceState, nodes: NumaMask) -> Self {
+        Self {
+            state,
+            nodes,
+            affinities: Affinities::new(),
+        }
+    }
+
+    /// The nodes that containers were given.
+    pub fn into_affinities(self) -> Affinities {
+        self.affinities
+    }
+}
+
+impl HintProvider for DeviceHints {
+    fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
+        let request = PodRequest::of(pod);
+        let mut all = request.containers.iter();
+        let Some(own) = all.find(|own| own.name == container.name) else {
+            return ResourceHints::new();
+        };
+        let amounts = own.amounts.iter();
+        let amounts = amounts.filter(|(resource, _)| self.state.is_device_resource(resource));
+        let hints = amounts.map(|(resource, amount)| {
+            let allocated = self.state.allocation(&request.uid, &own.name, resource);
+            let allocated = allocated.map(Allocation::ids);
+            let reusable = self.state.reusable(&request, own, resource);
+            let hints = self.hints(resource, *amount, allocated, reusable);
+            (resource.clone(), hints)
+        });
+        hints.collect()
+    }
+
+    fn pod_hints(&self, pod: &Pod) -> ResourceHints {
+        let request = PodRequest::of(pod);
+        let amounts = of_pod(&request.containers).into_iter();
+        let amounts = amounts.filter(|(resource, _)| self.state.is_device_resource(resource));
+        let hints = amounts.map(|(resource, amount)| {
+            let names = request.containers.iter().map(|own| own.name.as_str());
+            let allocated = names.filter_map(|name| {
+                let own = self.state.allocation(&request.uid, name, resource)?;
+                Some(own.ids())
+            });
+            let allocated: BTreeSet<&String> = allocated.flatten().collect();
+            let allocated = Some(allocated).filter(|ids| !ids.is_empty());
+            let hints = self.hints(resource, amount, allocated, BTreeSet::new());
+            (resource.to_owned(), hints)
+        });
+        hints.collect()
+    }
+
+    fn allocate(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+        affinity: Hint,
+    ) -> Result<(), AllocationError> {
+        if let Some(nodes) = affinity.affinity {
+            self.affinities.insert(container.name.clone(), nodes);
+        }
+        let request = PodRequest::of(pod).aligned(&self.affinities);
+        self.state.pretend(&request, &container.name);
+        Ok(())
+    }
+}
+
+impl DeviceHints {
+    /// Every set of nodes that has so many devices of a resource: of those that are `allocated`, or else of free ones
+    /// with all that are `reusable`. Upstream's `generateDeviceTopologyHints`.
+    fn hints(
+        &self,
+        resource: &str,
+        amount: u64,
+        allocated: Option<BTreeSet<&String>>,
+        reusable: BTreeSet<&String>,
+    ) -> Vec<Hint> {
+        let amount = usize::try_from(amount).unwrap_or(usize::MAX);
+        let Some(known) = self.state.resources.get(resource) else {
+            return vec![Hint::ANY];
+        };
+        if known
+            .devices
+            .values()
+            .all(|device| device.numa_nodes.is_empty())
+        {
+            return vec![Hint::ANY];
+        }
+        let is_allocated = allocated.is_some();
+        let (available, reusable) = if let Some(allocated) = allocated {
+            (allocated, BTreeSet::new())
+        } else {
+            let taken = self.state.taken(resource);
+            let free = known.healthy().difference(&taken).copied().collect();
+            (free, reusable)
+        };
+        let number = available.union(&reusable).count();
+        if number < amount || is_allocated && number != amount {
+            return Vec::new();
+        }
+        let mut groups = BTreeMap::<NumaMask, Group>::new();
+        for (id, device) in &*known.devices {
+            let group = groups.entry(mask_of(device)).or_default();
+            group.all += 1;
+            group.usable += usize::from(available.contains(id) || reusable.contains(id));
+            group.has_reusable |= reusable.contains(id);
+        }
+        let nodes = self.nodes_of(&groups);
+        let mut least = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let mut found = Vec::new();
+        for mask in subsets(&nodes) {
+            let near = |group: &NumaMask| !group.intersection(mask).is_empty();
+            let of_mask = groups.iter().filter(|(group, _)| near(group));
+            if of_mask.clone().map(|(_, group)| group.all).sum::<usize>() >= amount {
+                least = least.min(mask.count());
+            }
+            let mut placed = groups.iter();
+            let is_elsewhere = |(nodes, group): (&NumaMask, &Group)| {
+                group.has_reusable && !nodes.is_empty() && !near(nodes)
+            };
+            if !placed.any(is_elsewhere)
+                && of_mask.map(|(_, group)| group.usable).sum::<usize>() >= amount
+            {
+                found.push(mask);
+            }
+        }
+        let found = found.into_iter();
+        found
+            .map(|mask| Hint::new(mask, mask.count() == least))
+            .collect()
+    }
+
+    /// The nodes of the machine that have devices; all of them if a plugin names none of them.
+    fn nodes_of(&self, groups: &BTreeMap<NumaMask, Group>) -> Vec<u32> {
+        let is_near = |node: &u32| groups.keys().any(|group| group.contains(*node));
+        let known: Vec<u32> = self.nodes.nodes().filter(is_near).collect();
+        if known.is_empty() {
+            self.nodes.nodes().collect()
+        } else {
+            known
+        }
+    }
+}
+
+/// Devices that are near to the same nodes. There may be very many devices, and few groups.
+#[derive(Default)]
+struct Group {
+    all: usize,
+    /// Those that the container could have.
+    usable: usize,
+    /// One of them has to be among those that it gets.
+    has_reusable: bool,
+}
+
+/// The nodes that a device is near to, without those that no machine has.
+fn mask_of(device: &Device) -> NumaMask {
+    let nodes = device.numa_nodes.iter();
+    let nodes = nodes.filter_map(|node| u32::try_from(*node).ok());
+    NumaMask::of(nodes.filter(|node| *node < NumaMask::LIMIT)).unwrap_or_default()
+}
+
+/// What a pod needs at once of each resource: its lasting containers, or an init container beside the sidecars before
+/// it.
+fn of_pod(containers: &[ContainerRequest]) -> BTreeMap<&str, u64> {
+    let mut lasting = BTreeMap::<&str, u64>::new();
+    let mut most = BTreeMap::<&str, u64>::new();
+    for container in containers {
+        for (resource, amount) in &container.amounts {
+            let lasting = lasting.entry(resource).or_default();
+            let at_once = lasting.saturating_add(*amount);
+            if container.kind == ContainerKind::Lasting {
+                *lasting = at_once;
+            }
+            let most = most.entry(resource).or_default();
+            *most = at_once.max(*most);
+        }
+    }
+    most
+}

@@ -1,0 +1,152 @@
+//! The checkpoint of claims, in upstream's format. Pure.
+//!
+//! The file has the data as JSON in a string, and the CRC-32 of that string.
+
+use super::state::{ClaimInfo, ClaimKey, Claims, Device};
+use crate::model::PodUid;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const KIND: &str = "DRACheckpoint";
+const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct File {
+    data: String,
+    checksum: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Data {
+    kind: String,
+    #[serde(rename = "apiVersion")]
+    api_version: String,
+    #[serde(rename = "ClaimInfoStateList")]
+    claims: Option<Vec<ClaimState>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ClaimState {
+    #[serde(rename = "ClaimUID")]
+    uid: String,
+    #[serde(rename = "ClaimName")]
+    name: String,
+    #[serde(rename = "Namespace")]
+    namespace: String,
+    #[serde(rename = "PodUIDs")]
+    pods: Option<BTreeMap<String, Empty>>,
+    #[serde(rename = "DriverState")]
+    drivers: Option<BTreeMap<String, DriverState>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Empty {}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DriverState {
+    devices: Option<Vec<DeviceState>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DeviceState {
+    #[serde(rename = "PoolName")]
+    pool: String,
+    #[serde(rename = "DeviceName")]
+    device: String,
+    #[serde(rename = "ShareID", default)]
+    share_id: Option<String>,
+    #[serde(rename = "RequestNames")]
+    requests: Option<Vec<String>>,
+    #[serde(rename = "CDIDeviceIDs")]
+    cdi_ids: Option<Vec<String>>,
+}
+
+/// What a file says.
+///
+/// # Errors
+/// It is damaged, or of another version.
+pub(super) fn decode(text: &[u8]) -> Result<Claims, String> {
+    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if file.checksum != crc32fast::hash(file.data.as_bytes()) {
+        return Err("checkpoint is corrupted".to_owned());
+    }
+    let data: Data = serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
+    if data.api_version != API_VERSION {
+        return Err(format!("unknown apiVersion {:?}", data.api_version));
+    }
+    let claims = data.claims.into_iter().flatten().map(|claim| {
+        let key = ClaimKey {
+            namespace: claim.namespace,
+            name: claim.name,
+        };
+        let pods = claim.pods.into_iter().flatten();
+        let drivers = claim.drivers.into_iter().flatten();
+        let drivers = drivers.map(|(driver, state)| {
+            let devices = state.devices.into_iter().flatten();
+            (driver, devices.map(Device::from).collect())
+        });
+        let info = ClaimInfo {
+            uid: claim.uid,
+            pods: pods.map(|(uid, _)| PodUid::from(uid.as_str())).collect(),
+            drivers: drivers.collect(),
+            is_prepared: false,
+        };
+        (key, info)
+    });
+    Ok(Claims(claims.collect()))
+}
+
+/// The content of a file.
+///
+/// # Errors
+/// None that are known of: all of it is text.
+pub(super) fn encode(claims: &Claims) -> serde_json::Result<Vec<u8>> {
+    let claims = claims.0.iter().map(|(key, info)| {
+        let pods = info.pods.iter().map(|uid| (uid.to_string(), Empty {}));
+        let drivers = info.drivers.iter().map(|(driver, devices)| {
+            let devices = devices.iter().map(DeviceState::from).collect();
+            let devices = Some(devices);
+            (driver.clone(), DriverState { devices })
+        });
+        ClaimState {
+            uid: info.uid.clone(),
+            name: key.name.clone(),
+            namespace: key.namespace.clone(),
+            pods: Some(pods.collect()),
+            drivers: Some(drivers.collect()),
+        }
+    });
+    let data = serde_json::to_string(&Data {
+        kind: KIND.into(),
+        api_version: API_VERSION.into(),
+        claims: Some(claims.collect()),
+    })?;
+    let checksum = crc32fast::hash(data.as_bytes());
+    serde_json::to_vec(&File { data, checksum })
+}
+
+impl From<DeviceState> for Device {
+    fn from(state: DeviceState) -> Self {
+        Self {
+            pool: state.pool,
+            device: state.device,
+            share_id: state.share_id,
+            requests: state.requests.unwrap_or_default(),
+            cdi_ids: state.cdi_ids.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&Device> for DeviceState {
+    fn from(device: &Device) -> Self {
+        Self {
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            share_id: device.share_id.clone(),
+            requests: Some(device.requests.clone()),
+            cdi_ids: Some(device.cdi_ids.clone()),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Which claims a pod has, which of their devices a container uses, and whether a claim is the pod's. Pure.
+
+use super::error::DraError;
+use crate::{
+    model::{Pod, PodExt as _, Quantity},
+    resources::devices::is_extended_resource,
+};
+use k8s_openapi::api::{
+    core::v1::{Container, PodResourceClaim},
+    resource::v1::ResourceClaim,
+};
+
+/// A ResourceClaim of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodClaim {
+    /// The object's name.
+    pub(super) name: String,
+    /// It was made from a template, so it must be the pod's own.
+    pub(super) is_owned: bool,
+}
+
+/// The claims of a pod, with the one that has its extended resources.
+///
+/// # Errors
+/// One does not exist yet, or is of an unknown kind.
+pub(super) fn of_pod(pod: &Pod) -> Result<Vec<PodClaim>, DraError> {
+    let mut claims = Vec::new();
+    for claim in declared(pod) {
+        claims.extend(named(pod, claim)?);
+    }
+    claims.extend(of_extended_resources(pod).map(|claim| PodClaim {
+        name: claim.to_owned(),
+        is_owned: false,
+    }));
+    Ok(claims)
+}
+
+fn declared(pod: &Pod) -> &[PodResourceClaim] {
+    let claims = pod.spec().and_then(|spec| spec.resource_claims.as_deref());
+    claims.unwrap_or_default()
+}
+
+fn of_extended_resources(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref()?;
+    let claim = status.extended_resource_claim_status.as_ref()?;
+    Some(&claim.resource_claim_name)
+}
+
+/// The object of a claim; `None` where none was made on purpose.
+fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraError> {
+    if let Some(name) = &claim.resource_claim_name {
+        let (name, is_owned) = (name.clone(), false);
+        return Ok(Some(PodClaim { name, is_owned }));
+    }
+    let pod_name = || format!("{}/{}", pod.namespace(), pod.name());
+    if claim.resource_claim_template_name.is_none() {
+        return Err(DraError::UnknownKind {
+            pod: pod_name(),
+            claim: claim.name.clone(),
+        });
+    }
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|status| status.resource_claim_statuses.as_deref());
+    let mut statuses = statuses.unwrap_or_default().iter();
+    let made = statuses.find(|status| status.name == claim.name);
+    let made = made.ok_or_else(|| DraError::NotCreated { pod: pod_name() })?;
+    Ok(made.resource_claim_name.clone().map(|name| PodClaim {
+        name,
+        is_owned: true,
+    }))
+}
+
+/// Devices of a claim that a container uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ContainerRequest {
+    /// The claim's name within the pod; `None` for that of extended resources.
+    pub(super) declared: Option<String>,
+    /// The object's name.
+    pub(super) claim: String,
+    /// The request within the claim; empty for all of them.
+    pub(super) request: String,
+}
+
+/// What a container uses of the pod's claims.
+///
+/// # Errors
+/// As [`of_pod`].
+pub(super) fn of_container(
+    pod: &Pod,
+    container: &Container,
+) -> Result<Vec<ContainerRequest>, DraError> {
+    let mut requests = Vec::new();
+    let resources = container.resources.as_ref();
+    let used = resources.and_then(|resources| resources.claims.as_deref());
+    let used = used.unwrap_or_default();
+    for claim in declared(pod) {
+        let mut own = used
+            .iter()
+            .filter(|used| used.name == claim.name)
+            .peekable();
+        if own.peek().is_none() {
+            continue;
+        }
+        let Some(object) = named(pod, claim)? else {
+            continue;
+        };
+        requests.extend(own.map(|used| ContainerRequest {
+            declared: Some(used.name.clone()),
+            claim: object.name.clone(),
+            request: used.request.clone().unwrap_or_default(),
+        }));
+    }
+    requests.extend(of_extended(pod, container));
+    Ok(requests)
+}
+
+/// The requests that provide the extended resources of a container.
+fn of_extended<'a>(
+    pod: &'a Pod,
+    container: &'a Container,
+) -> impl Iterator<Item = ContainerRequest> + 'a {
+    let status = pod.status.as_ref();
+    let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+    claim.into_iter().flat_map(move |claim| {
+        let own = claim.request_mappings.iter().filter(move |mapping| {
+            mapping.container_name == container.name && requests(container, &mapping.resource_name)
+        });
+        own.map(|mapping| ContainerRequest {
+            declared: None,
+            claim: claim.resource_claim_name.clone(),
+            request: mapping.request_name.clone(),
+        })
+    })
+}
+
+fn requests(container: &Container, resource: &str) -> bool {
+    let resources = container.resources.as_ref();
+    let amounts = resources.and_then(|resources| resources.requests.as_ref());
+    let amount = amounts.and_then(|amounts| amounts.get(resource));
+    let amount = amount.and_then(|amount| Quantity::parse(&amount.0).ok());
+    is_extended_resource(resource) && amount.is_some_and(|amount| amount.value() > 0)
+}
+
+/// The request that a reference means: of several that are alternatives, the one that has them.
+pub(super) fn base_request(reference: &str) -> &str {
+    reference
+        .split_once('/')
+        .map_or(reference, |(base, _)| base)
+}
+
+/// Checks that a pod may use a claim.
+///
+/// # Errors
+/// It may not.
+pub(super) fn check(pod: &Pod, wanted: &PodClaim, claim: &ResourceClaim) -> Result<(), DraError> {
+    let (name, uid) = (pod.name(), pod.uid());
+    let meta = &claim.metadata;
+    if wanted.is_owned {
+        let mut owners = meta.owner_references.iter().flatten();
+        let controller = owners.find(|owner| owner.controller == Some(true));
+        if controller.is_none_or(|owner| owner.uid != uid.as_str()) {
+            return Err(DraError::NotOwner {
+                claim: format!("{}/{}", pod.namespace(), wanted.name),
+                pod: format!("{}/{name}", pod.namespace()),
+            });
+        }
+    }
+    let status = claim.status.as_ref();
+    let mut reserved = status.iter().flat_map(|s| s.reserved_for.iter().flatten());
+    if reserved.any(|user| user.uid == uid.as_str()) {
+        return Ok(());
+    }
+    Err(DraError::NotReserved {
+        pod: name.to_owned(),
+        uid: uid.to_string(),
+        claim: wanted.name.clone(),
+        claim_uid: meta.uid.clone().unwrap_or_default(),
+    })
+}
+
+/// The drivers whose devices a claim has.
+///
+/// # Errors
+/// It has none.
+pub(super) fn drivers(name: &str, claim: &ResourceClaim) -> Result<Vec<String>, DraError> {
+    let status = claim.status.as_ref();
+    let allocation = status.and_then(|status| status.allocation.as_ref());
+    let allocation = allocation.ok_or_else(|| DraError::NotAllocated(name.to_owned()))?;
+    let devices = allocation.devices.as_ref();
+    let results = devices
+        .iter()
+        .flat_map(|devices| devices.results.iter().flatten());
+    let mut drivers: Vec<_> = results.map(|result| result.driver.clone()).collect();
+    drivers.sort_unstable();
+    drivers.dedup();
+    Ok(drivers)
+}

@@ -1,0 +1,275 @@
+//! Drivers that have registered, and their connections.
+//!
+//! A driver may have several plugins at once while it is updated; the last one that is connected is called.
+
+use super::{
+    client::{Driver, Service},
+    error::DraError,
+    health_proto::{
+        NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
+    },
+    manager::DraManager,
+    registry::Registered,
+    slices,
+};
+use crate::{
+    base::panics::{Place, contain},
+    model::validation::is_dns_subdomain,
+    resources::plugin_manager::{
+        Deregister, Plugin, PluginHandler,
+        connection::{CONNECT_TIMEOUT, dial_until_lost, text},
+    },
+};
+use futures::future::BoxFuture;
+use std::{path::PathBuf, time::Duration};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Code, Status, transport::Channel};
+
+/// Most drivers that are served, and most plugins of one.
+const MAX_DRIVERS: usize = 256;
+const MAX_PLUGINS: usize = 16;
+/// The delay before the next attempt to connect doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_secs(10);
+/// How long a driver may be away until its ResourceSlices are deleted.
+const WIPING_DELAY: Duration = Duration::from_secs(30);
+/// The delay after a stream of health has ended, and the least time between two reports.
+const HEALTH_RETRY: Duration = Duration::from_secs(5);
+const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
+
+impl PluginHandler for DraManager {
+    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+        chosen(plugin).map(drop)
+    }
+
+    fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>> {
+        let registered = self.add(&plugin).map(|id| {
+            let manager = self.clone();
+            let gone = async move { manager.remove(&plugin, id) };
+            Box::pin(gone) as Deregister
+        });
+        Box::pin(async move { registered })
+    }
+}
+
+fn chosen(plugin: &Plugin) -> Result<Service, String> {
+    // It becomes a part of a field selector.
+    if !is_dns_subdomain(&plugin.name) {
+        return Err(format!("the DRA driver name {:?} is invalid", plugin.name));
+    }
+    Service::choose(&plugin.versions).map_err(|error| {
+        format!(
+            "invalid supported gRPC versions of DRA driver plugin {} at endpoint {}: {error}",
+            plugin.name,
+            plugin.endpoint.display()
+        )
+    })
+}
+
+impl DraManager {
+    fn add(&self, plugin: &Plugin) -> Result<u64, String> {
+        let Plugin { name, endpoint, .. } = plugin;
+        let service = chosen(plugin)?;
+        let id = {
+            let mut drivers = self.0.drivers.lock();
+            let id = drivers.next_id;
+            drivers.next_id += 1;
+            let is_new = !drivers.plugins.contains_key(name);
+            if is_new && drivers.plugins.len() >= MAX_DRIVERS {
+                return Err("too many DRA drivers have been registered".into());
+            }
+            let plugins = drivers.plugins.entry(name.clone()).or_default();
+            if plugins.iter().any(|known| known.endpoint == *endpoint) {
+                return Err(format!(
+                    "endpoint {} already registered for DRA driver plugin {name}",
+                    endpoint.display()
+                ));
+            }
+            if plugins.len() >= MAX_PLUGINS {
+                return Err(format!("too many plugins of DRA driver {name}"));
+            }
+            let following = self.clone().follow(name.clone(), id, endpoint.clone());
+            let task = tokio::spawn(async move {
+                let _ = contain(Place::Connection, following).await;
+            });
+            plugins.push(Registered {
+                id,
+                endpoint: endpoint.clone(),
+                service,
+                channel: watch::Sender::default(),
+                _task: AbortOnDropHandle::new(task),
+            });
+            id
+        };
+        tracing::info!(driverName = name, endpoint = %endpoint.display(), "Registered DRA plugin");
+        self.usability_changed(name);
+        Ok(id)
+    }
+
+    fn remove(&self, plugin: &Plugin, id: u64) {
+        let removed = {
+            let mut drivers = self.0.drivers.lock();
+            let Some(plugins) = drivers.plugins.get_mut(&plugin.name) else {
+                return;
+            };
+            let removed = plugins.extract_if(.., |known| known.id == id);
+            let removed: Vec<_> = removed.collect();
+            if plugins.is_empty() {
+                drivers.plugins.remove(&plugin.name);
+            }
+            removed
+        };
+        drop(removed);
+        tracing::info!(driverName = plugin.name, endpoint = %plugin.endpoint.display(), "Unregistered DRA plugin");
+        self.health_lost(&plugin.name);
+        self.usability_changed(&plugin.name);
+    }
+
+    /// Keeps a connection to a plugin, for ever.
+    async fn follow(self, driver: String, id: u64, endpoint: PathBuf) {
+        let mut delay = FIRST_DELAY;
+        loop {
+            if let Ok((channel, lost)) = dial_until_lost(&endpoint).await {
+                self.connection_changed(&driver, id, Some(channel.clone()));
+                let watching = self.watch_health(&driver, channel);
+                let _: Option<()> = lost.run_until_cancelled(watching).await;
+                self.connection_changed(&driver, id, None);
+                self.health_lost(&driver);
+                delay = FIRST_DELAY;
+            }
+            sleep(delay).await;
+            delay = (delay * 2).min(MAX_DELAY);
+        }
+    }
+
+    fn connection_changed(&self, driver: &str, id: u64, channel: Option<Channel>) {
+        let connected = channel.is_some();
+        if let Some(plugin) = self.0.drivers.lock().find(driver, id) {
+            plugin.channel.send_replace(channel);
+        }
+        tracing::debug!(driverName = driver, connected, "Connection changed");
+        self.usability_changed(driver);
+        if connected {
+            self.wake_waiting(driver);
+        }
+    }
+
+    /// Deletes the slices of a driver that stays away.
+    fn usability_changed(&self, driver: &str) {
+        let Some(api) = self.0.api.clone() else {
+            return;
+        };
+        let mut drivers = self.0.drivers.lock();
+        if drivers.is_usable(driver) {
+            drivers.wipes.remove(driver);
+            return;
+        }
+        if drivers.wipes.contains_key(driver) {
+            return;
+        }
+        let (manager, name) = (self.clone(), driver.to_owned());
+        let delay = drivers.wiping_delay.unwrap_or(WIPING_DELAY);
+        let wiping = async move {
+            sleep(delay).await;
+            slices::wipe(&api, &manager.0.node_name, Some(&name)).await;
+            manager.0.drivers.lock().wipes.remove(&name);
+        };
+        let stop = self.0.stop.clone();
+        let task = tokio::spawn(async move {
+            stop.run_until_cancelled(wiping).await;
+        });
+        let task = AbortOnDropHandle::new(task);
+        drivers.wipes.insert(driver.to_owned(), task);
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_wiping_delay(&self, delay: Duration) {
+        self.0.drivers.lock().wiping_delay = Some(delay);
+    }
+
+    /// Whether a driver has registered.
+    pub(super) fn is_registered(&self, driver: &str) -> bool {
+        self.0.drivers.lock().plugins.contains_key(driver)
+    }
+
+    /// A driver to call, once it is connected.
+    pub(super) async fn driver(&self, name: &str) -> Result<Driver, DraError> {
+        let (service, mut channel) = {
+            let drivers = self.0.drivers.lock();
+            let plugin = drivers.best(name);
+            let plugin = plugin.ok_or_else(|| DraError::NotRegistered(name.to_owned()))?;
+            (plugin.service, plugin.channel.subscribe())
+        };
+        let connected = timeout(CONNECT_TIMEOUT, channel.wait_for(Option::is_some)).await;
+        let channel = match connected {
+            Ok(Ok(channel)) => channel.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let channel = channel.ok_or_else(|| DraError::NotConnected(name.to_owned()))?;
+        Ok(Driver {
+            name: name.to_owned(),
+            service,
+            channel,
+            metrics: self.0.metrics.clone(),
+        })
+    }
+
+    /// Takes the health that a driver reports, for ever.
+    async fn watch_health(&self, driver: &str, channel: Channel) {
+        loop {
+            let status = self.health_reports(driver, channel.clone()).await;
+            self.health_lost(driver);
+            if status.code() == Code::Unimplemented {
+                return std::future::pending().await;
+            }
+            tracing::debug!(
+                driverName = driver,
+                err = text(&status),
+                "WatchResources health stream has ended"
+            );
+            sleep(HEALTH_RETRY).await;
+        }
+    }
+
+    /// Takes all reports of one stream; why there are no more.
+    async fn health_reports(&self, driver: &str, channel: Channel) -> Status {
+        let mut client = DraResourceHealthClient::new(channel);
+        let stream = client.node_watch_resources(NodeWatchResourcesRequest {});
+        let mut stream = match stream.await {
+            Ok(stream) => stream.into_inner(),
+            Err(status) => return status,
+        };
+        loop {
+            let expiry = self.0.health.lock().next_expiry(driver);
+            let expired = async {
+                match expiry {
+                    Some(expiry) => sleep_until(expiry).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let report = tokio::select! {
+                report = stream.message() => Some(report),
+                () = expired => None,
+            };
+            let now = Instant::now();
+            let changed = match report {
+                None => self.0.health.lock().expire(driver, now),
+                Some(Ok(Some(report))) => self.0.health.lock().report(driver, report.devices, now),
+                Some(Ok(None)) => return Status::unavailable("EOF"),
+                Some(Err(status)) => return status,
+            };
+            self.health_changed(driver, &changed);
+            // A driver that floods its stream waits.
+            sleep(HEALTH_INTERVAL).await;
+        }
+    }
+
+    fn health_lost(&self, driver: &str) {
+        let changed = self.0.health.lock().clear(driver);
+        self.health_changed(driver, &changed);
+    }
+}

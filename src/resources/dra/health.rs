@@ -1,0 +1,222 @@
+//! The health that drivers report of their devices. Pure.
+
+use super::{
+    health_proto::{self, HealthStatus},
+    state::ClaimDevice,
+};
+use k8s_openapi::api::core::v1::ResourceHealth;
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// How long a report holds if the driver does not say.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest time that a report holds.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most devices of a driver whose health is kept.
+const MAX_DEVICES: usize = 100_000;
+/// The longest text of a driver, bytes (the API's limit).
+const MAX_MESSAGE: usize = 1024;
+
+/// A device by pool and name.
+pub(super) type DeviceKey = (String, String);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DeviceHealth {
+    status: HealthStatus,
+    message: String,
+    timeout: Duration,
+    until: Instant,
+}
+
+/// What drivers report.
+#[derive(Debug, Default)]
+pub(super) struct Health(HashMap<String, BTreeMap<DeviceKey, DeviceHealth>>);
+
+impl Health {
+    /// Takes the report of a driver; the devices whose health changed.
+    pub(super) fn report(
+        &mut self,
+        driver: &str,
+        devices: Vec<health_proto::DeviceHealth>,
+        now: Instant,
+    ) -> Vec<DeviceKey> {
+        let mut changed = self.expire(driver, now);
+        let known = self.0.entry(driver.to_owned()).or_default();
+        for device in devices {
+            let health = of(&device, now);
+            let id = device.device.unwrap_or_default();
+            let key = (id.pool_name, id.device_name);
+            if known.len() >= MAX_DEVICES && !known.contains_key(&key) {
+                continue;
+            }
+            let before = known.insert(key.clone(), health.clone());
+            let same = before.is_some_and(|before| {
+                (before.status, &before.message) == (health.status, &health.message)
+            });
+            if !same {
+                changed.push(key);
+            }
+        }
+        changed
+    }
+
+    /// Forgets reports that do not hold any more; the devices that they were of.
+    pub(super) fn expire(&mut self, driver: &str, now: Instant) -> Vec<DeviceKey> {
+        let Some(known) = self.0.get_mut(driver) else {
+            return Vec::new();
+        };
+        let expired = known.extract_if(.., |_, health| health.until <= now);
+        expired.map(|(key, _)| key).collect()
+    }
+
+    /// When the next report of a driver stops to hold.
+    pub(super) fn next_expiry(&self, driver: &str) -> Option<Instant> {
+        let known = self.0.get(driver)?;
+        known.values().map(|health| health.until).min()
+    }
+
+    /// Forgets all of a driver; the devices that it reported.
+    pub(super) fn clear(&mut self, driver: &str) -> Vec<DeviceKey> {
+        let known = self.0.remove(driver).unwrap_or_default();
+        known.into_keys().collect()
+    }
+
+    /// A device of a claim, as a container's status shows it.
+    pub(super) fn of(&self, device: &ClaimDevice) -> ResourceHealth {
+        let known = self.0.get(&device.driver);
+        let key = (device.pool.clone(), device.device.clone());
+        let health = known.and_then(|known| known.get(&key));
+        let status = health.map_or(HealthStatus::Unknown, |health| health.status);
+        let message = health.map(|health| health.message.clone());
+        let id = device.cdi_ids.first().cloned();
+        ResourceHealth {
+            resource_id: id
+                .unwrap_or_else(|| format!("{}/{}/{}", device.driver, device.pool, device.device)),
+            health: Some(
+                match status {
+                    HealthStatus::Healthy => "Healthy",
+                    HealthStatus::Unhealthy => "Unhealthy",
+                    HealthStatus::Unknown => "Unknown",
+                }
+                .into(),
+            ),
+            message: message.filter(|message| !message.is_empty()),
+        }
+    }
+}
+
+fn of(device: &health_proto::DeviceHealth, now: Instant) -> DeviceHealth {
+    let seconds = u64::try_from(device.health_check_timeout_seconds).unwrap_or_default();
+    let timeout = match seconds {
+        0 => DEFAULT_TIMEOUT,
+        seconds => Duration::from_secs(seconds).min(MAX_TIMEOUT),
+    };
+    DeviceHealth {
+        status: device.health(),
+        message: shortened(&device.message),
+        timeout,
+        until: now + timeout,
+    }
+}
+
+fn shortened(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    let end = message.floor_char_boundary(MAX_MESSAGE - 3);
+    let (start, _) = message.split_at(end);
+    format!("{start}...")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use health_proto::DeviceIdentifier;
+
+    fn report(
+        device: &str,
+        health: HealthStatus,
+        message: &str,
+        timeout: i64,
+    ) -> health_proto::DeviceHealth {
+        health_proto::DeviceHealth {
+            device: Some(DeviceIdentifier {
+                pool_name: "pool".into(),
+                device_name: device.into(),
+            }),
+            health: health.into(),
+            last_updated_time: 0,
+            health_check_timeout_seconds: timeout,
+            message: message.into(),
+        }
+    }
+
+    fn shown(health: &Health, device: &str) -> (String, String, Option<String>) {
+        let shown = health.of(&ClaimDevice {
+            driver: "driver".into(),
+            pool: "pool".into(),
+            device: device.into(),
+            share_id: None,
+            cdi_ids: Vec::new(),
+        });
+        (shown.resource_id, shown.health.unwrap(), shown.message)
+    }
+
+    #[test]
+    fn a_report_holds_for_its_time_and_only_changes_count() {
+        let mut health = Health::default();
+        let now = Instant::now();
+        let key = |device: &str| ("pool".to_owned(), device.to_owned());
+        assert_eq!(
+            shown(&health, "a"),
+            ("driver/pool/a".into(), "Unknown".into(), None)
+        );
+        let both = |a| {
+            vec![
+                report("a", a, "hot", 0),
+                report("b", HealthStatus::Healthy, "", -1),
+            ]
+        };
+        assert_eq!(
+            health.report("driver", both(HealthStatus::Healthy), now),
+            [key("a"), key("b")]
+        );
+        assert_eq!(
+            health.report("driver", both(HealthStatus::Healthy), now),
+            []
+        );
+        assert_eq!(
+            health.report("driver", both(HealthStatus::Unhealthy), now),
+            [key("a")]
+        );
+        assert_eq!(
+            shown(&health, "a"),
+            (
+                "driver/pool/a".into(),
+                "Unhealthy".into(),
+                Some("hot".into())
+            )
+        );
+        assert_eq!(health.next_expiry("driver"), Some(now + DEFAULT_TIMEOUT));
+        // The driver goes on with one of them.
+        let later = now + Duration::from_secs(29);
+        let long = vec![report("b", HealthStatus::Healthy, "", 100)];
+        assert_eq!(health.report("driver", long, later), []);
+        assert_eq!(health.expire("driver", now + DEFAULT_TIMEOUT), [key("a")]);
+        assert_eq!(shown(&health, "a").1, "Unknown");
+        assert_eq!(shown(&health, "b").1, "Healthy");
+        assert_eq!(health.clear("driver"), [key("b")]);
+        assert_eq!(health.clear("driver"), []);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let text = format!("{}ä{}", "x".repeat(1020), "y".repeat(100));
+        let shown = shortened(&text);
+        assert_eq!(shown, format!("{}...", "x".repeat(1020)));
+        assert_eq!(shortened("short"), "short");
+    }
+}

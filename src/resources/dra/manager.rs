@@ -1,0 +1,421 @@
+//! The manager: has claims prepared and given back.
+
+use super::{
+    checkpoint,
+    claims::{self, PodClaim},
+    error::DraError,
+    health::{DeviceKey, Health},
+    keyed_lock::KeyedLock,
+    metrics::DraMetrics,
+    proto::Claim,
+    registry::Drivers,
+    slices,
+    state::{ClaimKey, Claims, ContainerClaim, Device},
+};
+use crate::{
+    apiserver::{ApiServer, Place},
+    base::{DirtySet, atomic_file, chain, metrics::Metrics},
+    cri::v1::CdiDevice,
+    model::{Pod, PodExt as _, PodUid},
+};
+use k8s_openapi::api::{
+    core::v1::{Container, ResourceStatus},
+    resource::v1::ResourceClaim,
+};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Name of the checkpoint, as upstream's.
+const CHECKPOINT: &str = "dra_manager_state";
+/// What a checkpoint that cannot be used is renamed to.
+const DAMAGED: &str = "dra_manager_state.damaged";
+
+/// The manager of claims; cheap to clone.
+#[derive(Clone)]
+pub struct DraManager(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) api: Option<ApiServer>,
+    pub(super) node_name: String,
+    pub(super) drivers: Mutex<Drivers>,
+    pub(super) health: Mutex<Health>,
+    pub(super) metrics: DraMetrics,
+    pub(super) stop: CancellationToken,
+    claims: Mutex<Claims>,
+    /// Who prepares a claim or gives it back.
+    locks: KeyedLock<ClaimKey>,
+    /// Pods that wait for a driver.
+    waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
+    /// Pods that are gone and whose claims are being given back.
+    giving_back: Mutex<HashSet<PodUid>>,
+    changed: DirtySet<PodUid>,
+    path: PathBuf,
+    /// What was written last.
+    written: Arc<tokio::sync::Mutex<Vec<u8>>>,
+}
+
+/// A claim of a pod as the API server has it.
+struct Read {
+    key: ClaimKey,
+    uid: String,
+    drivers: Vec<String>,
+}
+
+impl DraManager {
+    /// Reads which claims pods use. Blocking.
+    pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
+        let path = root.join(CHECKPOINT);
+        let claims = read(&path).unwrap_or_else(|error| {
+            tracing::error!(
+                path = %path.display(),
+                err = error,
+                "Failed to read the claims that pods use; those of running pods are not given back"
+            );
+            if let Err(error) = fs::rename(&path, root.join(DAMAGED)) {
+                tracing::error!(path = %path.display(), err = %error, "Failed to rename the checkpoint");
+            }
+            Claims::default()
+        });
+        Self(Arc::new(Shared {
+            api,
+            node_name: node_name.to_owned(),
+            drivers: Mutex::default(),
+            health: Mutex::default(),
+            metrics: DraMetrics::new(metrics),
+            stop: CancellationToken::new(),
+            claims: Mutex::new(claims),
+            locks: KeyedLock::default(),
+            waiting: Mutex::default(),
+            giving_back: Mutex::default(),
+            changed: DirtySet::default(),
+            path,
+            written: Arc::default(),
+        }))
+    }
+
+    /// Deletes the ResourceSlices of an earlier kubelet's drivers: until they have registered again, none is of use.
+    /// Serves drivers until shutdown.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let _stop = self.0.stop.clone().drop_guard();
+        if let Some(api) = &self.0.api {
+            let wiping = slices::wipe(api, &self.0.node_name, None);
+            shutdown.run_until_cancelled(wiping).await;
+        }
+        shutdown.cancelled().await;
+        Ok(())
+    }
+
+    /// Waits until something changed for pods: a driver came, or the health of a device changed.
+    pub async fn changed(&self) -> HashSet<PodUid> {
+        self.0.changed.take().await
+    }
+
+    pub(super) fn wake_waiting(&self, driver: &str) {
+        let pods = self.0.waiting.lock().remove(driver);
+        self.0.changed.mark_all(pods.unwrap_or_default());
+    }
+
+    pub(super) fn health_changed(&self, driver: &str, devices: &[DeviceKey]) {
+        let pods = {
+            let claims = self.0.claims.lock();
+            let users = devices.iter();
+            let users = users.flat_map(|(pool, device)| claims.users(driver, pool, device));
+            users.collect::<BTreeSet<_>>()
+        };
+        self.0.changed.mark_all(pods);
+    }
+
+    // -- pods ----------------------------------------------------------------------------------------------------
+
+    /// Has all claims of a pod prepared, before its sandbox is made. Safe to cancel, and to repeat.
+    ///
+    /// # Errors
+    /// One is not prepared.
+    pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
+        let begun = Instant::now();
+        let prepared = match claims::of_pod(pod) {
+            Ok(wanted) if wanted.is_empty() => return Ok(()),
+            Ok(wanted) => self.prepare_all(pod, &wanted).await,
+            Err(error) => Err(error),
+        };
+        let took = begun.elapsed();
+        let metrics = &self.0.metrics;
+        metrics.operated("PrepareResources", prepared.is_err(), took);
+        if let Err(DraError::NotRegistered(driver) | DraError::NotConnected(driver)) = &prepared {
+            let mut waiting = self.0.waiting.lock();
+            waiting.entry(driver.clone()).or_default().insert(pod.uid());
+            drop(waiting);
+            if self.0.drivers.lock().is_usable(driver) {
+                self.wake_waiting(driver);
+            }
+        }
+        prepared
+    }
+
+    async fn prepare_all(&self, pod: &Pod, wanted: &[PodClaim]) -> Result<(), DraError> {
+        // Nothing is noted before all of this is well: a pod whose driver never comes can be deleted then.
+        let mut all = BTreeMap::new();
+        for claim in wanted {
+            let read = self.read_claim(pod, claim).await?;
+            for driver in &read.drivers {
+                if !self.is_registered(driver) {
+                    return Err(DraError::NotRegistered(driver.clone()));
+                }
+            }
+            all.insert(read.key.clone(), read);
+        }
+        let keys = all.keys().cloned().collect();
+        let _locks = self.0.locks.lock(&keys).await;
+        let mut batches = BTreeMap::<String, Vec<Claim>>::new();
+        let mut preparing = Vec::new();
+        {
+            let mut claims = self.0.claims.lock();
+            for read in all.values() {
+                if claims.refer(&pod.uid(), &read.key, &read.uid, &read.drivers)? {
+                    preparing.push(read.key.clone());
+                    for driver in &read.drivers {
+                        let batch = batches.entry(driver.clone()).or_default();
+                        batch.push(message(&read.key, &read.uid));
+                    }
+                }
+            }
+        }
+        // Also for a pod that only joined: it is known after a restart then.
+        self.save().await?;
+        for (driver, batch) in batches {
+            let response = self.driver(&driver).await?.prepare(&batch).await?;
+            let mut claims = self.0.claims.lock();
+            for (uid, result) in response.claims {
+                let claim = batch.iter().find(|claim| claim.uid == uid);
+                let devices = result.devices.into_iter().map(Device::from).collect();
+                if let Some(claim) = claim {
+                    claims.set_devices(&key(&claim.namespace, &claim.name), &driver, devices);
+                }
+            }
+        }
+        if preparing.is_empty() {
+            return Ok(());
+        }
+        self.0.claims.lock().set_prepared(&preparing);
+        self.save().await
+    }
+
+    async fn read_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<Read, DraError> {
+        let api = self.0.api.as_ref().ok_or(DraError::Standalone)?;
+        let place = Place::namespaced(pod.namespace(), &wanted.name);
+        let claim: ResourceClaim = api.get(place).await.map_err(|error| DraError::Fetch {
+            claim: wanted.name.clone(),
+            why: chain(&error),
+        })?;
+        claims::check(pod, wanted, &claim)?;
+        Ok(Read {
+            key: key(pod.namespace(), &wanted.name),
+            drivers: claims::drivers(&wanted.name, &claim)?,
+            uid: claim.metadata.uid.unwrap_or_default(),
+        })
+    }
+
+    /// Gives back the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
+    /// to repeat.
+    ///
+    /// # Errors
+    /// One is not given back; the pod goes on using it.
+    pub async fn unprepare(&self, pod: &PodUid) -> Result<(), DraError> {
+        let keys: BTreeSet<_> = self.0.claims.lock().of_pod(pod).into_iter().collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let given_back = self.unprepare_all(pod, &keys).await;
+        let took = begun.elapsed();
+        let metrics = &self.0.metrics;
+        metrics.operated("UnprepareResources", given_back.is_err(), took);
+        given_back
+    }
+
+    async fn unprepare_all(&self, pod: &PodUid, keys: &BTreeSet<ClaimKey>) -> Result<(), DraError> {
+        let _locks = self.0.locks.lock(keys).await;
+        let mut batches = BTreeMap::<String, Vec<Claim>>::new();
+        let mut last = Vec::new();
+        {
+            let mut claims = self.0.claims.lock();
+            for key in keys {
+                if !claims.leave(pod, key) {
+                    continue;
+                }
+                last.push(key.clone());
+                let Some(info) = claims.0.get(key) else {
+                    continue;
+                };
+                for driver in info.drivers.keys() {
+                    let batch = batches.entry(driver.clone()).or_default();
+                    batch.push(message(key, &info.uid));
+                }
+            }
+        }
+        for (driver, batch) in batches {
+            self.driver(&driver).await?.unprepare(&batch).await?;
+        }
+        {
+            let mut claims = self.0.claims.lock();
+            for key in &last {
+                claims.0.remove(key);
+            }
+        }
+        self.save().await
+    }
+
+    /// Gives back what pods used that are gone. All pods of the node are known, and all that runs on it.
+    pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
+        let pods = self.0.claims.lock().pods();
+        for uid in pods.into_iter().filter(|uid| !is_here(uid)) {
+            if !self.0.giving_back.lock().insert(uid.clone()) {
+                continue;
+            }
+            let (manager, stop) = (self.clone(), self.0.stop.clone());
+            let giving_back = async move {
+                if let Err(error) = manager.unprepare(&uid).await {
+                    tracing::warn!(podUID = %uid, err = %error, "Unpreparing pod resources in reconcile loop failed, will retry");
+                }
+                manager.0.giving_back.lock().remove(&uid);
+            };
+            tokio::spawn(async move { stop.run_until_cancelled(giving_back).await });
+        }
+    }
+
+    /// Writes the checkpoint, unless that is what it says already.
+    async fn save(&self) -> Result<(), DraError> {
+        let mut written = self.0.written.clone().lock_owned().await;
+        let manager = self.clone();
+        let saving = move || {
+            let claims = manager.0.claims.lock().clone();
+            manager.0.metrics.claims(&claims);
+            let bytes = checkpoint::encode(&claims).map_err(|error| error.to_string())?;
+            if *written != bytes {
+                // What the file says is not known if this fails.
+                written.clear();
+                let write = atomic_file::write_durable(&manager.0.path, &bytes);
+                write.map_err(|error| error.to_string())?;
+                *written = bytes;
+            }
+            Ok(())
+        };
+        let saved = tokio::task::spawn_blocking(saving).await;
+        let saved = saved.unwrap_or_else(|error| Err(error.to_string()));
+        saved.map_err(DraError::Checkpoint)
+    }
+
+    // -- containers ----------------------------------------------------------------------------------------------
+
+    /// The devices that a container is created with. Claims that are not known are prepared: the checkpoint may have
+    /// been lost.
+    ///
+    /// # Errors
+    /// The devices of a claim are not known.
+    pub async fn cdi_devices(
+        &self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Vec<CdiDevice>, DraError> {
+        let requests = claims::of_container(pod, container)?;
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_known = |request: &claims::ContainerRequest| {
+            let claims = self.0.claims.lock();
+            claims.0.contains_key(&key(pod.namespace(), &request.claim))
+        };
+        if !requests.iter().all(is_known) {
+            self.prepare(pod).await?;
+        }
+        let claims = self.0.claims.lock();
+        let mut names = Vec::new();
+        for request in &requests {
+            let key = key(pod.namespace(), &request.claim);
+            for device in claims.devices(&key, &request.request).into_iter().flatten() {
+                for name in device.cdi_ids {
+                    if !names.contains(&name) {
+                        names.push(name);
+                    }
+                }
+            }
+        }
+        Ok(names.into_iter().map(|name| CdiDevice { name }).collect())
+    }
+
+    /// The claims of a container, with all of their devices.
+    pub fn of_container(&self, pod: &Pod, container: &Container) -> Vec<ContainerClaim> {
+        // A claim that does not exist yet has no devices.
+        let requests = claims::of_container(pod, container).unwrap_or_default();
+        let names: BTreeSet<_> = requests.into_iter().map(|request| request.claim).collect();
+        let claims = self.0.claims.lock();
+        let claim = |name: String| {
+            let devices = claims.devices(&key(pod.namespace(), &name), "")?;
+            let namespace = pod.namespace().to_owned();
+            Some(ContainerClaim {
+                name,
+                namespace,
+                devices,
+            })
+        };
+        names.into_iter().filter_map(claim).collect()
+    }
+
+    /// The health of the devices of a container's claims, for its status.
+    pub fn health_of(&self, pod: &Pod, container: &str) -> Vec<ResourceStatus> {
+        let Some(container) = pod.container(container) else {
+            return Vec::new();
+        };
+        let requests = claims::of_container(pod, container).unwrap_or_default();
+        let (claims, health) = (self.0.claims.lock(), self.0.health.lock());
+        let status = |request: &claims::ContainerRequest| {
+            let declared = request.declared.as_ref()?;
+            let devices = claims.devices(&key(pod.namespace(), &request.claim), &request.request);
+            let devices = devices.filter(|devices| !devices.is_empty())?;
+            let mut seen = HashSet::new();
+            let resources = devices.iter().map(|device| health.of(device));
+            let resources = resources.filter(|health| seen.insert(health.resource_id.clone()));
+            Some(ResourceStatus {
+                name: match request.request.as_str() {
+                    "" => format!("claim:{declared}"),
+                    own => format!("claim:{declared}/{own}"),
+                },
+                resources: Some(resources.collect()),
+            })
+        };
+        requests.iter().filter_map(status).collect()
+    }
+}
+
+fn key(namespace: &str, name: &str) -> ClaimKey {
+    ClaimKey {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn message(key: &ClaimKey, uid: &str) -> Claim {
+    Claim {
+        namespace: key.namespace.clone(),
+        uid: uid.to_owned(),
+        name: key.name.clone(),
+    }
+}
+
+fn read(path: &Path) -> Result<Claims, String> {
+    match fs::read(path) {
+        Ok(text) => checkpoint::decode(&text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Claims::default()),
+        Err(error) => Err(error.to_string()),
+    }
+}

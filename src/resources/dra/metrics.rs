@@ -1,0 +1,107 @@
+//! The metric families of dynamic resource allocation, named as upstream names them.
+
+use super::state::Claims;
+use crate::base::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets_range},
+    },
+};
+use std::time::Duration;
+
+/// The label of the number of all claims.
+const ANY_DRIVER: &str = "<any>";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Operation {
+    operation_name: &'static str,
+    is_error: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    driver_name: String,
+    method_name: &'static str,
+    grpc_status_code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Driver {
+    driver_name: String,
+}
+
+/// Handles to the families; clones share them.
+#[derive(Clone)]
+pub(super) struct DraMetrics {
+    operations: Family<Operation, Histogram>,
+    calls: Family<Call, Histogram>,
+    in_use: Family<Driver, Gauge>,
+}
+
+impl DraMetrics {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let buckets = || Histogram::new(exponential_buckets_range(0.1, 40.0, 15));
+        let new = Self {
+            operations: metrics.register(
+                "dra_operations_duration_seconds",
+                "Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.",
+                Family::new_with_constructor(buckets as fn() -> Histogram),
+            ),
+            calls: metrics.register(
+                "dra_grpc_operations_duration_seconds",
+                "Duration in seconds of the DRA gRPC operations",
+                Family::new_with_constructor(buckets as fn() -> Histogram),
+            ),
+            in_use: metrics.register(
+                "dra_resource_claims_in_use",
+                "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
+                Family::default(),
+            ),
+        };
+        new.claims(&Claims::default());
+        new
+    }
+
+    /// A pod's claims were prepared or given back, or not.
+    pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
+        let labels = Operation {
+            operation_name,
+            is_error: if failed { "true" } else { "false" },
+        };
+        let histogram = self.operations.get_or_create_owned(&labels);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    /// A driver was called.
+    pub(super) fn called(
+        &self,
+        driver: &str,
+        method_name: &'static str,
+        grpc_status_code: &'static str,
+        took: Duration,
+    ) {
+        let labels = Call {
+            driver_name: driver.to_owned(),
+            method_name,
+            grpc_status_code,
+        };
+        let histogram = self.calls.get_or_create_owned(&labels);
+        histogram.observe(took.as_secs_f64());
+    }
+
+    /// The claims that are in use now.
+    pub(super) fn claims(&self, claims: &Claims) {
+        let (by_driver, all) = claims.in_use();
+        self.in_use.clear();
+        let all = [(ANY_DRIVER, all)];
+        for (driver, number) in by_driver.into_iter().chain(all) {
+            let label = Driver {
+                driver_name: driver.to_owned(),
+            };
+            self.in_use.get_or_create_owned(&label).set(number);
+        }
+    }
+}

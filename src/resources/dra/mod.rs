@@ -1,0 +1,53 @@
+//! Dynamic resource allocation: devices that the scheduler allocated to claims are prepared by their drivers before
+//! a pod starts, and given back after its last container has ended.
+//!
+//! * Owns: the claims that pods on this node use (their checkpoint is upstream's `dra_manager_state`), the
+//!   connections to drivers, the health that drivers report; the ResourceSlices of drivers that are away are deleted.
+//! * Woken by: pods that start and end; drivers that register, connect, or report health.
+//! * Publishes: the pods to check again ([`DraManager::changed`]).
+//! * Must never give back a claim that another pod uses, wait for a driver without a deadline, or prepare a claim
+//!   that is not in the checkpoint: it would never be given back.
+//! * Answers to upstream's `pkg/kubelet/cm/dra`.
+
+mod checkpoint;
+mod claims;
+mod client;
+mod drivers;
+mod error;
+mod health;
+mod keyed_lock;
+mod manager;
+mod metrics;
+mod registry;
+mod slices;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use error::DraError;
+pub use manager::DraManager;
+pub use state::ContainerClaim;
+
+/// The generated messages, clients and servers of drivers.
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    dead_code
+)]
+pub mod proto {
+    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+}
+
+/// The generated messages, clients and servers of the health that drivers report.
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    dead_code
+)]
+pub mod health_proto {
+    tonic::include_proto!("v1alpha1");
+}

@@ -1,0 +1,57 @@
+//! Which drivers have registered, and which of their plugins is called.
+
+use super::client::Service;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    time::Duration,
+};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::transport::Channel;
+
+/// A registered plugin of a driver.
+pub(super) struct Registered {
+    pub(super) id: u64,
+    pub(super) endpoint: PathBuf,
+    pub(super) service: Service,
+    /// Its connection, while there is one.
+    pub(super) channel: watch::Sender<Option<Channel>>,
+    pub(super) _task: AbortOnDropHandle<()>,
+}
+
+impl Registered {
+    fn is_connected(&self) -> bool {
+        self.channel.borrow().is_some()
+    }
+}
+
+/// The drivers of the node.
+#[derive(Default)]
+pub(super) struct Drivers {
+    pub(super) plugins: BTreeMap<String, Vec<Registered>>,
+    pub(super) next_id: u64,
+    /// Deletions of the slices of drivers that are away.
+    pub(super) wipes: HashMap<String, AbortOnDropHandle<()>>,
+    /// How long a driver may be away until then, if a test says so.
+    pub(super) wiping_delay: Option<Duration>,
+}
+
+impl Drivers {
+    pub(super) fn is_usable(&self, driver: &str) -> bool {
+        let mut plugins = self.plugins.get(driver).into_iter().flatten();
+        plugins.any(Registered::is_connected)
+    }
+
+    /// The plugin to call.
+    pub(super) fn best(&self, driver: &str) -> Option<&Registered> {
+        let plugins = self.plugins.get(driver)?;
+        let connected = plugins.iter().rfind(|plugin| plugin.is_connected());
+        connected.or_else(|| plugins.last())
+    }
+
+    pub(super) fn find(&mut self, driver: &str, id: u64) -> Option<&mut Registered> {
+        let mut plugins = self.plugins.get_mut(driver)?.iter_mut();
+        plugins.find(|plugin| plugin.id == id)
+    }
+}

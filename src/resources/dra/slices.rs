@@ -1,0 +1,44 @@
+//! The ResourceSlices of drivers that are away: the scheduler must not place pods by them.
+
+use crate::{
+    apiserver::{ApiError, ApiServer},
+    base::chain,
+};
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The delay after a failure doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
+
+/// Deletes the slices of a driver on a node, or of all drivers; tries until that is done.
+pub(super) async fn wipe(api: &ApiServer, node: &str, driver: Option<&str>) {
+    let mut selector = format!("spec.nodeName={node}");
+    if let Some(driver) = driver {
+        selector.push_str(",spec.driver=");
+        selector.push_str(driver);
+    }
+    let mut delay = FIRST_DELAY;
+    loop {
+        match api.delete_collection::<ResourceSlice>(&selector).await {
+            Ok(()) => {
+                tracing::debug!(fieldSelector = selector, "Deleted ResourceSlices");
+                return;
+            }
+            // The API server does not have them at all.
+            Err(error) if error.is_not_found() => return,
+            Err(error) => failed(&selector, &error),
+        }
+        sleep(delay.mul_f64(1.0 + 0.2 * fastrand::f64())).await;
+        delay = (delay * 2).min(MAX_DELAY);
+    }
+}
+
+fn failed(selector: &str, error: &ApiError) {
+    tracing::debug!(
+        fieldSelector = selector,
+        err = chain(error),
+        "Deleting ResourceSlice failed, retrying"
+    );
+}

@@ -1,0 +1,198 @@
+//! The claims that pods on this node use. Pure.
+
+use super::{claims::base_request, error::DraError, proto};
+use crate::model::PodUid;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A claim by namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ClaimKey {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// A device that a driver prepared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Device {
+    pub(super) pool: String,
+    pub(super) device: String,
+    pub(super) share_id: Option<String>,
+    /// The requests of the claim that it is for; all of them when empty.
+    pub(super) requests: Vec<String>,
+    pub(super) cdi_ids: Vec<String>,
+}
+
+impl Device {
+    /// Whether a container that uses this request of the claim has it.
+    pub(super) fn is_for(&self, request: &str) -> bool {
+        request.is_empty()
+            || self.requests.is_empty()
+            || self.requests.iter().any(|own| own == base_request(request))
+    }
+}
+
+impl From<proto::Device> for Device {
+    fn from(device: proto::Device) -> Self {
+        Self {
+            pool: device.pool_name,
+            device: device.device_name,
+            share_id: device.share_id,
+            requests: device.request_names,
+            cdi_ids: device.cdi_device_ids,
+        }
+    }
+}
+
+/// A claim that pods use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClaimInfo {
+    pub(super) uid: String,
+    pub(super) pods: BTreeSet<PodUid>,
+    /// Devices by driver, also of drivers that have not prepared theirs.
+    pub(super) drivers: BTreeMap<String, Vec<Device>>,
+    /// All drivers have prepared it since the start.
+    pub(super) is_prepared: bool,
+}
+
+/// A claim with devices, as a container uses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerClaim {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its devices.
+    pub devices: Vec<ClaimDevice>,
+}
+
+/// A device of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimDevice {
+    /// Its driver.
+    pub driver: String,
+    /// Its pool.
+    pub pool: String,
+    /// Its name within the pool.
+    pub device: String,
+    /// Which share of it, if it is shared.
+    pub share_id: Option<String>,
+    /// The names by which the runtime knows it.
+    pub cdi_ids: Vec<String>,
+}
+
+/// The claims that pods on this node use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Claims(pub(super) BTreeMap<ClaimKey, ClaimInfo>);
+
+impl Claims {
+    /// Notes that a pod uses a claim; says whether the claim has to be prepared.
+    ///
+    /// # Errors
+    /// Pods use another claim of this name.
+    pub(super) fn refer(
+        &mut self,
+        pod: &PodUid,
+        key: &ClaimKey,
+        uid: &str,
+        drivers: &[String],
+    ) -> Result<bool, DraError> {
+        let info = self.0.entry(key.clone()).or_insert_with(|| ClaimInfo {
+            uid: uid.to_owned(),
+            drivers: drivers.iter().map(|d| (d.clone(), Vec::new())).collect(),
+            ..ClaimInfo::default()
+        });
+        if info.uid != uid {
+            return Err(DraError::OldClaim {
+                claim: key.name.clone(),
+                uid: info.uid.clone(),
+            });
+        }
+        info.pods.insert(pod.clone());
+        Ok(!info.is_prepared)
+    }
+
+    /// A driver has prepared its part of a claim.
+    pub(super) fn set_devices(&mut self, key: &ClaimKey, driver: &str, devices: Vec<Device>) {
+        if let Some(info) = self.0.get_mut(key) {
+            info.drivers.insert(driver.to_owned(), devices);
+        }
+    }
+
+    /// All drivers have prepared these claims.
+    pub(super) fn set_prepared(&mut self, keys: &[ClaimKey]) {
+        for key in keys {
+            if let Some(info) = self.0.get_mut(key) {
+                info.is_prepared = true;
+            }
+        }
+    }
+
+    /// The claims that a pod uses.
+    pub(super) fn of_pod(&self, pod: &PodUid) -> Vec<ClaimKey> {
+        let own = self.0.iter().filter(|(_, info)| info.pods.contains(pod));
+        own.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// All pods that use claims.
+    pub(super) fn pods(&self) -> BTreeSet<PodUid> {
+        let infos = self.0.values();
+        infos.flat_map(|info| info.pods.iter().cloned()).collect()
+    }
+
+    /// Pods that use this device.
+    pub(super) fn users(&self, driver: &str, pool: &str, device: &str) -> BTreeSet<PodUid> {
+        let uses = |info: &&ClaimInfo| {
+            let mut devices = info.drivers.get(driver).into_iter().flatten();
+            devices.any(|own| own.pool == pool && own.device == device)
+        };
+        let infos = self.0.values().filter(uses);
+        infos.flat_map(|info| info.pods.iter().cloned()).collect()
+    }
+
+    /// A pod does not use a claim any more, unless it is the last that does: then the claim is to be given back first.
+    /// True in that case.
+    pub(super) fn leave(&mut self, pod: &PodUid, key: &ClaimKey) -> bool {
+        match self.0.get_mut(key) {
+            Some(info) if info.pods.contains(pod) => {
+                if info.pods.len() == 1 {
+                    // It may be given back in part from here on.
+                    info.is_prepared = false;
+                    return true;
+                }
+                info.pods.remove(pod);
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// How many claims are in use, by driver, and in all.
+    pub(super) fn in_use(&self) -> (BTreeMap<&str, i64>, i64) {
+        let mut by_driver = BTreeMap::new();
+        let prepared = self.0.values().filter(|info| info.is_prepared);
+        let mut all = 0;
+        for info in prepared {
+            all += 1;
+            for driver in info.drivers.keys() {
+                *by_driver.entry(driver.as_str()).or_insert(0) += 1;
+            }
+        }
+        (by_driver, all)
+    }
+
+    /// The devices of one request of a claim; `None` if nothing is known of the claim.
+    pub(super) fn devices(&self, key: &ClaimKey, request: &str) -> Option<Vec<ClaimDevice>> {
+        let info = self.0.get(key)?;
+        let all = info.drivers.iter().flat_map(|(driver, devices)| {
+            let own = devices.iter().filter(|device| device.is_for(request));
+            own.map(move |device| ClaimDevice {
+                driver: driver.clone(),
+                pool: device.pool.clone(),
+                device: device.device.clone(),
+                share_id: device.share_id.clone(),
+                cdi_ids: device.cdi_ids.clone(),
+            })
+        });
+        Some(all.collect())
+    }
+}

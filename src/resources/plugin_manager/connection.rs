@@ -1,0 +1,116 @@
+//! Connections to plugins, and calls with a deadline.
+
+use crate::{base::chain, cri::go_code};
+use hyper_util::rt::TokioIo;
+use std::{
+    io,
+    path::Path,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+    time::timeout,
+};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{
+    Status,
+    transport::{Channel, Endpoint},
+};
+
+/// How long a plugin may take to accept a connection, and to say what it can do.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Opens a connection to a gRPC server on a Unix socket.
+///
+/// # Errors
+/// Nobody listens there, or it takes too long.
+pub async fn dial(socket: &Path) -> Result<Channel, String> {
+    dial_until_lost(socket).await.map(|(channel, _)| channel)
+}
+
+/// The same, with a token that is cancelled when the connection is lost.
+///
+/// # Errors
+/// As [`dial`].
+pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToken), String> {
+    let lost = CancellationToken::new();
+    let (path, of_stream) = (socket.to_owned(), lost.clone());
+    let connector = tower::service_fn(move |_| {
+        let (path, lost) = (path.clone(), of_stream.clone());
+        async move {
+            let stream = UnixStream::connect(path).await?;
+            let _lost = lost.drop_guard();
+            Ok::<_, io::Error>(TokioIo::new(Watched { stream, _lost }))
+        }
+    });
+    // The authority is not used on a Unix socket; plugins expect "localhost".
+    let endpoint = Endpoint::from_static("http://localhost");
+    let connecting = endpoint.connect_with_connector(connector);
+    match timeout(CONNECT_TIMEOUT, connecting).await {
+        Ok(Ok(channel)) => Ok((channel, lost)),
+        Ok(Err(error)) => Err(chain(&error)),
+        Err(_) => Err("context deadline exceeded".into()),
+    }
+}
+
+/// A stream whose end can be waited for.
+struct Watched {
+    stream: UnixStream,
+    _lost: DropGuard,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The response of a call, or its error as the Go kubelet writes it.
+///
+/// # Errors
+/// The call fails, or takes longer than `limit`.
+pub async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, String> {
+    let response = timeout(limit, call).await;
+    let late = |_| Err(Status::deadline_exceeded("context deadline exceeded"));
+    let response = response.unwrap_or_else(late);
+    response
+        .map(tonic::Response::into_inner)
+        .map_err(|status| text(&status))
+}
+
+/// An error as the Go kubelet writes it.
+pub fn text(status: &Status) -> String {
+    format!(
+        "rpc error: code = {} desc = {}",
+        go_code(status.code()),
+        status.message()
+    )
+}

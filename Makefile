@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance install dist test test-long test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-long test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -25,6 +25,14 @@ cluster-demo:
 conformance:
 	hack/install-deps.sh --suite
 	hack/conformance.py $(ARGS)
+
+# The specs of it that are also Kubernetes' general conformance, with the kubelet that the tests use: minutes.
+conformance-subset:
+	hack/install-deps.sh --suite
+	cargo build --bin kubelet
+	hack/conformance.py --kubelet $(TARGET)/debug/kubelet --label-filter '$(SUBSET)' --timeout 15m \
+		--output $(TARGET)/conformance-subset --document $(TARGET)/conformance-subset/table.md
+SUBSET := Conformance && NodeConformance && !Serial && !Slow && !Disruptive && !Flaky
 
 # The program (KUBELET, or a release build), its unit and kubeadm's drop-in. KUBEADM=no leaves the drop-in out, for
 # nodes without kubeadm and for those whose kubeadm package brings it.

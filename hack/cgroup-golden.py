@@ -4,7 +4,11 @@
 Runs this kubelet and the Go kubelet (hack/build-kubernetes.sh --kubelet) one after the other, each with a private
 containerd and a cgroup root of its own, gives them the same static pods, prints the tree of cgroups with its values
 and what differs, and ends with 1 if something does. Needs root. With --vm it does so in a virtual machine with cgroup
-v2 (hack/vm.sh), and only there with the driver systemd, whose slices have one place for all.
+v2 (hack/vm.sh), and only there with the driver systemd, whose slices have one place for all, and with swap and
+exclusive CPUs.
+
+With --takeover, the Go kubelet makes the pods, this one takes the node over, and the Go one has it back: every container
+must go on, with the values that it had.
 """
 
 import argparse
@@ -51,6 +55,21 @@ PODS = {
     "no-request": ['{requests: {cpu: "0"}}'],
     "burstable-least": ['{requests: {cpu: 1m, memory: 1Mi}}'],
 }
+# With static policies of the CPU and memory managers, one after the other: who comes first has the first CPUs.
+EXCLUSIVE = {
+    "exclusive": ['{limits: {cpu: "1", memory: 32Mi}}'],
+    "exclusive-two": ['{limits: {cpu: "2", memory: 64Mi}}', '{limits: {cpu: 100m, memory: 16Mi}}'],
+    "exclusive-last": ['{limits: {cpu: "1", memory: 16Mi}}', '{limits: {cpu: "1", memory: 16Mi}}'],
+}
+MANAGERS = """
+cpuManagerPolicy: static
+memoryManagerPolicy: Static
+topologyManagerPolicy: best-effort
+reservedMemory: [{numaNode: 0, limits: {memory: 96Mi}}]
+"""
+SWAP = """
+memorySwap: {swapBehavior: LimitedSwap}
+"""
 # Before the others: one that ends, and one that goes on.
 INIT = {
     "with-init": ('{limits: {cpu: 200m, memory: 96Mi}}', False, ['{requests: {cpu: 20m}, limits: {memory: 32Mi}}']),
@@ -80,6 +99,9 @@ podPidsLimit: 321
 systemReserved: {{cpu: 100m, memory: 64Mi, pid: "1000"}}
 kubeReserved: {{cpu: 50m, memory: 32Mi}}
 """
+# Seconds until the values of the classes follow the pods; after a start the Go kubelet takes a minute for that.
+SETTLED = 2
+TAKEN_OVER = 70
 POD_CGROUP = re.compile(r"[/-]pod[^/]*/$")
 SYSCTLS = ["vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops",
            "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes"]
@@ -112,7 +134,7 @@ def tree(root, names):
 
 def crictl(endpoint, *args):
     found = shutil.which("crictl") or str(REPO / "target/tools/crictl")
-    command = [found, "-c", "/dev/null", "-r", endpoint, *args]
+    command = [found, "-c", "/dev/null", "-t", "60s", "-r", endpoint, *args]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -142,69 +164,149 @@ def huge_pages():
     return file.exists() and int(file.read_text()) > 0
 
 
-def write_manifests(directory):
-    """Writes the pods; returns how many containers go on."""
-    pods = {name: (None, containers) for name, containers in PODS.items()}
-    pods |= {name: ((resources, stays), containers) for name, (resources, stays, containers) in INIT.items()}
+def manifest(name, first, containers):
+    """The text of a pod, and how many of its containers go on."""
+    text = POD.format(name=name)
+    stays = False
+    if first:
+        resources, stays = first
+        command = 'sleep, "100000"' if stays else '"true"'
+        text += "  initContainers:" + CONTAINER.format(name="first", command=command, resources=resources)
+        text += "    restartPolicy: Always\n" if stays else ""
+    text += "  containers:"
+    for index, resources in enumerate(containers):
+        text += CONTAINER.format(name=f"c{index}", command='sleep, "100000"', resources=resources)
+    return text, len(containers) + stays
+
+
+def pods(managers):
+    """Groups of pods that are added together: (name, (resources and whether it stays) of the init container, containers)."""
+    together = [(name, None, containers) for name, containers in PODS.items()]
+    together += [(name, (resources, stays), containers) for name, (resources, stays, containers) in INIT.items()]
     if huge_pages():
-        pods["huge-pages"] = (None, ["{limits: {cpu: 100m, memory: 32Mi, hugepages-2Mi: 4Mi}}"])
-    wanted = 0
-    for name, (first, containers) in pods.items():
-        text = POD.format(name=name)
-        if first:
-            resources, stays = first
-            command = 'sleep, "100000"' if stays else '"true"'
-            text += "  initContainers:" + CONTAINER.format(name="first", command=command, resources=resources)
-            text += "    restartPolicy: Always\n" if stays else ""
-            wanted += stays
-        text += "  containers:"
-        for index, resources in enumerate(containers):
-            text += CONTAINER.format(name=f"c{index}", command='sleep, "100000"', resources=resources)
-            wanted += 1
-        (directory / f"{name}.yaml").write_text(text)
-    return wanted
+        together.append(("huge-pages", None, ["{limits: {cpu: 100m, memory: 32Mi, hugepages-2Mi: 4Mi}}"]))
+    return [together, *([(name, None, containers)] for name, containers in EXCLUSIVE.items() if managers)]
 
 
-def run(label, program, driver):
-    work = pathlib.Path(tempfile.mkdtemp(prefix="cgroup-golden."))
-    script = str(REPO / "hack/containerd.sh")
-    kubelet = None
-    try:
+class Node:
+    """A directory with a private containerd, for one kubelet after the other."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.kubelet = None
+        self.wanted = 0
+
+    def __enter__(self):
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="cgroup-golden."))
+        self.directory = self.work / "kubelet"
+        driver = self.arguments.driver
         environment = {**os.environ, "CGROUP_DRIVER": driver}
-        subprocess.run([script, "start", work, str(os.getpid())], check=True, stdout=subprocess.DEVNULL, env=environment)
-        endpoint = subprocess.run([script, "endpoint", work], check=True, capture_output=True, text=True).stdout.strip()
-        root = "" if driver == "systemd" else endpoint.split("/")[-2]
-        directory = work / "kubelet"
+        self.containerd("start", str(os.getpid()), env=environment)
+        self.endpoint = self.containerd("endpoint").strip()
+        self.root = "" if driver == "systemd" else self.endpoint.split("/")[-2]
         for name in ["manifests", "logs", "root"]:
-            (directory / name).mkdir(parents=True)
-        (directory / "config.yaml").write_text(CONFIG.format(dir=directory, endpoint=endpoint, root=root, driver=driver))
-        wanted = write_manifests(directory / "manifests")
-        command = [program, "--config", directory / "config.yaml", "--root-dir", directory / "root",
-                   "--hostname-override", "node1", "--node-ip", "127.0.0.1", "--cert-dir", directory / "pki"]
-        log = open(directory / "kubelet.log", "w")
-        kubelet = subprocess.Popen(command, stdout=log, stderr=log)
+            (self.directory / name).mkdir(parents=True)
+        text = CONFIG.format(dir=self.directory, endpoint=self.endpoint, root=self.root, driver=driver)
+        text += (MANAGERS if self.arguments.managers else "") + (SWAP if self.arguments.swap else "")
+        (self.directory / "config.yaml").write_text(text)
+        return self
+
+    def containerd(self, verb, *args, **options):
+        command = [str(REPO / "hack/containerd.sh"), verb, self.work, *args]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+    def start(self, program):
+        command = [program, "--config", self.directory / "config.yaml", "--root-dir", self.directory / "root",
+                   "--hostname-override", "node1", "--node-ip", "127.0.0.1", "--cert-dir", self.directory / "pki"]
+        log = open(self.directory / "kubelet.log", "a")
+        self.kubelet = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self):
+        if self.kubelet:
+            self.kubelet.kill()
+            self.kubelet.wait()
+            self.kubelet = None
+
+    def add_pods(self):
+        for group in pods(self.arguments.managers):
+            for name, first, containers in group:
+                text, stay = manifest(name, first, containers)
+                (self.directory / "manifests" / f"{name}.yaml").write_text(text)
+                self.wanted += stay
+            self.names = self.started()
+
+    def started(self):
         try:
-            names = started(endpoint, wanted)
+            return started(self.endpoint, self.wanted)
         except SystemExit:
-            print((directory / "kubelet.log").read_text()[-4000:])
+            print((self.directory / "kubelet.log").read_text()[-4000:])
             raise
-        # The first update of the classes' limits after the last pod.
-        time.sleep(2)
-        lines = tree(root, names)
-        for manifest in (directory / "manifests").iterdir():
-            manifest.unlink()
+
+    def values(self):
+        return tree(self.root, self.names) + self.states()
+
+    def states(self):
+        """What the managers have given, with names in the place of UIDs."""
+        lines = []
+        for file in ["cpu_manager_state", "memory_manager_state"]:
+            with contextlib.suppress(FileNotFoundError):
+                state = json.loads((self.directory / "root" / file).read_text())
+                state.pop("checksum")
+                text = json.dumps(state)
+                for old, new in self.names.items():
+                    text = text.replace(old, new)
+                text = json.dumps(json.loads(text), sort_keys=True, indent=1)
+                lines += [f"{file} {line}" for line in text.splitlines()]
+        return lines
+
+    def remove_pods(self):
+        """Returns the cgroups of pods that stay."""
+        for file in (self.directory / "manifests").iterdir():
+            file.unlink()
         deadline = time.monotonic() + 90
-        while any(POD_CGROUP.search(line) for line in tree(root, {})) and time.monotonic() < deadline:
+        while any(POD_CGROUP.search(line) for line in tree(self.root, {})) and time.monotonic() < deadline:
             time.sleep(0.5)
-        left = [line for line in tree(root, names) if POD_CGROUP.search(line)]
+        return [line for line in tree(self.root, self.names) if POD_CGROUP.search(line)]
+
+    def __exit__(self, *_):
+        self.stop()
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.containerd("stop")
+        shutil.rmtree(self.work, ignore_errors=True)
+
+
+def run(label, program, arguments):
+    with Node(arguments) as node:
+        node.start(program)
+        node.add_pods()
+        # The first update of the classes' limits after the last pod.
+        time.sleep(SETTLED)
+        lines = node.values()
+        left = node.remove_pods()
         print(f"# {label}: {len(lines)} lines, {len(left)} cgroups of pods left after their removal")
         return lines
-    finally:
-        if kubelet:
-            kubelet.kill()
-            kubelet.wait()
-        subprocess.run([script, "stop", work], check=False, stdout=subprocess.DEVNULL)
-        shutil.rmtree(work, ignore_errors=True)
+
+
+def take_over(arguments):
+    """Both ways on one node; returns what differs from what the Go kubelet made."""
+    difference = []
+    with Node(arguments) as node:
+        node.start(arguments.go_kubelet)
+        node.add_pods()
+        time.sleep(SETTLED)
+        before, containers = node.values(), set(node.names)
+        print(*before, sep="\n")
+        for label, program in [("this kubelet", arguments.kubelet), ("the Go kubelet again", arguments.go_kubelet)]:
+            node.stop()
+            node.start(program)
+            time.sleep(TAKEN_OVER)
+            now = node.started()
+            for id in sorted(containers ^ set(now)):
+                difference.append(f"{label}: {node.names.get(id) or now[id]} is {'new' if id in now else 'gone'}")
+            after = node.values()
+            difference += difflib.unified_diff(before, after, "before", label, lineterm="", n=0)
+            print(f"# {label}: {len(after)} lines, {len(containers & set(now))} of {len(containers)} ids as before")
+    return difference
 
 
 def in_machine(arguments):
@@ -218,9 +320,26 @@ def in_machine(arguments):
         for name, program in [("kubelet", arguments.kubelet), ("go-kubelet", arguments.go_kubelet)]:
             (stage / name).symlink_to(pathlib.Path(program).resolve())
         command = f"python3 hack/cgroup-golden.py --kubelet ./kubelet --go-kubelet ./go-kubelet --driver {arguments.driver}"
-        return subprocess.run([REPO / "hack/vm.sh", "run", "--append", "hugepages=16", stage, "--", command], check=False).returncode
+        command += "".join(f" --{name}" for name in ["managers", "swap", "takeover"] if getattr(arguments, name))
+        if arguments.swap:
+            command = f"fallocate -l 512M /swap && chmod 600 /swap && mkswap /swap && swapon /swap && {command}"
+        machine = ["--append", "hugepages=16"]
+        machine += ["--cpus", "8,sockets=2,cores=2,threads=2"] if arguments.managers else []
+        machine += ["--cgroup-v1"] if arguments.cgroup_v1 else []
+        return subprocess.run([REPO / "hack/vm.sh", "run", *machine, stage, "--", command], check=False).returncode
     finally:
         shutil.rmtree(stage)
+
+
+@contextlib.contextmanager
+def sysctls_kept():
+    """The Go kubelet changes some of the machine's."""
+    saved = [subprocess.run(["sysctl", "-n", name], capture_output=True, text=True).stdout.strip() for name in SYSCTLS]
+    try:
+        yield
+    finally:
+        for name, value in zip(SYSCTLS, saved):
+            subprocess.run(["sysctl", "-q", "-w", f"{name}={value}"], check=False)
 
 
 def main():
@@ -228,19 +347,23 @@ def main():
     parser.add_argument("--kubelet", default=REPO / "target/debug/kubelet")
     parser.add_argument("--go-kubelet", default=REPO / "target/tools/kubernetes/kubelet")
     parser.add_argument("--driver", choices=["cgroupfs", "systemd"], default="cgroupfs")
-    parser.add_argument("--vm", action="store_true", help="in a virtual machine with cgroup v2")
+    parser.add_argument("--managers", action="store_true", help="static policies of the CPU and memory managers")
+    parser.add_argument("--swap", action="store_true", help="LimitedSwap")
+    parser.add_argument("--takeover", action="store_true", help="one node for both")
+    parser.add_argument("--vm", action="store_true", help="in a virtual machine with cgroup v2, eight CPUs and swap")
+    parser.add_argument("--cgroup-v1", action="store_true", help="the machine has version 1")
     arguments = parser.parse_args()
     if arguments.vm:
         return in_machine(arguments)
-    saved = [subprocess.run(["sysctl", "-n", name], capture_output=True, text=True).stdout.strip() for name in SYSCTLS]
-    try:
-        go = run("the Go kubelet", arguments.go_kubelet, arguments.driver)
-    finally:
-        for name, value in zip(SYSCTLS, saved):
-            subprocess.run(["sysctl", "-q", "-w", f"{name}={value}"], check=False)
-    ours = run("this kubelet", arguments.kubelet, arguments.driver)
-    print(*ours, sep="\n")
-    difference = list(difflib.unified_diff(go, ours, "Go", "this", lineterm="", n=0))
+    if arguments.takeover:
+        with sysctls_kept():
+            difference = take_over(arguments)
+    else:
+        with sysctls_kept():
+            go = run("the Go kubelet", arguments.go_kubelet, arguments)
+        ours = run("this kubelet", arguments.kubelet, arguments)
+        print(*ours, sep="\n")
+        difference = list(difflib.unified_diff(go, ours, "Go", "this", lineterm="", n=0))
     print(*(difference or ["# no difference"]), sep="\n")
     return 1 if difference else 0
 

@@ -53,6 +53,7 @@ def options():
     parser.add_argument("--skip", default="", help="the same, of specs to leave out")
     parser.add_argument("--procs", type=int, default=4, help="specs at a time; 1 for Serial ones")
     parser.add_argument("--timeout", default="2h")
+    parser.add_argument("--cri-proxy", action="store_true", help="the suite sits between the kubelet and the runtime (Feature:CriProxy)")
     parser.add_argument("--standalone", action="store_true", help="the kubelet gets no API server")
     parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
     parser.add_argument("--document", default=DOCUMENT)
@@ -93,7 +94,7 @@ class Node:
         self.inside("mkdir", "-p", "/run/systemd/system")
         containerd = self.home + "/containerd"
         images = f"{TARGET}/images/e2e"
-        settings = {"IMAGES": images, "REGISTRIES": self.serve(images), "HANDLER": "test-handler"}
+        settings = {"IMAGES": images, "REGISTRIES": self.serve(images), "HANDLER": "test-handler", "CDI_DIR": "/var/run/cdi"}
         self.inside(f"{ROOT}/hack/containerd.sh", "start", containerd, environment=settings)
         printed = self.inside(f"{ROOT}/hack/containerd.sh", "endpoint", containerd, stdout=subprocess.PIPE, text=True)
         self.endpoint = printed.stdout.strip()
@@ -136,6 +137,8 @@ def run_suite(node, chosen):
     ]
     if chosen.standalone:
         suite.append("--standalone-mode")
+    if chosen.cri_proxy:
+        suite.append("--cri-proxy-enabled")
     with open(chosen.output + "/run.log", "w") as log:
         line = ["sh", "-c", 'cd "$0" && exec "$@"', node.home, *ginkgo, node.home + "/e2e_node.test", "--", *suite]
         node.inside(*line, check=False, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -14,6 +14,7 @@
 # with another containerd, its shim and ctr, 1.6 or newer (default: those on PATH). MESSAGE_LIMIT is
 # the largest reply in bytes that it sends. REGISTRIES names a directory of hosts.toml files, one directory per
 # registry. HANDLER names one more runtime handler beside runc. CGROUP_DRIVER=systemd makes it use that driver.
+# CDI_DIR names the directory of CDI specifications (default: DIR/cdi; without effect before 2.0).
 # `start` reads all of them.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -111,6 +112,7 @@ $(config_of_grpc)
 [plugins."io.containerd.cri.v1.runtime"]
   netns_mounts_under_state_dir = true
   restrict_oom_score_adj = true
+  cdi_spec_dirs = ["${CDI_DIR:-$dir/cdi}"]
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["$(cni_bin_dir)"]
     conf_dir = "$dir/cni/conf"

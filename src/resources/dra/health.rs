@@ -213,6 +213,24 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_reports_ever_more_devices_fills_no_memory() {
+        let mut health = Health::default();
+        let now = Instant::now();
+        let names = |range: std::ops::Range<usize>| {
+            let report = |n: usize| report(&n.to_string(), HealthStatus::Healthy, "", 0);
+            range.map(report).collect::<Vec<_>>()
+        };
+        health.report("driver", names(0..MAX_DEVICES), now);
+        assert_eq!(
+            health.report("driver", names(MAX_DEVICES..MAX_DEVICES + 9), now),
+            []
+        );
+        let known = vec![report("0", HealthStatus::Unhealthy, "", 0)];
+        assert_eq!(health.report("driver", known, now).len(), 1);
+        assert_eq!(health.clear("driver").len(), MAX_DEVICES);
+    }
+
+    #[test]
     fn long_texts_are_cut_between_characters() {
         let text = format!("{}ä{}", "x".repeat(1020), "y".repeat(100));
         let shown = shortened(&text);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::WAIT_LIMIT;
-use crate::resize::{allocatable, sized};
+use crate::resize::{allocatable, ask, sized, wait_condition, wait_resized};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 
@@ -61,5 +61,37 @@ async fn a_pod_ends_in_good_order_before_the_critical_one_that_needs_its_room_ru
         )
     })
     .await;
+    wait_runs(&node, "small").await;
+}
+
+#[tokio::test]
+async fn a_critical_pod_that_is_resized_has_others_make_room() {
+    let (mut node, api) = joined().await;
+    node.start().await;
+    let all = allocatable(&api).await;
+    let mut critical = sized("critical", all / 4, "64Mi");
+    critical["spec"]["priority"] = json!(2_000_000_000);
+    api.put(&path("critical"), critical);
+    api.put(&path("large"), sized("large", all / 2, "64Mi"));
+    api.put(&path("small"), sized("small", all / 8, "64Mi"));
+    for name in ["critical", "large", "small"] {
+        wait_runs(&node, name).await;
+    }
+    ask(&api, "critical", all / 2, "64Mi");
+    wait_resized(&api, "critical", &format!("{}m", all / 2)).await;
+    wait_for("the large pod has failed", WAIT_LIMIT, async || {
+        let status = api.object(&path("large")).unwrap_or_default()["status"].clone();
+        holds(status["reason"] == "Preempting", status.to_string())
+    })
+    .await;
+    wait_runs(&node, "small").await;
+    // More than all others could give.
+    ask(&api, "critical", 2 * all, "64Mi");
+    let refused = wait_condition(&api, "critical", "PodResizePending", "Deferred").await;
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("no set of running pods found"),
+        "{refused}"
+    );
     wait_runs(&node, "small").await;
 }

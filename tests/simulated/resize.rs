@@ -28,7 +28,7 @@ fn set(pod: &mut Value, cpu_milli: i64, memory: &str) {
 }
 
 /// Asks for other amounts, as `kubectl patch --subresource resize` does.
-fn ask(api: &FakeApiServer, name: &str, cpu_milli: i64, memory: &str) {
+pub(crate) fn ask(api: &FakeApiServer, name: &str, cpu_milli: i64, memory: &str) {
     let mut pod = api.object(&path(name)).expect("the pod");
     let generation = pod["metadata"]["generation"].as_i64().unwrap_or_default();
     pod["metadata"]["generation"] = json!(generation + 1);
@@ -47,7 +47,12 @@ fn condition(api: &FakeApiServer, name: &str, type_: &str) -> Option<Value> {
     conditions.into_iter().find(|one| one["type"] == type_)
 }
 
-async fn wait_condition(api: &FakeApiServer, name: &str, type_: &str, reason: &str) -> Value {
+pub(crate) async fn wait_condition(
+    api: &FakeApiServer,
+    name: &str,
+    type_: &str,
+    reason: &str,
+) -> Value {
     wait_for(&format!("{type_} is {reason}"), WAIT_LIMIT, async || {
         let found = condition(api, name, type_);
         let is = found.as_ref().is_some_and(|one| one["reason"] == reason);
@@ -58,7 +63,7 @@ async fn wait_condition(api: &FakeApiServer, name: &str, type_: &str, reason: &s
 }
 
 /// Waits until the pod is shown with this request, allocated and in force, and with no condition of a resize.
-async fn wait_resized(api: &FakeApiServer, name: &str, cpu: &str) {
+pub(crate) async fn wait_resized(api: &FakeApiServer, name: &str, cpu: &str) {
     wait_for(&format!("{name} has {cpu}"), WAIT_LIMIT, async || {
         let status = status(api, name);
         let container = &status["containerStatuses"][0];

@@ -68,7 +68,7 @@ pub enum Refusal {
         why: String,
         /// What follows when it stays so; without it, the pod is admitted then.
         rejection: Option<Rejection>,
-        /// It is usually over before anybody has to know.
+        /// It usually ends too soon for an event.
         brief: bool,
     },
     /// Others have to make room first.
@@ -158,7 +158,9 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
             rejection: None,
             brief: true,
         }),
-        Some(object) if pod.is_critical() => fits_critical(pod, object, node),
+        Some(object) if pod.is_critical() => {
+            fits_critical(pod, object, node.others, node.allocated)
+        }
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
             fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
@@ -174,10 +176,15 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
 
 /// Whether there is a place for a pod for which others make room. A static pod for which they cannot is admitted as it
 /// is: a control plane must not end because it was given more memory.
-fn fits_critical(pod: &Pod, object: &Node, node: &NodeView<'_>) -> Result<(), Refusal> {
-    let staying = &node.others.staying;
+pub(super) fn fits_critical(
+    pod: &Pod,
+    object: &Node,
+    others: &Others,
+    allocated: &BTreeMap<String, i64>,
+) -> Result<(), Refusal> {
+    let staying = &others.staying;
     predicates::admit_but_resources(pod, object, staying)?;
-    let missing = predicates::missing(pod, object, staying, node.allocated)?;
+    let missing = predicates::missing(pod, object, staying, allocated)?;
     if let Some(first) = missing.first() {
         let shortages = missing.iter().map(|missing| Shortage {
             resource: missing.resource.clone(),
@@ -203,10 +210,10 @@ fn fits_critical(pod: &Pod, object: &Node, node: &NodeView<'_>) -> Result<(), Re
         rejection: Some(rejection).filter(|_| is_final),
         brief: false,
     };
-    let all = node.others.all();
+    let all = others.all();
     let elsewhere = predicates::admit_but_resources(pod, object, &all);
     elsewhere.map_err(|rejection| not_yet(rejection, true))?;
-    let fits = predicates::admit(pod, object, &all, node.allocated);
+    let fits = predicates::admit(pod, object, &all, allocated);
     fits.map_err(|rejection| not_yet(rejection, false))
 }
 

@@ -3,7 +3,11 @@
 //! Until a resize is accepted, all of the kubelet goes by the pod with the amounts that it was allocated; what the pod
 //! asks for is kept here. A resize that finds no room is tried again whenever something may have become free.
 
-use super::{SyncLoop, admission::fits_with};
+use super::{
+    SyncLoop,
+    admission::{Refusal, fits_critical, fits_with},
+    waiting::WAITS_FOR_ROOM,
+};
 use crate::{
     model::{Pod, PodExt, PodUid, Quantity, reasons::event},
     pods::{pod_sync::syncer::UpdateKind, pod_workers::UpdateOptions},
@@ -241,12 +245,30 @@ impl SyncLoop {
         }
         let others = self.admitted_but(&wanted.uid());
         let allocated = self.devices().allocated_beside(&wanted.uid());
-        let fits = fits_with(wanted, &object, &others, &allocated.unwrap_or_default());
-        Some(fits.map_err(|rejection| Refused {
+        let allocated = allocated.unwrap_or_default();
+        let fits = if wanted.is_critical() {
+            let fits = fits_critical(wanted, &object, &others, &allocated);
+            fits.map_err(|refusal| self.make_room(wanted, refusal))
+        } else {
+            fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)
+        };
+        Some(fits.map_err(|message| Refused {
             reason: PendingReason::Deferred,
-            message: rejection.message,
+            message,
             detail: "",
         }))
+    }
+
+    /// Stops the pods that make room for a critical one; what it waits for.
+    fn make_room(&self, pod: &Pod, refusal: Refusal) -> String {
+        match refusal {
+            Refusal::Preempts { victims, resource } => {
+                self.preempt(pod, victims, &resource);
+                WAITS_FOR_ROOM.to_owned()
+            }
+            Refusal::NotYet { why, .. } => why,
+            Refusal::Rejected(rejection) => rejection.message,
+        }
     }
 
     fn accept_resize(&mut self, before: &Pod, pod: Arc<Pod>, trigger: Trigger) {

@@ -17,6 +17,8 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest time until a pod that waits is checked again.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a critical pod waits for.
+pub(super) const WAITS_FOR_ROOM: &str = "waiting for pods that make room for it";
 /// The message of a pod that made room.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
@@ -48,8 +50,7 @@ impl SyncLoop {
             }
             Err(Refusal::Preempts { victims, resource }) => {
                 self.preempt(pod, victims, &resource);
-                let why = "waiting for pods that make room for it";
-                if !self.has_waited(pod, why, Duration::ZERO) {
+                if !self.has_waited(pod, WAITS_FOR_ROOM, Duration::ZERO) {
                     return false;
                 }
                 None
@@ -68,7 +69,7 @@ impl SyncLoop {
     }
 
     /// Stops pods that make room for a critical one.
-    fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
+    pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
         for victim in victims {
             tracing::info!(
                 pod = %victim.full_name(),
@@ -158,7 +159,7 @@ impl SyncLoop {
         admit(pod, &node)
     }
 
-    /// Whether a pod has waited long enough; if not, it is held, and an event says so after `quiet`.
+    /// Whether a pod has waited long enough; if not, it is held, with an event after `quiet`.
     fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
         let uid = pod.uid();
         if !self.waiting.contains_key(&uid) {

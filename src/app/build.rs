@@ -81,7 +81,7 @@ pub struct Stores {
     pub(super) root: KubeletRoot,
     pub(super) manager: PodManagerWriter,
     pub(super) statuses: StatusManager,
-    /// What changed among pods, if the API server is told.
+    /// What changed among pods, if there is an API server.
     pub(super) changes: Option<Arc<PodChanges>>,
     pub(super) cache: PodCache,
     pub(super) cache_writer: PodCacheWriter,
@@ -211,7 +211,7 @@ fn journal_dir(config: &KubeletConfig) -> PathBuf {
     config.root_dir.join("journal")
 }
 
-/// Builds what needs the runtime's word and starts every task.
+/// Builds what needs facts of the runtime, and starts every task.
 pub(super) async fn start(
     config: &KubeletConfig,
     periods: Periods,
@@ -268,6 +268,7 @@ pub(super) async fn start(
     };
     let status_features = features.clone();
     let cgroups = cgroups::start(config, &stores, &resources, tasks).await?;
+    let all_pods = cgroups.all_pods();
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let runtime = KubeGenericRuntimeManager::new(kuberuntime::Deps {
@@ -442,6 +443,7 @@ pub(super) async fn start(
     let deps = Deps {
         root: config.root_dir.clone(),
         cgroup_v2: stores.machine.cgroup_v2,
+        pods_cgroup: all_pods,
         reclaim: reclaim.clone(),
         stats,
         sources: ready.clone(),

@@ -3,7 +3,10 @@
 use crate::{
     base::{GoDuration, Tasks, metrics::Metrics},
     config::KubeletConfig,
-    node::eviction::{Deps, EvictionManager, Settings, thresholds::thresholds},
+    node::eviction::{
+        Deps, EvictionManager, Settings,
+        thresholds::{thresholds, with_allocatable},
+    },
 };
 use std::collections::BTreeMap;
 
@@ -25,15 +28,19 @@ fn settings(config: &KubeletConfig) -> Settings {
         let period = period.parse::<GoDuration>().ok()?;
         Some((signal, period.to_std()))
     });
+    let mut thresholds = thresholds(
+        &map(&given.eviction_hard),
+        &map(&given.eviction_soft),
+        &grace.collect(),
+        &map(&given.eviction_minimum_reclaim),
+    );
+    if config.cgroups.enforce_pods {
+        thresholds = with_allocatable(thresholds);
+    }
     let transition = given.eviction_pressure_transition_period;
     Settings {
         node_name: config.node_name.clone(),
-        thresholds: thresholds(
-            &map(&given.eviction_hard),
-            &map(&given.eviction_soft),
-            &grace.collect(),
-            &map(&given.eviction_minimum_reclaim),
-        ),
+        thresholds,
         transition: transition.map(GoDuration::to_std).unwrap_or_default(),
         max_grace: given.eviction_max_pod_grace_period.unwrap_or(0).into(),
         local_storage: config.node.local_storage_isolation,

@@ -72,12 +72,12 @@ impl Reclaim {
     }
 
     async fn collect(&self) -> anyhow::Result<()> {
-        let mut look = self.collector.look().await?;
-        if self.collector.wants_space(&look) {
+        let mut inventory = self.collector.take_inventory().await?;
+        if self.collector.wants_space(&inventory) {
             self.collect_containers().await?;
-            look = self.collector.look().await?;
+            inventory = self.collector.take_inventory().await?;
         }
-        self.collector.collect(look).await
+        self.collector.collect(inventory).await
     }
 
     /// Removes superseded containers, and all images that no pod needs.
@@ -86,8 +86,8 @@ impl Reclaim {
     /// What could not be removed.
     pub async fn free_disk(&self) -> anyhow::Result<()> {
         self.collect_containers().await?;
-        let look = self.collector.look().await?;
-        self.collector.remove_unused(look).await
+        let inventory = self.collector.take_inventory().await?;
+        self.collector.remove_unused(inventory).await
     }
 
     async fn collect_containers(&self) -> anyhow::Result<()> {

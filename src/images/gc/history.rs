@@ -54,8 +54,8 @@ impl History {
         })
     }
 
-    /// Takes in what is here at `now`. An image that was in use at the last look and is not any more
-    /// was used until now, as far as anybody knows.
+    /// Takes in what is here at `now`. An image that was in use at the last check and is not any more
+    /// was used until now, as far as is known.
     pub(super) fn observe(
         &mut self,
         images: &[Image],
@@ -123,7 +123,7 @@ mod tests {
     }
 
     /// First seen and last used, in seconds, by image.
-    fn look(
+    fn take_in(
         history: &mut History,
         ids: &[&str],
         used: &[&str],
@@ -142,19 +142,19 @@ mod tests {
     fn an_image_was_last_used_when_it_was_first_seen_unused() {
         let mut history = History::default();
         assert_eq!(
-            look(&mut history, &["a", "b"], &["a"], 0),
+            take_in(&mut history, &["a", "b"], &["a"], 0),
             [(0, Some(0)), (0, None)]
         );
         assert_eq!(
-            look(&mut history, &["a", "b"], &["a"], 5),
+            take_in(&mut history, &["a", "b"], &["a"], 5),
             [(0, Some(5)), (0, None)]
         );
         assert_eq!(
-            look(&mut history, &["a", "b"], &[], 10),
+            take_in(&mut history, &["a", "b"], &[], 10),
             [(0, Some(10)), (0, None)]
         );
         assert_eq!(
-            look(&mut history, &["a", "b"], &["b"], 15),
+            take_in(&mut history, &["a", "b"], &["b"], 15),
             [(0, Some(10)), (0, Some(15))]
         );
     }
@@ -162,24 +162,24 @@ mod tests {
     #[test]
     fn an_image_that_was_away_is_new() {
         let mut history = History::default();
-        look(&mut history, &["a"], &["a"], 0);
-        look(&mut history, &[], &[], 5);
-        assert_eq!(look(&mut history, &["a"], &[], 10), [(10, None)]);
+        take_in(&mut history, &["a"], &["a"], 0);
+        take_in(&mut history, &[], &[], 5);
+        assert_eq!(take_in(&mut history, &["a"], &[], 10), [(10, None)]);
         history.forget("a");
-        assert_eq!(look(&mut history, &["a"], &[], 15), [(15, None)]);
+        assert_eq!(take_in(&mut history, &["a"], &[], 15), [(15, None)]);
     }
 
     #[test]
     fn what_is_written_is_read_back_and_is_the_same_while_nothing_changes() {
         let mut history = History::default();
-        look(&mut history, &["a", "b", "c"], &["a", "b"], 0);
-        look(&mut history, &["a", "b", "c"], &["a"], 5);
+        take_in(&mut history, &["a", "b", "c"], &["a", "b"], 0);
+        take_in(&mut history, &["a", "b", "c"], &["a"], 5);
         let written = serde_json::to_vec(&history).unwrap();
-        look(&mut history, &["a", "b", "c"], &["a"], 50);
+        take_in(&mut history, &["a", "b", "c"], &["a"], 50);
         assert_eq!(serde_json::to_vec(&history).unwrap(), written);
         let mut read = History::decode(&written).unwrap();
         assert_eq!(
-            look(&mut read, &["a", "b", "c"], &[], 100),
+            take_in(&mut read, &["a", "b", "c"], &[], 100),
             [(0, Some(100)), (0, Some(5)), (0, None)]
         );
     }
@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_does_not_keep_images_for_ever() {
         let mut history = History::default();
-        look(&mut history, &["a"], &[], 1000);
-        assert_eq!(look(&mut history, &["a"], &[], 10), [(10, None)]);
+        take_in(&mut history, &["a"], &[], 1000);
+        assert_eq!(take_in(&mut history, &["a"], &[], 10), [(10, None)]);
     }
 
     #[test]

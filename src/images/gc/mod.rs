@@ -30,7 +30,7 @@ use self::usage::Names;
 use super::records::PullRecords;
 use crate::base::metrics::Metrics;
 use crate::base::{GoDuration, atomic_file, with_own_files};
-use crate::cri::v1::{Image, ImageSpec};
+use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
 use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
 use crate::model::reasons::event;
@@ -77,8 +77,17 @@ pub struct ImageCollector {
     removed: Family<RemovalLabels, Counter>,
 }
 
-/// What a look found.
-pub struct Look {
+/// Where the runtime keeps things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounts {
+    /// Images.
+    pub images: PathBuf,
+    /// Writable layers of containers, if it reports that.
+    pub layers: Option<PathBuf>,
+}
+
+/// The images of the node and the space that they have.
+pub struct Inventory {
     listed: Vec<Image>,
     images: Vec<ImageFacts>,
     at: Timestamp,
@@ -109,7 +118,7 @@ impl ImageCollector {
     }
 
     /// Lists what is here and what is used, and measures the file system.
-    pub async fn look(&self) -> anyhow::Result<Look> {
+    pub async fn take_inventory(&self) -> anyhow::Result<Inventory> {
         let at = Timestamp::now();
         let images = self
             .parts
@@ -138,9 +147,9 @@ impl ImageCollector {
         }
         let present: HashSet<&str> = images.iter().map(|image| image.id.as_str()).collect();
         self.parts.records.prune(&present, at).await;
-        let mount = self.mount().await?;
+        let mount = self.mounts().await?.images;
         let space = measure(mount.clone()).await?;
-        Ok(Look {
+        Ok(Inventory {
             listed: images,
             space,
             images: facts,
@@ -150,17 +159,17 @@ impl ImageCollector {
     }
 
     /// Whether so little space is left that it has to be made.
-    pub fn wants_space(&self, look: &Look) -> bool {
-        look.space.shortage(&self.parts.policy).is_some()
+    pub fn wants_space(&self, inventory: &Inventory) -> bool {
+        inventory.space.shortage(&self.parts.policy).is_some()
     }
 
     /// Removes images that are too old, and then as many others as it takes.
     ///
     /// # Errors
     /// What could not be removed, or that it was not enough; upstream's texts.
-    pub async fn collect(&self, look: Look) -> anyhow::Result<()> {
+    pub async fn collect(&self, inventory: Inventory) -> anyhow::Result<()> {
         let before = self.history.lock().clone();
-        let collected = self.remove_all(&look).await;
+        let collected = self.remove_all(&inventory).await;
         let changed = *self.history.lock() != before;
         if changed {
             self.write_history().await;
@@ -172,10 +181,10 @@ impl ImageCollector {
     ///
     /// # Errors
     /// What could not be removed.
-    pub async fn remove_unused(&self, look: Look) -> anyhow::Result<()> {
+    pub async fn remove_unused(&self, inventory: Inventory) -> anyhow::Result<()> {
         let mut errors = Vec::new();
-        for image in plan::for_space(&look.images, &self.parts.policy, look.at) {
-            if let Err(error) = self.remove(&look, &image, "space").await {
+        for image in plan::for_space(&inventory.images, &self.parts.policy, inventory.at) {
+            if let Err(error) = self.remove(&inventory, &image, "space").await {
                 errors.push(error);
             }
         }
@@ -188,12 +197,12 @@ impl ImageCollector {
         Ok(())
     }
 
-    async fn remove_all(&self, look: &Look) -> anyhow::Result<()> {
+    async fn remove_all(&self, inventory: &Inventory) -> anyhow::Result<()> {
         let policy = &self.parts.policy;
-        let old = plan::too_old(&look.images, policy, look.at);
+        let old = plan::too_old(&inventory.images, policy, inventory.at);
         let mut errors = Vec::new();
         for image in &old {
-            if let Err(error) = self.remove(look, image, "age").await {
+            if let Err(error) = self.remove(inventory, image, "age").await {
                 errors.push(error);
             }
         }
@@ -205,9 +214,9 @@ impl ImageCollector {
             );
         }
         let space = if old.is_empty() {
-            look.space
+            inventory.space
         } else {
-            measure(look.mount.clone()).await?
+            measure(inventory.mount.clone()).await?
         };
         let Some(used) = space.used_percent() else {
             let text = "invalid capacity 0 on image filesystem";
@@ -216,7 +225,7 @@ impl ImageCollector {
             anyhow::bail!(text);
         };
         match space.shortage(policy) {
-            Some(wanted) => self.make_space(look, space, used, wanted).await,
+            Some(wanted) => self.make_space(inventory, space, used, wanted).await,
             None => Ok(()),
         }
     }
@@ -225,7 +234,7 @@ impl ImageCollector {
     /// other images have as well.
     async fn make_space(
         &self,
-        look: &Look,
+        inventory: &Inventory,
         before: Space,
         used: u8,
         wanted: u64,
@@ -239,12 +248,12 @@ impl ImageCollector {
             "Disk usage on image filesystem is over the high threshold, removing unused images"
         );
         let (mut space, mut errors) = (before, Vec::new());
-        for image in plan::for_space(&look.images, policy, look.at) {
+        for image in plan::for_space(&inventory.images, policy, inventory.at) {
             if space.missing(policy) == 0 {
                 break;
             }
-            match self.remove(look, &image, "space").await {
-                Ok(()) => space = measure(look.mount.clone()).await?,
+            match self.remove(inventory, &image, "space").await {
+                Ok(()) => space = measure(inventory.mount.clone()).await?,
                 Err(error) => errors.push(error),
             }
         }
@@ -269,15 +278,15 @@ impl ImageCollector {
         anyhow::bail!(message);
     }
 
-    /// Removes an image, unless a pod has come to want it since the look.
+    /// Removes an image, unless a pod needs it since the check.
     async fn remove(
         &self,
-        look: &Look,
+        inventory: &Inventory,
         image: &ImageFacts,
         reason: &'static str,
     ) -> Result<(), String> {
         let id = image.id.as_str();
-        if Names::of(&look.listed)
+        if Names::of(&inventory.listed)
             .in_use(&[], &self.parts.pods.pods())
             .contains(id)
         {
@@ -313,19 +322,22 @@ impl ImageCollector {
         }
     }
 
-    /// Where the runtime says images are.
+    /// Where the runtime says that it keeps things.
     ///
     /// # Errors
-    /// It does not say.
-    pub async fn mount(&self) -> anyhow::Result<PathBuf> {
+    /// It does not say where images are.
+    pub async fn mounts(&self) -> anyhow::Result<Mounts> {
         let info = self.parts.images.image_fs_info().await;
         let info = info.context("cannot ask where images are")?;
-        let first = info.image_filesystems.into_iter().next();
-        let mount = first.and_then(|filesystem| filesystem.fs_id);
-        let mount = mount
-            .map(|id| id.mountpoint)
-            .filter(|path| !path.is_empty());
-        Ok(mount.context("imageFs information is unavailable")?.into())
+        let first = |filesystems: Vec<FilesystemUsage>| {
+            let mount = filesystems.into_iter().next()?.fs_id?.mountpoint;
+            (!mount.is_empty()).then(|| PathBuf::from(mount))
+        };
+        let images = first(info.image_filesystems);
+        Ok(Mounts {
+            images: images.context("imageFs information is unavailable")?,
+            layers: first(info.container_filesystems),
+        })
     }
 
     async fn write_history(&self) {
@@ -334,7 +346,7 @@ impl ImageCollector {
         let write = move || atomic_file::write(&path, &bytes?);
         let written = with_own_files(write).await.map_err(std::io::Error::other);
         if let Err(error) = written.and_then(|written| written) {
-            // The next change writes it again; until then a restart makes images look newer.
+            // The next change writes it again; until then a restart makes images seem newer.
             tracing::warn!(path = %self.file.display(), err = %error, "Failed to record the last uses of images");
         }
     }

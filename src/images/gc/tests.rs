@@ -139,8 +139,14 @@ impl World {
 
     async fn collect(&self, policy: Policy) -> Result<(), String> {
         let collector = self.collector(policy);
-        let look = collector.look().await.map_err(|e| format!("{e:#}"))?;
-        collector.collect(look).await.map_err(|e| format!("{e:#}"))
+        let inventory = collector
+            .take_inventory()
+            .await
+            .map_err(|e| format!("{e:#}"))?;
+        collector
+            .collect(inventory)
+            .await
+            .map_err(|e| format!("{e:#}"))
     }
 
     fn removed(&self) -> Vec<String> {
@@ -181,8 +187,8 @@ async fn unused_images_go_when_space_is_short_and_not_before() {
 async fn removals_are_counted_by_their_reason() {
     let world = World::new(&["a", "b"], &[]);
     let collector = world.collector(policy(0, NOW, NOW));
-    let look = collector.look().await.unwrap();
-    collector.collect(look).await.unwrap_err();
+    let inventory = collector.take_inventory().await.unwrap();
+    collector.collect(inventory).await.unwrap_err();
     let counter = |reason| {
         collector
             .removed
@@ -217,9 +223,9 @@ async fn images_that_are_too_old_go_though_there_is_space() {
 async fn a_pod_that_comes_between_the_look_and_the_removal_keeps_its_image() {
     let world = World::new(&["a", "b"], &[]);
     let collector = world.collector(policy(0, NOW, NOW));
-    let look = collector.look().await.unwrap();
+    let inventory = collector.take_inventory().await.unwrap();
     world.want("r.io/a:1");
-    collector.collect(look).await.unwrap_err();
+    collector.collect(inventory).await.unwrap_err();
     assert_eq!(world.removed(), ["b"]);
 }
 
@@ -293,17 +299,17 @@ async fn the_file_is_written_only_when_something_changed() {
     let world = World::new(&["a", "b"], &["a"]);
     let file = world.root.path().join("images.json");
     let collector = world.collector(policy(101, NOW, NOW));
-    collector.look().await.unwrap();
+    collector.take_inventory().await.unwrap();
     assert!(file.exists());
     std::fs::remove_file(&file).unwrap();
-    collector.look().await.unwrap();
+    collector.take_inventory().await.unwrap();
     assert!(!file.exists());
     world.uses(&[]);
-    collector.look().await.unwrap();
+    collector.take_inventory().await.unwrap();
     assert!(file.exists());
     std::fs::write(&file, "{").unwrap();
     let again = world.collector(policy(101, NOW, NOW));
-    again.look().await.unwrap();
+    again.take_inventory().await.unwrap();
     assert!(
         std::fs::read_to_string(&file)
             .unwrap()

@@ -64,6 +64,15 @@ pub(super) fn is_met(threshold: &Threshold, observed: &Observations, before: boo
     observation.available < wanted
 }
 
+/// Whether a threshold that is passed stays so when `expected` more is there.
+pub(super) fn is_met_with(threshold: &Threshold, observed: &Observations, expected: i64) -> bool {
+    let mut then = observed.clone();
+    if let Some(observation) = then.get_mut(&threshold.signal) {
+        observation.available = observation.available.saturating_add(expected);
+    }
+    is_met(threshold, &then, true)
+}
+
 impl EvictionState {
     /// Takes a measurement. Conditions stay for `transition` after the last time that they were true.
     pub fn observe(
@@ -193,6 +202,19 @@ mod tests {
             let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
             assert_eq!(!found.act_on.is_empty(), acts, "{available}");
         }
+    }
+
+    #[test]
+    fn what_is_expected_back_may_be_enough_with_the_least_reclaim() {
+        let threshold = memory(100, None, 50);
+        for (available, expected, met) in [(90, 59, true), (90, 60, false), (0, i64::MAX, false)] {
+            assert_eq!(
+                is_met_with(&threshold, &seen(available), expected),
+                met,
+                "{available} and {expected}"
+            );
+        }
+        assert!(!is_met_with(&threshold, &Observations::new(), 0));
     }
 
     #[test]

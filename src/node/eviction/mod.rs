@@ -3,19 +3,20 @@
 //! * Owns: which thresholds are passed, and since when.
 //! * Woken by: a timer that is the shorter the nearer a threshold is (50 ms to 10 s).
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a static pod or one of the system, or more than one pod before it was measured what that gave.
+//! * Must never evict a static pod or one of the system, or a pod while those that leave already give back enough.
 //! * Answers to upstream's `pkg/kubelet/eviction`.
 
 pub mod thresholds;
 pub mod decide;
 pub mod rank;
+pub mod leaving;
 pub mod local_storage;
 pub mod observe;
 
 use crate::{
     base::{chain, metrics::Metrics},
     model::{Pod, PodExt, PodUid, reasons::event},
-    node::active_pods::{active_pods, until_finished},
+    node::active_pods::active_pods,
     node::reclaim::Reclaim,
     node::stats::{Stats, api::PodStats},
     pods::pod_config::SourcesReadyReader,
@@ -26,12 +27,13 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use decide::{EvictionState, Observations};
+use leaving::LeavingPods;
 use observe::{Measured, Places, measure};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
 };
-use rank::{Candidate, Files};
+use rank::{Candidate, Files, Layout};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use thresholds::{Resource, Signal, Threshold};
 use tokio::time::{Instant, sleep, timeout};
@@ -47,6 +49,8 @@ const STOP: Duration = Duration::from_secs(30);
 const SOURCES: Duration = Duration::from_secs(300);
 /// How often pods with limits on the disk are measured.
 const LOCAL_STORAGE: Duration = Duration::from_secs(10);
+/// How often it is measured whether the pods that leave give back enough.
+const WHILE_LEAVING: Duration = Duration::from_millis(100);
 /// The time until the next attempt when there was nothing to do about a threshold.
 const NOTHING_TO_EVICT: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,8 @@ pub struct Deps {
     pub root: PathBuf,
     /// Cgroups are of version 2.
     pub cgroup_v2: bool,
+    /// The cgroup of all pods, where they have one.
+    pub pods_cgroup: Option<String>,
     /// Frees disk space without touching pods.
     pub reclaim: Arc<Reclaim>,
     /// What pods use.
@@ -99,6 +105,7 @@ pub struct EvictionManager {
     state: EvictionState,
     places: Places,
     evictions: Family<BySignal, Counter>,
+    leaving: LeavingPods,
     local_storage_due: Instant,
     started: Instant,
 }
@@ -115,6 +122,7 @@ impl EvictionManager {
             root: deps.root.clone(),
             images: None,
             cgroup_v2: deps.cgroup_v2,
+            pods: deps.pods_cgroup.clone(),
         };
         Self {
             settings,
@@ -122,6 +130,7 @@ impl EvictionManager {
             places,
             state: EvictionState::default(),
             evictions,
+            leaving: LeavingPods::default(),
             local_storage_due: Instant::now() + LOCAL_STORAGE,
             started: Instant::now(),
         }
@@ -142,7 +151,7 @@ impl EvictionManager {
     /// Measures, and evicts one pod at the most; when to do it again.
     async fn step(&mut self) -> Duration {
         if self.places.images.is_none() {
-            self.places.images = self.deps.reclaim.collector.mount().await.ok();
+            self.places.images = self.deps.reclaim.collector.mounts().await.ok();
         }
         let Some(measured) = self.measure().await else {
             return NOTHING_TO_EVICT;
@@ -163,17 +172,26 @@ impl EvictionManager {
         }
         // Which images no pod needs is known once all pods are.
         let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
+        self.forget_ended();
         for threshold in &found.act_on {
             if (known || !threshold.signal.resource().is_on_disk())
                 && self.relieve(threshold, &measured).await
             {
-                return Duration::ZERO;
+                return WHILE_LEAVING;
             }
         }
-        if found.act_on.is_empty() {
-            found.again
-        } else {
-            NOTHING_TO_EVICT
+        match (found.act_on.is_empty(), self.leaving.is_empty()) {
+            (true, _) => found.again,
+            (false, true) => NOTHING_TO_EVICT,
+            (false, false) => WHILE_LEAVING,
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        let workers = &self.deps.workers;
+        let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
+        for pod in self.leaving.forget(Instant::now(), ended) {
+            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: the pod takes long to stop");
         }
     }
 
@@ -192,6 +210,15 @@ impl EvictionManager {
     /// Does something about a threshold that is passed. Whether it did.
     async fn relieve(&mut self, threshold: &Threshold, measured: &Measured) -> bool {
         let resource = threshold.signal.resource();
+        let files = Files::of(threshold.signal, measured.layout);
+        let mut candidates = Vec::new();
+        if !self.leaving.is_empty() {
+            candidates = self.candidates(resource).await;
+            let expected = self.leaving.expected(resource, files, Instant::now());
+            if !decide::is_met_with(threshold, &measured.observations, expected) {
+                return false;
+            }
+        }
         tracing::info!(resourceName = resource.as_str(), "Attempting to reclaim");
         let node = ObjectRef::node(&self.settings.node_name);
         let text = format!("Attempting to reclaim {}", resource.as_str());
@@ -201,8 +228,9 @@ impl EvictionManager {
         if self.reclaim_from_node(threshold, measured).await {
             return true;
         }
-        let mut candidates = self.candidates(resource).await;
-        let files = Files::of(threshold.signal, measured.dedicated_image_fs);
+        if candidates.is_empty() {
+            candidates = self.candidates(resource).await;
+        }
         rank::rank(&mut candidates, threshold.signal, files);
         for candidate in candidates {
             if candidate.pod.is_critical() {
@@ -217,7 +245,9 @@ impl EvictionManager {
             };
             let signal = threshold.signal.as_str();
             self.evict(&candidate.pod, grace, message, true, signal);
-            self.wait_until_gone(&candidate.pod, grace).await;
+            let seconds = u64::try_from(grace).unwrap_or(0);
+            let until = Instant::now() + Duration::from_secs(seconds) + STOP;
+            self.leaving.add(candidate, until);
             return true;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
@@ -231,7 +261,8 @@ impl EvictionManager {
             threshold.signal,
             Signal::ImageFsAvailable | Signal::ImageFsInodesFree
         );
-        if !on_disk || (measured.dedicated_image_fs && !of_images) {
+        let is_elsewhere = measured.layout == Layout::DedicatedImages && !of_images;
+        if !on_disk || is_elsewhere {
             return false;
         }
         if let Err(error) = self.deps.reclaim.free_disk().await {
@@ -242,8 +273,9 @@ impl EvictionManager {
         now.is_some_and(|now| !still(&now.observations))
     }
 
-    /// Pods that run, and what they use; none if that cannot be read: any of them might be the wrong one.
-    async fn candidates(&self, resource: Resource) -> Vec<Candidate> {
+    /// Pods that run and do not leave, and what they use; none if that cannot be read: any of them might be the wrong
+    /// one.
+    async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
         let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return Vec::new();
@@ -252,6 +284,7 @@ impl EvictionManager {
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
+        self.leaving.update(&usage, Instant::now());
         let pods = self.active_pods().into_iter();
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
@@ -306,18 +339,5 @@ impl EvictionManager {
         };
         let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
         self.deps.workers.update_pod(kill);
-    }
-
-    /// Waits until the volumes of a pod are gone as well, for its grace and some time more: what is measured before
-    /// shows nothing of its end.
-    async fn wait_until_gone(&self, pod: &Arc<Pod>, grace: i64) {
-        let seconds = u64::try_from(grace).unwrap_or(0);
-        let ended = until_finished(&self.deps.workers, std::slice::from_ref(pod));
-        if timeout(Duration::from_secs(seconds) + STOP, ended)
-            .await
-            .is_err()
-        {
-            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: the pod takes long to stop");
-        }
     }
 }

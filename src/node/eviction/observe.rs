@@ -1,20 +1,26 @@
 //! How much is left of what pods use up.
 
 use super::decide::{Observation, Observations};
+use super::rank::Layout;
 use super::thresholds::Signal;
-use crate::host::cgroup::{CgroupFs, Depth, Handles, Scratch};
+use crate::host::cgroup::{CgroupFs, Depth, Handles, MemoryUsage, Scratch};
 use crate::host::{FilesystemUsage, filesystem_usage, proc};
+use crate::images::gc::Mounts;
 use std::path::{Path, PathBuf};
+
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Where to measure.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The kubelet's directory.
     pub root: PathBuf,
-    /// The directory of images, once the runtime has said it.
-    pub images: Option<PathBuf>,
+    /// The directories of images and of writable layers, once the runtime has said them.
+    pub images: Option<Mounts>,
     /// Cgroups are of version 2.
     pub cgroup_v2: bool,
+    /// The cgroup of all pods, where they have one.
+    pub pods: Option<String>,
 }
 
 /// A measurement.
@@ -22,8 +28,8 @@ pub struct Places {
 pub struct Measured {
     /// By signal.
     pub observations: Observations,
-    /// Images have a file system of their own.
-    pub dedicated_image_fs: bool,
+    /// What shares a disk.
+    pub layout: Layout,
 }
 
 /// Measures. Blocking; for ever, where a disk does not answer.
@@ -33,6 +39,12 @@ pub fn measure(places: &Places) -> Measured {
         measured
             .observations
             .insert(Signal::MemoryAvailable, memory);
+    }
+    let of_pods = places.pods.as_deref();
+    if let Some(memory) = of_pods.and_then(|path| memory_of_pods(path, places.cgroup_v2)) {
+        measured
+            .observations
+            .insert(Signal::AllocatableMemoryAvailable, memory);
     }
     if let Some(pids) = pids() {
         measured.observations.insert(Signal::PidAvailable, pids);
@@ -44,10 +56,15 @@ pub fn measure(places: &Places) -> Measured {
         let signals = (Signal::ImageFsAvailable, Signal::ImageFsInodesFree);
         disk(
             &mut measured.observations,
-            filesystem_usage(images).ok(),
+            filesystem_usage(&images.images).ok(),
             signals,
         );
-        measured.dedicated_image_fs = device(images) != device(&places.root);
+        let device = |path: &Path| device(path);
+        measured.layout = Layout::of(
+            device(&places.root),
+            device(&images.images),
+            images.layers.as_deref().and_then(device),
+        );
     }
     measured
 }
@@ -84,21 +101,37 @@ fn device(path: &Path) -> Option<u64> {
 fn memory(v2: bool) -> Option<Observation> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let info = proc::parse_meminfo(&info);
-    let cgroups = CgroupFs::new("/sys/fs/cgroup", v2);
-    let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
+    let cgroups = CgroupFs::new(CGROUPS, v2);
     let used = if v2 {
-        cgroups.memory_of_machine(&info, &mut scratch)
+        cgroups.memory_of_machine(&info, &mut Scratch::default())
     } else {
-        let mut usage = cgroups.pulse("/", &mut handles, &mut scratch).ok()?;
-        let wanted = (Depth::Core, false, false);
-        cgroups.complete("/", wanted, &mut usage, &mut handles, &mut scratch);
-        usage.memory?
+        memory_of(&cgroups, "/", &mut Scratch::default())?
     };
+    Some(left_of(info.total, &used))
+}
+
+/// Nothing where pods together are not limited.
+fn memory_of_pods(path: &str, v2: bool) -> Option<Observation> {
+    let cgroups = CgroupFs::new(CGROUPS, v2);
+    let mut scratch = Scratch::default();
+    let limit = cgroups.limits(path, &mut scratch).memory?;
+    Some(left_of(limit, &memory_of(&cgroups, path, &mut scratch)?))
+}
+
+fn memory_of(cgroups: &CgroupFs, path: &str, scratch: &mut Scratch) -> Option<MemoryUsage> {
+    let mut handles = Handles::default();
+    let mut usage = cgroups.pulse(path, &mut handles, scratch).ok()?;
+    let wanted = (Depth::Core, false, false);
+    cgroups.complete(path, wanted, &mut usage, &mut handles, scratch);
+    usage.memory
+}
+
+fn left_of(total: u64, used: &MemoryUsage) -> Observation {
     let of = |amount| i64::try_from(amount).unwrap_or(i64::MAX);
-    Some(Observation {
-        available: of(info.total.saturating_sub(used.working_set())),
-        capacity: of(info.total),
-    })
+    Observation {
+        available: of(total.saturating_sub(used.working_set())),
+        capacity: of(total),
+    }
 }
 
 fn pids() -> Option<Observation> {
@@ -119,8 +152,12 @@ mod tests {
     fn this_machine_is_measured() {
         let places = Places {
             root: "/".into(),
-            images: Some("/proc".into()),
+            images: Some(Mounts {
+                images: "/proc".into(),
+                layers: None,
+            }),
             cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+            pods: Some("/no-such-cgroup".into()),
         };
         let measured = measure(&places);
         for signal in [
@@ -137,6 +174,10 @@ mod tests {
                 "{measured:?}"
             );
         }
-        assert!(measured.dedicated_image_fs);
+        assert_eq!(measured.layout, Layout::DedicatedImages);
+        let of_pods = measured
+            .observations
+            .get(&Signal::AllocatableMemoryAvailable);
+        assert_eq!(of_pods, None);
     }
 }

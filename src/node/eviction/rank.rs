@@ -1,4 +1,4 @@
-//! In which order pods are evicted, and what each of them hears. Pure.
+//! In which order pods are evicted, and their status messages. Pure.
 
 use super::decide::Observation;
 use super::thresholds::{Resource, Signal, Threshold};
@@ -27,13 +27,43 @@ pub struct Files {
     pub logs_and_volumes: bool,
 }
 
+/// What shares a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Layout {
+    /// All is on one disk.
+    #[default]
+    OneDisk,
+    /// Images and writable layers have one of their own.
+    DedicatedImages,
+    /// Images have one of their own, writable layers are with the rest.
+    SplitImages,
+}
+
+impl Layout {
+    /// Of the devices of the kubelet's directory, of images and of writable layers, as far as they are known.
+    pub fn of(root: Option<u64>, images: Option<u64>, layers: Option<u64>) -> Self {
+        if images == root {
+            Self::OneDisk
+        } else if layers.is_some() && layers == root {
+            Self::SplitImages
+        } else {
+            Self::DedicatedImages
+        }
+    }
+}
+
 impl Files {
-    /// Where images have a file system of their own, only what is on the scarce one counts.
-    pub fn of(signal: Signal, dedicated_image_fs: bool) -> Self {
+    /// Only what is on the scarce disk counts.
+    pub fn of(signal: Signal, layout: Layout) -> Self {
         let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+        let (layers, logs_and_volumes) = match layout {
+            Layout::OneDisk => (true, true),
+            Layout::DedicatedImages => (of_images, !of_images),
+            Layout::SplitImages => (!of_images, !of_images),
+        };
         Self {
-            layers: of_images || !dedicated_image_fs,
-            logs_and_volumes: !of_images || !dedicated_image_fs,
+            layers,
+            logs_and_volumes,
         }
     }
 }
@@ -64,7 +94,12 @@ pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
     });
 }
 
-fn used(candidate: &Candidate, usage: &PodStats, resource: Resource, files: Files) -> i64 {
+pub(super) fn used(
+    candidate: &Candidate,
+    usage: &PodStats,
+    resource: Resource,
+    files: Files,
+) -> i64 {
     match resource {
         Resource::Memory => {
             let memory = usage

@@ -9,6 +9,8 @@ use std::time::Duration;
 pub enum Signal {
     /// Memory that processes may still use.
     MemoryAvailable,
+    /// Memory that pods may still use, where all of them together are limited.
+    AllocatableMemoryAvailable,
     /// Bytes of the kubelet's file system.
     NodeFsAvailable,
     /// Inodes of the kubelet's file system.
@@ -35,8 +37,9 @@ pub enum Resource {
 }
 
 impl Signal {
-    const ALL: [Signal; 6] = [
+    const ALL: [Signal; 7] = [
         Signal::MemoryAvailable,
+        Signal::AllocatableMemoryAvailable,
         Signal::NodeFsAvailable,
         Signal::NodeFsInodesFree,
         Signal::ImageFsAvailable,
@@ -48,6 +51,7 @@ impl Signal {
     pub fn as_str(self) -> &'static str {
         match self {
             Signal::MemoryAvailable => "memory.available",
+            Signal::AllocatableMemoryAvailable => "allocatableMemory.available",
             Signal::NodeFsAvailable => "nodefs.available",
             Signal::NodeFsInodesFree => "nodefs.inodesFree",
             Signal::ImageFsAvailable => "imagefs.available",
@@ -58,7 +62,7 @@ impl Signal {
 
     pub(super) fn resource(self) -> Resource {
         match self {
-            Signal::MemoryAvailable => Resource::Memory,
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Resource::Memory,
             Signal::NodeFsAvailable | Signal::ImageFsAvailable => Resource::Disk,
             Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Resource::Inodes,
             Signal::PidAvailable => Resource::Pids,
@@ -155,7 +159,8 @@ pub struct Threshold {
     pub min_reclaim: Value,
 }
 
-/// The thresholds of a configuration, which is checked elsewhere: what cannot be read is left out.
+/// The thresholds of a configuration, which is checked elsewhere: what cannot be read is left out. Those of writable
+/// layers (`containerfs`) are left out as well: layers are on the disk of the kubelet or of images.
 pub fn thresholds(
     hard: &BTreeMap<String, String>,
     soft: &BTreeMap<String, String>,
@@ -180,6 +185,21 @@ pub fn thresholds(
         one(name, value, Some(grace))
     });
     hard.chain(soft).collect()
+}
+
+/// The same for all pods together as for the node, where all of them together are limited.
+pub fn with_allocatable(mut thresholds: Vec<Threshold>) -> Vec<Threshold> {
+    let of_pods: Vec<_> = thresholds
+        .iter()
+        .filter(|threshold| threshold.signal == Signal::MemoryAvailable)
+        .filter(|threshold| threshold.grace.is_none())
+        .map(|threshold| Threshold {
+            signal: Signal::AllocatableMemoryAvailable,
+            ..*threshold
+        })
+        .collect();
+    thresholds.extend(of_pods);
+    thresholds
 }
 
 #[cfg(test)]
@@ -232,6 +252,18 @@ mod tests {
             min_reclaim,
         });
         assert_eq!(found, expected);
+        let all = with_allocatable(found);
+        let signals: Vec<_> = all.iter().map(|threshold| threshold.signal).collect();
+        assert_eq!(
+            signals,
+            [
+                Signal::MemoryAvailable,
+                Signal::NodeFsAvailable,
+                Signal::MemoryAvailable,
+                Signal::AllocatableMemoryAvailable
+            ]
+        );
+        assert_eq!(all[3].value, Value::Absolute(100 << 20), "of the hard one");
         assert_eq!(Value::Share(0.1).of(1000), 100);
     }
 }

@@ -114,6 +114,13 @@ impl ContainerManager {
         self.0.is_none()
     }
 
+    /// The cgroup of all pods, from the root of each hierarchy; nothing where the runtime makes them.
+    pub fn all_pods(&self) -> Option<String> {
+        let inner = self.0.as_ref()?;
+        let path = inner.manager.path(&inner.all_pods).ok()?;
+        Some(path.to_string())
+    }
+
     /// Makes the cgroups of the node in `cgroups`, which are those below its root. Blocking.
     ///
     /// # Errors
@@ -190,7 +197,7 @@ impl ContainerManager {
     /// The cgroup parent of a pod's sandboxes; empty when the runtime chooses.
     ///
     /// # Errors
-    /// The pod's class cannot be told, or its UID cannot name a cgroup.
+    /// The pod's class is not known, or its UID cannot name a cgroup.
     pub fn pod_cgroup_parent(&self, pod: &Pod) -> anyhow::Result<String> {
         match &self.0 {
             Some(inner) => Ok(inner.manager.path(&inner.pod_name(pod)?)?.to_string()),

@@ -64,7 +64,7 @@ pub async fn an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing() {
 }
 
 /// A number from the environment: the scenarios can be made longer.
-fn variable(name: &str, otherwise: u64) -> u64 {
+pub(super) fn variable(name: &str, otherwise: u64) -> u64 {
     let given = std::env::var(name).ok();
     given.map_or(otherwise, |text| text.parse().expect(name))
 }

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, DEADLINE};
+use super::absences::variable;
+use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::support::wait::{holds, wait_for};
 
 /// The kubelet's own file system: small, and nobody else's.
@@ -50,10 +51,10 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
     all.find(|one| one["type"] == kind).unwrap_or(&Value::Null)
 }
 
-async fn disk_pressure(cluster: &Cluster, expected: &str) {
-    wait_for("DiskPressure", DEADLINE, || async {
-        let node = cluster.get(&["node", "node1"]);
-        let found = condition(&node, "DiskPressure");
+async fn node_condition(cluster: &Cluster, kind: &str, expected: &str) {
+    wait_for(kind, DEADLINE, || async {
+        let node = cluster.get(&["node", NODE]);
+        let found = condition(&node, kind);
         holds(found["status"] == expected, found.to_string())
     })
     .await;
@@ -90,9 +91,9 @@ pub async fn a_pod_that_fills_the_disk_goes_and_the_others_stay() {
     );
     let disruption = condition(&greedy, "DisruptionTarget");
     assert_eq!(disruption["reason"], "TerminationByKubelet", "{greedy}");
-    disk_pressure(&cluster, "True").await;
+    node_condition(&cluster, "DiskPressure", "True").await;
     // Its volume has gone with it.
-    disk_pressure(&cluster, "False").await;
+    node_condition(&cluster, "DiskPressure", "False").await;
 
     // More than its own limit, on a disk with room.
     cluster.create(&pod("limited", "sizeLimit: 1Mi", &write(4)));
@@ -113,6 +114,136 @@ pub async fn a_pod_that_fills_the_disk_goes_and_the_others_stay() {
         assert_eq!(container["ready"], true, "{pod}");
         assert_eq!(container["restartCount"], 0, "{pod}");
     }
-    let node = cluster.get(&["node", "node1"]);
+    let node = cluster.get(&["node", NODE]);
     assert_eq!(condition(&node, "MemoryPressure")["status"], "False");
+}
+
+/// What all pods together may have, and what of it is to stay free, MiB.
+const ALLOCATABLE: u64 = 400;
+const FREE: u64 = 100;
+
+/// A pod that fills a volume in memory within seconds, and then does nothing.
+fn hoarder(name: &str, megabytes: u32) -> String {
+    let steps = megabytes / 10;
+    let script = format!(
+        "for i in $(seq {steps}); do dd if=/dev/zero of=/scratch/$i bs=1M count=10; sleep 0.1; done"
+    );
+    pod(name, "medium: Memory", &script)
+}
+
+pub async fn pods_that_use_up_what_all_of_them_may_have_are_evicted_one_by_one() {
+    let mut cluster = Cluster::start();
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = info.lines().find(|line| line.starts_with("MemTotal:"));
+    let kib: u64 = total
+        .unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let reserved = format!("--system-reserved=memory={}Ki", kib - ALLOCATABLE * 1024);
+    let threshold = format!("--eviction-hard=memory.available<{FREE}Mi");
+    cluster.restart_kubelet_with(&[
+        &reserved,
+        &threshold,
+        "--eviction-pressure-transition-period=2s",
+    ]);
+    cluster.create(&hoarder("modest", 20));
+    cluster.wait("condition=Ready", "pod/modest");
+    // Neither would be too much alone, and without the larger one there is enough for the other.
+    cluster.create(&hoarder("large", 180));
+    cluster.create(&hoarder("small", 130));
+    let large = evicted(&cluster, "large").await;
+    let message = large["status"]["message"].as_str().unwrap();
+    let expected = format!("The node was low on resource: memory. Threshold quantity: {FREE}Mi, ");
+    assert!(message.starts_with(&expected), "{message}");
+    node_condition(&cluster, "MemoryPressure", "False").await;
+    for name in ["modest", "small"] {
+        let pod = cluster.get(&["pod", name]);
+        let container = &pod["status"]["containerStatuses"][0];
+        assert_eq!(container["ready"], true, "{pod}");
+        assert_eq!(container["restartCount"], 0, "{pod}");
+    }
+}
+
+/// Memory that the node may use before it is short of it, with its control plane, MiB.
+const USABLE: u64 = 4096;
+/// The size of the kubelet's file system, and what of it is to stay free, MiB.
+const DISK: u32 = 2048;
+
+/// A pod that writes as fast as it can until it is stopped, and does not stop by itself.
+fn greedy(name: &str, volume: &str) -> String {
+    let script = "trap : TERM; i=0; while :; do dd if=/dev/zero of=/scratch/$i bs=1M count=256; i=$((i+1)); done";
+    pod(name, volume, script)
+}
+
+/// `CLUSTER_FILLS` has it done more often.
+pub async fn a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pods() {
+    let rounds = variable("CLUSTER_FILLS", 1);
+    let mut cluster = Cluster::start();
+    cluster.inside(&["mkdir", ROOT]);
+    let size = format!("size={DISK}m");
+    cluster.inside(&["mount", "-t", "tmpfs", "-o", &size, "tmpfs", ROOT]);
+    let kept = memory_of_machine_mib() - USABLE;
+    let threshold = format!("--eviction-hard=memory.available<{kept}Mi,nodefs.available<50%");
+    cluster.restart_kubelet_with(&[
+        "--root-dir",
+        ROOT,
+        &threshold,
+        "--eviction-pressure-transition-period=2s",
+        "--volume-stats-agg-period=1s",
+    ]);
+    let critical = pod("critical", "", "true").replace(
+        "  containers:",
+        "  priorityClassName: system-node-critical\n  containers:",
+    );
+    cluster.create(&critical);
+    cluster
+        .manifests()
+        .put("static.yaml", &pod("static", "", "true"));
+    for name in ["critical", "static-node1"] {
+        cluster.wait("create", &format!("pod/{name}"));
+        cluster.wait("condition=Ready", &format!("pod/{name}"));
+    }
+    let ready = |cluster: &Cluster| {
+        condition(&cluster.get(&["node", NODE]), "Ready")["lastTransitionTime"].clone()
+    };
+    let since = ready(&cluster);
+    for round in 0..rounds {
+        for (kind, volume, pressure) in [
+            ("memory", "medium: Memory", "MemoryPressure"),
+            ("disk", "", "DiskPressure"),
+        ] {
+            let name = format!("{kind}-{round}");
+            cluster.create(&greedy(&name, volume));
+            let status = evicted(&cluster, &name).await["status"].to_string();
+            assert!(
+                status.contains("The node was low on resource: "),
+                "{status}"
+            );
+            node_condition(&cluster, pressure, "False").await;
+            println!("{name}: evicted");
+        }
+    }
+    assert_eq!(ready(&cluster), since, "the node was Ready all the time");
+    for name in ["critical", "static-node1"] {
+        let pod = cluster.get(&["pod", name]);
+        let container = &pod["status"]["containerStatuses"][0];
+        assert_eq!(container["ready"], true, "{pod}");
+        assert_eq!(container["restartCount"], 0, "{pod}");
+    }
+}
+
+fn memory_of_machine_mib() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let total = info.lines().find(|line| line.starts_with("MemTotal:"));
+    let kib: u64 = total
+        .unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    kib / 1024
 }

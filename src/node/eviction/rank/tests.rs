@@ -110,26 +110,52 @@ fn only_files_on_the_scarce_disk_count() {
         with("volume", 0, 0, 6000, 0),
         with("host", 0, 0, 0, 99_000),
     ];
-    for (signal, dedicated, expected) in [
+    let (node, images) = (Signal::NodeFsAvailable, Signal::ImageFsAvailable);
+    for (signal, layout, expected) in [
+        (node, Layout::OneDisk, ["layer", "volume", "log", "host"]),
         (
-            Signal::NodeFsAvailable,
-            false,
-            ["layer", "volume", "log", "host"],
-        ),
-        (
-            Signal::NodeFsAvailable,
-            true,
+            node,
+            Layout::DedicatedImages,
             ["volume", "log", "layer", "host"],
         ),
         (
-            Signal::ImageFsAvailable,
-            true,
+            images,
+            Layout::DedicatedImages,
+            ["layer", "log", "volume", "host"],
+        ),
+        (
+            node,
+            Layout::SplitImages,
+            ["layer", "volume", "log", "host"],
+        ),
+        (
+            images,
+            Layout::SplitImages,
             ["layer", "log", "volume", "host"],
         ),
     ] {
         let mut candidates = all.to_vec();
-        rank(&mut candidates, signal, Files::of(signal, dedicated));
-        assert_eq!(names(&candidates), expected, "{signal:?} {dedicated}");
+        rank(&mut candidates, signal, Files::of(signal, layout));
+        assert_eq!(names(&candidates), expected, "{signal:?} {layout:?}");
+    }
+}
+
+#[test]
+fn what_shares_a_disk_follows_from_the_devices() {
+    for (root, images, layers, expected) in [
+        (Some(1), Some(1), Some(1), Layout::OneDisk),
+        (Some(1), Some(1), None, Layout::OneDisk),
+        (Some(1), Some(2), Some(2), Layout::DedicatedImages),
+        (Some(1), Some(2), None, Layout::DedicatedImages),
+        (Some(1), Some(2), Some(3), Layout::DedicatedImages),
+        (Some(1), Some(2), Some(1), Layout::SplitImages),
+        (None, Some(2), None, Layout::DedicatedImages),
+    ] {
+        assert_eq!(
+            Layout::of(root, images, layers),
+            expected,
+            "{root:?} {images:?} {layers:?}"
+        );
     }
 }
 

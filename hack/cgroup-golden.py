@@ -54,6 +54,15 @@ PODS = {
     "best-effort": ['{}'],
     "no-request": ['{requests: {cpu: "0"}}'],
     "burstable-least": ['{requests: {cpu: 1m, memory: 1Mi}}'],
+    "burstable-cpu": ['{requests: {cpu: 3m}, limits: {cpu: 15m}}'],
+    "burstable-three": ['{}', '{limits: {cpu: 20m}}', '{requests: {memory: 8Mi}}'],
+}
+# Resources of the pod, and those of its containers.
+POD_LEVEL = {
+    "level-guaranteed": ('{limits: {cpu: 100m, memory: 64Mi}}', ['{}', '{limits: {cpu: 20m, memory: 16Mi}}']),
+    "level-burstable": ('{requests: {cpu: 30m, memory: 16Mi}, limits: {cpu: 300m, memory: 64Mi}}', ['{}']),
+    "level-requests": ('{requests: {cpu: 40m, memory: 24Mi}}', ['{limits: {memory: 32Mi}}', '{}']),
+    "level-memory": ('{limits: {memory: 48Mi}}', ['{requests: {cpu: 10m}}']),
 }
 # With static policies of the CPU and memory managers, one after the other: who comes first has the first CPUs.
 EXCLUSIVE = {
@@ -164,9 +173,10 @@ def huge_pages():
     return file.exists() and int(file.read_text()) > 0
 
 
-def manifest(name, first, containers):
+def manifest(name, whole, first, containers):
     """The text of a pod, and how many of its containers go on."""
     text = POD.format(name=name)
+    text += f"  resources: {whole}\n" if whole else ""
     stays = False
     if first:
         resources, stays = first
@@ -180,12 +190,14 @@ def manifest(name, first, containers):
 
 
 def pods(managers):
-    """Groups of pods that are added together: (name, (resources and whether it stays) of the init container, containers)."""
-    together = [(name, None, containers) for name, containers in PODS.items()]
-    together += [(name, (resources, stays), containers) for name, (resources, stays, containers) in INIT.items()]
+    """Groups of pods that are added together, each as name, resources of the pod, (resources, whether it stays) of the
+    init container, resources of the containers."""
+    together = [(name, None, None, containers) for name, containers in PODS.items()]
+    together += [(name, whole, None, containers) for name, (whole, containers) in POD_LEVEL.items()]
+    together += [(name, None, (resources, stays), containers) for name, (resources, stays, containers) in INIT.items()]
     if huge_pages():
-        together.append(("huge-pages", None, ["{limits: {cpu: 100m, memory: 32Mi, hugepages-2Mi: 4Mi}}"]))
-    return [together, *([(name, None, containers)] for name, containers in EXCLUSIVE.items() if managers)]
+        together.append(("huge-pages", None, None, ["{limits: {cpu: 100m, memory: 32Mi, hugepages-2Mi: 4Mi}}"]))
+    return [together, *([(name, None, None, containers)] for name, containers in EXCLUSIVE.items() if managers)]
 
 
 class Node:
@@ -229,8 +241,8 @@ class Node:
 
     def add_pods(self):
         for group in pods(self.arguments.managers):
-            for name, first, containers in group:
-                text, stay = manifest(name, first, containers)
+            for name, *resources in group:
+                text, stay = manifest(name, *resources)
                 (self.directory / "manifests" / f"{name}.yaml").write_text(text)
                 self.wanted += stay
             self.names = self.started()

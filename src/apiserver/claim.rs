@@ -65,7 +65,7 @@ pub enum ClaimError {
     /// It is bound and does not say to what.
     #[error("PVC has empty pvc.Spec.VolumeName")]
     NoVolumeName,
-    /// The volume is nobody's.
+    /// The volume has no claim.
     #[error(
         "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
     )]

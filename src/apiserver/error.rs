@@ -99,7 +99,7 @@ impl ApiError {
         self.status() == Some(StatusCode::UNAUTHORIZED)
     }
 
-    /// Whether the same request may succeed later without anybody changing it.
+    /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Refused { status, .. } => {

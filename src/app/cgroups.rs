@@ -22,7 +22,7 @@ use prometheus_client::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How often a runtime that does not answer is asked for its driver.
+/// Attempts to get the cgroup driver from a runtime that does not answer.
 const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 

@@ -1,4 +1,4 @@
-//! What a node of a cluster tells the API server about its pods.
+//! What a node of a cluster reports to the API server about its pods.
 
 use super::Stores;
 use crate::{

@@ -1,4 +1,4 @@
-//! What can be asked of the parts that exist once the runtime has answered.
+//! What the debug endpoints show of the parts that exist once the runtime has answered.
 
 use crate::{
     model::{Pod, PodExt, PodUid, ProbeResult},

@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{path::PathBuf, sync::Arc};
 
-/// Where collectors look for logs while pod logs are in their usual place.
+/// Where collectors read logs while pod logs are in their usual place.
 const LOG_LINKS: &str = "/var/log/containers";
 
 /// Where the logs of containers are.

@@ -81,13 +81,13 @@ pub struct App {
     lock: Option<node::Lock>,
 }
 
-/// How often the kubelet looks by itself where nothing tells it to. Nobody configures these; tests
-/// that wait for such a look make them short.
+/// How often the kubelet checks what no event reports. These are not configurable; tests
+/// that wait for such a check make them short.
 #[derive(Clone, Debug)]
 pub struct Periods {
     /// Looks at the runtime.
     pub pleg: pleg::Config,
-    /// Looks for what nobody claims.
+    /// Looks for orphans.
     pub audit: Duration,
 }
 
@@ -170,13 +170,13 @@ impl App {
         self
     }
 
-    /// The same app, which changes this log when it is told to.
+    /// The same app, with a log whose verbosity can be changed.
     #[must_use]
     pub fn with_log(self, log: LogControl) -> Self {
         Self { log, ..self }
     }
 
-    /// The same app, which tells the service manager how it is.
+    /// The same app, which reports its state to the service manager.
     #[must_use]
     pub fn with_service_manager(self, manager: Option<ServiceManager>) -> Self {
         let service_manager = manager.map(Arc::new);
@@ -233,7 +233,7 @@ impl App {
             why
         };
         let ended = self.run_tasks(tasks, asked).await;
-        // What was done last is told, too.
+        // The last spans are sent as well.
         tracer.flush().await;
         ended
     }
@@ -335,7 +335,7 @@ async fn bind(
     }
 }
 
-/// Pods are looked after also when nobody can ask about them.
+/// Pods are synced also while the server is not up.
 fn bind_local(root_dir: &Path) -> Option<Listener> {
     match Listener::bind_local("local", &local_socket(root_dir)) {
         Ok(listener) => Some(listener),

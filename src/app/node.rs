@@ -122,7 +122,7 @@ fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
 pub(super) fn facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = host::filesystem_bytes(there.unwrap_or(&config.root_dir))
-        .with_context(|| format!("cannot look at {}", config.root_dir.display()))?;
+        .with_context(|| format!("cannot read {}", config.root_dir.display()))?;
     let facts = NodeFacts::of(machine, storage, &config.node_ips);
     Ok(cluster_node::reserve(facts, config))
 }

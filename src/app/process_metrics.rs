@@ -82,11 +82,11 @@ pub(super) fn go_architecture() -> &'static str {
     }
 }
 
-/// For how long a look at the process counts: the families of one scrape are of one look, which is most of what
+/// For how long a reading of the process counts: the families of one scrape are of one reading, which is most of what
 /// a scrape costs.
 const ONE_SCRAPE: Duration = Duration::from_millis(50);
 
-/// The latest look at the process.
+/// The latest reading of the process.
 #[derive(Clone, Default)]
 struct ProcessReader(Arc<Mutex<Option<(Instant, OwnProcess)>>>);
 

@@ -1,4 +1,4 @@
-//! What the service manager hears of this process.
+//! What is reported to the service manager.
 
 use super::introspect::Live;
 use crate::{host::ServiceManager, server::HealthChecks};
@@ -8,7 +8,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Says something; that nobody listens changes nothing here.
+/// Sends a notification; without a service manager that is no error.
 pub(super) fn tell(manager: &ServiceManager, state: &str) {
     if let Err(error) = manager.tell(state) {
         tracing::warn!(state, %error, "The service manager cannot be told");
@@ -16,7 +16,7 @@ pub(super) fn tell(manager: &ServiceManager, state: &str) {
 }
 
 /// Feeds the watchdog twice in its time, as long as the sync loop turns. That the runtime is away is no
-/// reason to be started anew: the loop has not begun then.
+/// reason for a restart: the loop has not begun then.
 pub(super) async fn watchdog(
     manager: Arc<ServiceManager>,
     within: Duration,

@@ -1,4 +1,4 @@
-//! What there is to know about usage, and how it is asked.
+//! Usage statistics and their clients.
 
 use super::{Stores, introspect::Live};
 use crate::{

@@ -1,4 +1,4 @@
-//! A set of keys that need a look, with a wake-up.
+//! A set of keys to process, with a wake-up.
 
 use parking_lot::Mutex;
 use std::{collections::HashSet, hash::Hash, mem};

@@ -22,7 +22,7 @@ impl Strings {
         Self::default()
     }
 
-    /// The shared copy of a string. What nobody holds any more is dropped now and then.
+    /// The shared copy of a string. Copies without holders are dropped now and then.
     pub fn share(&self, text: &str) -> Arc<str> {
         let shared = &mut *self.0.lock();
         if let Some(known) = shared.strings.get(text) {

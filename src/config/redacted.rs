@@ -1,4 +1,4 @@
-//! Settings in force, as they may be shown to those who look at a node: without secrets.
+//! Settings in force, without secrets, as the node shows them.
 
 use serde_json::Value;
 

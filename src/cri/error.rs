@@ -20,7 +20,7 @@ pub enum CriError {
     AlreadyExists { rpc: Rpc, message: String },
     /// No answer came in time, or the connection broke while the call was under way, or the runtime
     /// gave up in the middle (`Unavailable` to a change that it had taken): it may have done, may still
-    /// do, or may never do what was asked. Check before a retry.
+    /// do, or may never carry out the request. Check before a retry.
     #[error("{rpc}: outcome unknown: {message}")]
     OutcomeUnknown {
         rpc: Rpc,

@@ -3,7 +3,7 @@
 //! Runtimes answer from hash maps: entries, and labels and annotations inside an entry, come in a new
 //! order each time. So the fingerprint of a reply is a sum over its entries, and that of an entry a
 //! sum over its fields: no order matters down to there, and every byte does. The hash is keyed at random
-//! per process, so two states that look the same cannot be prepared.
+//! per process, so two equal states cannot be prepared.
 
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Addresses that belong to nobody; whatever is sent there takes the default route.
+/// Addresses for documentation, which no host has; they take the default route.
 const ANYWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
 /// The address that the default route gives what this machine sends, IPv4 before IPv6; `None` without
-/// such a route. The routing table is asked, nothing is sent and no name is looked up.
+/// such a route. The routing table is read; nothing is sent and no name is resolved.
 pub fn own_address() -> Option<IpAddr> {
     ANYWHERE.into_iter().find_map(towards)
 }

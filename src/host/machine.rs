@@ -13,7 +13,7 @@ pub struct Machine {
     pub online_cpus: String,
     /// The kernel's host name.
     pub hostname: String,
-    /// Random id of this boot; empty when the kernel does not tell.
+    /// Random id of this boot; empty when the kernel has none.
     pub boot_id: String,
     /// Huge page sizes, bytes, smallest first.
     pub hugepage_sizes: Vec<u64>,
@@ -106,7 +106,7 @@ pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
 pub struct FilesystemSpace {
     /// All of it.
     pub capacity: u64,
-    /// What anybody may still write.
+    /// What unprivileged users may still write.
     pub available: u64,
 }
 
@@ -124,7 +124,7 @@ pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
 pub struct FilesystemUsage {
     /// All of it.
     pub capacity: u64,
-    /// What anybody may still write.
+    /// What unprivileged users may still write.
     pub available: u64,
     /// What is not free, blocks kept for root not counted as used.
     pub used: u64,

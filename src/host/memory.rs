@@ -1,4 +1,4 @@
-//! The C library's heap: what it keeps although nobody uses it.
+//! The C library's heap: free memory that it keeps.
 #![allow(
     unsafe_code,
     reason = "functions of the C library that take and give plain numbers"

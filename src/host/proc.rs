@@ -173,7 +173,7 @@ pub fn own_process() -> OwnProcess {
     let mut own = parse_own_stat(&text("/proc/self/stat"), boot, page).unwrap_or_default();
     own.max_files = parse_max_files(&text("/proc/self/limits")).unwrap_or_default();
     let open = fs::read_dir(Path::new("/proc/self/fd")).map(Iterator::count);
-    // One of them was this very look.
+    // One of them is this reader.
     own.open_files = u64::try_from(open.unwrap_or(1).saturating_sub(1)).unwrap_or_default();
     own
 }

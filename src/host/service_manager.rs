@@ -1,4 +1,4 @@
-//! The service manager that started this process, as `sd_notify(3)` has it: who is told that it is ready,
+//! The service manager that started this process, as `sd_notify(3)` has it: notified that it is ready,
 //! alive and on its way out.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// A connection to the service manager. To tell it something never blocks.
+/// A connection to the service manager. Notifications never block.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: UnixDatagram,

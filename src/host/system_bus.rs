@@ -12,7 +12,7 @@ const PRIVATE_SOCKET: &str = "/run/systemd/private";
 /// Within which time a call is answered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Why the bus did not do what it was asked to.
+/// Why a request to the bus failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// There is no bus, or its connection broke.

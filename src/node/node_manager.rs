@@ -78,7 +78,7 @@ pub struct NodeManager {
     listed: bool,
     /// The object that was brought in line, by its UID.
     reconciled: Option<String>,
-    /// The conditions of which events have told.
+    /// The conditions that events were sent for.
     announced: Option<Vec<NodeCondition>>,
     /// Until then, changes of devices wait: a plugin may change them all the time.
     devices_rest: Instant,

@@ -10,7 +10,7 @@ pub enum FieldRefError {
     /// A resource that the downward API does not have.
     #[error("unsupported container resource : {0}")]
     Resource(String),
-    /// `containerName` names nobody.
+    /// `containerName` names no container.
     #[error("container {0} not found")]
     Container(String),
     /// `divisor` is not a quantity.

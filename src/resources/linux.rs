@@ -1,4 +1,4 @@
-//! From quantities to what a Linux runtime is told.
+//! From quantities to the Linux resources of the CRI.
 
 use super::memory_controls::{self, MemoryQos, Swap};
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};

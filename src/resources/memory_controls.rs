@@ -1,4 +1,4 @@
-//! What version 2 of cgroups is told of a container's memory besides its limit. Pure.
+//! A container's memory settings of cgroup v2 besides its limit. Pure.
 
 use super::{
     NodeFacts, QosClass, pod_qos,

@@ -1,4 +1,4 @@
-//! What this node has, gathered once and handed to whoever needs it.
+//! What this node has, read once at the start.
 
 use crate::host::Machine;
 use std::net::IpAddr;

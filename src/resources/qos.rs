@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Container;
 pub enum QosClass {
     /// Every container has CPU and memory limits equal to its requests.
     Guaranteed,
-    /// Something is asked for, but not everything is bounded.
+    /// Some requests or limits are set, but not all limits equal the requests.
     Burstable,
-    /// Nothing is asked for.
+    /// Neither requests nor limits.
     BestEffort,
 }
 
@@ -29,7 +29,7 @@ impl QosClass {
 
 /// oom_score_adj of guaranteed and of node-critical pods.
 const GUARANTEED_OOM_SCORE_ADJ: i64 = -997;
-/// oom_score_adj of pods that asked for nothing.
+/// oom_score_adj of BestEffort pods.
 const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
 /// Priority class whose static pods are killed last.
 const NODE_CRITICAL: &str = "system-node-critical";
@@ -83,7 +83,7 @@ fn class_of(total: &Resources, all_limited: bool) -> QosClass {
 }
 
 /// oom_score_adj of one container (upstream's `GetContainerOOMScoreAdjust`): -997 for guaranteed
-/// and node-critical pods, 1000 for best effort, in between the less the more memory it asked for.
+/// and node-critical pods, 1000 for best effort, in between the lower the more memory it requests.
 pub fn oom_score_adj(
     pod: &Pod,
     container: &Container,
@@ -132,7 +132,7 @@ fn memory_request(container: &Container) -> Result<i64, BadAmount> {
     Ok(request.unwrap_or_default().value())
 }
 
-/// Memory that the pod asked for at its own level beyond what its containers did, per container.
+/// Memory requested by the pod itself beyond the requests of its containers, per container.
 fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
     let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! `/logs/?query=…`: what is asked of the node's journal and log files. Pure.
+//! `/logs/?query=…`: a query of the node's journal and log files. Pure.
 
 use super::routes::{BadQuery, Parts};
 use jiff::{Timestamp, tz::TimeZone};

@@ -35,7 +35,7 @@ const MAX_UNITS: u64 = 1 << 20;
 pub struct NodeLogs {
     /// The directory.
     root: PathBuf,
-    /// What reads the journal; `None` where services may not be asked for.
+    /// What reads the journal; `None` where the logs of services are turned off.
     journal: Option<Journal>,
 }
 

@@ -36,7 +36,7 @@ pub(super) fn set_up(
         Medium::Disk => true,
         Medium::Memory { .. } | Medium::HugePages { .. } => mounter
             .is_mounted(&directory)
-            .map_err(io_error("look at", &directory))?,
+            .map_err(io_error("read", &directory))?,
     };
     if mounted && ready.exists() && directory.is_dir() {
         return Ok(directory);

@@ -17,7 +17,7 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpE
     let found = match fs::metadata(place) {
         Ok(metadata) => Some(metadata.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io_error("look at", place)(error)),
+        Err(error) => return Err(io_error("read", place)(error)),
     };
     let Some(found) = found else {
         return make(place, path, check).map(|()| place.to_path_buf());

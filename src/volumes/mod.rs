@@ -172,7 +172,7 @@ impl Cluster {
     }
 }
 
-/// What a pod has been given, and for which wishes.
+/// What a pod has been given, and from which specification.
 #[derive(Clone, Default)]
 struct KnownVolumes {
     plan: Arc<Vec<PlannedVolume>>,
@@ -389,7 +389,7 @@ impl VolumeManager {
     }
 
     /// Removes the pod's directory, termination messages included. To be called after
-    /// [`Self::teardown`], when nobody asks for the pod's last words any more.
+    /// [`Self::teardown`], when the pod's termination messages are not needed any more.
     pub async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let shared = self.shared.clone();
         let uid = uid.clone();

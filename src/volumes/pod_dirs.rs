@@ -70,7 +70,7 @@ pub fn create_termination_log(
     Ok(path)
 }
 
-/// UIDs of all pods that have a directory, for finding the ones nobody wants any more.
+/// UIDs of all pods that have a directory, for finding orphans.
 pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
     let pods = root.pods_dir();
     let entries = fs::read_dir(&pods).map_err(io_error("list", &pods))?;

@@ -59,7 +59,7 @@ pub(super) fn set_up(
     take_down(target, mounter)?;
     let is_directory = rustix::fs::fstat(&part)
         .map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
-        .map_err(|e| io_error("look at", &request.volume_path)(e.into()))?;
+        .map_err(|e| io_error("read", &request.volume_path)(e.into()))?;
     if let Some(parent) = target.parent() {
         fs::DirBuilder::new()
             .recursive(true)

@@ -92,7 +92,7 @@ fn exists(path: &Path) -> Result<bool, VolumeError> {
     match path.symlink_metadata() {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(io_error("look at", path)(error)),
+        Err(error) => Err(io_error("read", path)(error)),
     }
 }
 

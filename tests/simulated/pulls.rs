@@ -75,7 +75,7 @@ async fn a_hook_of_the_first_container_delays_the_start_of_the_third_but_not_its
     };
     node.wait_pod("web", "all run", WAIT_LIMIT, all).await;
     assert_eq!(started(fake), ["first", "second", "third"]);
-    // One look at what is there; one before and one after each pull.
+    // One list of images; one before and one after each pull.
     assert_eq!(calls(fake, Rpc::ImageStatus, "localhost/busybox:dev"), 1);
     assert_eq!(calls(fake, Rpc::ImageStatus, "registry.test/third:1"), 2);
     assert_eq!(fake.count(Rpc::PullImage), 2);

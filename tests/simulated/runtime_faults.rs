@@ -211,7 +211,7 @@ async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
     node.fake.lie(Lie::NoIp);
     node.fake
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
-    // Each verdict is a reason to look at the pod again, once a second.
+    // Each result is a reason to sync the pod again, once a second.
     let probe_result = AtomicI32::new(0);
     node.fake
         .on_exec(move |_| ExecOutcome::code(probe_result.fetch_xor(1, Ordering::SeqCst)));

@@ -68,7 +68,7 @@ impl Pushed {
         self.bytes(format!("{line}\n")).await;
     }
 
-    /// Waits until nobody reads it any more.
+    /// Waits until it has no readers.
     pub async fn closed(&self) {
         self.0.closed().await;
     }

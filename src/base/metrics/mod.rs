@@ -91,7 +91,7 @@ impl Metrics {
     }
 
     /// Names of registered families that show no sample but zero, sorted. Tests use it to find
-    /// families that nobody writes.
+    /// families without writers.
     pub fn unwritten(&self) -> Vec<&'static str> {
         let exposition = self.text();
         let inner = self.inner.lock();

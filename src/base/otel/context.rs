@@ -81,7 +81,7 @@ impl SpanContext {
         if self.sampled { SAMPLED } else { 0 }
     }
 
-    /// The span that a request says it belongs to. One that says so twice, or not as the standard has
+    /// The parent span of a request. A header that is there twice, or not as the standard has
     /// it, belongs to none.
     pub fn of_headers(headers: &HeaderMap) -> Option<SpanContext> {
         let mut parents = headers.get_all(headers::PARENT).iter();

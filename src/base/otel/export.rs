@@ -1,4 +1,4 @@
-//! Sends spans to the collector, and says so when it cannot.
+//! Exports spans to the collector, and logs failures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct ExportOutcome {
     outcome: &'static str,
 }
 
-/// One sends at a time: the task, or whoever flushes after it.
+/// One export at a time: by the task, or by a flush after it.
 pub(super) struct Exporter {
     collector: String,
     resource: wire::Resource,
@@ -163,7 +163,7 @@ impl Exporter {
         }
     }
 
-    /// Counts what was dropped since the last look, and tells of it as of a failure.
+    /// Counts what was dropped since the last export, and reports it as a failure.
     fn count_dropped(&self, state: &mut ExportState) {
         let dropped = self.queue.dropped();
         let new = dropped.saturating_sub(std::mem::replace(&mut state.dropped, dropped));

@@ -1,11 +1,11 @@
-//! OpenTelemetry traces: what took how long, and what caused it, told to a collector.
+//! OpenTelemetry traces, exported to a collector.
 //!
 //! * **Owns** the spans that ended and were not sent yet, at most 2,048 of them, and the
 //!   connection to the collector.
 //! * **Woken by** spans that end, and by nothing while none does.
 //! * **Publishes** spans in batches over OTLP; the context of the current work, by which spans find
 //!   their parents and the runtime finds its own.
-//! * **Must never** make anybody wait, keep more than its room, log or send what may be a secret, or
+//! * **Must never** block a caller, keep more than its room, log or send what may be a secret, or
 //!   connect to anything without the configuration's `tracing` section.
 //! * **Answers to** upstream's `k8s.io/component-base/tracing`; `docs/adr/0002-traces.md` says why no
 //!   library does this.
@@ -96,8 +96,8 @@ impl Tracer {
     }
 
     /// Begins a span, which ends when it is dropped. `None` when traces are off. A span that is not
-    /// recorded still has a context, so that whoever comes after it does not record either; its name is
-    /// not asked for.
+    /// recorded still has a context, so that its children are not recorded either; its name is
+    /// not computed.
     pub fn start(
         &self,
         kind: Kind,

@@ -1,4 +1,4 @@
-//! Spans as a collector is told of them, and the one call that tells it.
+//! Spans in the form of OTLP, and the call that exports them.
 
 use std::time::{Duration, SystemTime};
 
@@ -28,7 +28,7 @@ pub(super) mod wire {
     tonic::include_proto!("otlp.trace");
 }
 
-/// The connection, made when first used and anew after it broke.
+/// The connection, made when first used and again after it broke.
 pub(super) fn connect(collector: &Collector) -> anyhow::Result<Channel> {
     let endpoint = |uri: String| -> anyhow::Result<Endpoint> {
         let endpoint = Endpoint::from_shared(uri)?.connect_timeout(CONNECT);
@@ -66,7 +66,7 @@ pub(super) async fn export(
     Ok(partial.and_then(rejected))
 }
 
-/// That nobody answered in time.
+/// The error of a timeout.
 pub(super) fn too_late() -> Status {
     Status::new(Code::DeadlineExceeded, "no answer in time")
 }

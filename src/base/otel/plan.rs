@@ -1,4 +1,4 @@
-//! What becomes of spans that could not be sent, and how often that is told.
+//! What happens to spans that could not be exported, and how often that is logged.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tonic::Code;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// So many times a batch is sent again before it is given up: after a minute, as upstream's exporter does.
 const TRIES: u32 = 6;
-/// How often failures are told at most.
+/// The least time between two logs of failures.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What comes after a failure.
@@ -44,7 +44,7 @@ fn may_pass(code: Code) -> bool {
     )
 }
 
-/// What has been told of failures.
+/// What has been logged about failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Told {
     last: Option<Instant>,
@@ -52,7 +52,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Whether to tell now that it fails; with how many spans have been lost since it was told last.
+    /// Whether to log the failure now, with the number of spans lost since the last log.
     pub(super) fn failing(&mut self, lost: u64, now: Instant) -> Option<u64> {
         self.lost += lost;
         let due = |last: Instant| now.saturating_duration_since(last) >= TELL_EVERY;
@@ -63,7 +63,7 @@ impl Told {
         Some(std::mem::take(&mut self.lost))
     }
 
-    /// Whether to tell that it works again: once, after it was told that it does not.
+    /// Whether to log the recovery: once, after a logged failure.
     pub(super) fn working(&mut self) -> Option<u64> {
         self.last.take().map(|_| std::mem::take(&mut self.lost))
     }

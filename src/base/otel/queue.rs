@@ -13,7 +13,7 @@ pub(super) const ROOM: usize = 2048;
 /// As many are sent at once (upstream's `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
 pub(super) const BATCH: usize = 512;
 
-/// Never waits for anybody.
+/// Never blocks.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     spans: Mutex<VecDeque<SpanData>>,

@@ -90,7 +90,7 @@ impl Span {
         &self.context
     }
 
-    /// Adds attributes, which are only asked for when somebody will see them. No value may be a secret.
+    /// Adds attributes, which are computed only when the span is recorded. No value may be a secret.
     pub fn note<I>(&mut self, attributes: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = (&'static str, Value)>,
@@ -100,7 +100,7 @@ impl Span {
         }
     }
 
-    /// Says that it failed, and why; the reason is only asked for when somebody will see it.
+    /// Marks it as failed; the reason is computed only when the span is recorded.
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         if let Some(recording) = &mut self.recording {
             let mut why = why();

@@ -20,7 +20,7 @@ pub(super) fn text() -> String {
          read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
         env!("CARGO_PKG_VERSION")
     );
-    out.push_str("\nVerbs, which look and change nothing:\n");
+    out.push_str("\nSubcommands, which change nothing:\n");
     for (verb, arguments, help) in super::VERBS {
         let left = format!("  {verb} {arguments}");
         entry(&mut out, left.trim_end(), help, "");

@@ -132,7 +132,7 @@ pub fn version() -> String {
     format!("Kubernetes {NODE_VERSION}")
 }
 
-/// What `kubelet` can be asked to do instead of running the node agent: the verb, its arguments, and
+/// A subcommand of `kubelet` in place of running the node agent: the verb, its arguments, and
 /// what it does.
 pub const VERBS: &[(&str, &str, &str)] = &[
     (

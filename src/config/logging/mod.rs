@@ -149,7 +149,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     Ok((control, LogGuard(queue)))
 }
 
-/// The handle of a log that nobody reads, for a kubelet inside of another program.
+/// The handle of a log without readers, for a kubelet inside another program.
 pub fn detached(config: &LoggingConfig) -> LogControl {
     build(config, std::io::sink(), jiff::Timestamp::now).1
 }

@@ -83,7 +83,7 @@ async fn look_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: Str
                 sleep(SANDBOX_SETTLES).await;
                 break;
             }
-            // Not now: it is asked again.
+            // Not now: the next attempt may succeed.
             Err(_) => {}
         }
         wait = (wait * 3 / 2).min(LONGEST_WAIT);

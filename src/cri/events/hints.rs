@@ -23,7 +23,7 @@ pub enum EventsMode {
     Containerd,
 }
 
-/// Everything marked since the last look.
+/// Everything marked since the last read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
     /// The stream was (re)connected or too much changed: list everything.

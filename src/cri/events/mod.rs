@@ -4,7 +4,7 @@
 //! containerd's own event service on the same socket; where there is none either, or where the runtime
 //! closes every stream at once, readers have their relist alone, and the task tries again every few
 //! minutes. After every (re)connect it requests a resync, because events may have been missed.
-//! A hint only says where to look: nothing of an event's content is used as state.
+//! A hint only names what to read again: nothing of an event's content is used as state.
 
 mod containerd;
 mod exits;

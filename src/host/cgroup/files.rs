@@ -1,7 +1,7 @@
-//! The files of a cgroup that are read at every look, and which of them stay open until the next.
+//! The files of a cgroup that are read each time, and which of them stay open until the next.
 //!
 //! Opening, reading and closing one costs the kernel about four times what reading an open one does. An open
-//! file of a cgroup that has gone tells so when it is read; it does not keep the cgroup. It costs the kernel
+//! file of a removed cgroup fails when it is read; it does not keep the cgroup. It costs the kernel
 //! some 5 KiB, so that only files stay open that are going to be read again soon, and not too many.
 
 use super::CgroupFs;
@@ -10,12 +10,12 @@ use std::{io, os::fd::OwnedFd, path::Path};
 
 /// The longest file that is read: 100,000 process ids.
 const LONGEST: usize = 1 << 20;
-/// What is asked for at a time; most files fit.
+/// Bytes of one read; most files fit.
 const CHUNK: usize = 4096;
 /// Most files of a machine's cgroups that stay open.
 const MAX_OPEN: usize = 10_000;
 
-/// A file that is read at every look.
+/// A file that is read each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum File {
     Cpu,
@@ -141,7 +141,7 @@ impl Handles {
         self.0 = Vec::new();
     }
 
-    /// Closes all but those that tell whether anything happened.
+    /// Closes all but those that show whether anything changed.
     pub fn rest(&mut self, scratch: &mut Scratch) {
         let before = self.0.len();
         self.0.retain(|(file, _)| file.is_pulse());
@@ -175,8 +175,8 @@ impl Directory {
     }
 }
 
-/// One look at one cgroup: its directories are opened once, and only if they are needed.
-pub(super) struct Look<'a> {
+/// One reading of one cgroup: its directories are opened once, and only if they are needed.
+pub(super) struct Reading<'a> {
     pub(super) fs: &'a CgroupFs,
     pub(super) path: &'a str,
     pub(super) handles: &'a mut Handles,
@@ -187,15 +187,15 @@ pub(super) struct Look<'a> {
     directories: Vec<(&'static str, Directory)>,
 }
 
-impl<'a> Look<'a> {
-    /// The look, and room for two files.
+impl<'a> Reading<'a> {
+    /// The reading, and room for two files.
     pub(super) fn new(
         fs: &'a CgroupFs,
         path: &'a str,
         handles: &'a mut Handles,
         scratch: &'a mut Scratch,
     ) -> (Self, &'a mut Buffer, &'a mut Buffer) {
-        let look = Self {
+        let reading = Self {
             fs,
             path,
             handles,
@@ -203,7 +203,7 @@ impl<'a> Look<'a> {
             keep: false,
             directories: Vec::new(),
         };
-        (look, &mut scratch.first, &mut scratch.second)
+        (reading, &mut scratch.first, &mut scratch.second)
     }
 
     /// A file's text.

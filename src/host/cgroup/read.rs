@@ -2,7 +2,7 @@
 
 use super::{
     CpuUsage, Depth, Limits, MemoryUsage, Pressures, TaskCount, Usage,
-    files::{Buffer, Directory, File, Handles, Look, Scratch},
+    files::{Buffer, Directory, File, Handles, Reading, Scratch},
     parse::{self, parse_pressure},
 };
 use crate::host::proc::MemInfo;
@@ -61,7 +61,7 @@ impl CgroupFs {
         Directory::open(&full)
     }
 
-    /// The two numbers that tell whether anything happened, all CPU time and all memory, as the beginning
+    /// The two numbers that show whether anything changed, all CPU time and all memory, as the beginning
     /// of what the cgroup has used. Their files stay open in `handles`, as far as `scratch` has room.
     ///
     /// # Errors
@@ -72,16 +72,16 @@ impl CgroupFs {
         handles: &mut Handles,
         scratch: &mut Scratch,
     ) -> io::Result<Usage> {
-        let (mut look, buffer, _) = Look::new(self, path, handles, scratch);
+        let (mut reading, buffer, _) = Reading::new(self, path, handles, scratch);
         let mut usage = Usage::default();
-        let memory = look.read(File::Memory, buffer).map(parse::number);
+        let memory = reading.read(File::Memory, buffer).map(parse::number);
         if let Ok(Some(usage_now)) = memory {
             usage.memory = Some(MemoryUsage {
                 usage: usage_now,
                 ..MemoryUsage::default()
             });
         }
-        let cpu = look.read(File::Cpu, buffer);
+        let cpu = reading.read(File::Cpu, buffer);
         if self.v2 {
             let text = if memory.is_ok() {
                 cpu.unwrap_or_default()
@@ -114,29 +114,29 @@ impl CgroupFs {
         handles: &mut Handles,
         scratch: &mut Scratch,
     ) {
-        let (mut look, first, second) = Look::new(self, path, handles, scratch);
-        look.keep = keep;
+        let (mut reading, first, second) = Reading::new(self, path, handles, scratch);
+        reading.keep = keep;
         if !quota {
             usage.throttling = None;
         }
         if let Some(memory) = &mut usage.memory {
-            if let Ok(text) = look.read(File::MemoryStat, first) {
+            if let Ok(text) = reading.read(File::MemoryStat, first) {
                 if self.v2 {
                     parse::memory_stat_v2(text, memory)
                 } else {
                     parse::memory_stat_v1(text, memory)
                 }
             }
-            if let Some(swap) = self.v2.then(|| look.number(File::Swap, first)).flatten() {
+            if let Some(swap) = self.v2.then(|| reading.number(File::Swap, first)).flatten() {
                 memory.swap = swap;
             }
         }
         if depth >= Depth::Common {
-            usage.tasks = tasks(&mut look, first);
-            usage.pressure = pressures(&mut look, first);
+            usage.tasks = tasks(&mut reading, first);
+            usage.pressure = pressures(&mut reading, first);
         }
         if depth >= Depth::Everything {
-            rest_of(&mut look, usage, quota, first, second);
+            rest_of(&mut reading, usage, quota, first, second);
         }
     }
 
@@ -200,17 +200,17 @@ impl CgroupFs {
     }
 }
 
-fn tasks(look: &mut Look<'_>, buffer: &mut Buffer) -> Option<TaskCount> {
-    let (processes, one) = parse::processes(look.read(File::Processes, buffer).ok()?);
+fn tasks(reading: &mut Reading<'_>, buffer: &mut Buffer) -> Option<TaskCount> {
+    let (processes, one) = parse::processes(reading.read(File::Processes, buffer).ok()?);
     Some(TaskCount {
         processes,
-        threads: look.number(File::Threads, buffer).unwrap_or(0),
+        threads: reading.number(File::Threads, buffer).unwrap_or(0),
         one,
     })
 }
 
-fn pressures(look: &mut Look<'_>, buffer: &mut Buffer) -> Option<Pressures> {
-    let mut one = |file| Some(parse_pressure(look.read(file, buffer).ok()?));
+fn pressures(reading: &mut Reading<'_>, buffer: &mut Buffer) -> Option<Pressures> {
+    let mut one = |file| Some(parse_pressure(reading.read(file, buffer).ok()?));
     Some(Pressures {
         cpu: one(File::CpuPressure)?,
         memory: one(File::MemoryPressure)?,
@@ -220,42 +220,42 @@ fn pressures(look: &mut Look<'_>, buffer: &mut Buffer) -> Option<Pressures> {
 
 /// What only the series of cAdvisor show.
 fn rest_of(
-    look: &mut Look<'_>,
+    reading: &mut Reading<'_>,
     usage: &mut Usage,
     quota: bool,
     first: &mut Buffer,
     second: &mut Buffer,
 ) {
-    let v2 = look.fs.is_v2();
+    let v2 = reading.fs.is_v2();
     if let Some(memory) = &mut usage.memory {
-        memory.max_usage = look.number(File::MemoryPeak, first);
-        if let Ok(text) = look.read(File::MemoryEvents, first) {
+        memory.max_usage = reading.number(File::MemoryPeak, first);
+        if let Ok(text) = reading.read(File::MemoryEvents, first) {
             memory.oom_kills = parse::value_of(text, "oom_kill");
             if v2 {
                 memory.failures = parse::value_of(text, "max");
             }
         }
         if !v2 {
-            memory.failures = look.number(File::MemoryFailures, first).unwrap_or(0);
-            memory.kernel = look.number(File::KernelMemory, first).unwrap_or(0);
+            memory.failures = reading.number(File::MemoryFailures, first).unwrap_or(0);
+            memory.kernel = reading.number(File::KernelMemory, first).unwrap_or(0);
         }
     }
-    let bytes = look.read(File::IoBytes, first).unwrap_or_default();
+    let bytes = reading.read(File::IoBytes, first).unwrap_or_default();
     if v2 {
         usage.io = parse::io_stat_v2(bytes);
         return;
     }
     // Both files have the same devices.
     if bytes.contains(':') {
-        let count = look.read(File::IoCount, second).unwrap_or_default();
+        let count = reading.read(File::IoCount, second).unwrap_or_default();
         usage.io = parse::blkio(bytes, count);
     }
     if let Some(cpu) = &mut usage.cpu {
-        let text = look.read(File::CpuTimes, first);
+        let text = reading.read(File::CpuTimes, first);
         (cpu.user, cpu.system) = text.map(parse::cpuacct_stat).unwrap_or_default();
     }
     if quota {
-        let text = look.read(File::Throttling, first);
+        let text = reading.read(File::Throttling, first);
         usage.throttling = text.ok().map(parse::cpu_stat_v1);
     }
 }

@@ -10,7 +10,7 @@ const MAX_WAITING: usize = 16 * 1024 * 1024;
 /// What to do with a cgroup that was come upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descend {
-    /// Look at those below it.
+    /// Visit those below it.
     Yes,
     /// Leave out what is below it.
     No,
@@ -51,7 +51,7 @@ impl CgroupFs {
     }
 }
 
-/// Calls for each directory in one; false when that asked to end.
+/// Calls for each directory in one; false when a call returned the end.
 fn children(top: &Path, path: &str, mut found: impl FnMut(&str) -> bool) -> bool {
     let directory = top.join(path.trim_start_matches('/'));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

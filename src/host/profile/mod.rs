@@ -1,6 +1,6 @@
 //! Where this process spends its time on the CPU: samples, whose frames they are, and how often each was seen.
 //!
-//! Nothing of this is there while nobody looks, but for a signal handler once somebody has. See
+//! Without a running profile it costs nothing but, after the first one, a signal handler. See
 //! `docs/adr/0003-cpu-profiles.md`.
 
 mod modules;

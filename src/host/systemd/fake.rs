@@ -11,7 +11,7 @@ const LOGIN: &str = "/org/freedesktop/login1";
 
 type Properties = Vec<(String, OwnedVariant)>;
 
-/// What it was told, and what it is to answer.
+/// The requests it received, and its answers.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// Calls with the unit, and the properties as text.

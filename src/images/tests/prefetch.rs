@@ -111,7 +111,7 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
 async fn serial_pulls_queue_in_the_order_of_the_containers() {
     let world = world(&serial());
     let order = Arc::new(Mutex::new(Vec::new()));
-    // The earlier a container starts, the longer its look takes.
+    // The earlier a container starts, the longer its check takes.
     world.runtime.script.on("ImageStatus", |request| {
         let name = ImageStatusRequest::decode(request).unwrap().image.unwrap();
         let delay = match name.image.as_str() {
@@ -214,7 +214,7 @@ async fn what_was_learnt_a_while_ago_is_not_believed() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(61)).await;
     tokio::time::resume();
-    // It stands in the way of another look ahead, but its container looks for itself.
+    // It holds up another prefetch, but its container checks for itself.
     world.prefetch(&pod, one);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(world.runtime.script.calls("ImageStatus"), 1);

@@ -127,7 +127,7 @@ impl CertificateManager {
         }
     }
 
-    /// Makes the certificate of the kubeconfig the current one, so that there is one for those who look for the file.
+    /// Makes the certificate of the kubeconfig the current one, for programs that read the file.
     async fn adopt(&self) -> Option<Current> {
         let (kubeconfig, store) = (self.embedded.clone()?, self.store.clone());
         let adopting = move || {

@@ -210,7 +210,7 @@ mod tests {
         let combined = |i| format!("(combined from similar events): m{i}");
         assert_eq!(seen("m10".into(), 10), (combined(10), 1));
         assert_eq!(seen("m11".into(), 11), (combined(11), 2));
-        // After a pause they are told one by one again.
+        // After a pause they are sent one by one again.
         let later = 11 + 601;
         assert_eq!(seen("m12".into(), later), ("m12".to_owned(), 1));
     }

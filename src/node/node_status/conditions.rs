@@ -15,7 +15,7 @@ struct Claim {
     message: String,
 }
 
-/// An event of the node that tells of a change.
+/// An event of the node about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// Its reason, which its message repeats.
@@ -124,7 +124,7 @@ fn with_times(claim: Claim, last: Option<&NodeCondition>, now: Timestamp) -> Nod
     }
 }
 
-/// The events that tell how `after` differs from `before`.
+/// The events for what differs between `before` and `after`.
 pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Transition> {
     let changed = after.iter().filter(|condition| {
         let same = before

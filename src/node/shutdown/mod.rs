@@ -44,7 +44,7 @@ const RESERVE: Duration = Duration::from_secs(3);
 /// The delays before logind is tried again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
-/// How often, and with what delay first, logind is asked whether it has read its configuration again.
+/// How often, and with what first delay, logind is checked for its new configuration.
 const RELOAD_TRIES: u32 = 6;
 const RELOAD_DELAY: Duration = Duration::from_millis(100);
 
@@ -118,7 +118,7 @@ impl ShutdownManager {
                 delay = FIRST_RETRY;
             }
             let text = chain(error.as_ref());
-            // A machine without logind is not told of it every minute.
+            // Without logind, this is not logged every minute.
             if text != last {
                 tracing::error!(err = text, "Unable to watch the node for shutdown events");
                 last = text;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Syncs at once, and takes as long as it is told for stops; says who was stopped with which grace, in order.
+/// Syncs at once, takes a given time for stops, and records which pods were stopped with which grace, in order.
 #[derive(Default)]
 struct Stops {
     takes: Mutex<HashMap<PodUid, Duration>>,

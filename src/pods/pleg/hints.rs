@@ -78,7 +78,7 @@ impl HintTask {
         }
     }
 
-    /// The ids are known by now, or only a list can tell whose they are. What was read since the last
+    /// The ids are known by now, or only a list shows which pod they belong to. What was read since the last
     /// hint about it, as the kubelet reads what it creates itself, needs no other read, and neither does
     /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
     /// runtime takes longer than the grace, and a list would be one more thing for it to do.

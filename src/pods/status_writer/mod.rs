@@ -260,7 +260,7 @@ async fn send(
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
             let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
             patched.map(|mut pod: Pod| {
-                // The largest parts of many pods, and nobody reads them here.
+                // The largest parts of many pods, which are not used here.
                 pod.metadata.managed_fields = None;
                 pod.spec = None;
                 Some(pod)

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// As good as no limit for huge pages.
 const UNBOUNDED: u64 = 1 << 62;
-/// The shares of what asked for none.
+/// The shares of a pod without a CPU request.
 const MIN_SHARES: u64 = 2;
 
 /// How pods are limited on this node.
@@ -108,7 +108,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.containers().iter().chain(pod.init_containers())
 }
 
-/// Every page size with the amount asked for; nothing of those that were not asked for.
+/// The requested amount of each page size; zero of those without a request.
 fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     let mut limits: BTreeMap<String, u64> = sizes
         .iter()

@@ -1,6 +1,6 @@
 //! Plugins that have registered: their devices, until they are gone.
 //!
-//! A plugin whose stream ends is gone, and nothing is tried again: it registers anew, as upstream expects it to.
+//! A plugin whose stream ends is gone, and the connection is not retried: the plugin registers again, as upstream expects it to.
 
 use super::{
     client::PluginClient,

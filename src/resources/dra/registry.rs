@@ -33,7 +33,7 @@ pub(super) struct Drivers {
     pub(super) next_id: u64,
     /// Deletions of the slices of drivers that are away.
     pub(super) wipes: HashMap<String, AbortOnDropHandle<()>>,
-    /// How long a driver may be away until then, if a test says so.
+    /// How long a driver may be away until then, set by tests.
     pub(super) wiping_delay: Option<Duration>,
 }
 

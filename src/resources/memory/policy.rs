@@ -82,7 +82,7 @@ impl StaticPolicy {
         reusable: impl Fn(NumaMask, &str) -> u64,
     ) -> Result<NumaMask, String> {
         let found = hints::hints(&state.nodes, requested, reusable);
-        // Hints are the same for every kind of memory; upstream looks at those for `memory`.
+        // Hints are the same for every kind of memory; upstream uses those for `memory`.
         let found = || {
             found
                 .iter()

@@ -124,7 +124,7 @@ pub struct Config {
     pub gc_policy: GcPolicy,
     /// The node's resolver configuration; `None` when pods are not to inherit any.
     pub resolv_conf: Option<PathBuf>,
-    /// Where log collectors look: `/var/log/containers`; `None` for no links.
+    /// Where log collectors read: `/var/log/containers`; `None` for no links.
     pub log_links: Option<PathBuf>,
 }
 

@@ -1,7 +1,7 @@
 //! Container logs as the runtime writes them.
 //!
 //! * Owns: the CRI log format; reading, following and rotating the log files of containers.
-//! * Woken by: its callers; inotify while somebody follows; a timer that looks at the sizes of logs.
+//! * Woken by: its callers; inotify while somebody follows; a timer that checks the sizes of logs.
 //! * Publishes: streams of what containers wrote.
 //! * Must never hold more of a file than a fixed amount, whatever is in it or however slow its reader
 //!   is; write to a log; read on an async thread; show or log lines that are not of the format.

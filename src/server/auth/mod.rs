@@ -3,7 +3,7 @@
 //! * Owns: the cached results of TokenReviews and SubjectAccessReviews.
 //! * Woken by a request, before its handler runs.
 //! * Publishes: the user, or the refusal to send.
-//! * Must never keep or log a token, call the API server without a deadline, or look at a path: the needed
+//! * Must never keep or log a token, call the API server without a deadline, or read a path: the needed
 //!   subresources come from the route.
 //! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.

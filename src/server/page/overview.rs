@@ -93,7 +93,7 @@ pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Ht
     table_row(&COLUMNS, &cells)
 }
 
-/// The status in a word, distinguished by more than its colour.
+/// The status as text, distinguished by more than its colour.
 pub(super) fn status(pod: &PodRow) -> Html {
     let open = match pod.order() {
         Order::Well => "<b class=\"well\">",

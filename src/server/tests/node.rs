@@ -216,7 +216,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
         };
         assert_eq!((status.as_u16(), body), expected, "{target}");
     }
-    // Where services may not be asked for, the query has no meaning.
+    // Where the logs of services are turned off, the query has no meaning.
     let handlers = local(with(logs), vec![]);
     let (status, body) = ask(&handlers, "GET", "/logs/plain.log?query=web&boot=x", "").await;
     assert_eq!((status.as_u16(), body.as_str()), (200, "of a file\n"));

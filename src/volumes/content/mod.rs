@@ -37,7 +37,7 @@ const ON_DISK: u32 = 0o777;
 const IN_MEMORY: u32 = 0o1777;
 const MOUNT_POINT: u32 = 0o755;
 
-/// What tells two payloads apart.
+/// Identifies a payload.
 pub(super) type Digest = [u8; 32];
 
 /// Makes the volume and its files, as far as they are not there yet. Returns where it is. Blocking.
@@ -64,7 +64,7 @@ pub(super) fn set_up(
     Ok(directory)
 }
 
-/// Says, where upstream says that a volume was made, for which wishes it was.
+/// Records, where upstream records that a volume was set up, from which specification.
 fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
     let note = pod.content_note(name)?;
     let ready = note.join("ready");
@@ -77,7 +77,7 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
     files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 
-/// What tells the wishes for one volume from those for another one.
+/// Identifies what is wanted of one volume.
 fn wishes(volume: &ContentVolume) -> String {
     let digest = Sha256::digest(format!("{volume:?}"));
     crate::base::hex(digest.iter().take(16))
@@ -98,7 +98,7 @@ pub(super) fn write(
         .map_err(io_error("write the files of", directory))
 }
 
-/// Where the volume is if an earlier kubelet made it for the same wishes and it is still there.
+/// Path of the volume if an earlier kubelet set it up from the same specification and it still exists.
 /// Blocking.
 pub(super) fn made_before(
     pod: &PodDir,
@@ -135,7 +135,7 @@ pub(super) fn content_of(volume: &ContentVolume, inputs: &Inputs) -> Result<Payl
 fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpError> {
     mounter
         .is_mounted(directory)
-        .map_err(io_error("look at", directory))
+        .map_err(io_error("read", directory))
 }
 
 /// The volume's own directory belongs to the group, and what is mounted within finds its place.

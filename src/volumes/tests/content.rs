@@ -246,7 +246,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
     assert_eq!(node.mounter.0.lock().tmpfs.len(), 1);
 
     fs::remove_dir_all(node.base.join("objects")).unwrap();
-    // The same kubelet, and one that was started anew.
+    // The same kubelet, and one that was restarted.
     for manager in [node.manager.clone(), manager(&node.base, &node.mounter)] {
         let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
@@ -256,7 +256,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
         );
         assert_eq!(read(&paths, "s", "a"), "2");
     }
-    // For other wishes that is not what is wanted.
+    // Another specification needs another volume.
     let other = json!([{"name": "s", "secret": {"secretName": "other"}}]);
     let error = manager(&node.base, &node.mounter)
         .prepare(&super::pod(other), &never())

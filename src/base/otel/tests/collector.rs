@@ -1,4 +1,4 @@
-//! A collector that listens to what it is told and answers as it is told to. Its side of the protocol is
+//! A collector that records requests and answers as a test wants. Its side of the protocol is
 //! OpenTelemetry's own code.
 
 use std::collections::VecDeque;
@@ -138,7 +138,7 @@ impl TestCollector {
         self.shared.lock().requests
     }
 
-    /// Waits for something that it was told or not.
+    /// Waits for the next request.
     pub(crate) async fn until(&self, what: &str, fact: impl Fn(&TestCollector) -> bool) {
         let end = Instant::now() + WAIT_LIMIT;
         while !fact(self) {

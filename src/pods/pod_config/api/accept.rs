@@ -8,7 +8,7 @@ use crate::{
 /// The prefix of annotations that only this kubelet writes.
 const OWN: &str = "kubelet.rs/";
 
-/// The pod without what nobody here reads and what only a kubelet may say of a pod: its annotations are its users'
+/// The pod without what is not used here and what only a kubelet may set: its annotations are its users'
 /// own. A mirror keeps what it was made with.
 ///
 /// # Errors

@@ -78,7 +78,7 @@ impl ApiPods {
         }
     }
 
-    /// A pod that has to be asked for: the next after the last that was.
+    /// The next pod to fetch, after the last one that was.
     pub(super) fn in_doubt(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
         let after = |uid: &&PodUid| last.is_none_or(|last| *uid > last);
         let next = self.in_doubt.iter().find(after);

@@ -1,6 +1,6 @@
 //! Pods of the API server: those that are bound to this node.
 //!
-//! A failure of the API server changes nothing. A pod is gone when the watch says so, or when a list lacks it, so
+//! A failure of the API server changes nothing. A pod is gone when the watch deletes it, or when a list lacks it, so
 //! does a second one that asks for this pod alone, and the server knows this node: one that has lost its data, or
 //! has not loaded it, does not. While the API server is away at the start, the pods that
 //! the last kubelet knew and that run are looked after.
@@ -103,7 +103,7 @@ impl ApiSource {
 
     async fn watch(mut self) -> anyhow::Result<()> {
         self.adopt().await?;
-        // A node that does not come about keeps no pod waiting for ever.
+        // A Node object that never appears keeps no pod waiting for ever.
         let _ = timeout(NODE_KNOWN, self.node.wait_for(Option::is_some)).await;
         let mut watch = self.api.list_watch::<Pod>(Selection {
             namespace: None,
@@ -207,7 +207,7 @@ impl ApiSource {
         true
     }
 
-    /// A pod that is not taken stays as it is in the API; whoever made it can read why.
+    /// A pod that is not accepted stays as it is in the API; its event has the reason.
     fn report(&mut self, refused: Refused) {
         let Refused {
             namespace,

@@ -7,7 +7,7 @@ use crate::{
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An API server with one pod, which fails as it is told.
+/// An API server with one pod, which fails as a test wants.
 struct Cluster {
     server: Scripted,
     manager: PodManagerWriter,

@@ -157,7 +157,7 @@ pub(super) fn missing(
         let devices = allocated.get(resource).copied();
         let most = match capacity(resource).max(devices) {
             Some(most) => most,
-            // A resource of the cluster and not of the node is nobody's here to count.
+            // A resource of the cluster is not counted by the node.
             None if resource.contains('/') => continue,
             None => 0,
         };

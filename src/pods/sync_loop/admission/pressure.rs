@@ -7,7 +7,7 @@ use crate::state::node_pressure::NodePressure;
 
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
 
-/// Critical pods always; when only memory is short, those that asked for memory or tolerate the taint, too.
+/// Critical pods always; when only memory is short, those that request memory or tolerate the taint, too.
 pub(super) fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     let pressure = node.pressure;
     if pressure == NodePressure::default() || node.in_place || pod.is_critical() {

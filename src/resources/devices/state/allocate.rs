@@ -20,7 +20,7 @@ pub enum Step {
     Done,
     /// The plugin says which devices it prefers.
     Prefer(Preference),
-    /// The plugin prepares these devices, which nobody else gets meanwhile.
+    /// The plugin prepares these devices, which no other container gets meanwhile.
     Allocate(Reservation),
 }
 

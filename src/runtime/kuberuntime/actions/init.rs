@@ -38,18 +38,18 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
     let mut past = initialized;
     for (index, container) in containers.iter().enumerate().rev() {
         let status = view.newest_here(&container.name);
-        let look = match (status, is_sidecar(container)) {
+        let found = match (status, is_sidecar(container)) {
             (None, true) if past => InitStatus::start(StartReason::NoInstance),
             (None, _) => InitStatus::default(),
             (Some(_), false) if past => InitStatus::default(),
             (Some(status), false) => look_at_plain(view, container, status),
             (Some(status), true) => look_at_sidecar(view, container, status),
         };
-        if look.failed {
+        if found.failed {
             actions.kill_pod = Some(KillPodReason::InitFailed(container.name.clone()));
             return false;
         }
-        if look.initialized {
+        if found.initialized {
             match containers.get(index + 1) {
                 None => initialized = true,
                 Some(next) if !past => actions.init_containers_to_start.push(ContainerStart::new(
@@ -60,7 +60,7 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
                 Some(_) => {}
             }
         }
-        if let Some(reason) = look.start {
+        if let Some(reason) = found.start {
             apply_start(index, container, status, reason, actions);
         }
         past |= status.is_some();

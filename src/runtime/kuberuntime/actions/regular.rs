@@ -15,7 +15,7 @@ enum Need {
     Keep,
     StayDead,
     Start(StartReason),
-    /// Stop it, and start it again if the flag says so.
+    /// Stop it, and start it again if the flag is set.
     Kill(KillReason, bool),
 }
 

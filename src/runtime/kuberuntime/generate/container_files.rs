@@ -209,7 +209,7 @@ pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
     ))
 }
 
-/// Links a container's log where collectors look for it, replacing an older link. Blocking.
+/// Links a container's log where collectors read it, replacing an older link. Blocking.
 pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
     if let Some(parent) = link.parent() {
         fs::DirBuilder::new()

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where containers look for hosts.
+/// The hosts file of containers.
 const ETC_HOSTS: &str = "/etc/hosts";
 
 /// Why a volume cannot be mounted into a container; texts as upstream's.

@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
 pub(in crate::runtime::kuberuntime) enum Why {
-    /// The plan says so.
+    /// As planned.
     Plan(ContainerKill),
     /// Its postStart hook failed.
     FailedPostStartHook,

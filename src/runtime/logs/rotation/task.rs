@@ -64,7 +64,7 @@ struct RunningLog {
 
 struct Done {
     id: ContainerId,
-    /// Where the log really is, if the runtime was asked.
+    /// Where the runtime reports the log, if it was read from there.
     path: Option<PathBuf>,
     result: anyhow::Result<()>,
 }
@@ -97,7 +97,7 @@ impl Rotation {
                 self.refresh();
                 refresh = Instant::now() + self.config.interval;
             }
-            self.look(&shutdown).await?;
+            self.check(&shutdown).await?;
             let idle = self.logs.values().filter(|log| !log.busy);
             let next = idle
                 .map(|log| log.due)
@@ -138,7 +138,7 @@ impl Rotation {
     }
 
     /// Looks at all logs that are due, with one trip off the async threads.
-    async fn look(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
+    async fn check(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let now = Instant::now();
         let due = self
             .logs

@@ -12,7 +12,7 @@ use std::{
 const LINE: &str = "2026-01-02T03:04:05Z stdout F mine\n";
 const SECRET: &str = "2026-01-02T03:04:05Z stdout F secret\n";
 
-/// `DIR/logs/pod/main/0.log`, and `DIR/host/pod/main/0.log`, which is nobody's log.
+/// `DIR/logs/pod/main/0.log`, and `DIR/host/pod/main/0.log`, which belongs to no container.
 fn bed() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let [log, host] = ["logs", "host"].map(|root| dir.path().join(root).join("pod/main/0.log"));

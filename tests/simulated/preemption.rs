@@ -77,8 +77,10 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     for name in ["critical", "large", "small"] {
         wait_runs(&node, name).await;
     }
-    ask(&api, "critical", all / 2, "64Mi");
-    wait_resized(&api, "critical", &format!("{}m", all / 2)).await;
+    // No whole CPUs, which are shown without a unit.
+    let more = all / 2 / 100 * 100 + 10;
+    ask(&api, "critical", more, "64Mi");
+    wait_resized(&api, "critical", &format!("{more}m")).await;
     wait_for("the large pod has failed", WAIT_LIMIT, async || {
         let status = api.object(&path("large")).unwrap_or_default()["status"].clone();
         holds(status["reason"] == "Preempting", status.to_string())

@@ -61,7 +61,7 @@ PODS = {
 POD_LEVEL = {
     "level-guaranteed": ('{limits: {cpu: 100m, memory: 64Mi}}', ['{}', '{limits: {cpu: 20m, memory: 16Mi}}']),
     "level-burstable": ('{requests: {cpu: 30m, memory: 16Mi}, limits: {cpu: 300m, memory: 64Mi}}', ['{}']),
-    "level-requests": ('{requests: {cpu: 40m, memory: 24Mi}}', ['{limits: {memory: 32Mi}}', '{}']),
+    "level-requests": ('{requests: {cpu: 40m, memory: 24Mi}}', ['{requests: {memory: 16Mi}, limits: {memory: 32Mi}}', '{}']),
     "level-memory": ('{limits: {memory: 48Mi}}', ['{requests: {cpu: 10m}}']),
 }
 # With static policies of the CPU and memory managers, one after the other: who comes first has the first CPUs.

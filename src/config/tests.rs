@@ -336,7 +336,6 @@ syncFrequency: 30s
         [
             "--cloud-provider",
             "--node-labels",
-            "kubeletCgroups",
             "maxPods",
         ]
     );
@@ -344,7 +343,7 @@ syncFrequency: 30s
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["kubeletCgroups"]
+        Vec::<String>::new()
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(

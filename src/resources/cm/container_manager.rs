@@ -237,6 +237,13 @@ impl ContainerManager {
         Ok(())
     }
 
+    /// The cgroup of all pods.
+    pub fn all_pods(&self) -> Option<String> {
+        let inner = self.0.as_ref()?;
+        let path = inner.manager.path(&inner.all_pods);
+        path.ok().map(|path| path.to_string())
+    }
+
     /// The UIDs of all pods that have a cgroup.
     ///
     /// # Errors

@@ -77,7 +77,11 @@ fn snapshot() -> Snapshot {
     Snapshot {
         node: a_sample("/"),
         above: vec![a_sample("/kubepods")],
-        system: vec![("kubelet", a_sample("/system.slice/kubelet.service"))],
+        system: vec![SystemSample {
+            name: "kubelet",
+            sample: a_sample("/system.slice/kubelet.service"),
+            created: None,
+        }],
         pods: vec![pod],
         disks: HashMap::from([((8, 0), "/dev/sda".to_owned())]),
         ..Snapshot::default()

@@ -102,6 +102,10 @@ pub struct Stores {
     pub(super) cgroup_dir: Option<PathBuf>,
     /// `/sys`, or a directory in its place, for tests.
     pub(super) sys_dir: PathBuf,
+    /// `/proc` where processes are moved, or a directory in its place, for tests.
+    pub(super) proc_dir: PathBuf,
+    /// The cgroup of all pods, once it is there.
+    pub(super) pods_cgroup: Arc<OnceLock<String>>,
 }
 
 impl Stores {
@@ -159,6 +163,8 @@ impl Stores {
             all_delivered: watch::Sender::new(false),
             cgroup_dir: None,
             sys_dir: "/sys".into(),
+            proc_dir: "/proc".into(),
+            pods_cgroup: Arc::default(),
         })
     }
 

@@ -163,6 +163,13 @@ impl App {
         self
     }
 
+    /// The same app, which sees the processes that it moves in this directory, as in `/proc`.
+    #[must_use]
+    pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
+        self.stores.proc_dir = directory;
+        self
+    }
+
     /// The same app on another machine, which is described below this directory as in `/sys`.
     #[must_use]
     pub fn with_machine_in(mut self, directory: PathBuf) -> Self {

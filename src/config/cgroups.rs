@@ -117,6 +117,14 @@ pub(super) fn cgroup(path: &str) -> Option<String> {
     Some(path.to_string())
 }
 
+/// What upstream logs of cgroups that do not fit each other.
+pub(super) fn warning(config: &KubeletConfiguration) -> Option<String> {
+    let kubelet = some_text(&config.kubelet_cgroups)?;
+    let reserved = some_text(&config.kube_reserved_cgroup)?;
+    let text = "unsupported configuration:KubeletCgroups is not within KubeReservedCgroup";
+    (!kubelet.starts_with(&reserved)).then(|| text.to_owned())
+}
+
 fn amounts(map: Option<&BTreeMap<String, String>>) -> NodeAmounts {
     let amount = |name: &str| Quantity::parse(map?.get(name)?).ok();
     NodeAmounts {
@@ -158,6 +166,25 @@ mod tests {
         let config = of("{kubeletCgroups: \"\", systemCgroups: \"\"}");
         assert_eq!((config.kubelet, config.system), (None, None));
         assert_eq!(cgroup("/a/../b"), None);
+    }
+
+    #[test]
+    fn a_kubelet_outside_of_what_is_reserved_for_it_is_warned_of() {
+        for (text, warns) in [
+            (
+                "{kubeletCgroups: /kube/kubelet, kubeReservedCgroup: /kube}",
+                false,
+            ),
+            (
+                "{kubeletCgroups: /kubelet, kubeReservedCgroup: /kube/x}",
+                true,
+            ),
+            ("{kubeletCgroups: /kubelet}", false),
+            ("{kubeReservedCgroup: /kube}", false),
+        ] {
+            let config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
+            assert_eq!(warning(&config).is_some(), warns, "{text}");
+        }
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub fn resolve(
         let message = "it needs --lock-file beside it".to_owned();
         problems.push(flag_problem("exit-on-lock-contention", message));
     }
-    let runtime = flags.runtime_cgroups.as_deref();
-    if let Some(path) = runtime.filter(|path| cgroups::cgroup(path).is_none()) {
+    let runtime_cgroups = flags.runtime_cgroups.as_deref();
+    if let Some(path) = runtime_cgroups.filter(|path| cgroups::cgroup(path).is_none()) {
         let message = format!("{path:?} is not the path of a cgroup");
         problems.push(flag_problem("runtime-cgroups", message));
     }
@@ -383,6 +383,7 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
     let gates = config.feature_gates.as_ref();
     warnings.extend(gates.and_then(feature_gates::remark));
     warnings.extend(server::warnings(config));
+    warnings.extend(cgroups::warning(config));
     if flags.bootstrap_kubeconfig.is_some() && flags.kubeconfig.is_none() {
         let text = "--bootstrap-kubeconfig has no effect without --kubeconfig";
         warnings.push(text.to_owned());

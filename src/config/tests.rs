@@ -333,11 +333,7 @@ syncFrequency: 30s
     let list = ["--node-labels=a=b", "--cloud-provider=external"];
     assert_eq!(
         resolved(&list, &[file]).unwrap().unsupported,
-        [
-            "--cloud-provider",
-            "--node-labels",
-            "maxPods",
-        ]
+        ["--cloud-provider", "--node-labels", "maxPods",]
     );
     // On a node of a cluster these have a Node object to act on.
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();

@@ -55,7 +55,9 @@ impl Cgroups {
             return self.hierarchies.points();
         }
         let points = self.joined().into_iter();
-        let mut points: Vec<&Path> = points.filter_map(|name| self.hierarchies.of(name)).collect();
+        let mut points: Vec<&Path> = points
+            .filter_map(|name| self.hierarchies.of(name))
+            .collect();
         points.sort_unstable();
         points.dedup();
         points

@@ -100,7 +100,12 @@ mod tests {
         system.system = Some("/s".into());
         assert_eq!(
             shown(&system, Some(7)),
-            ["kubelet /k true", "runtime /r true", "misc /s true", "pods /kubepods true"]
+            [
+                "kubelet /k true",
+                "runtime /r true",
+                "misc /s true",
+                "pods /kubepods true"
+            ]
         );
     }
 }

@@ -25,11 +25,7 @@ pub fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[&str]) 
 
 /// The processes that go from the root into `system`. One that something else has put into a cgroup of any
 /// hierarchy stays; a process that was moved in some hierarchies only is moved again.
-pub fn to_system(
-    processes: &[HostProcess],
-    system: &CgroupPath,
-    controllers: &[&str],
-) -> Vec<u32> {
+pub fn to_system(processes: &[HostProcess], system: &CgroupPath, controllers: &[&str]) -> Vec<u32> {
     let system = system.to_string();
     let is_free = |process: &&HostProcess| {
         let paths = controllers.iter().map(|name| process.cgroups.of(name));

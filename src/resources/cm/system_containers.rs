@@ -79,7 +79,10 @@ impl SystemContainers {
     fn ensure(&self) -> [anyhow::Result<()>; 2] {
         let kubelet = self.ensure_kubelet();
         let system = self.config.system.as_ref();
-        [kubelet, system.map_or(Ok(()), |path| self.ensure_system(path))]
+        [
+            kubelet,
+            system.map_or(Ok(()), |path| self.ensure_system(path)),
+        ]
     }
 
     /// Puts the kubelet into its cgroup and sets its score. One in a container stays as it is.
@@ -94,8 +97,8 @@ impl SystemContainers {
         let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(itself, path));
         let value = self.config.oom_score_adj;
         let scored = self.proc.set_oom_score_adj(itself, value);
-        let scored = scored
-            .with_context(|| format!("failed to apply oom score {value} to PID {itself}"));
+        let scored =
+            scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"));
         moved.and(scored)
     }
 
@@ -167,8 +170,9 @@ impl SystemContainers {
 
 /// Logs a failure once while it stays the same.
 fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) {
-    for ((name, reported), ensured) in ["kubelet", "system"].into_iter().zip(reported).zip(ensured) {
-        let failed = ensured.err().map(|error| chain(&error));
+    for ((name, reported), ensured) in ["kubelet", "system"].into_iter().zip(reported).zip(ensured)
+    {
+        let failed = ensured.err().map(|error| chain(error.as_ref()));
         if let Some(error) = failed.as_ref().filter(|_| *reported != failed) {
             tracing::warn!(containerName = name, err = %error, "Failed to ensure state");
         }
@@ -322,6 +326,10 @@ mod tests {
         assert!(kubelet.starts_with(text), "{kubelet}");
         assert!(format!("{:#}", system.unwrap_err()).contains("/taken/system"));
         let score = root.join(format!("proc/{own}/oom_score_adj"));
-        assert_eq!(fs::read_to_string(score).unwrap(), "-5", "it does not depend on the move");
+        assert_eq!(
+            fs::read_to_string(score).unwrap(),
+            "-5",
+            "it does not depend on the move"
+        );
     }
 }

@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, Limits, TaskCount, Usage},
-    node::stats::running_pods::{ContainerSubject, PodSubject},
+    node::stats::{
+        running_pods::{ContainerSubject, PodSubject},
+        sampler::SystemSample,
+    },
 };
 use std::sync::Arc;
 

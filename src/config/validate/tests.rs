@@ -154,11 +154,11 @@ fn each_rule_is_broken_by_its_own_example() {
             "systemCgroups: systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified",
         ),
         (
-            "{systemCgroups: //, cgroupRoot: /}",
+            "systemCgroups: //\ncgroupRoot: /",
             "systemCgroups: system container cannot be root (\"/\")",
         ),
         (
-            "{systemCgroups: /a/.., cgroupRoot: /}",
+            "systemCgroups: /a/..\ncgroupRoot: /",
             "systemCgroups: \"/a/..\" is not the path of a cgroup",
         ),
         (

@@ -7,17 +7,17 @@ const FIRST: u32 = 1;
 
 /// One process of the node's root cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostProcess {
+pub(super) struct HostProcess {
     /// Its id.
-    pub id: u32,
+    pub(super) id: u32,
     /// It runs no program: a thread of the kernel.
-    pub is_kernel: bool,
+    pub(super) is_kernel: bool,
     /// Where it is.
-    pub cgroups: ProcessCgroups,
+    pub(super) cgroups: ProcessCgroups,
 }
 
 /// Whether a process is in a cgroup as a whole.
-pub fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[&str]) -> bool {
+pub(super) fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[&str]) -> bool {
     let path = path.to_string();
     let mut all = controllers.iter();
     all.all(|controller| cgroups.of(controller) == Some(path.as_str()))
@@ -25,7 +25,11 @@ pub fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[&str]) 
 
 /// The processes that go from the root into `system`. One that something else has put into a cgroup of any
 /// hierarchy stays; a process that was moved in some hierarchies only is moved again.
-pub fn to_system(processes: &[HostProcess], system: &CgroupPath, controllers: &[&str]) -> Vec<u32> {
+pub(super) fn to_system(
+    processes: &[HostProcess],
+    system: &CgroupPath,
+    controllers: &[&str],
+) -> Vec<u32> {
     let system = system.to_string();
     let is_free = |process: &&HostProcess| {
         let paths = controllers.iter().map(|name| process.cgroups.of(name));

@@ -9,7 +9,7 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// How often processes are looked for where a cgroup is named, and how often the kubelet's score is set again.
@@ -96,9 +96,13 @@ impl SystemContainers {
         let wanted = self.config.kubelet.as_ref();
         let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(itself, path));
         let value = self.config.oom_score_adj;
-        let scored = self.proc.set_oom_score_adj(itself, value);
-        let scored =
-            scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"));
+        let scored = match self.proc.set_oom_score_adj(itself, value) {
+            // Said at the start.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            scored => {
+                scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"))
+            }
+        };
         moved.and(scored)
     }
 

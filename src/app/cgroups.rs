@@ -76,6 +76,23 @@ pub(super) async fn start(
     Ok(manager)
 }
 
+/// Moves this process into the kubelet's cgroup.
+pub(super) fn enter(config: &KubeletConfig) {
+    let Some(kubelet) = &config.cgroups.kubelet else {
+        return;
+    };
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let cgroups = Cgroups::below(CgroupPath::default(), v2);
+    if let (Ok(path), Ok(cgroups)) = (CgroupPath::parse(kubelet), cgroups) {
+        let settings = SystemContainersConfig {
+            kubelet: Some(path),
+            system: None,
+            oom_score_adj: config.oom_score_adj,
+        };
+        SystemContainers::new(settings, cgroups, ProcDir::default()).enter();
+    }
+}
+
 /// Starts the task that keeps the kubelet, and processes that belong to nothing else, where they are to be. With
 /// cgroups in the place of the kernel's and without processes in the place of its, nothing is moved.
 fn start_system_containers(

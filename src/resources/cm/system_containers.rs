@@ -48,6 +48,13 @@ impl SystemContainers {
         }
     }
 
+    /// Moves the kubelet, if it can be moved; the task says why where it cannot. Blocking.
+    pub fn enter(&self) {
+        if let Err(error) = self.ensure_kubelet() {
+            tracing::debug!(err = %chain(error.as_ref()), "The kubelet is not in its cgroup yet");
+        }
+    }
+
     /// Moves what is found elsewhere, now and from time to time until the shutdown.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use kubelet::{
     cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
     host::Machine,
     model::{ContainerState, ContainerStatus, SandboxStatus},
-    node::stats::{Parts, Stats},
+    node::stats::{Parts, Stats, SystemCgroups},
     state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
 };
 use std::{
@@ -79,6 +79,7 @@ async fn measure(pods: usize, mode: &str) {
         pod_logs_dir: directory.path().join("logs"),
         volume_period: None,
         started_at: 1,
+        system: SystemCgroups::default(),
     };
     let stats = Stats::new(parts, &Machine::read().unwrap());
     println!("{pods} pods, {} cgroups, processes that {mode}:", 2 * pods);

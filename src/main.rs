@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use kubelet::{
-    app::App,
+    app::{self, App},
     base::{chain, panics},
     cli::{self, Command},
     config::{self, Flags, HostFacts},
@@ -40,6 +40,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     let (log, _flushed) = config::logging::init(&config.logging)?;
     panics::install_hook();
     let manager = service_manager()?;
+    app::enter_kubelet_cgroup(&config);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_keep_alive(IDLE_THREAD)

@@ -102,6 +102,10 @@ pub struct Stores {
     pub(super) cgroup_dir: Option<PathBuf>,
     /// `/sys`, or a directory in its place, for tests.
     pub(super) sys_dir: PathBuf,
+    /// `/proc` where processes are moved, or a directory in its place, for tests.
+    pub(super) proc_dir: PathBuf,
+    /// The cgroup of all pods, once it is there.
+    pub(super) pods_cgroup: Arc<OnceLock<String>>,
 }
 
 impl Stores {
@@ -159,6 +163,8 @@ impl Stores {
             all_delivered: watch::Sender::new(false),
             cgroup_dir: None,
             sys_dir: "/sys".into(),
+            proc_dir: "/proc".into(),
+            pods_cgroup: Arc::default(),
         })
     }
 
@@ -268,7 +274,6 @@ pub(super) async fn start(
     };
     let status_features = features.clone();
     let cgroups = cgroups::start(config, &stores, &resources, tasks).await?;
-    let all_pods = cgroups.all_pods();
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
     let runtime = KubeGenericRuntimeManager::new(kuberuntime::Deps {
@@ -443,7 +448,7 @@ pub(super) async fn start(
     let deps = Deps {
         root: config.root_dir.clone(),
         cgroup_v2: stores.machine.cgroup_v2,
-        pods_cgroup: all_pods,
+        pods_cgroup: stores.pods_cgroup.get().cloned(),
         reclaim: reclaim.clone(),
         stats,
         sources: ready.clone(),

@@ -5,11 +5,16 @@ use crate::{
     base::{Tasks, chain, metrics::Metrics},
     config::KubeletConfig,
     cri::{CriError, v1},
-    host::{Machine, Slices, cgroup::Cgroups, proc},
+    host::{
+        Machine, ProcDir, Slices,
+        cgroup::{CgroupPath, Cgroups},
+        proc,
+    },
     resources::{
         CpuEnforcement, MemoryQos, Swap,
         cm::{
             ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
+            SystemContainers, SystemContainersConfig,
             wanted::{NodeAmounts, PodRules},
         },
         managers::ResourceManagers,
@@ -20,7 +25,7 @@ use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
 };
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// Attempts to get the cgroup driver from a runtime that does not answer.
 const TRIES: usize = 3;
@@ -33,6 +38,7 @@ pub(super) async fn start(
     managers: &ResourceManagers,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ContainerManager> {
+    start_system_containers(config, stores, tasks)?;
     if !config.cgroups.per_qos {
         return Ok(ContainerManager::off());
     }
@@ -62,9 +68,78 @@ pub(super) async fn start(
     };
     let manager = tokio::task::spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
+    if let Some(path) = manager.all_pods() {
+        let _ = stores.pods_cgroup.set(path);
+    }
     let delivered = stores.all_delivered.subscribe();
     tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
     Ok(manager)
+}
+
+/// Moves this process into the kubelet's cgroup.
+pub(super) fn enter(config: &KubeletConfig) {
+    let Some(kubelet) = &config.cgroups.kubelet else {
+        return;
+    };
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let cgroups = Cgroups::below(CgroupPath::default(), v2);
+    if let (Ok(path), Ok(cgroups)) = (CgroupPath::parse(kubelet), cgroups) {
+        let settings = SystemContainersConfig {
+            kubelet: Some(path),
+            system: None,
+            oom_score_adj: config.oom_score_adj,
+        };
+        SystemContainers::new(settings, cgroups, ProcDir::default()).enter();
+    }
+}
+
+/// Starts the task that keeps the kubelet, and processes that belong to nothing else, where they are to be. With
+/// cgroups in the place of the kernel's and without processes in the place of its, nothing is moved.
+fn start_system_containers(
+    config: &KubeletConfig,
+    stores: &Stores,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let (kubelet, system) = (&config.cgroups.kubelet, &config.cgroups.system);
+    let v2 = stores.machine.cgroup_v2;
+    let real_processes = stores.proc_dir == Path::new("/proc");
+    if kubelet.is_none() {
+        report_kubelet_cgroup(v2);
+    }
+    if stores.cgroup_dir.is_some() && real_processes {
+        return Ok(());
+    }
+    let path = |path: &Option<String>| path.as_deref().map(CgroupPath::parse).transpose();
+    let settings = SystemContainersConfig {
+        kubelet: path(kubelet).context("kubeletCgroups")?,
+        system: path(system).context("systemCgroups")?,
+        oom_score_adj: config.oom_score_adj,
+    };
+    let top = CgroupPath::default();
+    let cgroups = match &stores.cgroup_dir {
+        Some(directory) => Cgroups::in_directory(directory, top, v2),
+        None => match Cgroups::below(top, v2) {
+            // Nothing is moved, and a kubelet that makes no cgroups does without.
+            Err(_) if kubelet.is_none() && system.is_none() => return Ok(()),
+            found => found.context("Failed to start ContainerManager")?,
+        },
+    };
+    let proc = ProcDir::from(stores.proc_dir.clone());
+    let containers = SystemContainers::new(settings, cgroups, proc);
+    tasks.spawn("system_containers", containers.run(tasks.shutdown()));
+    Ok(())
+}
+
+fn report_kubelet_cgroup(v2: bool) {
+    let cgroups = ProcDir::default().cgroups(std::process::id());
+    let found = cgroups.map_err(anyhow::Error::from);
+    let found = found.and_then(|cgroups| Ok(cgroups.accounted(v2)?));
+    if let Err(error) = found {
+        tracing::info!(
+            err = %error,
+            "Failed to get the kubelet's cgroup. Kubelet system container metrics may be missing"
+        );
+    }
 }
 
 /// The driver that the runtime says it uses; `configured` if it cannot say.

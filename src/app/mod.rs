@@ -111,6 +111,12 @@ async fn check_local_objects(path: PathBuf) {
     }
 }
 
+/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, which stays with the cgroup that it was
+/// taken in. Where that fails, the app tries again and says why. Blocking.
+pub fn enter_kubelet_cgroup(config: &KubeletConfig) {
+    cgroups::enter(config);
+}
+
 impl App {
     /// Binds sockets, takes the lock, reads the journal. Every error names what is wrong.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
@@ -160,6 +166,13 @@ impl App {
     #[must_use]
     pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
         self.stores.cgroup_dir = Some(directory);
+        self
+    }
+
+    /// The same app, which sees the processes that it moves in this directory, as in `/proc`.
+    #[must_use]
+    pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
+        self.stores.proc_dir = directory;
         self
     }
 

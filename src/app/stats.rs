@@ -5,7 +5,7 @@ use crate::{
     base::GoDuration,
     config::KubeletConfig,
     model::PodUid,
-    node::stats::{Parts, Stats},
+    node::stats::{Parts, Stats, SystemCgroups},
     server::{StatsViews, TextPieces},
 };
 use std::sync::Arc;
@@ -31,6 +31,12 @@ pub(super) fn of(config: &KubeletConfig, stores: &Stores) -> Stats {
         // Zero and less turn it off.
         volume_period: period.filter(|period| !period.is_zero()),
         started_at: i64::try_from(started).unwrap_or_default(),
+        system: SystemCgroups {
+            kubelet: config.cgroups.kubelet.clone(),
+            runtime: config.cgroups.runtime.clone(),
+            system: config.cgroups.system.clone(),
+            pods: stores.pods_cgroup.clone(),
+        },
     };
     Stats::new(parts, &stores.machine)
 }

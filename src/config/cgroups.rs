@@ -5,7 +5,7 @@ use super::values::some_text;
 use crate::model::Quantity;
 use crate::node::node_status::resources;
 use crate::resources::cm::wanted::NodeAmounts;
-use crate::resources::cm::{CgroupDriver, Reserved};
+use crate::resources::cm::{CgroupDriver, CgroupName, Reserved};
 use std::collections::BTreeMap;
 
 /// The node's cgroups.
@@ -29,12 +29,22 @@ pub struct CgroupsConfig {
     pub memory_qos: bool,
     /// As far as they requested it.
     pub tiered_reservation: bool,
+    /// Where the kubelet puts itself; the path of a cgroup, as those below.
+    pub kubelet: Option<String>,
+    /// Where it puts processes of the root cgroup that belong to nothing else.
+    pub system: Option<String>,
+    /// Where the runtime is.
+    pub runtime: Option<String>,
     /// How much of a hundred of memory requests is kept from lower classes (`QOSReserved`).
     pub qos_reserved_percent: Option<i64>,
 }
 
 /// Of a configuration with its defaults, which has been checked.
-pub(super) fn cgroups(config: &KubeletConfiguration, gate: impl Fn(&str) -> bool) -> CgroupsConfig {
+pub(super) fn cgroups(
+    config: &KubeletConfiguration,
+    runtime: Option<&str>,
+    gate: impl Fn(&str) -> bool,
+) -> CgroupsConfig {
     let cpus = some_text(&config.reserved_system_cpus);
     let cpus = cpus.and_then(|list| resources::cpu_count(&list));
     let mut system = amounts(config.system_reserved.as_ref());
@@ -93,8 +103,26 @@ pub(super) fn cgroups(config: &KubeletConfiguration, gate: impl Fn(&str) -> bool
         pod_pids: config.pod_pids_limit.filter(|limit| *limit > 0),
         memory_qos: gate("MemoryQoS"),
         tiered_reservation: policy == Some("TieredReservation"),
+        kubelet: some_text(&config.kubelet_cgroups).and_then(|path| cgroup(&path)),
+        system: some_text(&config.system_cgroups).and_then(|path| cgroup(&path)),
+        runtime: runtime.filter(|path| !path.is_empty()).and_then(cgroup),
         qos_reserved_percent: percent.filter(|_| gate("QOSReserved")),
     }
+}
+
+/// The path of a cgroup as the kernel shows it, whatever the driver; `None` if it cannot be one.
+pub(super) fn cgroup(path: &str) -> Option<String> {
+    let name = CgroupName::of_cgroupfs(path);
+    let path = name.path(CgroupDriver::Cgroupfs).ok()?;
+    Some(path.to_string())
+}
+
+/// What upstream logs of cgroups that do not fit each other.
+pub(super) fn warning(config: &KubeletConfiguration) -> Option<String> {
+    let kubelet = some_text(&config.kubelet_cgroups)?;
+    let reserved = some_text(&config.kube_reserved_cgroup)?;
+    let text = "unsupported configuration:KubeletCgroups is not within KubeReservedCgroup";
+    (!kubelet.starts_with(&reserved)).then(|| text.to_owned())
 }
 
 fn amounts(map: Option<&BTreeMap<String, String>>) -> NodeAmounts {
@@ -113,7 +141,7 @@ mod tests {
     fn of(text: &str) -> CgroupsConfig {
         let mut config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
         super::super::defaults::apply(&mut config);
-        cgroups(&config, |name| name == "MemoryQoS")
+        cgroups(&config, Some("runtime/"), |name| name == "MemoryQoS")
     }
 
     #[test]
@@ -124,9 +152,39 @@ mod tests {
             root: "/".into(),
             enforce_pods: true,
             memory_qos: true,
+            runtime: Some("/runtime".into()),
             ..CgroupsConfig::default()
         };
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn cgroups_of_the_kubelet_and_the_system_have_plain_paths() {
+        let config = of("{kubeletCgroups: kube//kubelet/, systemCgroups: /system, cgroupRoot: /}");
+        assert_eq!(config.kubelet.as_deref(), Some("/kube/kubelet"));
+        assert_eq!(config.system.as_deref(), Some("/system"));
+        let config = of("{kubeletCgroups: \"\", systemCgroups: \"\"}");
+        assert_eq!((config.kubelet, config.system), (None, None));
+        assert_eq!(cgroup("/a/../b"), None);
+    }
+
+    #[test]
+    fn a_kubelet_outside_of_what_is_reserved_for_it_is_warned_of() {
+        for (text, warns) in [
+            (
+                "{kubeletCgroups: /kube/kubelet, kubeReservedCgroup: /kube}",
+                false,
+            ),
+            (
+                "{kubeletCgroups: /kubelet, kubeReservedCgroup: /kube/x}",
+                true,
+            ),
+            ("{kubeletCgroups: /kubelet}", false),
+            ("{kubeReservedCgroup: /kube}", false),
+        ] {
+            let config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
+            assert_eq!(warning(&config).is_some(), warns, "{text}");
+        }
     }
 
     #[test]

@@ -53,6 +53,11 @@ pub fn resolve(
         let message = "it needs --lock-file beside it".to_owned();
         problems.push(flag_problem("exit-on-lock-contention", message));
     }
+    let runtime_cgroups = flags.runtime_cgroups.as_deref();
+    if let Some(path) = runtime_cgroups.filter(|path| cgroups::cgroup(path).is_none()) {
+        let message = format!("{path:?} is not the path of a cgroup");
+        problems.push(flag_problem("runtime-cgroups", message));
+    }
     let objects = flags.local_objects_dir.as_ref();
     if let Some(relative) = objects.filter(|path| path.is_relative()) {
         let message = format!("must be an absolute path; got {:?}", relative.display());
@@ -82,7 +87,7 @@ pub fn resolve(
         images: images(&effective, flags),
         image_gc: image_gc(&effective),
         containers: containers(&effective, flags),
-        cgroups: cgroups::cgroups(&effective, |gate| {
+        cgroups: cgroups::cgroups(&effective, flags.runtime_cgroups.as_deref(), |gate| {
             let gates = effective.feature_gates.as_ref();
             gates.and_then(|gates| gates.get(gate)) == Some(&true)
         }),
@@ -378,6 +383,7 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
     let gates = config.feature_gates.as_ref();
     warnings.extend(gates.and_then(feature_gates::remark));
     warnings.extend(server::warnings(config));
+    warnings.extend(cgroups::warning(config));
     if flags.bootstrap_kubeconfig.is_some() && flags.kubeconfig.is_none() {
         let text = "--bootstrap-kubeconfig has no effect without --kubeconfig";
         warnings.push(text.to_owned());

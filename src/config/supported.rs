@@ -81,6 +81,8 @@ const SUPPORTED: &[&str] = &[
     "cgroupsPerQOS",
     "cgroupRoot",
     "cgroupDriver",
+    "kubeletCgroups",
+    "systemCgroups",
     "shutdownGracePeriod",
     "shutdownGracePeriodCriticalPods",
     "shutdownGracePeriodByPodPriority",
@@ -158,7 +160,6 @@ pub(super) fn unsupported(
             "--cloud-provider",
             standalone && flags.cloud_provider.is_some(),
         ),
-        ("--runtime-cgroups", flags.runtime_cgroups.is_some()),
     ];
     let given_flags = process_flags.into_iter().filter(|(_, given)| *given);
     names.extend(given_flags.map(|(name, _)| name.to_owned()));

@@ -333,18 +333,13 @@ syncFrequency: 30s
     let list = ["--node-labels=a=b", "--cloud-provider=external"];
     assert_eq!(
         resolved(&list, &[file]).unwrap().unsupported,
-        [
-            "--cloud-provider",
-            "--node-labels",
-            "kubeletCgroups",
-            "maxPods",
-        ]
+        ["--cloud-provider", "--node-labels", "maxPods",]
     );
     // On a node of a cluster these have a Node object to act on.
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();
     assert_eq!(
         resolved(&in_cluster, &[file]).unwrap().unsupported,
-        ["kubeletCgroups"]
+        Vec::<String>::new()
     );
     let off = "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n";
     assert_eq!(

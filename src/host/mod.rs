@@ -20,6 +20,7 @@ pub mod mount;
 mod mountinfo;
 mod peer;
 pub mod proc;
+mod proc_dir;
 pub mod profile;
 pub mod remove;
 mod service_manager;
@@ -41,6 +42,7 @@ pub use machine::{
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
+pub use proc_dir::ProcDir;
 pub use service_manager::ServiceManager;
 pub use system_bus::{BusError, SystemBus};
 #[cfg(test)]

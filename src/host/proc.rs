@@ -93,26 +93,6 @@ pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
     text.lines().filter_map(line).collect()
 }
 
-/// Where a process is in the tree that [`super::cgroup`] walks, from the text of `/proc/<pid>/cgroup`.
-pub fn parse_own_cgroup(text: &str, v2: bool) -> Option<String> {
-    let line = |line: &str| {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (parts.next()?, parts.next()?);
-        let ours = if v2 {
-            controllers.is_empty()
-        } else {
-            controllers.split(',').any(|name| name == "memory")
-        };
-        (ours && path.starts_with('/')).then(|| path.to_owned())
-    };
-    text.lines().find_map(line)
-}
-
-/// The cgroup of a process; `None` when it has gone or has none.
-pub fn cgroup_of(pid: u32, v2: bool) -> Option<String> {
-    parse_own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?, v2)
-}
-
 /// The process that listens on a Unix socket. It is not waited for: one that takes no connections is an
 /// error.
 pub fn peer_of(socket: &Path) -> io::Result<u32> {
@@ -229,15 +209,6 @@ mod tests {
             sent: [20, 21, 22, 23],
         };
         assert_eq!(parse_net_dev(text), [eth0]);
-    }
-
-    #[test]
-    fn the_cgroup_is_that_of_the_hierarchy_that_counts() {
-        let v1 = "4:memory:/a/b\n3:cpu,cpuacct:/c\n0::/d\n";
-        assert_eq!(parse_own_cgroup(v1, false).as_deref(), Some("/a/b"));
-        assert_eq!(parse_own_cgroup(v1, true).as_deref(), Some("/d"));
-        assert_eq!(parse_own_cgroup("nonsense", true), None);
-        assert_eq!(parse_own_cgroup("0::../x", true), None);
     }
 
     #[test]

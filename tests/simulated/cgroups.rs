@@ -125,3 +125,79 @@ async fn a_runtime_that_names_no_cgroup_driver_loses_support() {
         assert_eq!(text.contains(line), says, "{text}");
     }
 }
+
+/// A process as the kernel shows it, in one cgroup of every hierarchy; the kernel's have no program.
+fn process(node: &Node, id: u32, cgroup: &str, program: bool) {
+    let own = node.path("proc").join(id.to_string());
+    std::fs::create_dir_all(own.join("ns")).unwrap();
+    let _ = std::os::unix::fs::symlink("pid:[1]", own.join("ns/pid"));
+    std::fs::write(own.join("oom_score_adj"), "0\n").unwrap();
+    let of = HIERARCHIES.map(|name| format!("1:{name}:{cgroup}\n"));
+    std::fs::write(own.join("cgroup"), format!("{}0::{cgroup}\n", of.concat())).unwrap();
+    if program {
+        let _ = std::os::unix::fs::symlink("/bin/program", own.join("exe"));
+    }
+}
+
+#[tokio::test]
+async fn the_kubelet_and_processes_of_the_root_are_put_where_the_configuration_says() {
+    let own = std::process::id();
+    let mut node = Node::new().await;
+    for (id, cgroup, program) in [
+        (1, "/", true),
+        (2, "/", false),
+        (own, "/", true),
+        (4_000_001, "/", true),
+        (4_000_002, "/user", true),
+    ] {
+        process(&node, id, cgroup, program);
+    }
+    for root in ["", "cpu", "memory"] {
+        let root = node.path("cgroup").join(root);
+        std::fs::create_dir_all(&root).unwrap();
+        // The last one ends before it is read.
+        let list = "1\n2\n4000001\n4000002\n4000003\n";
+        std::fs::write(root.join("cgroup.procs"), list).unwrap();
+    }
+    node.configure("kubeletCgroups: /kube/kubelet");
+    node.configure("systemCgroups: /system");
+    let node = with_cgroups(node).await;
+    let v2 = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let hierarchies = if v2 { &[""][..] } else { &HIERARCHIES };
+    for (cgroup, expected) in [
+        ("kube/kubelet", format!("{own}\n")),
+        ("system", "4000001\n".to_owned()),
+    ] {
+        wait_for("processes are moved", WAIT_LIMIT, || async {
+            let files = hierarchies.iter().map(|name| {
+                let directory = node.path("cgroup").join(name).join(cgroup);
+                std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default()
+            });
+            let found: Vec<String> = files.collect();
+            let all = found.iter().all(|text| *text == expected);
+            holds(all, format!("{cgroup}: {found:?}"))
+        })
+        .await;
+    }
+    let score = node.path("proc").join(format!("{own}/oom_score_adj"));
+    assert_eq!(std::fs::read_to_string(score).unwrap(), "-999");
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+}
+
+#[tokio::test]
+async fn a_cgroup_that_cannot_be_made_for_the_kubelet_does_not_keep_pods_from_running() {
+    let mut node = Node::new().await;
+    for id in [1, std::process::id()] {
+        process(&node, id, "/", true);
+    }
+    for root in ["", "cpu"] {
+        let root = node.path("cgroup").join(root);
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("taken"), "").unwrap();
+    }
+    node.configure("kubeletCgroups: /taken/kubelet");
+    let node = with_cgroups(node).await;
+    node.put(&simple("web"));
+    node.wait_runs("web").await;
+}

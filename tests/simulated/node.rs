@@ -127,6 +127,9 @@ impl Node {
         };
         let app = app.with_periods(self.periods.clone());
         let mut app = app.with_cgroups_in(self.path("cgroup"));
+        if self.path("proc").exists() {
+            app = app.with_processes_in(self.path("proc"));
+        }
         if self.path("sys").exists() {
             app = app.with_machine_in(self.path("sys"));
         }

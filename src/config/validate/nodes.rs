@@ -1,5 +1,6 @@
 //! Rules about the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
 
+use super::super::cgroups::cgroup;
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::base::otel::Collector;
@@ -11,9 +12,31 @@ pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     shutdown(config, found);
     taints(config, found);
     server(config, found);
-    let given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-    if given(&config.system_cgroups) && !given(&config.cgroup_root) {
-        found.add("systemCgroups", "needs cgroupRoot");
+    system_containers(config, found);
+}
+
+/// As upstream; what is more is refused before anything is moved.
+fn system_containers(config: &KubeletConfiguration, found: &mut Violations) {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let system = given(&config.system_cgroups);
+    if system.is_some() && given(&config.cgroup_root).is_none() {
+        found.add(
+            "systemCgroups",
+            "systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified",
+        );
+    }
+    for (field, path) in [
+        ("kubeletCgroups", given(&config.kubelet_cgroups)),
+        ("systemCgroups", system),
+    ] {
+        let Some(path) = path else { continue };
+        match cgroup(&path).as_deref() {
+            None => found.add(field, format!("{path:?} is not the path of a cgroup")),
+            Some("/") if field == "systemCgroups" => {
+                found.add(field, "system container cannot be root (\"/\")");
+            }
+            Some(_) => {}
+        }
     }
 }
 

@@ -149,7 +149,22 @@ fn each_rule_is_broken_by_its_own_example() {
             "tlsCurvePreferences: [25]",
             "tlsCurvePreferences: none of these can be had here",
         ),
-        ("systemCgroups: /system", "systemCgroups: needs cgroupRoot"),
+        (
+            "systemCgroups: /system",
+            "systemCgroups: systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified",
+        ),
+        (
+            "systemCgroups: //\ncgroupRoot: /",
+            "systemCgroups: system container cannot be root (\"/\")",
+        ),
+        (
+            "systemCgroups: /a/..\ncgroupRoot: /",
+            "systemCgroups: \"/a/..\" is not the path of a cgroup",
+        ),
+        (
+            "kubeletCgroups: ../kubelet",
+            "kubeletCgroups: \"../kubelet\" is not the path of a cgroup",
+        ),
         (
             "logging: {format: xml}",
             "logging.format: must be one of text, json",

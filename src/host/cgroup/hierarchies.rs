@@ -78,6 +78,11 @@ impl Hierarchies {
         self.mounts.get(controller).map(PathBuf::as_path)
     }
 
+    /// The controllers.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.mounts.keys().map(String::as_str)
+    }
+
     /// Every mount point once.
     pub(super) fn points(&self) -> Vec<&Path> {
         let mut points: Vec<&Path> = self.mounts.values().map(PathBuf::as_path).collect();

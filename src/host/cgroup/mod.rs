@@ -2,6 +2,8 @@
 
 mod files;
 mod hierarchies;
+mod join;
+mod membership;
 mod parse;
 mod path;
 mod read;
@@ -16,6 +18,7 @@ mod tests;
 mod writer_tests;
 
 pub use files::{Handles, Scratch};
+pub use membership::{NotAccounted, ProcessCgroups};
 pub use parse::{PressureLine, parse_pressure};
 pub use path::{BadCgroupPath, CgroupPath};
 pub use read::CgroupFs;

@@ -6,7 +6,11 @@ use super::{
     parse::{self, parse_pressure},
 };
 use crate::host::proc::MemInfo;
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
 
 /// `f_type` of both versions' file systems.
 const MAGIC: [u64; 2] = [0x0027_e0eb, 0x6367_7270];
@@ -50,6 +54,24 @@ impl CgroupFs {
         } else {
             self.root.join("memory")
         }
+    }
+
+    /// When a cgroup was made, nanoseconds since the epoch: the older time of its directory, which changes with the
+    /// cgroups below it, and of a file that hardly ever does, as cAdvisor has it. `None` for one that is not there.
+    pub fn created_at(&self, path: &str) -> Option<i64> {
+        let directory = self.tree().join(path.trim_start_matches('/'));
+        let file = directory.join(if self.v2 {
+            "cgroup.events"
+        } else {
+            "cgroup.clone_children"
+        });
+        let at = |path: &Path| {
+            let modified = std::fs::metadata(path).ok()?.modified().ok()?;
+            let since = modified.duration_since(UNIX_EPOCH).ok()?;
+            i64::try_from(since.as_nanos()).ok()
+        };
+        let directory = at(&directory)?;
+        Some(at(&file).map_or(directory, |file| file.min(directory)))
     }
 
     pub(super) fn directory(&self, controller: &str, path: &str) -> io::Result<Directory> {

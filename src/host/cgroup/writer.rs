@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-const PROCS: &str = "cgroup.procs";
+pub(super) const PROCS: &str = "cgroup.procs";
 const CONTROLLERS: &str = "cgroup.controllers";
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
 /// How often processes that have just been killed are waited for, twice as long each time.
@@ -27,7 +27,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// The cgroups below one root, in every hierarchy. Nothing outside of the root is created, removed or killed.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
-    hierarchies: Hierarchies,
+    pub(super) hierarchies: Hierarchies,
     root: CgroupPath,
 }
 
@@ -271,11 +271,11 @@ fn missing_if(path: &CgroupPath, what: &str, missing: &[&str]) -> io::Result<()>
     Err(io::Error::new(io::ErrorKind::NotFound, text))
 }
 
-fn at(error: io::Error, what: &str, path: &Path) -> io::Error {
+pub(super) fn at(error: io::Error, what: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
-fn is(error: &io::Error, errno: Errno) -> bool {
+pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
@@ -371,7 +371,7 @@ fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The processes in one directory. Those of other namespaces of process ids are shown as 0, and left out.
-fn processes(directory: &Path) -> io::Result<Vec<u32>> {
+pub(super) fn processes(directory: &Path) -> io::Result<Vec<u32>> {
     match fs::read_to_string(directory.join(PROCS)) {
         Ok(text) => {
             let ids = text.lines().filter_map(|line| line.trim().parse().ok());

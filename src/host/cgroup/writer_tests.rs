@@ -1,6 +1,7 @@
 //! Cgroups in plain directories, and in the kernel where the tests may make some.
 
 use super::{CgroupPath, Cgroups, Settings};
+use crate::host::ProcDir;
 use std::{fs, path::Path, process::Command};
 
 fn path(text: &str) -> CgroupPath {
@@ -148,6 +149,38 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
     assert!(ended);
     removed.unwrap();
     assert!(cgroups.validate(&path(&name)).is_err());
+}
+
+#[test]
+fn the_kernel_moves_a_process_in_every_hierarchy_and_one_that_has_ended_is_no_error() {
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let to = path(&format!("/kubelet-join-{}/below", std::process::id()));
+    let top = path(&format!("/kubelet-join-{}", std::process::id()));
+    let Ok(cgroups) = Cgroups::below(CgroupPath::default(), v2) else {
+        return skip("there are no cgroups");
+    };
+    if let Err(error) = cgroups.create(&to) {
+        return skip(&error.to_string());
+    }
+    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    let joined = cgroups.join(&to, child.id());
+    let seen = ProcDir::default().cgroups(child.id());
+    let listed = cgroups.listed(&to);
+    let killed = child.kill().and_then(|()| child.wait());
+    let ended = cgroups.join(&to, child.id());
+    let removed = cgroups.remove(&top);
+    killed.unwrap();
+    removed.unwrap();
+    assert!(joined.unwrap() && !ended.unwrap());
+    assert_eq!(listed.unwrap(), [child.id()]);
+    let seen = seen.unwrap();
+    for controller in cgroups.joined() {
+        let at = seen.of(controller);
+        assert_eq!(at, Some(to.to_string().as_str()), "{controller}");
+    }
+    assert_eq!(seen.accounted(v2).unwrap(), to);
+    let missing = cgroups.join(&to, std::process::id()).unwrap_err();
+    assert!(missing.to_string().contains("cannot write"), "{missing}");
 }
 
 fn skip(why: &str) {

@@ -58,8 +58,10 @@ pub(super) fn pieces(
         network: snapshot.network.clone(),
         filesystems,
     }];
-    let system = snapshot.system.iter().map(|(_, sample)| sample);
+    let system = snapshot.system.iter().map(|system| &system.sample);
     let mut above: Vec<&Sample> = snapshot.above.iter().chain(system).collect();
+    // The machine has its series.
+    above.retain(|sample| sample.path != snapshot.node.path);
     above.sort_by(|a, b| a.path.cmp(&b.path));
     above.dedup_by(|a, b| a.path == b.path);
     entities.extend(above.into_iter().map(|sample| Entity {

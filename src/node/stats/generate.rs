@@ -5,12 +5,13 @@ use super::{
     disk::{DiskFacts, Measured},
     running_pods::{ContainerSubject, PodSubject},
     sampler::{PodSample, Sample, Snapshot},
+    system::{KUBELET, PODS},
 };
 use crate::{
     cri::v1::{self, UInt64Value},
     host::{
         FilesystemUsage,
-        cgroup::{Pressure, PressureLine},
+        cgroup::{Pressure, PressureLine, Pressures},
         proc::NetworkInterface,
     },
     model::PodUid,
@@ -80,7 +81,7 @@ fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
         cpu: cpu(sample),
         memory: memory(sample),
         swap: swap(sample),
-        io: io(sample),
+        io: disks.and(io(sample)),
         network: disks.and(network(sample, &inputs.snapshot.network)),
         fs: disks
             .and_then(|disks| disks.node)
@@ -97,40 +98,35 @@ fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
     }
 }
 
-/// The kubelet, the runtime and the pods as system containers.
+/// The kubelet, the runtime, other processes and the pods as system containers.
 fn system_containers(inputs: &Inputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
-    let of = |name: &str, start_time, sample: &Sample| ContainerStats {
-        name: name.to_owned(),
-        start_time,
-        cpu: cpu(sample),
-        memory: memory(sample),
-        swap: swap(sample),
-        io: io(sample),
-        ..ContainerStats::default()
-    };
-    let snapshot = inputs.snapshot;
-    let mut found: Vec<ContainerStats> = snapshot
-        .system
-        .iter()
-        .map(|(name, sample)| {
-            let started = if *name == "kubelet" {
-                inputs.started
-            } else {
-                Time::default()
-            };
-            of(name, started, sample)
-        })
-        .collect();
-    let top = |sample: &&Sample| matches!(&*sample.path, "/kubepods" | "/kubepods.slice");
-    found.push(match snapshot.above.iter().find(top) {
-        Some(sample) => of("pods", Time::default(), sample),
-        None => ContainerStats {
-            name: "pods".to_owned(),
+    let mut found: Vec<ContainerStats> = Vec::new();
+    for system in &inputs.snapshot.system {
+        let sample = &system.sample;
+        let started = match system.name {
+            KUBELET => inputs.started,
+            _ if sample.path == inputs.snapshot.node.path => inputs.booted,
+            _ => Time(system.created.unwrap_or_default()),
+        };
+        found.push(ContainerStats {
+            name: system.name.to_owned(),
+            start_time: started,
+            cpu: cpu(sample),
+            memory: memory(sample),
+            swap: swap(sample),
+            io: inputs.disks.and(io(sample)),
+            ..ContainerStats::default()
+        });
+    }
+    // Without a cgroup of all pods.
+    if !found.iter().any(|system| system.name == PODS) {
+        found.push(ContainerStats {
+            name: PODS.to_owned(),
             cpu: sum_cpu(pods.iter().map(|pod| &pod.cpu)),
             memory: sum_memory(pods.iter().map(|pod| &pod.memory)),
             ..ContainerStats::default()
-        },
-    });
+        });
+    }
     found
 }
 
@@ -176,7 +172,7 @@ fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
             .and_then(memory)
             .or_else(|| sum_memory(of_containers_memory)),
         swap: whole.and_then(swap).or_else(|| sum_swap(&containers)),
-        io: whole.and_then(io),
+        io: inputs.disks.and(whole.and_then(io)),
         network: sampled
             .network
             .as_ref()
@@ -211,7 +207,7 @@ fn container(
         cpu: sample.and_then(cpu).or_else(|| said_cpu(said?)),
         memory: sample.and_then(memory).or_else(|| said_memory(said?)),
         swap: sample.and_then(swap).or_else(|| said_swap(said?)),
-        io: sample.and_then(io),
+        io: disks.and(sample.and_then(io)),
         rootfs: disks.and_then(|disks| rootfs(disks, said?)),
         logs,
     }
@@ -223,7 +219,7 @@ fn cpu(sample: &Sample) -> Option<CpuStats> {
         time: Time(sample.at),
         usage_nano_cores: sample.nano_cores,
         usage_core_nano_seconds: Some(used.total),
-        psi: sample.usage.pressure.map(|pressures| psi(&pressures.cpu)),
+        psi: Some(psi(&pressures(sample).cpu)),
     })
 }
 
@@ -241,10 +237,7 @@ fn memory(sample: &Sample) -> Option<MemoryStats> {
         rss_bytes: Some(used.rss),
         page_faults: Some(used.page_faults),
         major_page_faults: Some(used.major_page_faults),
-        psi: sample
-            .usage
-            .pressure
-            .map(|pressures| psi(&pressures.memory)),
+        psi: Some(psi(&pressures(sample).memory)),
     })
 }
 
@@ -258,11 +251,15 @@ fn swap(sample: &Sample) -> Option<SwapStats> {
 }
 
 fn io(sample: &Sample) -> Option<IoStats> {
-    let pressures = sample.usage.pressure?;
     Some(IoStats {
         time: Time(sample.at),
-        psi: Some(psi(&pressures.io)),
+        psi: Some(psi(&pressures(sample).io)),
     })
+}
+
+/// Zero where the kernel does not measure it for cgroups, as upstream: on version 1, or with `psi=0`.
+fn pressures(sample: &Sample) -> Pressures {
+    sample.usage.pressure.unwrap_or_default()
 }
 
 fn psi(pressure: &Pressure) -> PsiStats {

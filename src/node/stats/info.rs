@@ -167,8 +167,11 @@ fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = 
             .chain(sandbox(pod))
             .chain(containers(pod).map(|(_, entity)| entity))
     });
-    let system = snapshot.system.iter().map(|(_, sample)| sample);
-    let others = snapshot.above.iter().chain(system).map(NamedCgroup::of);
+    let system = snapshot.system.iter().map(|system| NamedCgroup {
+        created: system.created,
+        ..NamedCgroup::of(&system.sample)
+    });
+    let others = system.chain(snapshot.above.iter().map(NamedCgroup::of));
     // Of two with one path the first is used, which has names.
     std::iter::once(machine).chain(of_pods).chain(others)
 }

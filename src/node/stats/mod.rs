@@ -28,11 +28,13 @@ mod resource;
 mod sampler;
 mod series;
 mod source;
+mod system;
 mod text;
 
 pub use cadvisor::Pieces;
 pub use info::{ContainerInfo, InfoOf};
 pub use sampler::Snapshot;
+pub use system::SystemCgroups;
 
 use crate::{
     cri::{ImageClient, RuntimeClient, v1},
@@ -105,6 +107,8 @@ pub struct Parts {
     pub volume_period: Option<Duration>,
     /// When the kubelet started, nanoseconds since the epoch.
     pub started_at: i64,
+    /// Cgroups of the machine.
+    pub system: SystemCgroups,
 }
 
 /// Reads usage. Cheap to clone.
@@ -254,8 +258,8 @@ impl Stats {
     }
 }
 
-/// Kept cgroups that belong to no pod: those of the machine, the kubelet and the runtime.
-const OWN: usize = 3;
+/// Kept cgroups that belong to no pod: those of the machine, the kubelet, the runtime, the system and all pods.
+const OWN: usize = 5;
 
 fn lacks_cgroups(snapshot: &Snapshot) -> bool {
     let mut samples = snapshot.pods.iter().flat_map(|pod| &pod.containers);
@@ -289,10 +293,10 @@ impl StatsState {
         let (depth, runtime) = (*depth, self.runtime_pid().await);
         let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
+            let runtime = runtime.map(|pid| *pid);
+            let system = self.parts.system.subjects(std::process::id(), runtime);
             let read = move || {
                 let pods = running_pods::subjects(&cache.pods());
-                let mut system = vec![("kubelet", std::process::id())];
-                system.extend(runtime.map(|pid| ("runtime", *pid)));
                 Arc::new(sampler.lock().snapshot(pods, &system, depth))
             };
             Box::pin(blocking(read))
@@ -395,7 +399,7 @@ impl StatsState {
     async fn runtime_pid(&self) -> Option<Arc<u32>> {
         let ask = || -> BoxFuture<'static, Option<u32>> {
             let socket = self.parts.runtime.connection().endpoint().path().to_owned();
-            Box::pin(async move { blocking(move || proc::peer_of(&socket).ok()).await? })
+            Box::pin(async move { blocking(move || system::runtime_process(&socket)).await? })
         };
         self.runtime_pid.get(ask).await
     }

@@ -8,8 +8,10 @@ use super::{
     index::{Index, ancestors, pod_cgroup},
     rate::Rate,
     running_pods::PodSubject,
+    system::{Place, SystemSubject},
 };
 use crate::host::{
+    ProcDir,
     cgroup::{CgroupFs, Depth, Handles, Limits, Scratch, TaskCount, Usage},
     proc::{self, NetworkInterface},
 };
@@ -56,6 +58,17 @@ pub struct PodSample {
     pub network: Option<Arc<[NetworkInterface]>>,
 }
 
+/// The sample of a cgroup of the machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SystemSample {
+    /// What it is.
+    pub name: &'static str,
+    /// Its values.
+    pub sample: Sample,
+    /// When it was made, nanoseconds since the epoch, as far as its files say.
+    pub created: Option<i64>,
+}
+
 /// The samples of one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
@@ -65,8 +78,8 @@ pub struct Snapshot {
     pub network: Arc<[NetworkInterface]>,
     /// Cgroups that contain pods, by path.
     pub above: Vec<Sample>,
-    /// The cgroups of the kubelet and the runtime, if they have one.
-    pub system: Vec<(&'static str, Sample)>,
+    /// The cgroups of the kubelet, the runtime, the system and all pods, as far as they have one.
+    pub system: Vec<SystemSample>,
     /// Pods, in order.
     pub pods: Vec<PodSample>,
     /// Names of block devices.
@@ -147,12 +160,12 @@ impl Sampler {
         self.kept.len() + self.index.len()
     }
 
-    /// Samples the machine, these pods, and the cgroups of these processes; networks with more than
+    /// Samples the machine, these pods, and these cgroups of the machine; networks with more than
     /// [`Depth::Core`].
     pub(super) fn snapshot(
         &mut self,
         pods: Vec<PodSubject>,
-        system: &[(&'static str, u32)],
+        system: &[SystemSubject],
         depth: Depth,
     ) -> Snapshot {
         let pass = Pass {
@@ -177,10 +190,9 @@ impl Sampler {
             .map(|pod| self.pod(pod, host.as_ref(), &mut above, pass))
             .collect();
         snapshot.above = above.into_values().flatten().collect();
-        for (name, pid) in system {
-            let path = proc::cgroup_of(*pid, self.fs.is_v2()).filter(|path| path != "/");
-            let sample = path.and_then(|path| self.sample(&Arc::from(path), pass));
-            snapshot.system.extend(sample.map(|sample| (*name, sample)));
+        for subject in system {
+            let sample = self.system(subject, &snapshot, pass);
+            snapshot.system.extend(sample);
         }
         let scratch = &mut self.scratch;
         self.kept.retain(|_, kept| {
@@ -190,6 +202,34 @@ impl Sampler {
             kept.seen
         });
         snapshot
+    }
+
+    /// One of the machine's cgroups, with the values that another one of the same path has already.
+    fn system(
+        &mut self,
+        subject: &SystemSubject,
+        snapshot: &Snapshot,
+        pass: Pass,
+    ) -> Option<SystemSample> {
+        let path: Arc<str> = match &subject.place {
+            Place::Cgroup(path) => path.as_str().into(),
+            Place::Process(pid) => {
+                let cgroups = ProcDir::default().cgroups(*pid).ok()?;
+                let path = cgroups.accounted(self.fs.is_v2()).ok()?;
+                path.to_string().into()
+            }
+        };
+        if &*path == "/" && !subject.may_be_root {
+            return None;
+        }
+        let system = snapshot.system.iter().map(|system| &system.sample);
+        let mut known = snapshot.above.iter().chain([&snapshot.node]).chain(system);
+        let known = known.find(|sample| sample.path == path).cloned();
+        Some(SystemSample {
+            name: subject.name,
+            sample: known.or_else(|| self.sample(&path, pass))?,
+            created: self.fs.created_at(&path),
+        })
     }
 
     fn pod(

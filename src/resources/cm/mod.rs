@@ -1,15 +1,19 @@
 //! The node's cgroups: one for all pods, one per class of service, one per pod.
 //!
-//! * Owns: what lies below `cgroupRoot`/kubepods, and the limits of the cgroups that the configuration reserves.
+//! * Owns: what lies below `cgroupRoot`/kubepods, and the limits of the cgroups that the configuration reserves; where
+//!   the kubelet itself is, and processes of the node's root cgroup, if the configuration says (`system_containers`).
 //! * Woken by: syncs that start something of a pod, the end of pods, a timer of a minute.
 //! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
-//! * Must never create, remove or kill anything outside of that tree, nor anything of a pod that is wanted.
+//! * Must never remove or kill anything outside of that tree, nor anything of a pod that is wanted, nor move a process
+//!   that something else has put into a cgroup.
 //! * Answers to upstream's `pkg/kubelet/cm`, as far as cgroups go.
 
 mod cgroup_manager;
 mod container_manager;
 mod metrics;
 mod name;
+mod placement;
+mod system_containers;
 pub mod wanted;
 
 #[cfg(test)]
@@ -20,3 +24,4 @@ mod wanted_tests;
 pub use container_manager::{ActivePods, ContainerManager, NodeCgroups, PodCgroup, Reserved};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
+pub use system_containers::{SystemContainers, SystemContainersConfig};

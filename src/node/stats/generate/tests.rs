@@ -1,4 +1,5 @@
 use super::*;
+use crate::node::stats::sampler::SystemSample;
 use crate::{
     host::{
         DiskUsage,
@@ -102,6 +103,11 @@ fn told_with(
     })
 }
 
+fn no_pressure() -> Value {
+    let line = json!({"total": 0, "avg10": 0.0, "avg60": 0.0, "avg300": 0.0});
+    json!({"full": line, "some": line})
+}
+
 fn as_json(summary: &Summary) -> Value {
     serde_json::to_value(summary).unwrap()
 }
@@ -129,10 +135,13 @@ fn only_cpu_and_memory_leaves_out_disks_and_networks() {
         json!({
             "name": "a",
             "startTime": "2023-11-14T22:13:20Z",
-            "cpu": {"time": "2023-11-14T22:15:01Z", "usageNanoCores": 10, "usageCoreNanoSeconds": 100},
+            "cpu": {
+                "time": "2023-11-14T22:15:01Z", "usageNanoCores": 10, "usageCoreNanoSeconds": 100,
+                "psi": no_pressure()
+            },
             "memory": {
                 "time": "2023-11-14T22:15:01Z", "usageBytes": 400, "workingSetBytes": 300,
-                "rssBytes": 200, "pageFaults": 5, "majorPageFaults": 1
+                "rssBytes": 200, "pageFaults": 5, "majorPageFaults": 1, "psi": no_pressure()
             },
             "swap": {"time": "2023-11-14T22:15:01Z", "swapUsageBytes": 8},
         })
@@ -158,31 +167,65 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     usage.pressure = Some(Pressures::default());
     whole.usage = Arc::new(usage);
     snapshot.pods[0].whole = Some(whole);
-    snapshot.above = vec![sample("/kubepods", 1_700_000_105, 600, 3_000)];
-    let mut kubelet = sample("/system.slice/kubelet.service", 1_700_000_106, 7, 8);
-    kubelet.limits.memory = Some(u64::MAX);
-    snapshot.system = vec![("kubelet", kubelet)];
     let told = told(&snapshot, None);
     let pod = &told.pods[0];
     assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(500));
-    assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_some());
+    assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_none());
     // More in use than the limit means that zero is available.
     assert_eq!(pod.memory.as_ref().unwrap().available_bytes, Some(0));
-    let system: Vec<_> = told
-        .node
-        .system_containers
-        .iter()
-        .map(|c| &*c.name)
-        .collect();
-    assert_eq!(system, ["kubelet", "pods"]);
-    let [kubelet, pods] = &told.node.system_containers[..] else {
-        panic!()
+}
+
+#[test]
+fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
+    let mut snapshot = one_pod();
+    let system = |name, path, cpu, created| SystemSample {
+        name,
+        sample: sample(path, 1_700_000_106, cpu, 3_000),
+        created,
     };
-    assert_eq!(kubelet.start_time, Time(1_650_000_000 * S));
-    assert_eq!(
-        pods.cpu.as_ref().unwrap().usage_core_nano_seconds,
-        Some(600)
-    );
+    snapshot.system = vec![
+        system("kubelet", "/kubelet", 7, Some(S)),
+        system("runtime", "/containerd", 8, Some(1_660_000_000 * S)),
+        system("misc", "/", 9, None),
+        system("pods", "/kubepods", 600, Some(1_670_000_000 * S)),
+    ];
+    snapshot.system[3].sample.limits.memory = Some(4_000);
+    let facts = DiskFacts::default();
+    let disks = Disks {
+        node: None,
+        images: None,
+        facts: &facts,
+        pods: &HashMap::new(),
+        threads: (None, None),
+    };
+    for disks in [None, Some(disks)] {
+        let told = told(&snapshot, disks);
+        let found: Vec<_> = told
+            .node
+            .system_containers
+            .iter()
+            .map(|c| (&*c.name, c.start_time.0 / S))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("kubelet", 1_650_000_000),
+                ("runtime", 1_660_000_000),
+                ("misc", 1_600_000_000),
+                ("pods", 1_670_000_000),
+            ]
+        );
+        let told = as_json(&told);
+        let pods = &told["node"]["systemContainers"][3];
+        assert_eq!(pods["cpu"]["usageCoreNanoSeconds"], 600);
+        assert_eq!(pods["cpu"]["psi"], no_pressure());
+        assert_eq!(pods["memory"]["availableBytes"], 1_750);
+        assert_eq!(pods["memory"]["psi"], no_pressure());
+        assert!(pods.get("rootfs").is_none() && pods.get("logs").is_none());
+        // Only the whole summary has disks, as upstream.
+        assert_eq!(pods.get("io").is_some(), disks.is_some());
+        assert_eq!(told["node"].get("io").is_some(), disks.is_some());
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     host::cgroup::{CpuUsage, Limits, TaskCount, Usage},
-    node::stats::running_pods::{ContainerSubject, PodSubject},
+    node::stats::{
+        running_pods::{ContainerSubject, PodSubject},
+        sampler::SystemSample,
+    },
 };
 use std::sync::Arc;
 
@@ -77,7 +80,11 @@ fn snapshot() -> Snapshot {
     Snapshot {
         node: a_sample("/"),
         above: vec![a_sample("/kubepods")],
-        system: vec![("kubelet", a_sample("/system.slice/kubelet.service"))],
+        system: vec![SystemSample {
+            name: "kubelet",
+            sample: a_sample("/system.slice/kubelet.service"),
+            created: None,
+        }],
         pods: vec![pod],
         disks: HashMap::from([((8, 0), "/dev/sda".to_owned())]),
         ..Snapshot::default()

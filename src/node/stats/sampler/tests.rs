@@ -128,7 +128,11 @@ fn this_machine_can_be_sampled() {
     let mut sampler = Sampler::new(CgroupFs::new("/sys/fs/cgroup", v2));
     let seen = sampler.snapshot(
         Vec::new(),
-        &[("kubelet", std::process::id())],
+        &[SystemSubject {
+            name: "kubelet",
+            place: Place::Process(std::process::id()),
+            may_be_root: true,
+        }],
         Depth::Everything,
     );
     let memory = seen.node.usage.memory.unwrap();
@@ -205,4 +209,47 @@ fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     assert_eq!(read_anew(&mut sampler), LEAST_TURNS);
     assert_eq!(read_anew(&mut sampler), 2 * LEAST_TURNS);
     assert_eq!(read_anew(&mut sampler), 3 * LEAST_TURNS);
+}
+
+#[test]
+fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
+    for path in ["/", "/kubepods", "/kubepods/podu/one", "/system"] {
+        cgroup(root.path(), path, 5, 7, 1);
+    }
+    let subject = |name, path: &str, may_be_root| SystemSubject {
+        name,
+        place: Place::Cgroup(path.to_owned()),
+        may_be_root,
+    };
+    let system = [
+        subject("kubelet", "/", true),
+        subject("runtime", "/", false),
+        subject("misc", "/system", true),
+        subject("gone", "/gone", true),
+        subject("again", "/system", true),
+        subject("pods", "/kubepods", true),
+    ];
+    let seen = sampler.snapshot(vec![pod("u", &["one"])], &system, Depth::Common);
+    let names: Vec<_> = seen
+        .system
+        .iter()
+        .map(|system| (system.name, &*system.sample.path, system.created.is_some()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            ("kubelet", "/", true),
+            ("misc", "/system", true),
+            ("again", "/system", true),
+            ("pods", "/kubepods", true),
+        ]
+    );
+    assert_eq!(seen.system[1].sample, seen.system[2].sample);
+    // Without a pod the cgroup of all pods is read as well.
+    let seen = sampler.snapshot(Vec::new(), &system, Depth::Common);
+    assert_eq!(seen.above, []);
+    assert_eq!(seen.system[3].sample.usage.memory.unwrap().usage, 7);
+    assert!(seen.system[3].created > Some(1_000_000_000_000_000_000));
 }

@@ -1,0 +1,95 @@
+//! What `/proc/<pid>` says of single processes, and their score for the OOM killer. Blocking.
+
+use super::cgroup::ProcessCgroups;
+use std::{fs, io, path::PathBuf};
+
+/// `/proc`, or a directory in its place, for tests.
+#[derive(Clone, Debug)]
+pub struct ProcDir(PathBuf);
+
+impl Default for ProcDir {
+    fn default() -> Self {
+        Self("/proc".into())
+    }
+}
+
+impl From<PathBuf> for ProcDir {
+    fn from(directory: PathBuf) -> Self {
+        Self(directory)
+    }
+}
+
+impl ProcDir {
+    fn file(&self, process: u32, name: &str) -> PathBuf {
+        self.0.join(process.to_string()).join(name)
+    }
+
+    /// The cgroups of a process.
+    ///
+    /// # Errors
+    /// It has ended, or they cannot be read.
+    pub fn cgroups(&self, process: u32) -> io::Result<ProcessCgroups> {
+        let text = fs::read_to_string(self.file(process, "cgroup"))?;
+        Ok(ProcessCgroups::parse(&text))
+    }
+
+    /// Whether a process runs no program: a thread of the kernel, or one that has ended.
+    pub fn is_without_program(&self, process: u32) -> bool {
+        let program = fs::read_link(self.file(process, "exe"));
+        program.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether a process has the namespace of process ids of the first one.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn is_on_host(&self, process: u32) -> io::Result<bool> {
+        let namespace = |process| fs::read_link(self.file(process, "ns/pid"));
+        Ok(namespace(1)? == namespace(process)?)
+    }
+
+    /// Tells the kernel how gladly it may kill a process, if that is not what it was told before.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_oom_score_adj(&self, process: u32, value: i32) -> io::Result<()> {
+        let file = self.file(process, "oom_score_adj");
+        let now = fs::read_to_string(&file)?;
+        if now.trim() == value.to_string() {
+            return Ok(());
+        }
+        fs::write(file, value.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_process_is_seen_with_its_program_namespace_and_score() {
+        let directory = tempfile::tempdir().unwrap();
+        let proc = ProcDir::from(directory.path().to_owned());
+        for (process, program, namespace) in [(1, true, 7), (20, true, 7), (30, false, 8)] {
+            let own = directory.path().join(process.to_string());
+            fs::create_dir_all(own.join("ns")).unwrap();
+            symlink(format!("pid:[{namespace}]"), own.join("ns/pid")).unwrap();
+            fs::write(own.join("oom_score_adj"), "0\n").unwrap();
+            if program {
+                symlink("/bin/gone", own.join("exe")).unwrap();
+            }
+        }
+        assert!(!proc.is_without_program(20) && proc.is_without_program(30));
+        assert!(proc.is_without_program(40));
+        assert!(proc.is_on_host(20).unwrap() && !proc.is_on_host(30).unwrap());
+        assert!(proc.is_on_host(40).is_err() && proc.cgroups(40).is_err());
+        proc.set_oom_score_adj(20, -999).unwrap();
+        let score = directory.path().join("20/oom_score_adj");
+        assert_eq!(fs::read_to_string(&score).unwrap(), "-999");
+        assert!(proc.set_oom_score_adj(40, 0).is_err());
+        let own = ProcDir::default();
+        assert!(!own.is_without_program(std::process::id()));
+        assert!(own.cgroups(std::process::id()).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! The cgroups of the machine that are those of no pod: which there are, and what the configuration says of them.
+
+use crate::host::proc;
+use std::{
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+/// Upstream's names of system containers.
+pub(super) const KUBELET: &str = "kubelet";
+const RUNTIME: &str = "runtime";
+const MISC: &str = "misc";
+pub(super) const PODS: &str = "pods";
+
+/// The cgroups that the configuration names; each is found by other means, or left out, where it does not.
+#[derive(Clone, Debug, Default)]
+pub struct SystemCgroups {
+    /// `kubeletCgroups`; else where the kubelet is.
+    pub kubelet: Option<String>,
+    /// `--runtime-cgroups`; else where the process is that listens on the runtime's socket.
+    pub runtime: Option<String>,
+    /// `systemCgroups`.
+    pub system: Option<String>,
+    /// The cgroup of all pods, once it is there.
+    pub pods: Arc<OnceLock<String>>,
+}
+
+/// Where a cgroup is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Its path.
+    Cgroup(String),
+    /// It is that of a process.
+    Process(u32),
+}
+
+/// A cgroup to be sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SystemSubject {
+    pub(super) name: &'static str,
+    pub(super) place: Place,
+    /// It may be that of the whole machine.
+    pub(super) may_be_root: bool,
+}
+
+impl SystemCgroups {
+    /// What is sampled, in order. A runtime that nothing names and that is in no cgroup of its own is left out: that of
+    /// the machine says nothing of it.
+    pub(super) fn subjects(&self, kubelet: u32, runtime: Option<u32>) -> Vec<SystemSubject> {
+        let named = |path: &Option<String>| path.clone().map(Place::Cgroup);
+        let kubelet = named(&self.kubelet).unwrap_or(Place::Process(kubelet));
+        let is_named = self.runtime.is_some();
+        let runtime = named(&self.runtime).or(runtime.map(Place::Process));
+        [
+            (KUBELET, Some(kubelet), true),
+            (RUNTIME, runtime, is_named),
+            (MISC, named(&self.system), true),
+            (PODS, self.pods.get().cloned().map(Place::Cgroup), true),
+        ]
+        .into_iter()
+        .filter_map(|(name, place, may_be_root)| {
+            Some(SystemSubject {
+                name,
+                place: place?,
+                may_be_root,
+            })
+        })
+        .collect()
+    }
+}
+
+/// The process at the other end of the runtime's socket. Blocking.
+pub(super) fn runtime_process(socket: &Path) -> Option<u32> {
+    proc::peer_of(socket).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroups_are_those_that_are_named_or_those_of_processes() {
+        let shown = |system: &SystemCgroups, runtime| {
+            let subjects = system.subjects(5, runtime).into_iter();
+            let shown = subjects.map(|subject| match subject.place {
+                Place::Cgroup(path) => format!("{} {path} {}", subject.name, subject.may_be_root),
+                Place::Process(pid) => format!("{} {pid} {}", subject.name, subject.may_be_root),
+            });
+            shown.collect::<Vec<_>>()
+        };
+        let mut system = SystemCgroups::default();
+        assert_eq!(shown(&system, None), ["kubelet 5 true"]);
+        assert_eq!(
+            shown(&system, Some(7)),
+            ["kubelet 5 true", "runtime 7 false"]
+        );
+        system.pods.set("/kubepods".into()).unwrap();
+        system.kubelet = Some("/k".into());
+        system.runtime = Some("/r".into());
+        system.system = Some("/s".into());
+        assert_eq!(
+            shown(&system, Some(7)),
+            [
+                "kubelet /k true",
+                "runtime /r true",
+                "misc /s true",
+                "pods /kubepods true"
+            ]
+        );
+    }
+}

@@ -19,6 +19,7 @@ mod pod;
 mod probe;
 mod quantity;
 pub mod reasons;
+pub mod requests;
 mod restart;
 mod status;
 mod update;

@@ -24,9 +24,9 @@ mod node;
 pub mod plugin_manager;
 pub mod pod_resources;
 mod qos;
-pub mod requests;
 pub mod topology;
 
+pub use crate::model::requests::{self, BadAmount, Resources};
 pub use assignments::Assignments;
 pub use container_devices::ContainerDevices;
 pub use field_ref::{FieldRefError, field_ref_value};
@@ -37,7 +37,6 @@ pub use linux::{
 pub use memory_controls::{MemoryQos, Swap};
 pub use node::NodeFacts;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
-pub use requests::{BadAmount, Resources};
 
 #[cfg(test)]
 mod tests;

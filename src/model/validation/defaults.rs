@@ -3,13 +3,17 @@
 //! Only fields that something on a node acts on or shows. Works on any pod, also on one that is
 //! invalid: it never fails and applying it twice changes nothing more.
 
-use crate::model::{Amount, canonical};
+use crate::model::{
+    Amount, canonical,
+    requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY},
+};
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, LifecycleHandler,
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceFieldSelector,
     ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
 
 /// Fills in the API's defaults, namespace `default` included.
 pub fn default_pod(pod: &mut Pod) {
@@ -40,8 +44,52 @@ fn default_spec(spec: &mut PodSpec) {
     {
         default_container(container, host_network);
     }
+    default_pod_resources(spec);
     for volume in spec.volumes.iter_mut().flatten() {
         default_volume(volume);
+    }
+}
+
+/// Resources of the pod itself: huge pages as its containers may have, requests as its containers have, or else as it is
+/// limited. Nothing for a pod without resources of its own.
+fn default_pod_resources(spec: &mut PodSpec) {
+    let containers = requests::of_containers::<Amount>(spec);
+    let Some(resources) = &mut spec.resources else {
+        return;
+    };
+    let own = [&mut resources.limits, &mut resources.requests];
+    let amounts = own.into_iter().flatten().flat_map(BTreeMap::values_mut);
+    amounts.for_each(round);
+    let is_given =
+        |list: &Option<BTreeMap<_, _>>| list.as_ref().is_some_and(|list| !list.is_empty());
+    // What cannot be read is refused later.
+    let Ok(containers) = containers else {
+        return;
+    };
+    if !is_given(&resources.limits) && !is_given(&resources.requests) {
+        return;
+    }
+    for (name, limit) in containers.limits {
+        let requested = resources.requests.as_ref();
+        let is_requested = requested.is_some_and(|requests| requests.contains_key(&name));
+        if name.starts_with(HUGEPAGES_PREFIX) && !is_requested {
+            let limits = resources.limits.get_or_insert_default();
+            limits.entry(name).or_insert_with(|| limit.to_api());
+        }
+    }
+    let Some(limits) = resources.limits.clone().filter(|limits| !limits.is_empty()) else {
+        return;
+    };
+    let is_divisible = |name: &str| [CPU, MEMORY].contains(&name);
+    let of_containers = containers.requests.into_iter();
+    let of_containers = of_containers.filter(|(name, _)| is_divisible(name));
+    let of_containers = of_containers.map(|(name, amount)| (name, amount.to_api()));
+    let of_pod = limits.into_iter();
+    let of_pod =
+        of_pod.filter(|(name, _)| is_divisible(name) || name.starts_with(HUGEPAGES_PREFIX));
+    let requests = resources.requests.get_or_insert_default();
+    for (name, amount) in of_containers.chain(of_pod) {
+        requests.entry(name).or_insert(amount);
     }
 }
 

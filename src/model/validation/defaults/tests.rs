@@ -189,3 +189,46 @@ fn quantities_are_printed_in_their_canonical_spelling_and_in_whole_thousandths()
         "what cannot be read is for validation to refuse"
     );
 }
+
+#[test]
+fn the_resources_of_a_pod_follow_those_of_its_containers_and_its_limits() {
+    let container =
+        json!({"requests": {"cpu": "100m"}, "limits": {"memory": "8Mi", "hugepages-2Mi": "2Mi"}});
+    for (given, expected) in [
+        (json!({}), json!({})),
+        (
+            json!({"requests": {"cpu": "1"}}),
+            json!({
+                "limits": {"hugepages-2Mi": "4Mi"},
+                "requests": {"cpu": "1", "memory": "16Mi", "hugepages-2Mi": "4Mi"}
+            }),
+        ),
+        (
+            json!({"limits": {"cpu": "1.5", "memory": "1Gi"}}),
+            json!({
+                "limits": {"cpu": "1500m", "memory": "1Gi", "hugepages-2Mi": "4Mi"},
+                "requests": {"cpu": "200m", "memory": "16Mi", "hugepages-2Mi": "4Mi"}
+            }),
+        ),
+        (
+            json!({"limits": {"cpu": "1"}, "requests": {"hugepages-2Mi": "8Mi"}}),
+            json!({
+                "limits": {"cpu": "1"},
+                "requests": {"cpu": "200m", "memory": "16Mi", "hugepages-2Mi": "8Mi"}
+            }),
+        ),
+    ] {
+        let own = at(
+            &json!({"resources": given, "containers": [
+                {"name": "a", "resources": container}, {"name": "b", "resources": container}]}),
+            "/spec/resources",
+        );
+        assert_eq!(own, expected, "{given}");
+    }
+    // Without limits at the containers, the pod's are what is requested.
+    let own = at(
+        &json!({"resources": {"limits": {"cpu": "1"}}, "containers": [{"name": "a"}]}),
+        "/spec/resources/requests",
+    );
+    assert_eq!(own, json!({"cpu": "1"}));
+}

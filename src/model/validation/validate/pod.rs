@@ -1,6 +1,6 @@
 //! Rules for the pod as a whole.
 
-use super::{Errors, Path, containers, dns, metadata, names, security, text, volumes};
+use super::{Errors, Path, containers, dns, metadata, names, resources, security, text, volumes};
 use crate::model::validation::FieldError;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::net::IpAddr;
@@ -37,6 +37,7 @@ fn validate_spec(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             "cannot be set on create",
         );
     }
+    resources::validate_pod(spec, &path.child("resources"), errors);
     enumerations(spec, path, errors);
     numbers(spec, path, errors);
     hostnames(spec, path, errors);

@@ -1,16 +1,96 @@
 //! Rules for resource requirements.
 
 use super::{Errors, Path, names};
-use crate::model::Quantity;
-use k8s_openapi::api::core::v1::{PodResourceClaim, ResourceRequirements};
+use crate::model::{
+    Amount, Quantity,
+    requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY, Measure as _},
+};
+use k8s_openapi::api::core::v1::{PodResourceClaim, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-const HUGE_PAGES: &str = "hugepages-";
+const OF_PODS: [&str; 3] = [CPU, "hugepages-", MEMORY];
 
 fn is_huge_pages(name: &str) -> bool {
-    name.starts_with(HUGE_PAGES)
+    name.starts_with(HUGEPAGES_PREFIX)
+}
+
+/// Checks the resources of a pod as a whole, beside those of its containers.
+pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
+    let Some(own) = &spec.resources else {
+        return;
+    };
+    if own.claims.is_some() {
+        let detail = "claims may not be set for Resources at pod-level";
+        errors.forbidden(&path.child("claims"), detail);
+    }
+    for (list, amounts) in [("limits", &own.limits), ("requests", &own.requests)] {
+        let list = path.child(list);
+        for name in amounts.iter().flatten().map(|(name, _)| name) {
+            let is_supported = [CPU, MEMORY].contains(&name.as_str()) || is_huge_pages(name);
+            if !is_supported {
+                errors.unsupported(&list.key(name), name, &OF_PODS);
+            }
+        }
+    }
+    let amounts = ResourceRequirements {
+        claims: None,
+        ..own.clone()
+    };
+    validate(&amounts, &[], path, errors);
+    within_pod(spec, own, path, errors);
+}
+
+/// The containers have to fit into the pod.
+fn within_pod(spec: &PodSpec, own: &ResourceRequirements, path: &Path<'_>, errors: &mut Errors) {
+    // What cannot be read is an error of its container.
+    let Ok(total) = requests::of_containers::<Amount>(spec) else {
+        return;
+    };
+    let of_pod = |amounts: &Option<BTreeMap<String, ApiQuantity>>, name: &str| {
+        let shown = amounts.as_ref()?.get(name)?;
+        Some((shown.0.clone(), Quantity::from_api(shown).ok()?))
+    };
+    let list = path.child("requests");
+    for (name, request) in &total.requests {
+        if let Some((shown, _)) =
+            of_pod(&own.requests, name).filter(|(_, own)| request.worth() > *own)
+        {
+            let sum = request.to_api().0;
+            let detail =
+                format!("must be greater than or equal to aggregate container requests of {sum}");
+            errors.invalid(&list.key(name), &shown, detail);
+        }
+    }
+    let list = path.child("limits");
+    for (name, limit) in total.limits.iter().filter(|(name, _)| is_huge_pages(name)) {
+        if let Some((shown, _)) = of_pod(&own.limits, name).filter(|(_, own)| limit.worth() > *own)
+        {
+            let sum = limit.to_api().0;
+            let detail =
+                format!("must be greater than or equal to aggregate container limits of {sum}");
+            errors.invalid(&list.key(name), &shown, detail);
+        }
+    }
+    for (index, container) in spec.containers.iter().enumerate() {
+        let limits = container
+            .resources
+            .iter()
+            .flat_map(|own| own.limits.iter().flatten());
+        for (name, shown) in limits {
+            let Ok(limit) = Quantity::from_api(shown) else {
+                continue;
+            };
+            let of_pod = of_pod(&own.limits, name).filter(|(_, own)| limit > *own);
+            if let Some((most, _)) = of_pod {
+                let detail = format!("must be less than or equal to pod limits of {most}");
+                let containers = path.child("containers");
+                let at = containers.index(index);
+                errors.invalid(&at.key(name).child("limits"), &shown.0, detail);
+            }
+        }
+    }
 }
 
 pub(super) fn validate(

@@ -96,12 +96,6 @@ fn some<T>(list: Option<&Vec<T>>) -> bool {
     list.is_some_and(|list| !list.is_empty())
 }
 
-fn asks_for_anything(wanted: &ResourceRequirements) -> bool {
-    let given =
-        |map: Option<&_>| map.is_some_and(|map: &std::collections::BTreeMap<_, _>| !map.is_empty());
-    given(wanted.limits.as_ref()) || given(wanted.requests.as_ref()) || some(wanted.claims.as_ref())
-}
-
 fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let required_affinity = spec
         .affinity
@@ -118,10 +112,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             spec.overhead.as_ref().is_some_and(|map| !map.is_empty()),
         ),
         ("readinessGates", some(spec.readiness_gates.as_ref())),
-        (
-            "resources",
-            spec.resources.as_ref().is_some_and(asks_for_anything),
-        ),
         (
             "runtimeClassName",
             !text(spec.runtime_class_name.as_ref()).is_empty(),

@@ -430,3 +430,46 @@ fn the_pod_as_a_whole_is_checked() {
         ),
     ]);
 }
+
+#[test]
+fn the_containers_fit_into_the_resources_of_their_pod() {
+    let pod = |own: Value, container: Value| json!({"resources": own, "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File", "resources": container}]});
+    for (own, container, expected) in [
+        (
+            json!({"requests": {"cpu": "100m", "memory": "1Gi"}, "limits": {"cpu": "1"}}),
+            json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "1"}}),
+            "",
+        ),
+        (
+            json!({"requests": {"memory": "24Mi"}}),
+            json!({"requests": {"memory": "32Mi"}}),
+            "spec.resources.requests[memory]: Invalid value: \"24Mi\": must be greater than or equal to aggregate container requests of 32Mi",
+        ),
+        (
+            json!({"limits": {"cpu": "1"}}),
+            json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1100m"}}),
+            "spec.resources.containers[0][cpu].limits: Invalid value: \"1100m\": must be less than or equal to pod limits of 1",
+        ),
+        (
+            json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}),
+            json!({}),
+            "spec.resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+        ),
+        (
+            json!({"limits": {"ephemeral-storage": "1Gi"}}),
+            json!({}),
+            "spec.resources.limits[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported values: \"cpu\", \"hugepages-\", \"memory\"",
+        ),
+        (
+            json!({"claims": [{"name": "x"}]}),
+            json!({}),
+            "spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level",
+        ),
+    ] {
+        check(&[(pod(own, container), expected)]);
+    }
+    let pages = |amount: &str| json!({"limits": {"cpu": "1", "hugepages-2Mi": amount}});
+    let errors = errors(&pod(pages("4Mi"), pages("6Mi")));
+    let expected = "spec.resources.limits[hugepages-2Mi]: Invalid value: \"4Mi\": must be greater than or equal to aggregate container limits of 6Mi";
+    assert!(errors.iter().any(|error| error == expected), "{errors:#?}");
+}

@@ -118,10 +118,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.readinessGates",
         ),
         (
-            json!({"resources": {"limits": {"cpu": "1"}}}),
-            "spec.resources",
-        ),
-        (
             json!({"nodeSelector": {"disk": "ssd"}}),
             "spec.nodeSelector[disk]",
         ),

@@ -1,7 +1,7 @@
 //! What containers and pods ask for and may use.
 
-use crate::model::{Amount, Pod, PodExt, Quantity, QuantityError, is_sidecar};
-use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use super::{Amount, Pod, PodExt, Quantity, QuantityError, is_sidecar};
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 
@@ -129,18 +129,29 @@ pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
     read_list(amounts, "overhead", || "the pod".to_string())
 }
 
-/// What the pod as a whole asks for, without its overhead: the sum of all that run together, or
-/// the hungriest moment of initialisation if that is more. Resources at pod level win.
+/// What the pod as a whole asks for, without its overhead. Resources at pod level win.
 pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
+    let mut total = pod
+        .spec()
+        .map_or_else(|| Ok(Resources::default()), of_containers)?;
+    let pod_level = of_pod_level(pod)?;
+    total.requests.extend(pod_level.requests);
+    total.limits.extend(pod_level.limits);
+    Ok(total)
+}
+
+/// What the containers of a pod ask for: the sum of all that run together, or the hungriest moment of initialisation if
+/// that is more.
+pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmount> {
     let mut total = Resources::default();
-    for container in pod.containers() {
+    for container in &spec.containers {
         let own = of_container(container)?;
         add(&mut total.requests, &own.requests);
         add(&mut total.limits, &own.limits);
     }
     let mut sidecars = Resources::<T>::default();
     let mut peak = Resources::default();
-    for container in pod.init_containers() {
+    for container in spec.init_containers.iter().flatten() {
         let mut own = of_container(container)?;
         if is_sidecar(container) {
             add(&mut total.requests, &own.requests);
@@ -157,9 +168,6 @@ pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     }
     raise(&mut total.requests, &peak.requests);
     raise(&mut total.limits, &peak.limits);
-    let pod_level = of_pod_level(pod)?;
-    total.requests.extend(pod_level.requests);
-    total.limits.extend(pod_level.limits);
     Ok(total)
 }
 

@@ -258,9 +258,9 @@ class Node:
         return tree(self.root, self.names) + self.states()
 
     def states(self):
-        """What the managers have given, with names in the place of UIDs."""
+        """What the managers have given, with names in the place of UIDs. Without managers the Go kubelet writes that."""
         lines = []
-        for file in ["cpu_manager_state", "memory_manager_state"]:
+        for file in ["cpu_manager_state", "memory_manager_state"] if self.arguments.managers else []:
             with contextlib.suppress(FileNotFoundError):
                 state = json.loads((self.directory / "root" / file).read_text())
                 state.pop("checksum")

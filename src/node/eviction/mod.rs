@@ -93,6 +93,17 @@ pub struct Deps {
     pub pressure: NodePressureWriter,
 }
 
+/// What was done about a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Relief {
+    /// Something was freed, or a pod evicted.
+    Acted,
+    /// Pods that are being stopped give back enough.
+    Waits,
+    /// There is nothing to free, and no pod to evict.
+    Nothing,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct BySignal {
     eviction_signal: &'static str,
@@ -106,6 +117,8 @@ pub struct EvictionManager {
     places: Places,
     evictions: Family<BySignal, Counter>,
     leaving: LeavingPods,
+    /// Until when nothing is tried about a signal.
+    in_vain: HashMap<Signal, Instant>,
     local_storage_due: Instant,
     started: Instant,
 }
@@ -131,6 +144,7 @@ impl EvictionManager {
             state: EvictionState::default(),
             evictions,
             leaving: LeavingPods::default(),
+            in_vain: HashMap::new(),
             local_storage_due: Instant::now() + LOCAL_STORAGE,
             started: Instant::now(),
         }
@@ -173,18 +187,27 @@ impl EvictionManager {
         // Which images no pod needs is known once all pods are.
         let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
         self.forget_ended();
+        let mut again = found.again;
         for threshold in &found.act_on {
-            if (known || !threshold.signal.resource().is_on_disk())
-                && self.relieve(threshold, &measured).await
-            {
-                return WHILE_LEAVING;
+            if !known && threshold.signal.resource().is_on_disk() || self.is_in_vain(threshold) {
+                continue;
+            }
+            match self.relieve(threshold, &measured).await {
+                Relief::Acted => return WHILE_LEAVING,
+                Relief::Waits => again = WHILE_LEAVING,
+                Relief::Nothing => {
+                    let until = Instant::now() + NOTHING_TO_EVICT;
+                    self.in_vain.insert(threshold.signal, until);
+                }
             }
         }
-        match (found.act_on.is_empty(), self.leaving.is_empty()) {
-            (true, _) => found.again,
-            (false, true) => NOTHING_TO_EVICT,
-            (false, false) => WHILE_LEAVING,
-        }
+        again
+    }
+
+    /// There was nothing to do about a threshold a short time ago.
+    fn is_in_vain(&self, threshold: &Threshold) -> bool {
+        let until = self.in_vain.get(&threshold.signal);
+        until.is_some_and(|until| Instant::now() < *until)
     }
 
     fn forget_ended(&mut self) {
@@ -207,8 +230,8 @@ impl EvictionManager {
         }
     }
 
-    /// Does something about a threshold that is passed. Whether it did.
-    async fn relieve(&mut self, threshold: &Threshold, measured: &Measured) -> bool {
+    /// Does something about a threshold that is passed.
+    async fn relieve(&mut self, threshold: &Threshold, measured: &Measured) -> Relief {
         let resource = threshold.signal.resource();
         let files = Files::of(threshold.signal, measured.layout);
         let mut candidates = Vec::new();
@@ -216,7 +239,7 @@ impl EvictionManager {
             candidates = self.candidates(resource).await;
             let expected = self.leaving.expected(resource, files, Instant::now());
             if !decide::is_met_with(threshold, &measured.observations, expected) {
-                return false;
+                return Relief::Waits;
             }
         }
         tracing::info!(resourceName = resource.as_str(), "Attempting to reclaim");
@@ -226,7 +249,7 @@ impl EvictionManager {
             .events
             .warning(&node, "EvictionThresholdMet", text);
         if self.reclaim_from_node(threshold, measured).await {
-            return true;
+            return Relief::Acted;
         }
         if candidates.is_empty() {
             candidates = self.candidates(resource).await;
@@ -248,10 +271,10 @@ impl EvictionManager {
             let seconds = u64::try_from(grace).unwrap_or(0);
             let until = Instant::now() + Duration::from_secs(seconds) + STOP;
             self.leaving.add(candidate, until);
-            return true;
+            return Relief::Acted;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
-        false
+        Relief::Nothing
     }
 
     /// Whether it was enough to remove what no pod needs.

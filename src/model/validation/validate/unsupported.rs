@@ -5,7 +5,7 @@
 use super::volumes::volume_sources;
 use super::{Errors, Path, text};
 use crate::model::validation::FieldError;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 
 const NOT_YET: &str = "not supported yet by this kubelet";
 

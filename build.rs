@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "proto/otlp/trace.proto",
         "proto/pluginregistration/v1/api.proto",
         "proto/podresources/v1/api.proto",
+        "proto/podresources/v1alpha1/api.proto",
     ];
     let descriptors = protox::compile(protos, ["proto"])?;
     tonic_prost_build::configure()

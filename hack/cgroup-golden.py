@@ -108,8 +108,10 @@ podPidsLimit: 321
 systemReserved: {{cpu: 100m, memory: 64Mi, pid: "1000"}}
 kubeReserved: {{cpu: 50m, memory: 32Mi}}
 """
-# Seconds until the values of the classes follow the pods; after a start the Go kubelet takes a minute for that.
+# Seconds until the values of the classes follow the pods; after a start the Go kubelet takes a minute for that. With
+# managers it gives shared CPUs to containers every ten seconds, and an emulated machine is slow at it.
 SETTLED = 2
+SETTLED_WITH_MANAGERS = 30
 TAKEN_OVER = 70
 POD_CGROUP = re.compile(r"[/-]pod[^/]*/$")
 SYSCTLS = ["vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops",
@@ -292,7 +294,7 @@ def run(label, program, arguments):
         node.start(program)
         node.add_pods()
         # The first update of the classes' limits after the last pod.
-        time.sleep(SETTLED)
+        time.sleep(SETTLED_WITH_MANAGERS if arguments.managers else SETTLED)
         lines = node.values()
         left = node.remove_pods()
         print(f"# {label}: {len(lines)} lines, {len(left)} cgroups of pods left after their removal")
@@ -305,7 +307,7 @@ def take_over(arguments):
     with Node(arguments) as node:
         node.start(arguments.go_kubelet)
         node.add_pods()
-        time.sleep(SETTLED)
+        time.sleep(SETTLED_WITH_MANAGERS if arguments.managers else SETTLED)
         before, containers = node.values(), set(node.names)
         print(*before, sep="\n")
         for label, program in [("this kubelet", arguments.kubelet), ("the Go kubelet again", arguments.go_kubelet)]:

@@ -26,6 +26,19 @@ pub mod pod_resources;
 mod qos;
 pub mod topology;
 
+/// The generated messages, clients and servers of interfaces in their first version: PodResources, and the health that
+/// drivers report.
+#[allow(
+    missing_docs,
+    clippy::all,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    dead_code
+)]
+pub mod v1alpha1 {
+    tonic::include_proto!("v1alpha1");
+}
+
 pub use crate::model::requests::{self, BadAmount, Resources};
 pub use assignments::Assignments;
 pub use container_devices::ContainerDevices;

@@ -16,6 +16,9 @@ use kubelet::resources::pod_resources::v1::{
     AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest,
     pod_resources_lister_client::PodResourcesListerClient,
 };
+use kubelet::resources::v1alpha1::{
+    self, pod_resources_lister_client::PodResourcesListerClient as V1alpha1Client,
+};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
@@ -391,6 +394,24 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
     assert_eq!(one.pod_resources.as_ref(), pods.first());
     let error = agent.get(request("none")).await.unwrap_err();
     assert_eq!(error.message(), "pod none in namespace default not found");
+
+    // The first version of the API has the devices as well.
+    let socket = node.path("root/pod-resources/kubelet.sock");
+    let mut early = V1alpha1Client::new(plugin::dial(&socket).await);
+    let list = early
+        .list(v1alpha1::ListPodResourcesRequest {})
+        .await
+        .unwrap();
+    let mut listed = list.into_inner().pod_resources;
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(listed.len(), 2, "{listed:?}");
+    assert_eq!(
+        listed[0].containers[0].devices,
+        [v1alpha1::ContainerDevices {
+            resource_name: GPU.into(),
+            device_ids: vec!["a".into()],
+        }]
+    );
 
     let all = agent
         .get_allocatable_resources(AllocatableResourcesRequest {})

@@ -40,14 +40,4 @@ pub mod proto {
     tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
 }
 
-/// The generated messages, clients and servers of the health that drivers report.
-#[allow(
-    missing_docs,
-    clippy::all,
-    unreachable_pub,
-    clippy::indexing_slicing,
-    dead_code
-)]
-pub mod health_proto {
-    tonic::include_proto!("v1alpha1");
-}
+pub use super::v1alpha1 as health_proto;

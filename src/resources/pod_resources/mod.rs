@@ -5,6 +5,8 @@
 //! * Must never list a pod that has ended: others may have its devices.
 //! * Answers to upstream's `pkg/kubelet/apis/podresources`.
 
+mod v1alpha1;
+
 use crate::{
     base::{Rate, chain, connections, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
@@ -35,6 +37,7 @@ use tokio::{net::UnixListener, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use v1alpha1::{Alpha, AlphaServer, ByVersion};
 
 /// The generated messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
@@ -103,10 +106,8 @@ impl RequestMetrics {
     }
 }
 
-fn add(count: &Count) {
-    let version = Version {
-        server_api_version: "v1",
-    };
+fn add(count: &Count, server_api_version: &'static str) {
+    let version = Version { server_api_version };
     count.get_or_create_owned(&version).inc();
 }
 
@@ -147,7 +148,12 @@ pub async fn serve(
         return Ok(());
     };
     let incoming = connections("podresources", UnixListener::from_std(listener)?);
-    let service = PodResourcesListerServer::new(pods);
+    let pods = Arc::new(pods);
+    let alpha = Alpha(pods.clone());
+    let service = ByVersion {
+        v1: PodResourcesListerServer::from_arc(pods),
+        v1alpha1: AlphaServer::new(alpha),
+    };
     tokio::select! {
         served = Server::builder().serve_with_incoming(service, incoming) => {
             served.context("the podresources API")
@@ -279,8 +285,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.admit()?;
-        add(&self.metrics.total);
-        add(&self.metrics.list);
+        add(&self.metrics.total, "v1");
+        add(&self.metrics.list, "v1");
         let pods = (self.active)();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse {
@@ -293,8 +299,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.admit()?;
-        add(&self.metrics.total);
-        add(&self.metrics.allocatable);
+        add(&self.metrics.total, "v1");
+        add(&self.metrics.allocatable, "v1");
         let all = self.devices.plugins.allocatable();
         let mut devices = Vec::new();
         for (resource, list) in &all {
@@ -320,14 +326,14 @@ impl PodResourcesLister for PodResources {
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
         self.admit()?;
-        add(&self.metrics.total);
-        add(&self.metrics.get);
+        add(&self.metrics.total, "v1");
+        add(&self.metrics.get, "v1");
         let v1::GetPodResourcesRequest {
             pod_name,
             pod_namespace,
         } = request.into_inner();
         let Some(pod) = (self.named)(&pod_namespace, &pod_name) else {
-            add(&self.metrics.get_errors);
+            add(&self.metrics.get_errors, "v1");
             let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::unknown(text));
         };

@@ -1,0 +1,84 @@
+//! The first version of the API, which lists devices alone, and the choice between the versions.
+
+use super::{PodResources, add};
+use crate::{model::PodExt as _, resources::v1alpha1 as api};
+use api::pod_resources_lister_server::PodResourcesLister;
+pub(super) use api::pod_resources_lister_server::PodResourcesListerServer as AlphaServer;
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tonic::{Request, Response, Status, body::Body};
+use tower::Service;
+
+/// The service in this version.
+pub(super) struct Alpha(pub(super) Arc<PodResources>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Alpha {
+    async fn list(
+        &self,
+        _: Request<api::ListPodResourcesRequest>,
+    ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
+        let all = &self.0;
+        all.admit()?;
+        add(&all.metrics.total, "v1alpha1");
+        let pods = (all.active)();
+        let pods = pods.iter().map(|pod| {
+            let containers = pod.containers().iter().map(|container| {
+                let devices = all.of_container(pod, container).devices.into_iter();
+                api::ContainerResources {
+                    name: container.name.clone(),
+                    devices: devices
+                        .map(|device| api::ContainerDevices {
+                            resource_name: device.resource_name,
+                            device_ids: device.device_ids,
+                        })
+                        .collect(),
+                }
+            });
+            api::PodResources {
+                name: pod.name().into(),
+                namespace: pod.namespace().into(),
+                containers: containers.collect(),
+            }
+        });
+        Ok(Response::new(api::ListPodResourcesResponse {
+            pod_resources: pods.collect(),
+        }))
+    }
+}
+
+/// Serves both versions of the API.
+#[derive(Clone)]
+pub(super) struct ByVersion<S> {
+    pub(super) v1: S,
+    pub(super) v1alpha1: AlphaServer<Alpha>,
+}
+
+type Reply = http::Response<Body>;
+
+impl<S> Service<http::Request<Body>> for ByVersion<S>
+where
+    S: Service<http::Request<Body>, Response = Reply, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path().starts_with("/v1alpha1.") {
+            Box::pin(self.v1alpha1.call(request))
+        } else {
+            Box::pin(self.v1.call(request))
+        }
+    }
+}

@@ -385,7 +385,8 @@ impl WatchStream {
 }
 
 fn decoded<K: DeserializeOwned>(object: &RawValue) -> Item<K> {
-    serde_json::from_str(object.get())
+    // Not `from_str`: the code for a type would be there twice, as responses are read from bytes.
+    serde_json::from_slice(object.get().as_bytes())
         .map(Box::new)
         .map_err(|error| Unreadable {
             metadata: Box::new(metadata(object)),

@@ -2,7 +2,7 @@
 //!
 //! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, queues of keys that wait for
 //!   requests, atomic files, files that are read again when they change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
-//!   credentials, durations and quoted text as Go spells them.
+//!   credentials, durations and quoted text as Go spells them, YAML and JSON as trees with places.
 //! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
 //! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
 //!   kubelet leans on.
@@ -14,6 +14,7 @@ pub mod backoff;
 mod chain;
 mod connections;
 mod dirty;
+pub mod document;
 mod early_release;
 mod own_files;
 mod path_authority;

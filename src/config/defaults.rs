@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::document::{Node, Value};
 use super::feature_gates::{ENSURE_SECRET_PULLED_IMAGES, beta_is_off};
 use super::kubelet_configuration::*;
 use crate::base::GoDuration;
+use crate::base::document::{Node, Value};
 
 /// Where containerd listens.
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::document::closest;
+use super::decode::closest;
 
 /// Whether it is recorded and verified who may use an image.
 pub(super) const ENSURE_SECRET_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::document::{Node, Problems};
+use super::document::Problems;
 use super::kubelet_configuration::read;
+use crate::base::document::Node;
 
 /// Larger files are not kubelet configurations.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -22,7 +22,10 @@
 
 mod cgroups;
 mod defaults;
-pub mod document;
+mod document;
+mod decode;
+#[cfg(test)]
+mod decode_tests;
 mod feature_gates;
 mod files;
 pub mod flags;
@@ -40,7 +43,8 @@ mod tests;
 mod validate;
 mod values;
 
-pub use document::{Problem, Problems, closest};
+pub use decode::closest;
+pub use document::{Problem, Problems};
 pub use flags::{
     ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, VERBS, parse_args,
     parse_verb_args, version,

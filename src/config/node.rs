@@ -1,10 +1,11 @@
 //! The Node object, its status and lease, and events: what the configuration says of them. Pure.
 
-use super::document::{Origin, Problem};
+use super::document::Problem;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::resolved::NodeConfig;
 use super::values::{count, some_text, time};
+use crate::base::document::Origin;
 use crate::node::event_sink::EventRate;
 use crate::node::node_status::resources::{self, PodLimits, Reservation};
 use k8s_openapi::api::core::v1::Taint;

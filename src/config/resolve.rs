@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::HostFacts;
-use super::document::{Node, Origin, Problem, Problems, Value, decode};
+use super::decode::decode;
+use super::document::{Problem, Problems};
 use super::feature_gates;
 use super::flags::Flags;
 use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
@@ -18,6 +19,7 @@ use super::supported::unsupported;
 use super::validate::validate;
 use super::values::{count, some_text, time};
 use super::{cgroups, defaults, managers};
+use crate::base::document::{Node, Origin, Value};
 use crate::base::otel::TracingSettings;
 use crate::images::gc::Policy as ImageGcPolicy;
 use crate::images::records::VerificationPolicy;

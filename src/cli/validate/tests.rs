@@ -84,7 +84,7 @@ fn errors_after_a_value_of_the_wrong_form_are_found_too() {
          \x20 - {name: c, image: i, imagePullPolicy: Maybe, command: [a, [b], c]}\n",
     );
     for expected in [
-        "web.yaml:5:3: error: spec.hostNetwork: ",
+        "web.yaml:5:16: error: spec.hostNetwork: ",
         "web.yaml:6:34: error: spec.terminationGracePeriodSeconds: ",
         "web.yaml:9:5: error: spec.containers[0]: ",
         "web.yaml:10:62: error: spec.containers[1].command[1]: ",

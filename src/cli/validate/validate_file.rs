@@ -1,12 +1,9 @@
 //! Finds everything that is wrong with the bytes of a manifest, with positions. Pure.
 
-use super::{
-    FileReport, ManifestPodName, ManifestProblem, Severity,
-    blank::{blank, json},
-};
+use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank};
 use crate::{
-    config::document::{self, Node},
-    model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list},
+    base::document::{self, Node},
+    model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list, manifest_tree},
     model::{Pod, PodExt, PodSource},
     pods::pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
 };
@@ -44,11 +41,10 @@ struct Case<'a> {
 impl Validator {
     /// Validates the bytes of a file of this name.
     pub(super) fn validate(&self, file: &str, bytes: &[u8]) -> ValidatedFile {
-        let text = std::str::from_utf8(bytes).ok();
         let mut case = Case {
             validator: self,
             file,
-            tree: text.and_then(|text| document::parse(&file.into(), text).ok()),
+            tree: manifest_tree(bytes).ok(),
             problems: Vec::new(),
             blanked: Vec::new(),
         };
@@ -235,7 +231,7 @@ impl Case<'_> {
                 return;
             }
             self.blanked.push(error.field.clone());
-            let bytes = json(&tree).to_string().into_bytes();
+            let bytes = tree.to_json();
             match self.read(&bytes, source) {
                 Ok(manifest) => {
                     self.unknown(&bytes);

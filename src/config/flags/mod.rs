@@ -25,8 +25,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use self::spec::{FlagSpec, Group, Kind, Target};
 use super::defaults::ROOT_DIR;
-use super::document::{Node, Origin, Value};
 use crate::base::GoDuration;
+use crate::base::document::{Node, Origin, Value};
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq)]

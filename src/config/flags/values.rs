@@ -3,7 +3,7 @@
 
 use super::spec::Kind;
 use crate::base::GoDuration;
-use crate::config::document::{Entry, Node, Origin, Value};
+use crate::base::document::{Entry, Node, Origin, Value};
 
 /// Converts what was given for one flag, in order. A scalar's last occurrence counts; lists and maps
 /// collect all of them.

@@ -1,16 +1,16 @@
 //! One configuration document: syntax, header, and strict decoding.
 
-use std::sync::Arc;
-
 use super::{API_VERSION, KIND, KubeletConfiguration};
-use crate::config::document::{Node, Problem, Problems, Value, decode, parse};
+use crate::base::document::{Node, Value};
+use crate::config::decode::decode;
+use crate::config::document::{Problem, Problems, parse};
 
 /// Reads one file or drop-in named `path` in messages; returns its tree for merging.
 ///
 /// # Errors
 /// Broken syntax, another kind of object, or every unknown and mistyped field.
 pub fn read(path: &str, text: &str) -> Result<Node, Problems> {
-    let tree = parse(&Arc::from(path), text).map_err(|problem| Problems(vec![problem]))?;
+    let tree = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
     header(&tree)?;
     decode::<KubeletConfiguration>(&tree).map_err(Problems)?;
     Ok(tree)

@@ -82,6 +82,22 @@ fn scalars_are_read_as_kubernetes_reads_them() {
             "2024-01-01",
         ),
         (
+            "spec: {containers: [{name: c, args: [a, ~, ]}]}",
+            "[\"a\",\"\"]",
+        ),
+        (
+            "spec: {containers: [{name: c, env: [~]}]}",
+            "[{\"name\":\"\"}]",
+        ),
+        (
+            "spec: {containers: [{name: c, livenessProbe: {tcpSocket: {port: 80.0}}}]}",
+            "\"port\":80",
+        ),
+        (
+            "spec: {containers: [{name: c, env: [{name: A, value: !!binary aGk=}]}]}",
+            "\"value\":\"hi\"",
+        ),
+        (
             "spec:\n  volumes:\n  - name: v\n    emptyDir:\n",
             "[{\"name\":\"v\"}]",
         ),
@@ -169,6 +185,14 @@ fn wrong_values_name_line_and_field() {
         (
             pod("spec:\n  containers:\n  - name: c\n    resources: {limits: {cpu: [1]}}\n"),
             "spec.containers[0].resources.limits.cpu: expected Quantity, found sequence",
+        ),
+        (
+            pod("spec:\n  nodeSelector: {? [a] : b}\n"),
+            "line 6, column 20: spec.nodeSelector: a key that is no string",
+        ),
+        (
+            pod("x: &x\n  hostNetwork: 1\nspec: *x\n"),
+            "line 7, column 7: spec.hostNetwork: expected a boolean",
         ),
     ] {
         let error = refusal(&text);
@@ -263,6 +287,20 @@ fn unknown_fields_are_listed_with_their_path() {
             "spec.hostnetwork"
         ]
     );
+    let text = pod(
+        "  labels: {a: b}\n  managedFields: [{fieldsV1: {\"f:spec\": {}}}]\nspec:\n  volumes:\n  - name: v\n    emptyDirr:\n    secret:\n  - {name: w, nosuch: {a: 1}}\n",
+    );
+    let decoded = decode_pod(text.as_bytes()).unwrap();
+    assert_eq!(
+        decoded.unknown_fields,
+        ["spec.volumes[0].emptyDirr", "spec.volumes[1].nosuch"]
+    );
+    let list = "apiVersion: v1\nkind: PodList\nspec: {}\nmetadata: {continue: a, name: b}\nitems:\n- x: 1\n  kind:\n";
+    let decoded = decode_pod_or_list(list.as_bytes()).unwrap();
+    assert_eq!(
+        decoded.unknown_fields,
+        ["spec", "metadata.name", "items[0].x"]
+    );
 }
 
 #[test]
@@ -298,8 +336,22 @@ fn values_that_may_be_secret_stay_out_of_errors() {
         "spec:\n  containers:\n  - env: [hunter31337]\n",
         "spec:\n  priority: hunter31337\n",
         "spec:\n  containers:\n  - ports: [{containerPort: \"31337\"}]\n",
+        "  creationTimestamp: 31337-hunter\n",
+        "  creationTimestamp: \"31337\"\n",
+        "  generation: 31337313373133731337\n",
+        "spec:\n  priority: 31337313373\n",
+        "spec:\n  containers:\n  - livenessProbe: {tcpSocket: {port: 31337313373}}\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: !!int hunter31337}]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: !!binary hunter31337}]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: 31337e9999}]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: *hunter31337}]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: \"hunter31337]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: @hunter31337}]\n",
+        "spec:\n  containers:\n  - env: [{name: P, value: \"\\hunter31337\"}]\n",
+        "spec:\n  containers: {<<: hunter31337}\n",
     ] {
         let error = refusal(&pod(body));
+        assert!(!error.contains("hunter"), "{error}");
         assert!(!error.contains("31337"), "{error}");
     }
 }

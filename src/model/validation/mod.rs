@@ -15,11 +15,12 @@ mod names;
 pub mod signals;
 pub mod sysctl;
 pub mod sysctl_allowlist;
-mod tracked;
+mod typed;
 mod validate;
 
+pub use crate::base::document::DecodeError;
 pub use decode::{
-    DecodeError, Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list, decode_secret,
+    Decoded, MAX_MANIFEST_BYTES, decode_pod, decode_pod_or_list, decode_secret, manifest_tree,
 };
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};

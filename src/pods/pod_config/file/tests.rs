@@ -190,7 +190,7 @@ async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
         format!("{}  hostNetwork: maybe\n", manifest("a", "2")),
     )
     .unwrap();
-    let expected = "a.yaml: line 9, column 3: spec.hostNetwork: expected a boolean, found string; the last good version runs on (1)";
+    let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last good version runs on (1)";
     source.until_told(expected).await;
     // Another file's change causes further scans; the bad file is not reported again.
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();

@@ -1,14 +1,14 @@
-//! A configuration document as a tree that remembers where each value was written.
+//! A YAML or JSON document as a tree that remembers where each value was written.
 //!
-//! - **Owns**: the YAML/JSON text-to-tree step, merging of layers (file, drop-ins, flags), and the
-//!   lookup of a value's origin for error messages.
-//! - **Woken by**: nothing; pure functions called once at start.
-//! - **Publishes**: [`Node`] trees; [`decode()`] turns one into the typed configuration.
-//! - **Must never**: read a file, guess a value, or drop a problem silently.
-//! - **Upstream**: `pkg/kubelet/kubeletconfig/util/codec` and the JSON merge of
-//!   `mergeKubeletConfigurations` in `cmd/kubelet/app/server.go`.
+//! - **Owns**: the step from text to tree with its limits, merging of trees, the lookup of a value's
+//!   place, and the tree as JSON.
+//! - **Woken by**: nothing; pure functions.
+//! - **Publishes**: [`Node`] trees.
+//! - **Must never**: read a file, guess a value, drop a problem silently, or repeat a value in a [`DecodeError`].
+//! - **Upstream**: `sigs.k8s.io/yaml`, and the JSON merge of `mergeKubeletConfigurations` in
+//!   `cmd/kubelet/app/server.go`.
 
-mod decode;
+mod json;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -16,8 +16,7 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-pub use decode::{closest, decode};
-pub use parse::parse;
+pub use parse::{DecodeError, Limits, parse};
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,35 +84,6 @@ pub struct Entry {
     pub node: Node,
 }
 
-/// One thing wrong with a configuration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The field, dotted from the top: `crashLoopBackOff.maxContainerRestartPeriod`; empty when the
-    /// document as a whole is meant.
-    pub field: String,
-    /// Where it was given, if it was.
-    pub origin: Option<Origin>,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(origin) = &self.origin {
-            write!(f, "{origin}: ")?;
-        }
-        if !self.field.is_empty() {
-            write!(f, "{}: ", self.field)?;
-        }
-        f.write_str(&self.message)
-    }
-}
-
-/// Everything wrong with a configuration, one problem a line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Problems(pub Vec<Problem>);
-
 impl Node {
     /// An empty mapping, the base that layers are merged over.
     pub fn empty(origin: Origin) -> Self {
@@ -131,37 +101,79 @@ impl Node {
         }
     }
 
+    /// The value that is reached by these positions of children from here.
+    pub fn at_mut(&mut self, steps: &[usize]) -> Option<&mut Node> {
+        steps
+            .iter()
+            .try_fold(self, |node, step| match &mut node.value {
+                Value::Map(entries) => entries.get_mut(*step).map(|entry| &mut entry.node),
+                Value::List(items) => items.get_mut(*step),
+                _ => None,
+            })
+    }
+
+    /// The value that is reached by these positions of children, its key if it has one, and its path:
+    /// `a.b[2].c`.
+    pub fn at(&self, steps: &[usize]) -> Option<(&Node, Option<&Entry>, String)> {
+        let (mut node, mut entry, mut path) = (self, None, String::new());
+        for step in steps {
+            (node, entry) = match &node.value {
+                Value::Map(entries) => {
+                    let entry = entries.get(*step)?;
+                    push_key(&mut path, &entry.key);
+                    (&entry.node, Some(entry))
+                }
+                Value::List(items) => {
+                    path.push_str(&format!("[{step}]"));
+                    (items.get(*step)?, None)
+                }
+                _ => return None,
+            };
+        }
+        Some((node, entry, path))
+    }
+
     /// The value at a dotted path of mapping keys.
     pub fn lookup(&self, path: &str) -> Option<&Node> {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
-    /// The origin of the value at `path` (`a.b[2].c` or `a.b[key]`; keys may have dots in them), or of
-    /// the nearest parent that was given.
-    pub fn origin_of(&self, path: &str) -> Option<Origin> {
-        let (mut node, mut rest, mut found) = (self, path, None);
-        while let Some((child, tail)) = node.step(rest) {
-            (node, rest, found) = (child, tail, Some(child.origin.clone()));
+    /// The positions of children along `path` (`a.b[2].c` or `a.b[key]`; keys may have dots in them) as
+    /// far as it is there, and the rest of the path.
+    pub fn steps_along<'p>(&self, path: &'p str) -> (Vec<usize>, &'p str) {
+        let (mut node, mut rest, mut steps) = (self, path, Vec::new());
+        while let Some((step, child, tail)) = node.step(rest) {
+            (node, rest) = (child, tail);
+            steps.push(step);
         }
-        found
+        (steps, rest)
     }
 
-    /// The child that `path` starts with, and the rest of the path.
-    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(&'a Node, &'p str)> {
-        match &self.value {
+    /// The origin of the value at `path`, or of the nearest parent that was given.
+    pub fn origin_of(&self, path: &str) -> Option<Origin> {
+        let (steps, _) = self.steps_along(path);
+        let (node, _, _) = self.at(&steps).filter(|_| !steps.is_empty())?;
+        Some(node.origin.clone())
+    }
+
+    /// The child that `path` begins with, its position, and the rest of the path.
+    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(usize, &'a Node, &'p str)> {
+        let (step, child, rest) = match &self.value {
             Value::Map(entries) => entries
                 .iter()
-                .filter_map(|entry| Some((entry, after_key(path, &entry.key)?)))
-                .filter(|(_, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
-                .max_by_key(|(entry, _)| entry.key.len())
-                .map(|(entry, rest)| (&entry.node, rest.strip_prefix('.').unwrap_or(rest))),
+                .enumerate()
+                .filter_map(|(step, entry)| Some((step, entry, after_key(path, &entry.key)?)))
+                .filter(|(_, _, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
+                .max_by_key(|(_, entry, _)| entry.key.len())
+                .map(|(step, entry, rest)| (step, &entry.node, rest))?,
             Value::List(items) => {
                 let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
-                let item = items.get(index.parse::<usize>().ok()?)?;
-                Some((item, rest.strip_prefix('.').unwrap_or(rest)))
+                let step = index.parse::<usize>().ok()?;
+                (step, items.get(step)?, rest)
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some((step, child, rest.strip_prefix('.').unwrap_or(rest)))
     }
 
     /// Lays `over` upon this tree as a JSON merge patch does: mappings merge key by key, `null`
@@ -232,6 +244,14 @@ impl Node {
             None => entries.retain(|e| e.key != key),
         }
     }
+}
+
+/// Adds a key to a path: short, one line.
+pub fn push_key(path: &mut String, key: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.extend(key.chars().take(100).filter(|c| !c.is_control()));
 }
 
 /// What follows a key, or a key in brackets, at the beginning of a path.

@@ -8,7 +8,8 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 
-use super::{Node, Origin, Problem, Value};
+use super::document::Problem;
+use crate::base::document::{Entry, Node, Value};
 
 /// More problems than this are not worth listing.
 const MAX_PROBLEMS: usize = 50;
@@ -18,32 +19,31 @@ const MAX_PROBLEMS: usize = 50;
 /// # Errors
 /// Every unknown field and every value of the wrong type or form, each with its field and origin,
 /// in the order found.
-pub fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Problem>> {
+pub(super) fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Problem>> {
     let mut tree = node.clone();
     let mut problems = Vec::new();
     loop {
         match T::deserialize(NodeDeserializer { node: &tree }) {
             Ok(value) if problems.is_empty() => return Ok(value),
             Ok(_) => return Err(problems),
-            Err(error) => {
-                let rejected = tree.reject(&error.path);
+            Err(mut error) => {
+                error.path.reverse();
+                let steps = error.path.clone();
                 problems.push(error.into_problem(&tree));
-                if !rejected || problems.len() >= MAX_PROBLEMS {
-                    return Err(problems);
+                let wrong = tree.at_mut(&steps).filter(|_| !steps.is_empty());
+                match wrong {
+                    Some(wrong) if problems.len() < MAX_PROBLEMS => wrong.value = Value::Rejected,
+                    _ => return Err(problems),
                 }
             }
         }
     }
 }
 
-/// One step from the root of the tree to a value, by position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct NodeStep(usize);
-
 /// A decoding error and the steps to the value it is about, innermost first.
 #[derive(Debug)]
 struct SettingError {
-    path: Vec<NodeStep>,
+    path: Vec<usize>,
     message: String,
     about_key: bool,
 }
@@ -58,69 +58,21 @@ impl SettingError {
     }
 
     fn within(mut self, index: usize) -> Self {
-        self.path.push(NodeStep(index));
+        self.path.push(index);
         self
     }
 
     fn into_problem(self, root: &Node) -> Problem {
-        let mut field = String::new();
-        let mut origin: Origin = root.origin.clone();
-        let mut node = root;
-        for NodeStep(index) in self.path.iter().rev() {
-            match &node.value {
-                Value::Map(entries) => {
-                    let Some(entry) = entries.get(*index) else {
-                        break;
-                    };
-                    if !field.is_empty() {
-                        field.push('.');
-                    }
-                    field.push_str(&entry.key);
-                    node = &entry.node;
-                    origin = if self.about_key {
-                        &entry.origin
-                    } else {
-                        &node.origin
-                    }
-                    .clone();
-                }
-                Value::List(items) => {
-                    let Some(item) = items.get(*index) else { break };
-                    field.push_str(&format!("[{index}]"));
-                    (node, origin) = (item, item.origin.clone());
-                }
-                _ => break,
-            }
-        }
+        let (field, origin) = match root.at(&self.path) {
+            Some((_, Some(entry), field)) if self.about_key => (field, &entry.origin),
+            Some((node, _, field)) => (field, &node.origin),
+            None => (String::new(), &root.origin),
+        };
         Problem {
             field,
-            origin: Some(origin),
+            origin: Some(origin.clone()),
             message: self.message,
         }
-    }
-}
-
-impl Node {
-    /// Marks the value at `path` (innermost step first) as rejected.
-    fn reject(&mut self, path: &[NodeStep]) -> bool {
-        let mut node = self;
-        for NodeStep(index) in path.iter().rev() {
-            let child = match &mut node.value {
-                Value::Map(entries) => entries.get_mut(*index).map(|e| &mut e.node),
-                Value::List(items) => items.get_mut(*index),
-                _ => None,
-            };
-            match child {
-                Some(child) => node = child,
-                None => return false,
-            }
-        }
-        // Its children stay for the message's field name; a rejected parent hides them.
-        if path.is_empty() {
-            return false;
-        }
-        node.value = Value::Rejected;
-        true
     }
 }
 
@@ -354,7 +306,7 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
 }
 
 struct EntryAccess<'a> {
-    entries: std::iter::Enumerate<std::slice::Iter<'a, super::Entry>>,
+    entries: std::iter::Enumerate<std::slice::Iter<'a, Entry>>,
     value: Option<(usize, &'a Node)>,
 }
 

@@ -1,0 +1,92 @@
+//! A [`Node`] tree as JSON text.
+
+use super::{Node, Value};
+
+/// Largest integer that a float can stand for exactly.
+const MAX_WHOLE_FLOAT: f64 = 9_007_199_254_740_992.0;
+
+impl Node {
+    /// The tree as JSON, without rejected entries. Each value begins on a line of its own, so that the
+    /// line of a JSON reader's error is the place of a value: [`Node::on_json_line`].
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        self.write(&mut text);
+        text
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match &self.value {
+            Value::Null | Value::Rejected => out.extend(b"null"),
+            Value::Bool(value) => out.extend(value.to_string().bytes()),
+            Value::Int(value) => out.extend(value.to_string().bytes()),
+            #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
+            Value::Float(value) if value.fract() == 0.0 && value.abs() <= MAX_WHOLE_FLOAT => {
+                out.extend((*value as i64).to_string().bytes());
+            }
+            Value::Float(value) => out.extend(serde_json::Value::from(*value).to_string().bytes()),
+            Value::String(text) => write_text(text, out),
+            Value::List(items) => {
+                out.push(b'[');
+                for (index, item) in items.iter().enumerate() {
+                    out.extend(if index > 0 { &b",\n"[..] } else { b"\n" });
+                    item.write(out);
+                }
+                out.push(b']');
+            }
+            Value::Map(entries) => {
+                out.push(b'{');
+                let written = entries.iter().filter(|entry| !entry.node.is_rejected());
+                for (index, entry) in written.enumerate() {
+                    out.extend(if index > 0 { &b",\n"[..] } else { b"\n" });
+                    write_text(&entry.key, out);
+                    out.push(b':');
+                    entry.node.write(out);
+                }
+                out.push(b'}');
+            }
+        }
+    }
+
+    /// The positions of children that lead to the value that begins on this line of the JSON text.
+    pub fn on_json_line(&self, line: usize) -> Vec<usize> {
+        let mut steps = Vec::new();
+        self.find_line(&mut line.saturating_sub(1), &mut steps);
+        steps
+    }
+
+    /// Counts down by the values of this subtree; true when it got to the end.
+    fn find_line(&self, before: &mut usize, steps: &mut Vec<usize>) -> bool {
+        if *before == 0 {
+            return true;
+        }
+        let (items, entries) = match &self.value {
+            Value::List(items) => (items.as_slice(), [].as_slice()),
+            Value::Map(entries) => ([].as_slice(), entries.as_slice()),
+            _ => return false,
+        };
+        let entries = entries.iter().map(|entry| &entry.node).enumerate();
+        let entries = entries.filter(|(_, node)| !node.is_rejected());
+        items
+            .iter()
+            .enumerate()
+            .chain(entries)
+            .any(|(index, child)| {
+                *before -= 1;
+                steps.push(index);
+                let found = child.find_line(before, steps);
+                if !found {
+                    steps.pop();
+                }
+                found
+            })
+    }
+
+    fn is_rejected(&self) -> bool {
+        matches!(self.value, Value::Rejected)
+    }
+}
+
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    // Writing text into memory does not fail.
+    let _ = serde_json::to_writer(out, text);
+}

@@ -1,0 +1,401 @@
+//! Text to a [`Node`] tree.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_yaml::{Location, MessageFormatter as _, Options, UserMessageFormatter};
+
+use super::{Entry, Node, Origin, Value, push_key};
+
+/// The longest text that a document may expand to once aliases are followed, in bytes.
+const MAX_DECODED_TEXT: usize = 64 << 20;
+
+/// The newtype by which [`serde_yaml::Spanned`] requests a place. Here it is requested by hand: a seed
+/// cannot be passed through that type.
+const SPANNED: &str = "__yaml_spanned";
+
+/// How large a document may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// What holds the document, for messages: `manifest`.
+    pub holder: &'static str,
+    /// Values and keys in the text.
+    pub nodes: usize,
+    /// Nested mappings and lists.
+    pub depth: usize,
+    /// Text of all values and keys, in bytes.
+    pub text: usize,
+    /// Values and keys that aliases may add.
+    pub replayed: usize,
+}
+
+/// Why a text is no such document. Displays as `line 3, column 5: spec.hostNetwork: …`, without the
+/// parts that are not known, and without values: a value may be a secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodeError {
+    /// Line, from 1.
+    pub line: Option<u64>,
+    /// Column, from 1, in characters.
+    pub column: Option<u64>,
+    /// Path of the field, e.g. `spec.containers[0].env[1].value`; empty when it is the whole.
+    pub field: String,
+    /// What is wrong, for people.
+    pub message: String,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}")?;
+            if let Some(column) = self.column {
+                write!(f, ", column {column}")?;
+            }
+            f.write_str(": ")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+impl DecodeError {
+    /// An error of a field whose place is not known.
+    pub fn new(field: &str, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The error of a part of a document, whose path is `path`, as one of the document.
+    pub fn within(mut self, path: &str) -> Self {
+        if !path.is_empty() {
+            let dot = if self.field.is_empty() { "" } else { "." };
+            self.field = format!("{path}{dot}{}", self.field);
+        }
+        self
+    }
+}
+
+impl Limits {
+    fn options(&self) -> Options {
+        serde_yaml::options! {
+            budget: serde_yaml::budget! {
+                max_nodes: self.nodes,
+                max_events: self.nodes.saturating_mul(4),
+                max_depth: self.depth,
+                max_total_scalar_bytes: self.text,
+                enforce_alias_anchor_ratio: false,
+            },
+            alias_limits: serde_yaml::alias_limits! {
+                max_total_replayed_events: self.replayed,
+            },
+            emit_comments: false,
+            legacy_octal_numbers: true,
+            with_snippet: false,
+        }
+    }
+}
+
+/// Parses the one document of a text; `file` is its name in the places. Documents that hold nothing
+/// may follow it.
+///
+/// # Errors
+/// Broken syntax, a duplicate key, a second document, or a document past the limits.
+pub fn parse(file: &Arc<str>, text: &str, limits: &Limits) -> Result<Node, DecodeError> {
+    let mut reader = Reader {
+        file,
+        path: Vec::new(),
+        text: 0,
+        bad_key: None,
+    };
+    let mut first = None;
+    let read =
+        serde_yaml::with_deserializer_from_str_with_options(text, limits.options(), |inner| {
+            first = Some(NodeSeed(&mut reader).deserialize(inner)?);
+            Ok(())
+        });
+    match (read, first) {
+        (Ok(()), Some(node)) => Ok(node),
+        (Err(error), Some(node))
+            if is_second_document(&error) && !has_second_document(text, limits) =>
+        {
+            Ok(node)
+        }
+        (Err(error), _) => Err(reader.refusal(&error, limits)),
+        (Ok(()), None) => Err(DecodeError::new("", "no document")),
+    }
+}
+
+fn is_second_document(error: &serde_yaml::Error) -> bool {
+    matches!(
+        error.without_snippet(),
+        serde_yaml::Error::MultipleDocuments { .. }
+    )
+}
+
+/// Whether something stands behind the first document, or only a `---` with nothing after it.
+fn has_second_document(text: &str, limits: &Limits) -> bool {
+    match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, limits.options()) {
+        Ok(documents) => documents.len() > 1,
+        Err(_) => true,
+    }
+}
+
+enum PathStep {
+    Key(String),
+    Index(usize),
+}
+
+/// The walk over one document.
+struct Reader<'a> {
+    file: &'a Arc<str>,
+    /// Where the walk is; after an error, where it ended.
+    path: Vec<PathStep>,
+    /// How much text there was, in bytes.
+    text: usize,
+    /// Where the walk ended at a key that is no string.
+    bad_key: Option<(u64, u64)>,
+}
+
+impl Reader<'_> {
+    fn origin(&self, location: &Location) -> Origin {
+        Origin::File {
+            path: Arc::clone(self.file),
+            line: location.line(),
+            column: location.column(),
+        }
+    }
+
+    /// Bounds what the aliases of a small document may expand to.
+    fn string<E: Error>(&mut self, text: String) -> Result<Value, E> {
+        self.text = self.text.saturating_add(text.len());
+        if self.text > MAX_DECODED_TEXT {
+            Err(E::custom("aliases expand to too much text"))
+        } else {
+            Ok(Value::String(text))
+        }
+    }
+
+    /// Numbers and booleans are keys as JSON would have them.
+    fn text_of_key<E: Error>(&mut self, key: &Node) -> Result<String, E> {
+        match &key.value {
+            Value::String(text) => Ok(text.clone()),
+            Value::Bool(value) => Ok(value.to_string()),
+            Value::Int(value) => Ok(value.to_string()),
+            Value::Float(value) => Ok(value.to_string()),
+            _ => {
+                if let Origin::File { line, column, .. } = key.origin {
+                    self.bad_key = Some((line, column));
+                }
+                Err(E::custom("a key that is no string"))
+            }
+        }
+    }
+
+    fn refusal(&self, error: &serde_yaml::Error, limits: &Limits) -> DecodeError {
+        let mut field = String::new();
+        for step in &self.path {
+            match step {
+                PathStep::Key(key) => push_key(&mut field, key),
+                PathStep::Index(index) => field.push_str(&format!("[{index}]")),
+            }
+        }
+        let location = error.location().filter(|location| location.line() > 0);
+        let location = location.map(|location| (location.line(), location.column()));
+        let location = self.bad_key.or(location);
+        let message = if self.text > MAX_DECODED_TEXT {
+            "aliases expand to too much text".into()
+        } else {
+            message(error, limits)
+        };
+        DecodeError {
+            line: location.map(|(line, _)| line),
+            column: location.map(|(_, column)| column),
+            field,
+            message,
+        }
+    }
+}
+
+/// The error's text, without the parser's advice to programmers and without values.
+fn message(error: &serde_yaml::Error, limits: &Limits) -> String {
+    use serde_yaml::Error as E;
+    match error.without_snippet() {
+        E::AliasError { error, .. } => message(error, limits),
+        E::MultipleDocuments { .. } => {
+            format!("a second document: a {} holds one", limits.holder)
+        }
+        E::DuplicateMappingKey { key: Some(key), .. } => {
+            format!(
+                "duplicate key {:?}",
+                key.chars().take(100).collect::<String>()
+            )
+        }
+        E::DuplicateMappingKey { key: None, .. } => "duplicate key".into(),
+        E::Budget { .. }
+        | E::AliasReplayLimitExceeded { .. }
+        | E::AliasExpansionLimitExceeded { .. }
+        | E::AliasReplayStackDepthExceeded { .. } => {
+            "too many nodes, too deep, or aliases that expand to too much".into()
+        }
+        E::NonFiniteFloat { .. } => "not a finite number".into(),
+        E::RecursiveReferencesRequireWeakTypes { .. } => "an alias of what it is part of".into(),
+        E::InvalidScalar { .. }
+        | E::InvalidBinaryBase64 { .. }
+        | E::BinaryNotUtf8 { .. }
+        | E::TaggedScalarCannotDeserializeIntoString { .. } => {
+            "a value that does not fit its tag".into()
+        }
+        E::SerdeInvalidType { .. } => "a key that is no string".into(),
+        // Of these it is known that they repeat at most one character of the document.
+        other @ (E::Message { .. }
+        | E::ExternalMessage { .. }
+        | E::Eof { .. }
+        | E::Unexpected { .. }
+        | E::UnknownAnchor { .. }
+        | E::MergeValueNotMapOrSeqOfMaps { .. }) => {
+            let text = UserMessageFormatter.format_message(other);
+            let shown = text.chars().filter(|c| !c.is_control());
+            shown.take(300).collect()
+        }
+        _ => "invalid value or syntax".into(),
+    }
+}
+
+/// The parts of which a value with its place is made.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SpannedPart {
+    Value,
+    Referenced,
+    Defined,
+    #[serde(other)]
+    Other,
+}
+
+/// Seed and visitor of a value with its place.
+struct NodeSeed<'r, 'a>(&'r mut Reader<'a>);
+
+impl<'de> DeserializeSeed<'de> for NodeSeed<'_, '_> {
+    type Value = Node;
+
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+        inner.deserialize_newtype_struct(SPANNED, self)
+    }
+}
+
+impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value with its place")
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+        inner.deserialize_any(self)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let (mut value, mut place) = (None, None);
+        while let Some(part) = map.next_key()? {
+            match part {
+                SpannedPart::Value => value = Some(map.next_value_seed(ValueSeed(self.0))?),
+                SpannedPart::Referenced => place = Some(map.next_value::<Location>()?),
+                SpannedPart::Defined => drop(map.next_value::<Location>()?),
+                SpannedPart::Other => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        match (value, place) {
+            (Some(value), Some(place)) => Ok(Node {
+                value,
+                origin: self.0.origin(&place),
+            }),
+            _ => Err(A::Error::custom("a value without its place")),
+        }
+    }
+}
+
+/// Seed and visitor of a value.
+struct ValueSeed<'r, 'a>(&'r mut Reader<'a>);
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<Value, D::Error> {
+        inner.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.0.string(value.to_owned())
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.0.string(value)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        loop {
+            // After an error the path stays as it is.
+            self.0.path.push(PathStep::Index(items.len()));
+            let item = seq.next_element_seed(NodeSeed(self.0))?;
+            self.0.path.pop();
+            match item {
+                Some(item) => items.push(item),
+                None => return Ok(Value::List(items)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(key) = map.next_key_seed(NodeSeed(self.0))? {
+            let text = self.0.text_of_key(&key)?;
+            self.0.path.push(PathStep::Key(text));
+            let node = map.next_value_seed(NodeSeed(self.0))?;
+            if let Some(PathStep::Key(text)) = self.0.path.pop() {
+                entries.push(Entry {
+                    key: text,
+                    origin: key.origin,
+                    node,
+                });
+            }
+        }
+        Ok(Value::Map(entries))
+    }
+}

@@ -1,0 +1,62 @@
+//! A configuration document: its limits, and what is wrong with it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::base::document::{self, Limits, Node, Origin};
+
+/// A kubelet configuration is a few kilobytes.
+const LIMITS: Limits = Limits {
+    holder: "configuration file",
+    nodes: 20_000,
+    depth: 32,
+    text: 1 << 20,
+    replayed: 60_000,
+};
+
+/// One thing wrong with a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The field, dotted from the top: `crashLoopBackOff.maxContainerRestartPeriod`; empty when the
+    /// document as a whole is meant.
+    pub field: String,
+    /// Where it was given, if it was.
+    pub origin: Option<Origin>,
+    /// What is wrong and what would be right.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(origin) = &self.origin {
+            write!(f, "{origin}: ")?;
+        }
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Everything wrong with a configuration, one problem a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct Problems(pub Vec<Problem>);
+
+/// Parses one document named `path` in messages.
+///
+/// # Errors
+/// Broken syntax, a duplicate key, more than one document, or a document past the limits: one
+/// problem with its line and column.
+pub(super) fn parse(path: &str, text: &str) -> Result<Node, Problem> {
+    let path: Arc<str> = path.into();
+    document::parse(&path, text, &LIMITS).map_err(|error| Problem {
+        field: error.field,
+        origin: Some(Origin::File {
+            path,
+            line: error.line.unwrap_or(1),
+            column: error.column.unwrap_or(1),
+        }),
+        message: error.message,
+    })
+}

@@ -1,0 +1,245 @@
+//! Trees to typed values. Pure.
+//!
+//! A tree is written as JSON and read by the deserializer that reads what the API server sends: the
+//! code for the types of the API is large, and so it is there only once.
+
+use crate::base::document::{DecodeError, Node, Origin, Value, push_key};
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+
+/// JSON that one tree may take because it is read again, in bytes.
+const MAX_READ_AGAIN: usize = 64 << 20;
+
+/// Most unknown fields that are listed.
+const MAX_UNKNOWN: usize = 20;
+
+/// Scalars of the API that have names; other types with names are objects.
+const NAMED_SCALARS: [&str; 4] = ["IntOrString", "MicroTime", "Quantity", "Time"];
+
+/// Decodes a tree. As in Go, a null where a text or an object belongs is an empty one.
+///
+/// # Errors
+/// The first value of the wrong type, with its place.
+pub(super) fn typed<T: DeserializeOwned>(tree: &mut Node) -> Result<T, DecodeError> {
+    let mut read = 0_usize;
+    loop {
+        let json = tree.to_json();
+        let error = match serde_json::from_slice(&json) {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        read = read.saturating_add(json.len());
+        let text = error.to_string();
+        // The line and column are those of the JSON.
+        let text = text
+            .rsplit_once(" at line ")
+            .map_or(&*text, |(text, _)| text);
+        let steps = steps_to_error(tree, error.line(), text);
+        if read > MAX_READ_AGAIN || !fill_null(tree, &steps, text) {
+            return Err(refusal(tree, &steps, text));
+        }
+    }
+}
+
+/// The positions of children that lead to the value that an error is about.
+fn steps_to_error(tree: &Node, line: usize, text: &str) -> Vec<usize> {
+    let mut steps = tree.on_json_line(line);
+    let is_container = ["invalid type: sequence, ", "invalid type: map, "]
+        .iter()
+        .filter_map(|found| text.strip_prefix(found)?.strip_prefix("expected "))
+        .any(|expected| NAMED_SCALARS.contains(&expected));
+    let is_empty = match tree.at(&steps).map(|(node, _, _)| &node.value) {
+        Some(Value::List(items)) => items.is_empty(),
+        Some(Value::Map(entries)) => entries.is_empty(),
+        _ => false,
+    };
+    if is_container && !is_empty {
+        // The reader has gone on to the first child before it gives the error its line.
+        steps.pop();
+    }
+    steps
+}
+
+/// Puts the empty value in place of the null that the error is about, and of the other nulls of the
+/// same list.
+fn fill_null(tree: &mut Node, steps: &[usize], text: &str) -> bool {
+    let empty = match text.strip_prefix("invalid type: null, expected ") {
+        Some("a string") => Value::String(String::new()),
+        Some(expected) if is_object(expected) => Value::Map(Vec::new()),
+        _ => return false,
+    };
+    let (parent, item) = match steps.split_last() {
+        Some((last, parent)) => (parent, *last),
+        None => return false,
+    };
+    let is_null = |node: &&mut Node| node.value == Value::Null;
+    let nulls: Vec<_> = match tree.at_mut(parent).map(|parent| &mut parent.value) {
+        Some(Value::List(items)) => items.iter_mut().filter(is_null).collect(),
+        Some(Value::Map(entries)) => {
+            let entry = entries.get_mut(item).map(|entry| &mut entry.node);
+            entry.into_iter().filter(is_null).collect()
+        }
+        _ => Vec::new(),
+    };
+    let is_filled = !nulls.is_empty();
+    for null in nulls {
+        null.value = empty.clone();
+    }
+    is_filled
+}
+
+/// Whether a type, as deserializers name it, is an object.
+fn is_object(expected: &str) -> bool {
+    let is_named = expected.starts_with(|c: char| c.is_ascii_uppercase());
+    expected == "a map"
+        || expected.starts_with("struct ")
+        || is_named && !NAMED_SCALARS.contains(&expected)
+}
+
+fn refusal(tree: &Node, steps: &[usize], text: &str) -> DecodeError {
+    let Some((node, entry, field)) = tree.at(steps) else {
+        return DecodeError::new("", "invalid value");
+    };
+    if let Some(rest) = text.strip_prefix("unknown field `") {
+        let name = rest.split('`').next().unwrap_or_default();
+        let name: String = name.chars().take(100).collect();
+        let origin = entry.map_or(&node.origin, |entry| &entry.origin);
+        return placed(origin, &field, format!("unknown field {name:?}"));
+    }
+    let expected = text
+        .rsplit_once(", expected ")
+        .map(|(_, expected)| expected);
+    let message = match expected {
+        Some(expected) if text.starts_with("invalid type: ") => mismatch(expected, &node.value),
+        Some(expected) if text.starts_with("invalid value: integer ") => {
+            format!("out of range: expected {expected}")
+        }
+        // The name is one of a type, and no text of the document.
+        _ if text.starts_with("missing field `") => text.into(),
+        _ => "invalid value".into(),
+    };
+    placed(&node.origin, &field, message)
+}
+
+/// An error at a place.
+pub(super) fn placed(origin: &Origin, field: &str, message: String) -> DecodeError {
+    let (line, column) = match origin {
+        Origin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
+        _ => (None, None),
+    };
+    DecodeError {
+        line,
+        column,
+        field: field.into(),
+        message,
+    }
+}
+
+/// Says what a value is and what it should be; `expected` is a type as deserializers name them.
+pub(super) fn mismatch(expected: &str, found: &Value) -> String {
+    let is_container = matches!(found, Value::List(_) | Value::Map(_));
+    let expected = match expected {
+        "a string" if is_container => "string",
+        "a string" if !matches!(found, Value::Null) => {
+            return "expected a string, found a number or boolean (write it in quotes)".into();
+        }
+        "a sequence" => "sequence",
+        other if is_object(other) => "mapping",
+        other => other,
+    };
+    let found = match found {
+        Value::Null | Value::Rejected => "null",
+        Value::Bool(_) => "boolean",
+        Value::Int(_) => "integer",
+        Value::Float(_) => "floating point number",
+        Value::String(_) => "string",
+        Value::List(_) => "sequence",
+        Value::Map(_) => "mapping",
+    };
+    format!("expected {expected}, found {found}")
+}
+
+/// Adds the paths of fields that `T` does not have, the first [`MAX_UNKNOWN`]. The tree must be one
+/// that can be decoded; `path` is where it is.
+pub(super) fn add_unknown_fields<T: DeserializeOwned>(
+    tree: &Node,
+    path: &str,
+    unknown: &mut Vec<String>,
+) {
+    let mut search = UnknownFields {
+        open: String::new(),
+        close: Vec::new(),
+        known: HashMap::new(),
+        is_refused: |json| serde_json::from_slice::<T>(json).is_err(),
+        unknown,
+    };
+    search.add(tree, &mut path.to_owned());
+}
+
+/// Finds out which fields a type has by decoding documents of one field. Its value is a number that no
+/// type can hold: a field that is known refuses it, one that is unknown is passed over unread.
+struct UnknownFields<'a> {
+    /// A document up to the value that is visited, with one item in each list.
+    open: String,
+    /// What closes it, outermost first.
+    close: Vec<char>,
+    /// Documents that were tried.
+    known: HashMap<String, bool>,
+    is_refused: fn(&[u8]) -> bool,
+    unknown: &'a mut Vec<String>,
+}
+
+impl UnknownFields<'_> {
+    fn is_known(&mut self, key: &str) -> bool {
+        let key = serde_json::Value::from(key);
+        let mut document = format!("{}{{{key}:1e999}}", self.open);
+        document.extend(self.close.iter().rev());
+        if let Some(known) = self.known.get(&document) {
+            return *known;
+        }
+        let known = (self.is_refused)(document.as_bytes());
+        self.known.insert(document, known);
+        known
+    }
+
+    fn add(&mut self, node: &Node, path: &mut String) {
+        let length = path.len();
+        match &node.value {
+            Value::List(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    path.push_str(&format!("[{index}]"));
+                    self.descend("[", ']', item, path);
+                    path.truncate(length);
+                }
+            }
+            Value::Map(entries) => {
+                // No object has a field without a name. What takes it has free keys, such as labels.
+                let is_free = self.is_known("");
+                for entry in entries {
+                    if self.unknown.len() >= MAX_UNKNOWN {
+                        return;
+                    }
+                    push_key(path, &entry.key);
+                    let key = if is_free { "" } else { &entry.key };
+                    if self.is_known(key) {
+                        let open = format!("{{{}:", serde_json::Value::from(key));
+                        self.descend(&open, '}', &entry.node, path);
+                    } else {
+                        self.unknown.push(path.clone());
+                    }
+                    path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn descend(&mut self, open: &str, close: char, node: &Node, path: &mut String) {
+        let length = self.open.len();
+        self.open.push_str(open);
+        self.close.push(close);
+        self.add(node, path);
+        self.close.pop();
+        self.open.truncate(length);
+    }
+}

@@ -80,7 +80,8 @@ build_e2e_images() {
     printf 'hosts: files dns\n' >"$work/glibc-dns-testing/etc/nsswitch.conf"
     suite_image "$suite_images/glibc-dns-testing:2.0.0" "$work/glibc-dns-testing" '"Cmd":["sh"]'
 
-    mkdir "$work/sample-device-plugin"
+    # It writes files for its devices.
+    mkdir -p "$work/sample-device-plugin/tmp"
     cp "$kubernetes_dir/sample-device-plugin" "$work/sample-device-plugin/sampledeviceplugin"
     suite_image "$suite_images/sample-device-plugin:1.7" "$work/sample-device-plugin" '"Entrypoint":["/sampledeviceplugin"]'
 

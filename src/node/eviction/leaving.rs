@@ -12,7 +12,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// How long memory and processes are expected back once containers have ended: volumes in memory go after them.
-const AFTER_THE_END: Duration = Duration::from_secs(2);
+const AFTER_THE_END: Duration = Duration::from_secs(5);
+
+/// How much later the kernel has given back all that a pod had.
+const SETTLING: Duration = Duration::from_millis(500);
 
 /// The evicted pods that are still there.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ struct Leaving {
     candidate: Candidate,
     /// Since when nothing of it has been running.
     ended: Option<Instant>,
+    /// When it was seen that nothing of it is left.
+    gone: Option<Instant>,
     /// What it uses is not expected back after that.
     until: Instant,
 }
@@ -33,6 +38,7 @@ impl LeavingPods {
         self.0.push(Leaving {
             candidate,
             ended: None,
+            gone: None,
             until,
         });
     }
@@ -42,10 +48,17 @@ impl LeavingPods {
         self.0.is_empty()
     }
 
-    /// Forgets the pods that ended, and those that took too long, which are returned.
+    /// Forgets the pods that `ended` some time ago, and those that took too long, which are returned.
     pub fn forget(&mut self, now: Instant, ended: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        self.0.retain(|leaving| !ended(&leaving.candidate.pod));
-        let late = self.0.extract_if(.., |leaving| leaving.until <= now);
+        for leaving in &mut self.0 {
+            if leaving.gone.is_none() && ended(&leaving.candidate.pod) {
+                leaving.gone = Some(now);
+            }
+        }
+        let is_over = |gone: Option<Instant>| gone.is_some_and(|gone| now >= gone + SETTLING);
+        self.0.retain(|leaving| !is_over(leaving.gone));
+        let is_late = |leaving: &mut Leaving| leaving.gone.is_none() && leaving.until <= now;
+        let late = self.0.extract_if(.., is_late);
         late.map(|leaving| leaving.candidate.pod).collect()
     }
 
@@ -59,16 +72,18 @@ impl LeavingPods {
         }
     }
 
-    /// How much of a resource will come back. Files stay until all of a pod is gone.
-    pub fn expected(&self, resource: Resource, files: Files, now: Instant) -> i64 {
-        let counts = |leaving: &&Leaving| {
-            let over = |ended| now.duration_since(ended) > AFTER_THE_END;
-            resource.is_on_disk() || !leaving.ended.is_some_and(over)
-        };
-        let used = self.0.iter().filter(counts).map(|leaving| {
-            let usage = leaving.candidate.usage.as_ref();
-            usage.map_or(0, |usage| {
-                rank::used(&leaving.candidate, usage, resource, files)
+    /// How much of a resource will come back. What is not known may be enough, and what a pod has on a disk is measured
+    /// too rarely to be known: there all of the pod has to be gone first.
+    pub fn expected(&self, resource: Resource, now: Instant) -> i64 {
+        if resource.is_on_disk() {
+            return if self.is_empty() { 0 } else { i64::MAX };
+        }
+        let is_over = |ended| now.duration_since(ended) > AFTER_THE_END;
+        let counted = self.0.iter().filter(|one| !one.ended.is_some_and(is_over));
+        let used = counted.map(|Leaving { candidate, .. }| {
+            let usage = candidate.usage.as_ref();
+            usage.map_or(i64::MAX, |usage| {
+                rank::used(candidate, usage, resource, Files::default())
             })
         });
         used.fold(0, i64::saturating_add)
@@ -78,7 +93,7 @@ impl LeavingPods {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::stats::api::{ContainerStats, FsStats, MemoryStats};
+    use crate::node::stats::api::MemoryStats;
     use std::time::Duration;
 
     fn pod(uid: &str) -> Arc<Pod> {
@@ -87,59 +102,57 @@ mod tests {
         Arc::new(pod)
     }
 
-    fn usage(memory: u64, log: u64) -> PodStats {
+    fn usage(memory: u64) -> PodStats {
         PodStats {
             memory: Some(MemoryStats {
                 working_set_bytes: Some(memory),
                 ..MemoryStats::default()
             }),
-            containers: vec![ContainerStats {
-                logs: Some(FsStats {
-                    used_bytes: Some(log),
-                    ..FsStats::default()
-                }),
-                ..ContainerStats::default()
-            }],
             ..PodStats::default()
         }
     }
-
-    const ALL: Files = Files {
-        layers: true,
-        logs_and_volumes: true,
-    };
 
     #[test]
     fn what_an_evicted_pod_uses_is_expected_back_until_it_is_gone_or_late() {
         let start = Instant::now();
         let mut leaving = LeavingPods::default();
-        for (uid, memory, log, seconds) in [("a", 10, 1, 30), ("b", 200, 2, 31)] {
+        for (uid, memory, seconds) in [("a", 10, 30), ("b", 200, 31)] {
             let candidate = Candidate {
                 pod: pod(uid),
-                usage: Some(usage(memory, log)),
+                usage: Some(usage(memory)),
             };
             leaving.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
         let expected = |leaving: &LeavingPods, seconds| {
-            (
-                leaving.expected(Resource::Memory, ALL, at(seconds)),
-                leaving.expected(Resource::Disk, ALL, at(seconds)),
-            )
+            let of = |resource| leaving.expected(resource, at(seconds));
+            (of(Resource::Memory), of(Resource::Disk))
         };
-        assert_eq!(expected(&leaving, 0), (210, 3));
+        assert_eq!(expected(&leaving, 0), (210, i64::MAX));
         // `a` went on growing, and the containers of `b` are gone; its files are not.
-        let of_a = HashMap::from([(PodUid::from("a"), usage(50, 7))]);
+        let of_a = HashMap::from([(PodUid::from("a"), usage(50))]);
         leaving.update(&of_a, at(1));
-        assert_eq!(expected(&leaving, 1), (250, 9));
+        assert_eq!(expected(&leaving, 1), (250, i64::MAX));
         leaving.update(&of_a, at(2));
-        assert_eq!(expected(&leaving, 3), (250, 9));
-        assert_eq!(expected(&leaving, 4), (50, 9));
+        assert_eq!(expected(&leaving, 6), (250, i64::MAX));
+        assert_eq!(expected(&leaving, 7), (50, i64::MAX));
         let late = at(30);
         assert!(leaving.forget(start, |_| false).is_empty());
         assert_eq!(leaving.forget(late, |_| false), [pod("a")]);
-        assert_eq!(expected(&leaving, 30), (0, 2));
+        assert_eq!(expected(&leaving, 30), (0, i64::MAX));
         assert!(leaving.forget(late, |_| true).is_empty(), "it ended");
+        assert!(!leaving.is_empty());
+        assert!(leaving.forget(at(31), |_| true).is_empty(), "in time");
         assert!(leaving.is_empty());
+        assert_eq!(expected(&leaving, 31), (0, 0));
+        // Nothing is known of one that has just started.
+        let candidate = Candidate {
+            pod: pod("c"),
+            usage: None,
+        };
+        leaving.add(candidate, at(60));
+        assert_eq!(expected(&leaving, 30), (i64::MAX, i64::MAX));
+        leaving.update(&HashMap::new(), at(31));
+        assert_eq!(expected(&leaving, 37), (0, i64::MAX));
     }
 }

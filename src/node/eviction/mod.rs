@@ -167,6 +167,8 @@ impl EvictionManager {
         if self.places.images.is_none() {
             self.places.images = self.deps.reclaim.collector.mounts().await.ok();
         }
+        // Before: what a pod that ends meanwhile gives back is not in the measurement.
+        self.forget_ended();
         let Some(measured) = self.measure().await else {
             return NOTHING_TO_EVICT;
         };
@@ -186,7 +188,6 @@ impl EvictionManager {
         }
         // Which images no pod needs is known once all pods are.
         let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
-        self.forget_ended();
         let mut again = found.again;
         for threshold in &found.act_on {
             if !known && threshold.signal.resource().is_on_disk() || self.is_in_vain(threshold) {
@@ -237,7 +238,7 @@ impl EvictionManager {
         let mut candidates = Vec::new();
         if !self.leaving.is_empty() {
             candidates = self.candidates(resource).await;
-            let expected = self.leaving.expected(resource, files, Instant::now());
+            let expected = self.leaving.expected(resource, Instant::now());
             if !decide::is_met_with(threshold, &measured.observations, expected) {
                 return Relief::Waits;
             }
@@ -299,6 +300,8 @@ impl EvictionManager {
     /// Pods that run and do not leave, and what they use; none if that cannot be read: any of them might be the wrong
     /// one.
     async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
+        // A pod that fills the memory has much more of it than a moment ago.
+        self.deps.stats.outdate();
         let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return Vec::new();

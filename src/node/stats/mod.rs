@@ -159,11 +159,8 @@ impl Stats {
     /// Number of kept samples.
     pub fn len(&self) -> usize {
         // The sampler holds the lock while it reads.
-        let samples = self
-            .inner
-            .sampler
-            .try_lock()
-            .map_or(0, |sampler| sampler.len());
+        let sampler = self.inner.sampler.try_lock();
+        let samples = sampler.map_or(0, |sampler| sampler.len());
         // The machine's own cgroups do not belong to pods.
         samples.saturating_sub(OWN) + self.inner.disks.len()
     }
@@ -171,6 +168,12 @@ impl Stats {
     /// Whether that is nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Has usage read again although it was read a moment ago.
+    pub fn outdate(&self) {
+        let sources = self.inner.snapshots.iter();
+        sources.for_each(|(_, source)| source.outdate());
     }
 
     /// The Summary API; with `only_cpu_and_memory` without disks and networks. `None` when the cgroups could

@@ -32,6 +32,8 @@ pub(super) struct Source<T> {
 
 struct SourceState<T> {
     last: Reading<T>,
+    /// Readings that ended before are not fresh.
+    outdated: Option<Instant>,
     /// Keeps a reading alive whose callers have all timed out, so that a source that hangs is read only once.
     flight: Option<Flight<Reading<T>>>,
 }
@@ -40,6 +42,7 @@ impl<T: Send + Sync + 'static> Source<T> {
     pub(super) fn new(pace: Pace) -> Self {
         let state = SourceState {
             last: None,
+            outdated: None,
             flight: None,
         };
         Self {
@@ -51,7 +54,20 @@ impl<T: Send + Sync + 'static> Source<T> {
 
     /// The last reading, if it is fresh.
     pub(super) fn fresh(&self) -> Option<Arc<T>> {
-        self.last(self.pace.fresh)
+        self.last(self.pace.fresh).filter(|_| !self.is_outdated())
+    }
+
+    /// The last reading is not fresh any more.
+    pub(super) fn outdate(&self) {
+        self.state.lock().outdated = Some(Instant::now());
+    }
+
+    fn is_outdated(&self) -> bool {
+        let state = self.state.lock();
+        let last = state.last.as_ref().map(|(at, _)| *at);
+        state
+            .outdated
+            .is_some_and(|outdated| last.is_none_or(|last| last <= outdated))
     }
 
     /// The last reading if it is fresh, else that of the flight that this joins or begins. When that takes too
@@ -137,6 +153,12 @@ mod tests {
         tokio::time::advance(PACE.fresh).await;
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&2));
+        tokio::time::advance(PACE.fresh / 2).await;
+        source.outdate();
+        tokio::time::advance(PACE.fresh / 4).await;
+        slow.go.notify_one();
+        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&3));
+        assert_eq!(source.fresh().as_deref(), Some(&3), "once");
     }
 
     #[tokio::test(start_paused = true)]

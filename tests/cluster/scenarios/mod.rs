@@ -52,7 +52,7 @@ scenarios! {
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,
     pressure::a_pod_that_fills_the_disk_goes_and_the_others_stay,
-    pressure::pods_that_use_up_what_all_of_them_may_have_are_evicted_one_by_one,
+    pressure::pods_that_use_up_what_all_of_them_may_have_are_evicted,
     pressure::a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pods,
     claims::a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back,
     resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,

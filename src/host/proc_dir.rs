@@ -48,7 +48,7 @@ impl ProcDir {
         Ok(namespace(1)? == namespace(process)?)
     }
 
-    /// Tells the kernel how gladly it may kill a process, if that is not what it was told before.
+    /// Sets the score by which the kernel chooses the process to kill, unless it is that already.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -22,7 +22,7 @@ const MAX_CONCURRENT: usize = 16;
 const MAX: usize = 10_000;
 const FIRST_LOOK: Duration = Duration::from_millis(12);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// How long a container is looked at before it is hinted at anyway; then relists find its end.
+/// Timeout of waiting for the CRI to show an exit; then the hint is sent anyway, and relists find the end.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// What is no container is a sandbox; its state follows within this time.
 const SANDBOX_SETTLES: Duration = Duration::from_millis(50);

@@ -54,23 +54,27 @@ pub struct Evaluation {
 
 /// Whether less is there than a threshold wants, with its least reclaim where it was passed before.
 pub(super) fn is_met(threshold: &Threshold, observed: &Observations, before: bool) -> bool {
-    let Some(observation) = observed.get(&threshold.signal) else {
-        return false;
-    };
+    let observation = observed.get(&threshold.signal);
+    observation.is_some_and(|observation| is_short(threshold, *observation, before))
+}
+
+/// Whether a threshold that is passed stays so when `expected` more is there.
+pub(super) fn is_met_with(threshold: &Threshold, observed: &Observations, expected: i64) -> bool {
+    observed.get(&threshold.signal).is_some_and(|observation| {
+        let then = Observation {
+            available: observation.available.saturating_add(expected),
+            ..*observation
+        };
+        is_short(threshold, then, true)
+    })
+}
+
+fn is_short(threshold: &Threshold, observation: Observation, before: bool) -> bool {
     let mut wanted = threshold.value.of(observation.capacity);
     if before {
         wanted = wanted.saturating_add(threshold.min_reclaim.of(observation.capacity));
     }
     observation.available < wanted
-}
-
-/// Whether a threshold that is passed stays so when `expected` more is there.
-pub(super) fn is_met_with(threshold: &Threshold, observed: &Observations, expected: i64) -> bool {
-    let mut then = observed.clone();
-    if let Some(observation) = then.get_mut(&threshold.signal) {
-        observation.available = observation.available.saturating_add(expected);
-    }
-    is_met(threshold, &then, true)
 }
 
 impl EvictionState {
@@ -124,11 +128,6 @@ impl EvictionState {
             act_on: act_on.into_iter().map(|met| met.threshold).collect(),
             again: self.again(thresholds, observed),
         }
-    }
-
-    /// Whether it was passed at the last measurement.
-    pub fn was_met(&self, threshold: &Threshold) -> bool {
-        self.met.iter().any(|met| met.threshold == *threshold)
     }
 
     /// No threshold can be passed long before the next measurement, and a node with much room is rarely measured.

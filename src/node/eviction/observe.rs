@@ -59,7 +59,6 @@ pub fn measure(places: &Places) -> Measured {
             filesystem_usage(&images.images).ok(),
             signals,
         );
-        let device = |path: &Path| device(path);
         measured.layout = Layout::of(
             device(&places.root),
             device(&images.images),

@@ -26,7 +26,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Opens a connection to a gRPC server on a Unix socket.
 ///
 /// # Errors
-/// Nobody listens there, or it takes too long.
+/// The connection is refused, or it times out.
 pub async fn dial(socket: &Path) -> Result<Channel, String> {
     dial_until_lost(socket).await.map(|(channel, _)| channel)
 }

@@ -60,6 +60,16 @@ async fn node_condition(cluster: &Cluster, kind: &str, expected: &str) {
     .await;
 }
 
+/// Asserts that pods run as at their start.
+fn run_on(cluster: &Cluster, names: &[&str]) {
+    for name in names {
+        let pod = cluster.get(&["pod", name]);
+        let container = &pod["status"]["containerStatuses"][0];
+        assert_eq!(container["ready"], true, "{pod}");
+        assert_eq!(container["restartCount"], 0, "{pod}");
+    }
+}
+
 pub async fn a_pod_that_fills_the_disk_goes_and_the_others_stay() {
     let mut cluster = Cluster::start();
     let size = format!("size={MEGABYTES}m");
@@ -108,12 +118,7 @@ pub async fn a_pod_that_fills_the_disk_goes_and_the_others_stay() {
         "{limited}"
     );
 
-    for name in ["modest", "static-node1"] {
-        let pod = cluster.get(&["pod", name]);
-        let container = &pod["status"]["containerStatuses"][0];
-        assert_eq!(container["ready"], true, "{pod}");
-        assert_eq!(container["restartCount"], 0, "{pod}");
-    }
+    run_on(&cluster, &["modest", "static-node1"]);
     let node = cluster.get(&["node", NODE]);
     assert_eq!(condition(&node, "MemoryPressure")["status"], "False");
 }
@@ -133,16 +138,8 @@ fn hoarder(name: &str, megabytes: u32) -> String {
 
 pub async fn pods_that_use_up_what_all_of_them_may_have_are_evicted() {
     let mut cluster = Cluster::start();
-    let info = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let total = info.lines().find(|line| line.starts_with("MemTotal:"));
-    let kib: u64 = total
-        .unwrap()
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    let reserved = format!("--system-reserved=memory={}Ki", kib - ALLOCATABLE * 1024);
+    let reserved = memory_of_machine_mib() - ALLOCATABLE;
+    let reserved = format!("--system-reserved=memory={reserved}Mi");
     let threshold = format!("--eviction-hard=memory.available<{FREE}Mi");
     cluster.restart_kubelet_with(&[
         &reserved,
@@ -159,10 +156,7 @@ pub async fn pods_that_use_up_what_all_of_them_may_have_are_evicted() {
     let expected = format!("The node was low on resource: memory. Threshold quantity: {FREE}Mi, ");
     assert!(message.starts_with(&expected), "{message}");
     node_condition(&cluster, "MemoryPressure", "False").await;
-    let modest = cluster.get(&["pod", "modest"]);
-    let container = &modest["status"]["containerStatuses"][0];
-    assert_eq!(container["ready"], true, "{modest}");
-    assert_eq!(container["restartCount"], 0, "{modest}");
+    run_on(&cluster, &["modest"]);
 }
 
 /// Memory that the node may use before it is short of it, with its control plane, MiB.
@@ -225,12 +219,7 @@ pub async fn a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pod
         }
     }
     assert_eq!(ready(&cluster), since, "the node was Ready all the time");
-    for name in ["critical", "static-node1"] {
-        let pod = cluster.get(&["pod", name]);
-        let container = &pod["status"]["containerStatuses"][0];
-        assert_eq!(container["ready"], true, "{pod}");
-        assert_eq!(container["restartCount"], 0, "{pod}");
-    }
+    run_on(&cluster, &["critical", "static-node1"]);
 }
 
 fn memory_of_machine_mib() -> u64 {

@@ -84,7 +84,7 @@ fn one_pod() -> Snapshot {
     }
 }
 
-fn told(snapshot: &Snapshot, disks: Option<Disks<'_>>) -> Summary {
+fn reported(snapshot: &Snapshot, disks: Option<Disks<'_>>) -> Summary {
     told_with(snapshot, &HashMap::new(), disks)
 }
 
@@ -114,8 +114,8 @@ fn as_json(summary: &Summary) -> Value {
 
 #[test]
 fn only_cpu_and_memory_leaves_out_disks_and_networks() {
-    let told = as_json(&told(&one_pod(), None));
-    let pod = &told["pods"][0];
+    let reported = as_json(&reported(&one_pod(), None));
+    let pod = &reported["pods"][0];
     let expected = json!({
         "podRef": {"name": "web", "namespace": "default", "uid": "u"},
         "startTime": "2023-11-14T22:13:20Z",
@@ -146,7 +146,7 @@ fn only_cpu_and_memory_leaves_out_disks_and_networks() {
             "swap": {"time": "2023-11-14T22:15:01Z", "swapUsageBytes": 8},
         })
     );
-    let node = &told["node"];
+    let node = &reported["node"];
     assert_eq!(node["nodeName"], "node1");
     assert_eq!(node["startTime"], "2020-09-13T12:26:40Z");
     assert!(node.get("fs").is_none() && node.get("rlimit").is_none());
@@ -167,8 +167,8 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     usage.pressure = Some(Pressures::default());
     whole.usage = Arc::new(usage);
     snapshot.pods[0].whole = Some(whole);
-    let told = told(&snapshot, None);
-    let pod = &told.pods[0];
+    let reported = reported(&snapshot, None);
+    let pod = &reported.pods[0];
     assert_eq!(pod.cpu.as_ref().unwrap().usage_core_nano_seconds, Some(500));
     assert!(pod.cpu.as_ref().unwrap().psi.is_some() && pod.io.is_none());
     // More in use than the limit means that zero is available.
@@ -199,8 +199,8 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
         threads: (None, None),
     };
     for disks in [None, Some(disks)] {
-        let told = told(&snapshot, disks);
-        let found: Vec<_> = told
+        let reported = reported(&snapshot, disks);
+        let found: Vec<_> = reported
             .node
             .system_containers
             .iter()
@@ -215,8 +215,8 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
                 ("pods", 1_670_000_000),
             ]
         );
-        let told = as_json(&told);
-        let pods = &told["node"]["systemContainers"][3];
+        let reported = as_json(&reported);
+        let pods = &reported["node"]["systemContainers"][3];
         assert_eq!(pods["cpu"]["usageCoreNanoSeconds"], 600);
         assert_eq!(pods["cpu"]["psi"], no_pressure());
         assert_eq!(pods["memory"]["availableBytes"], 1_750);
@@ -224,7 +224,7 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
         assert!(pods.get("rootfs").is_none() && pods.get("logs").is_none());
         // Only the whole summary has disks, as upstream.
         assert_eq!(pods.get("io").is_some(), disks.is_some());
-        assert_eq!(told["node"].get("io").is_some(), disks.is_some());
+        assert_eq!(reported["node"].get("io").is_some(), disks.is_some());
     }
 }
 
@@ -251,8 +251,8 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
         ("id-a".to_owned(), said.clone()),
         ("unknown".to_owned(), said),
     ]);
-    let told = told_with(&snapshot, &said, None);
-    let pod = &told.pods[0];
+    let reported = told_with(&snapshot, &said, None);
+    let pod = &reported.pods[0];
     let [a, b] = &pod.containers[..] else {
         panic!()
     };
@@ -264,7 +264,7 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
         Some(u64::MAX)
     );
     assert_eq!(
-        as_json(&told)["pods"][0]["containers"][0]["memory"]["time"],
+        as_json(&reported)["pods"][0]["containers"][0]["memory"]["time"],
         "1969-12-31T23:59:59Z"
     );
 }
@@ -330,8 +330,8 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         pods: &pods,
         threads: (Some(300), Some(32_768)),
     };
-    let told = as_json(&told_with(&snapshot, &said, Some(disks)));
-    let pod = &told["pods"][0];
+    let reported = as_json(&told_with(&snapshot, &said, Some(disks)));
+    let pod = &reported["pods"][0];
     assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_230);
     assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 15);
     assert_eq!(pod["ephemeral-storage"]["availableBytes"], 1 << 20);
@@ -348,17 +348,17 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     assert_eq!(pod["process_stats"], json!({"process_count": 4}));
     assert_eq!(pod["network"]["rxErrors"], 3);
     assert_eq!(pod["network"]["interfaces"][0]["txBytes"], 5);
-    assert_eq!(told["node"]["rlimit"]["maxpid"], 32_768);
-    assert_eq!(told["node"]["rlimit"]["curproc"], 300);
-    assert_eq!(told["node"]["runtime"]["imageFs"]["inodesUsed"], 60);
-    assert_eq!(told["node"]["fs"]["usedBytes"], 1 << 29);
+    assert_eq!(reported["node"]["rlimit"]["maxpid"], 32_768);
+    assert_eq!(reported["node"]["rlimit"]["curproc"], 300);
+    assert_eq!(reported["node"]["runtime"]["imageFs"]["inodesUsed"], 60);
+    assert_eq!(reported["node"]["fs"]["usedBytes"], 1 << 29);
 }
 
 #[test]
 fn an_empty_node_and_an_empty_pod_have_metrics() {
     let mut snapshot = Snapshot::default();
     assert!(
-        as_json(&told(&snapshot, None))["pods"]
+        as_json(&reported(&snapshot, None))["pods"]
             .as_array()
             .unwrap()
             .is_empty()
@@ -370,7 +370,7 @@ fn an_empty_node_and_an_empty_pod_have_metrics() {
         containers: Vec::new(),
         network: None,
     });
-    let told = as_json(&told(&snapshot, None));
-    assert_eq!(told["pods"][0]["containers"], json!([]));
-    assert!(told["pods"][0].get("cpu").is_none());
+    let reported = as_json(&reported(&snapshot, None));
+    assert_eq!(reported["pods"][0]["containers"], json!([]));
+    assert!(reported["pods"][0].get("cpu").is_none());
 }

@@ -251,7 +251,7 @@ async fn what_is_wrong_with_a_claim_is_said_and_nothing_is_noted() {
     }
     world.manager.unprepare(&PodUid::from("a")).await.unwrap();
     assert!(!world.root.path().join("dra_manager_state").exists());
-    // Whoever waits for a driver is woken when it comes.
+    // Pods that wait for a driver are woken when it registers.
     let _driver = world.driver("away.example.com").await;
     let woken = timeout(LONG, world.manager.changed()).await.unwrap();
     assert_eq!(woken, [PodUid::from("a")].into());

@@ -11,14 +11,14 @@ use tokio::time::sleep;
 /// How often a pod that is being stopped is checked.
 pub(super) const STOP_CHECK: Duration = Duration::from_millis(20);
 
-/// Desired pods that may have running containers and are not being stopped.
+/// Desired pods that may have running containers. One that is being stopped counts until its containers have ended,
+/// as upstream's `filterOutInactivePods`.
 pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
     let mut pods = pods.pods();
     pods.retain(|pod| {
         let uid = pod.uid();
-        !pod.is_terminal()
-            && workers.could_have_running_containers(&uid)
-            && !workers.is_pod_termination_requested(&uid)
+        workers.could_have_running_containers(&uid)
+            && (!pod.is_terminal() || workers.is_pod_termination_requested(&uid))
     });
     pods
 }

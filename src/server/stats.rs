@@ -35,9 +35,14 @@ pub struct StatsViews {
 }
 
 pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Response<Body> {
-    let Some(Summary { node, pods }) = (views.summary)(only_cpu_and_memory).await else {
+    let Some(Summary { node, mut pods }) = (views.summary)(only_cpu_and_memory).await else {
         return unreadable();
     };
+    if only_cpu_and_memory {
+        for pod in &mut pods {
+            pod.process_stats = None;
+        }
+    }
     match serde_json::to_string(&node) {
         Ok(node) => {
             let head = format!("{{\"node\":{node},\"pods\":[");

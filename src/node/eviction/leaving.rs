@@ -11,9 +11,6 @@ use crate::{
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// How long memory and processes are expected back once containers have ended: volumes in memory go after them.
-const AFTER_THE_END: Duration = Duration::from_secs(5);
-
 /// How much later the kernel has given back all that a pod had.
 const SETTLING: Duration = Duration::from_millis(500);
 
@@ -24,8 +21,6 @@ pub struct LeavingPods(Vec<Leaving>);
 #[derive(Debug)]
 struct Leaving {
     candidate: Candidate,
-    /// Since when nothing of it has been running.
-    ended: Option<Instant>,
     /// When it was seen that nothing of it is left.
     gone: Option<Instant>,
     /// What it uses is not expected back after that.
@@ -37,10 +32,14 @@ impl LeavingPods {
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
         self.0.push(Leaving {
             candidate,
-            ended: None,
             gone: None,
             until,
         });
+    }
+
+    /// Whether this pod is one of them.
+    pub fn contains(&self, uid: &PodUid) -> bool {
+        self.0.iter().any(|one| one.candidate.pod.uid() == *uid)
     }
 
     /// Whether nothing is expected back.
@@ -62,25 +61,20 @@ impl LeavingPods {
         late.map(|leaving| leaving.candidate.pod).collect()
     }
 
-    /// Takes what pods that run use at `now`.
-    pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>, now: Instant) {
-        for leaving in &mut self.0 {
-            match usage.get(&leaving.candidate.pod.uid()) {
-                Some(usage) => leaving.candidate.usage = Some(usage.clone()),
-                None => leaving.ended = leaving.ended.or(Some(now)),
+    /// Takes what pods use now. The cgroups of containers that have ended are gone while the pod's volumes in memory are
+    /// still there: what was known of such a pod stays.
+    pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>) {
+        for Leaving { candidate, .. } in &mut self.0 {
+            let usage = usage.get(&candidate.pod.uid());
+            if let Some(usage) = usage.filter(|usage| usage.memory.is_some()) {
+                candidate.usage = Some(usage.clone());
             }
         }
     }
 
-    /// How much of a resource will come back. What is not known may be enough, and what a pod has on a disk is measured
-    /// too rarely to be known: there all of the pod has to be gone first.
-    pub fn expected(&self, resource: Resource, now: Instant) -> i64 {
-        if resource.is_on_disk() {
-            return if self.is_empty() { 0 } else { i64::MAX };
-        }
-        let is_over = |ended| now.duration_since(ended) > AFTER_THE_END;
-        let counted = self.0.iter().filter(|one| !one.ended.is_some_and(is_over));
-        let used = counted.map(|Leaving { candidate, .. }| {
+    /// How much memory, or how many processes, will come back. What is not known may be enough.
+    pub fn expected(&self, resource: Resource) -> i64 {
+        let used = self.0.iter().map(|Leaving { candidate, .. }| {
             let usage = candidate.usage.as_ref();
             usage.map_or(i64::MAX, |usage| {
                 rank::used(candidate, usage, resource, Files::default())
@@ -124,35 +118,33 @@ mod tests {
             leaving.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
-        let expected = |leaving: &LeavingPods, seconds| {
-            let of = |resource| leaving.expected(resource, at(seconds));
-            (of(Resource::Memory), of(Resource::Disk))
-        };
-        assert_eq!(expected(&leaving, 0), (210, i64::MAX));
-        // `a` went on growing, and the containers of `b` are gone; its files are not.
-        let of_a = HashMap::from([(PodUid::from("a"), usage(50))]);
-        leaving.update(&of_a, at(1));
-        assert_eq!(expected(&leaving, 1), (250, i64::MAX));
-        leaving.update(&of_a, at(2));
-        assert_eq!(expected(&leaving, 6), (250, i64::MAX));
-        assert_eq!(expected(&leaving, 7), (50, i64::MAX));
+        let expected = |leaving: &LeavingPods| leaving.expected(Resource::Memory);
+        assert_eq!(expected(&leaving), 210);
+        // `a` went on growing, and the containers of `b` are gone; its volumes are not.
+        let grown = HashMap::from([(PodUid::from("a"), usage(50))]);
+        leaving.update(&grown);
+        assert_eq!(expected(&leaving), 250);
+        // Its cgroup is there, and has nothing that says what volumes use.
+        let empty = HashMap::from([(PodUid::from("b"), PodStats::default())]);
+        leaving.update(&empty);
+        assert_eq!(expected(&leaving), 250);
         let late = at(30);
         assert!(leaving.forget(start, |_| false).is_empty());
         assert_eq!(leaving.forget(late, |_| false), [pod("a")]);
-        assert_eq!(expected(&leaving, 30), (0, i64::MAX));
+        assert!(!leaving.contains(&"a".into()) && leaving.contains(&"b".into()));
+        assert_eq!(expected(&leaving), 200);
         assert!(leaving.forget(late, |_| true).is_empty(), "it ended");
-        assert!(!leaving.is_empty());
+        assert_eq!(expected(&leaving), 200, "the kernel takes its time");
         assert!(leaving.forget(at(31), |_| true).is_empty(), "in time");
         assert!(leaving.is_empty());
-        assert_eq!(expected(&leaving, 31), (0, 0));
+        assert_eq!(expected(&leaving), 0);
         // Nothing is known of one that has just started.
         let candidate = Candidate {
             pod: pod("c"),
             usage: None,
         };
         leaving.add(candidate, at(60));
-        assert_eq!(expected(&leaving, 30), (i64::MAX, i64::MAX));
-        leaving.update(&HashMap::new(), at(31));
-        assert_eq!(expected(&leaving, 37), (0, i64::MAX));
+        leaving.update(&HashMap::new());
+        assert_eq!(expected(&leaving), i64::MAX);
     }
 }

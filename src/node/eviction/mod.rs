@@ -26,9 +26,9 @@ use crate::{
     state::node_pressure::NodePressureWriter,
     state::pod_manager::PodManager,
 };
-use decide::{EvictionState, Observations};
+use decide::EvictionState;
 use leaving::LeavingPods;
-use observe::{Measured, Places, measure};
+use observe::{Measured, Places};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -36,7 +36,10 @@ use prometheus_client::{
 use rank::{Candidate, Files, Layout};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use thresholds::{Resource, Signal, Threshold};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The grace of a pod that a hard threshold evicts, seconds.
@@ -115,6 +118,8 @@ pub struct EvictionManager {
     deps: Deps,
     state: EvictionState,
     places: Places,
+    /// A measurement of the disks that has not ended: one that hangs is not joined by others.
+    measuring_disks: Option<JoinHandle<Measured>>,
     evictions: Family<BySignal, Counter>,
     leaving: LeavingPods,
     /// Until when nothing is tried about a signal.
@@ -141,6 +146,7 @@ impl EvictionManager {
             settings,
             deps,
             places,
+            measuring_disks: None,
             state: EvictionState::default(),
             evictions,
             leaving: LeavingPods::default(),
@@ -165,13 +171,12 @@ impl EvictionManager {
     /// Measures, and evicts one pod at the most; when to do it again.
     async fn step(&mut self) -> Duration {
         if self.places.images.is_none() {
-            self.places.images = self.deps.reclaim.collector.mounts().await.ok();
+            let mounts = timeout(MEASURE, self.deps.reclaim.collector.mounts()).await;
+            self.places.images = mounts.ok().and_then(Result::ok);
         }
         // Before: what a pod that ends meanwhile gives back is not in the measurement.
         self.forget_ended();
-        let Some(measured) = self.measure().await else {
-            return NOTHING_TO_EVICT;
-        };
+        let measured = self.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
         let observed = &measured.observations;
         let found = self
@@ -184,7 +189,9 @@ impl EvictionManager {
         });
         if self.local_storage_due <= Instant::now() {
             self.local_storage_due = Instant::now() + LOCAL_STORAGE;
-            self.enforce_limits().await;
+            if self.enforce_limits().await {
+                return WHILE_LEAVING;
+            }
         }
         // Which images no pod needs is known once all pods are.
         let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
@@ -219,16 +226,26 @@ impl EvictionManager {
         }
     }
 
-    async fn measure(&self) -> Option<Measured> {
+    /// Measures memory, processes, and the disks if they answer in time.
+    async fn measure(&mut self) -> Measured {
         let places = self.places.clone();
-        let measuring = tokio::task::spawn_blocking(move || measure(&places));
-        match timeout(MEASURE, measuring).await {
-            Ok(measured) => measured.ok(),
+        let other = tokio::task::spawn_blocking(move || observe::memory_and_pids(&places));
+        let places = self.places.clone();
+        let running = self.measuring_disks.take();
+        let mut disks =
+            running.unwrap_or_else(|| tokio::task::spawn_blocking(move || observe::disks(&places)));
+        let mut measured = match timeout(MEASURE, &mut disks).await {
+            Ok(measured) => measured.unwrap_or_default(),
             Err(_) => {
-                tracing::warn!("The node's disks do not answer, no pod is evicted");
-                None
+                tracing::warn!("The node's disks do not answer, no pod is evicted because of them");
+                self.measuring_disks = Some(disks);
+                Measured::default()
             }
-        }
+        };
+        measured
+            .observations
+            .extend(other.await.unwrap_or_default());
+        measured
     }
 
     /// Does something about a threshold that is passed.
@@ -237,9 +254,15 @@ impl EvictionManager {
         let files = Files::of(threshold.signal, measured.layout);
         let mut candidates = Vec::new();
         if !self.leaving.is_empty() {
+            // What a pod has on a disk is measured too rarely: there all of it has to be gone.
+            if resource.is_on_disk() {
+                return Relief::Waits;
+            }
+            // Before the measurement: what is given back between the two counts twice, and not never.
             candidates = self.candidates(resource).await;
-            let expected = self.leaving.expected(resource, Instant::now());
-            if !decide::is_met_with(threshold, &measured.observations, expected) {
+            let expected = self.leaving.expected(resource);
+            let now = self.measure().await.observations;
+            if !decide::is_met_with(threshold, &now, expected) {
                 return Relief::Waits;
             }
         }
@@ -269,9 +292,7 @@ impl EvictionManager {
             };
             let signal = threshold.signal.as_str();
             self.evict(&candidate.pod, grace, message, true, signal);
-            let seconds = u64::try_from(grace).unwrap_or(0);
-            let until = Instant::now() + Duration::from_secs(seconds) + STOP;
-            self.leaving.add(candidate, until);
+            self.is_stopped_within(candidate, grace);
             return Relief::Acted;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
@@ -279,7 +300,7 @@ impl EvictionManager {
     }
 
     /// Whether it was enough to remove what no pod needs.
-    async fn reclaim_from_node(&self, threshold: &Threshold, measured: &Measured) -> bool {
+    async fn reclaim_from_node(&mut self, threshold: &Threshold, measured: &Measured) -> bool {
         let on_disk = threshold.signal.resource().is_on_disk();
         let of_images = matches!(
             threshold.signal,
@@ -292,13 +313,12 @@ impl EvictionManager {
         if let Err(error) = self.deps.reclaim.free_disk().await {
             tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
         }
-        let now = self.measure().await;
-        let still = |observed: &Observations| decide::is_met(threshold, observed, true);
-        now.is_some_and(|now| !still(&now.observations))
+        let now = self.measure().await.observations;
+        now.contains_key(&threshold.signal) && !decide::is_met(threshold, &now, true)
     }
 
-    /// Pods that run and do not leave, and what they use; none if that cannot be read: any of them might be the wrong
-    /// one.
+    /// Pods that run and were not evicted, with their usage; none if that cannot be read, because a rank without usage
+    /// could evict the wrong pod.
     async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
         // A pod that fills the memory has much more of it than a moment ago.
         self.deps.stats.outdate();
@@ -310,8 +330,9 @@ impl EvictionManager {
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
-        self.leaving.update(&usage, Instant::now());
-        let pods = self.active_pods().into_iter();
+        self.leaving.update(&usage);
+        let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
+        let pods = pods.filter(|pod| !self.leaving.contains(&pod.uid()));
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
@@ -319,24 +340,36 @@ impl EvictionManager {
         candidates.collect()
     }
 
-    fn active_pods(&self) -> Vec<Arc<Pod>> {
-        active_pods(&self.deps.pods, &self.deps.workers)
-    }
-
-    /// Evicts the pods that use more of the disk than they may.
-    async fn enforce_limits(&mut self) {
-        let limited = |pod: &Arc<Pod>| !pod.is_critical() && local_storage::has_limits(pod);
-        if !self.settings.local_storage || !self.active_pods().iter().any(limited) {
-            return;
+    /// Evicts the pods that use more of the disk than they may. Whether there were any: what they give back may be
+    /// enough for the thresholds, too.
+    async fn enforce_limits(&mut self) -> bool {
+        let workers = self.deps.workers.clone();
+        let limited = |pod: &Arc<Pod>| {
+            let is_stopping = workers.is_pod_termination_requested(&pod.uid());
+            !is_stopping && !pod.is_critical() && local_storage::has_limits(pod)
+        };
+        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        if !self.settings.local_storage || !pods.iter().any(limited) {
+            return false;
         }
+        let mut any = false;
         for candidate in self.candidates(Resource::Disk).await {
             if let Some(message) =
                 local_storage::excess(&candidate).filter(|_| limited(&candidate.pod))
             {
                 let signal = "ephemeralpodfs.limit";
                 self.evict(&candidate.pod, HARD_GRACE, message, false, signal);
+                self.is_stopped_within(candidate, HARD_GRACE);
+                any = true;
             }
         }
+        any
+    }
+
+    /// What an evicted pod uses is expected back soon after its grace, seconds.
+    fn is_stopped_within(&mut self, candidate: Candidate, grace: i64) {
+        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        self.leaving.add(candidate, Instant::now() + grace + STOP);
     }
 
     /// Stops a pod for good.

@@ -32,23 +32,24 @@ pub struct Measured {
     pub layout: Layout,
 }
 
-/// Measures. Blocking; for ever, where a disk does not answer.
-pub fn measure(places: &Places) -> Measured {
-    let mut measured = Measured::default();
-    if let Some(memory) = memory(places.cgroup_v2) {
-        measured
-            .observations
-            .insert(Signal::MemoryAvailable, memory);
-    }
+/// Measures memory and processes. Blocking.
+pub fn memory_and_pids(places: &Places) -> Observations {
     let of_pods = places.pods.as_deref();
-    if let Some(memory) = of_pods.and_then(|path| memory_of_pods(path, places.cgroup_v2)) {
-        measured
-            .observations
-            .insert(Signal::AllocatableMemoryAvailable, memory);
-    }
-    if let Some(pids) = pids() {
-        measured.observations.insert(Signal::PidAvailable, pids);
-    }
+    let of_pods = of_pods.and_then(|path| memory_of_pods(path, places.cgroup_v2));
+    let measured = [
+        (Signal::MemoryAvailable, memory(places.cgroup_v2)),
+        (Signal::AllocatableMemoryAvailable, of_pods),
+        (Signal::PidAvailable, pids()),
+    ];
+    let known = measured.into_iter();
+    known
+        .filter_map(|(signal, seen)| Some((signal, seen?)))
+        .collect()
+}
+
+/// Measures the disks. Blocking; may hang on a file system that does not answer.
+pub fn disks(places: &Places) -> Measured {
+    let mut measured = Measured::default();
     let node = filesystem_usage(&places.root).ok();
     let signals = (Signal::NodeFsAvailable, Signal::NodeFsInodesFree);
     disk(&mut measured.observations, node, signals);
@@ -158,7 +159,8 @@ mod tests {
             cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
             pods: Some("/no-such-cgroup".into()),
         };
-        let measured = measure(&places);
+        let mut measured = disks(&places);
+        measured.observations.extend(memory_and_pids(&places));
         for signal in [
             Signal::MemoryAvailable,
             Signal::NodeFsAvailable,

@@ -178,7 +178,7 @@ fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
             .as_ref()
             .filter(|_| inputs.disks.is_some())
             .and_then(|interfaces| interface_stats(newest.unwrap_or(at), interfaces)),
-        process_stats: inputs.disks.map(|_| ProcessStats {
+        process_stats: Some(ProcessStats {
             process_count: Some(processes.fold(0, u64::saturating_add)),
         }),
         ephemeral_storage: inputs

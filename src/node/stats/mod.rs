@@ -176,7 +176,8 @@ impl Stats {
         sources.for_each(|(_, source)| source.outdate());
     }
 
-    /// The Summary API; with `only_cpu_and_memory` without disks and networks. `None` when the cgroups could
+    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with
+    /// the number of processes. `None` when the cgroups could
     /// not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;

@@ -127,6 +127,8 @@ fn only_cpu_and_memory_leaves_out_disks_and_networks() {
             "rssBytes": 620, "pageFaults": 15, "majorPageFaults": 3
         },
         "swap": {"time": "2023-11-14T22:15:02Z", "swapUsageBytes": 16},
+        // Eviction ranks by it; requests for the Summary API do not get it.
+        "process_stats": {"process_count": 4},
         "containers": pod["containers"],
     });
     assert_eq!(pod, &expected);

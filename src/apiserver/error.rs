@@ -53,7 +53,7 @@ impl ApiError {
         Self::Unreadable(place.into())
     }
 
-    fn status(&self) -> Option<StatusCode> {
+    pub(super) fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Refused { status, .. } => Some(*status),
             _ => None,

@@ -280,7 +280,13 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
                 self.delay = None;
                 Ok(None)
             }
-            WatchLine::Error(error) => Err(error),
+            WatchLine::Error(error) => {
+                // The same version could bring the same error for ever.
+                if error.status() != Some(http::StatusCode::TOO_MANY_REQUESTS) {
+                    self.version = None;
+                }
+                Err(error)
+            }
         }
     }
 

@@ -225,7 +225,7 @@ async fn a_bookmark_moves_the_version_and_is_not_reported() {
 }
 
 #[tokio::test]
-async fn a_version_that_is_gone_is_listed_again_and_other_errors_are_not() {
+async fn after_an_error_in_a_watch_objects_are_listed_again_unless_requests_are_too_many() {
     let (server, _api, mut watch) = watched().await;
     let first = server.next_watch().await;
     let status = |code: u16| json!({"kind": "Status", "code": code, "reason": "Expired"});
@@ -238,14 +238,22 @@ async fn a_version_that_is_gone_is_listed_again_and_other_errors_are_not() {
     assert_eq!(shown(watch.next().await), "listed b");
     let second = begin_within_a_second(&mut watch, &server).await;
     second.line(&event("ERROR", status(500))).await;
-    server.replies.lock().push_back(Reply::status(410, "Gone"));
+    server
+        .replies
+        .lock()
+        .push_back(list("30", &[pod("c", "25")], None));
     assert_eq!(
         shown(watch.next().await),
         "refused 500 Internal Server Error"
     );
+    assert_eq!(shown(watch.next().await), "listed c");
+    let third = begin_within_a_second(&mut watch, &server).await;
+    third.line(&event("ERROR", status(429))).await;
+    server.replies.lock().push_back(Reply::status(410, "Gone"));
+    assert_eq!(shown(watch.next().await), "refused 429 Too Many Requests");
     assert_eq!(shown(watch.next().await), "refused 410 Gone");
     assert_eq!(shown(watch.next().await), "listed ");
-    assert_eq!(server.versions(), ["1", "20", "20"]);
+    assert_eq!(server.versions(), ["1", "20", "30", "30"]);
 }
 
 #[tokio::test]

@@ -58,16 +58,20 @@ async fn a_pod_that_comes_back_while_remains_of_its_uid_are_removed_starts_after
 #[tokio::test]
 async fn a_manifest_that_was_removed_and_is_back_at_once_restarts_its_pod() {
     let node = Node::started().await;
-    node.put(&simple("web"));
+    let sidecar = json!({"restartPolicy": "Always"});
+    let mut web = simple("web");
+    web["spec"]["initContainers"] = json!([with(container("proxy"), sidecar)]);
+    node.put(&web);
     let first = node.wait_runs("web").await;
     node.remove("web");
-    node.put(&simple("web"));
-    let restarted = |pod: &_| {
-        let status = status_of(pod, "main");
+    node.put(&web);
+    let has_restarted = |pod: &_, name| {
+        let status = status_of(pod, name);
         status.is_some_and(|status| {
             status.restart_count == 1 && status.state.as_ref().is_some_and(|s| s.running.is_some())
         })
     };
+    let restarted = |pod: &_| has_restarted(pod, "main") && has_restarted(pod, "proxy");
     let pod = node
         .wait_pod("web", "it has restarted", WAIT_LIMIT, restarted)
         .await;
@@ -78,7 +82,7 @@ async fn a_manifest_that_was_removed_and_is_back_at_once_restarts_its_pod() {
     assert!(ended.is_some_and(|id| id.ends_with(&first.id)));
     let all = node.fake.pods();
     assert_eq!(all.len(), 1, "{all:?}");
-    assert_eq!(all[0].containers.len(), 1);
+    assert_eq!(all[0].containers.len(), 2);
 }
 
 #[tokio::test]

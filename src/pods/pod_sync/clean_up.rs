@@ -3,7 +3,10 @@
 use super::PodSync;
 use crate::{
     base::chain,
-    model::{ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, runs_again},
+    model::{
+        ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, is_sidecar,
+        runs_again,
+    },
     state::pod_cache::{Complete, Owner},
     state::pod_state_store::Origin,
 };
@@ -145,9 +148,10 @@ impl PodSync {
     }
 }
 
-/// How the containers of a pod ended that run again by its restart policy whatever their exit codes.
+/// How the containers and sidecars of a pod ended that run again by its restart policy whatever their exit codes.
 fn restarted<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatus> {
-    let containers = pod.containers().iter();
+    let sidecars = pod.init_containers().iter().filter(|one| is_sidecar(one));
+    let containers = sidecars.chain(pod.containers());
     let ended = containers.filter_map(|container| {
         let newest = status.newest(&container.name)?;
         let again = newest.state == ContainerState::Exited && runs_again(pod, container, 0);

@@ -339,6 +339,7 @@ impl StatusPublisher {
         let notes = notes.entry(pod.uid()).or_default();
         notes.rejected = true;
         let status = api::PodStatus {
+            observed_generation: pod.metadata.generation,
             phase: Some("Failed".into()),
             reason: Some(because.reason.clone()),
             message: Some(because.message.clone()),

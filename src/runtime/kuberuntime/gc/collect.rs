@@ -4,7 +4,7 @@ use super::plan::{self, ContainerRemoval, Instance, Policy, Reason, Sandbox};
 use crate::{
     base::chain,
     cri::RuntimeClient,
-    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId},
+    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
         exits::ExitRecords,
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
@@ -197,7 +197,8 @@ impl ContainerGc {
             .await;
     }
 
-    /// Before a new sandbox is made, init containers are to run afresh: no instance stays.
+    /// Before a new sandbox is made, init containers are to run afresh: no instance stays. How a sidecar ended is
+    /// remembered, for its restart count.
     pub(in crate::runtime::kuberuntime) async fn purge_init_containers(
         &self,
         pod: &Pod,
@@ -206,7 +207,8 @@ impl ContainerGc {
         let removals = plan::all_init_containers(pod, status);
         self.remove_quietly(status, removals).await;
         self.exits.forget(&pod.uid(), |name| {
-            pod.init_containers().iter().any(|c| c.name == name)
+            let mut init_containers = pod.init_containers().iter();
+            init_containers.any(|c| c.name == name && !is_sidecar(c))
         });
     }
 

@@ -1,0 +1,241 @@
+//! Which resizes this node can never carry out, and which need more room. Pure.
+
+use crate::{
+    model::{Pod, PodExt, Quantity},
+    resources::{
+        QosClass,
+        allocation::PendingReason,
+        pod_qos,
+        requests::{self, CPU, MEMORY},
+    },
+};
+use k8s_openapi::api::core::v1::Container;
+
+/// What this node does not resize.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResizeRules {
+    /// The CPU manager has the static policy.
+    pub static_cpus: bool,
+    /// The memory manager has the static policy.
+    pub static_memory: bool,
+    /// Burstable containers may swap by their memory requests.
+    pub limited_swap: bool,
+}
+
+/// Why a resize is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) reason: PendingReason,
+    pub(super) message: String,
+    /// Of an infeasible one, for metrics.
+    pub(super) detail: &'static str,
+}
+
+/// Whether a pod asks for more of something that is requested.
+pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
+    let total = |pod| requests::of_pod::<Quantity>(pod).unwrap_or_default();
+    let (before, now) = (total(before), total(now));
+    let amount = |of: &requests::Resources, name| of.request(name).unwrap_or_default();
+    amount(&now, CPU).milli_value() > amount(&before, CPU).milli_value()
+        || amount(&now, MEMORY).value() > amount(&before, MEMORY).value()
+}
+
+/// What cannot be resized on this node. Answers to upstream's `podResizesAdmitHandler`.
+pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: ResizeRules) -> Option<Refused> {
+    let refused = |message: String, detail| Refused {
+        reason: PendingReason::Infeasible,
+        message,
+        detail,
+    };
+    let containers = || pod.init_containers().iter().chain(pod.containers());
+    let changes = |resource: &'static str| {
+        containers().filter(move |now| {
+            let before = before.container(&now.name);
+            before.is_some_and(|before| request(before, resource) != request(now, resource))
+        })
+    };
+    let class = pod_qos(pod);
+    if rules.limited_swap
+        && matches!(class, Ok(QosClass::Burstable))
+        && !pod.is_critical()
+        && changes(MEMORY).any(|container| !restarts_for_memory(container))
+    {
+        let message = "In-place resize of containers with swap is not supported.";
+        return Some(refused(message.to_owned(), "swap_limitation"));
+    }
+    if !matches!(class, Ok(QosClass::Guaranteed)) {
+        return None;
+    }
+    let alongside = |manager: &str, policy: &str| {
+        format!(
+            "Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\""
+        )
+    };
+    if rules.static_cpus && changes(CPU).next().is_some() {
+        let detail = "guaranteed_pod_cpu_manager_static_policy";
+        return Some(refused(alongside("CPU", "static"), detail));
+    }
+    if rules.static_memory && changes(MEMORY).next().is_some() {
+        let detail = "guaranteed_pod_memory_manager_static_policy";
+        return Some(refused(alongside("Memory", "Static"), detail));
+    }
+    None
+}
+
+fn request(container: &Container, resource: &str) -> Option<Quantity> {
+    let amounts = requests::of_container::<Quantity>(container).ok()?;
+    amounts.request(resource)
+}
+
+fn restarts_for_memory(container: &Container) -> bool {
+    let mut policies = container.resize_policy.iter().flatten();
+    policies
+        .any(|policy| policy.resource_name == MEMORY && policy.restart_policy == "RestartContainer")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(resources: &Value, more: &Value) -> Pod {
+        let mut container = json!({"name": "c", "resources": resources});
+        if let (Some(container), Some(more)) = (container.as_object_mut(), more.as_object()) {
+            container.extend(more.clone());
+        }
+        serde_json::from_value(json!({"spec": {"containers": [container]}})).unwrap()
+    }
+
+    fn amounts(cpu: &str, memory: &str, memory_limit: &str) -> Value {
+        json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"cpu": cpu, "memory": memory_limit}})
+    }
+
+    #[test]
+    fn what_cannot_be_resized_here_is_infeasible() {
+        let none = ResizeRules::default();
+        let cpus = ResizeRules {
+            static_cpus: true,
+            ..none
+        };
+        let memory = ResizeRules {
+            static_memory: true,
+            ..none
+        };
+        let swap = ResizeRules {
+            limited_swap: true,
+            ..none
+        };
+        let restarts = json!({"resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]});
+        let guaranteed = amounts("1", "1Gi", "1Gi");
+        let burstable = amounts("1", "1Gi", "2Gi");
+        let no = json!({});
+        for (case, rules, before, now, more, wanted) in [
+            (
+                "anything",
+                none,
+                &guaranteed,
+                amounts("2", "2Gi", "2Gi"),
+                &no,
+                "",
+            ),
+            (
+                "CPUs",
+                cpus,
+                &guaranteed,
+                amounts("2", "1Gi", "1Gi"),
+                &no,
+                "guaranteed_pod_cpu_manager_static_policy",
+            ),
+            (
+                "memory beside CPUs",
+                cpus,
+                &guaranteed,
+                amounts("1", "2Gi", "2Gi"),
+                &no,
+                "",
+            ),
+            (
+                "CPUs of a burstable pod",
+                cpus,
+                &burstable,
+                amounts("2", "1Gi", "2Gi"),
+                &no,
+                "",
+            ),
+            (
+                "memory",
+                memory,
+                &guaranteed,
+                amounts("1", "2Gi", "2Gi"),
+                &no,
+                "guaranteed_pod_memory_manager_static_policy",
+            ),
+            (
+                "CPUs beside memory",
+                memory,
+                &guaranteed,
+                amounts("2", "1Gi", "1Gi"),
+                &no,
+                "",
+            ),
+            (
+                "what may swap",
+                swap,
+                &burstable,
+                amounts("1", "2Gi", "3Gi"),
+                &no,
+                "swap_limitation",
+            ),
+            (
+                "its limit alone",
+                swap,
+                &burstable,
+                amounts("1", "1Gi", "3Gi"),
+                &no,
+                "",
+            ),
+            (
+                "what restarts",
+                swap,
+                &burstable,
+                amounts("1", "2Gi", "3Gi"),
+                &restarts,
+                "",
+            ),
+            (
+                "a guaranteed pod does not swap",
+                swap,
+                &guaranteed,
+                amounts("1", "2Gi", "2Gi"),
+                &no,
+                "",
+            ),
+        ] {
+            let refused = infeasible(&pod(before, more), &pod(&now, more), rules);
+            let detail = refused.as_ref().map_or("", |refused| refused.detail);
+            assert_eq!(detail, wanted, "{case}");
+        }
+        let refused = infeasible(
+            &pod(&guaranteed, &no),
+            &pod(&amounts("2", "1Gi", "1Gi"), &no),
+            cpus,
+        );
+        assert_eq!(
+            refused.unwrap().message,
+            "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""
+        );
+    }
+
+    #[test]
+    fn only_more_requests_need_room() {
+        let before = pod(&amounts("1", "1Gi", "1Gi"), &json!({}));
+        for (now, more) in [
+            (amounts("1", "1Gi", "2Gi"), false),
+            (amounts("500m", "1Gi", "1Gi"), false),
+            (amounts("1001m", "1Gi", "1Gi"), true),
+            (amounts("500m", "1025Mi", "2Gi"), true),
+        ] {
+            assert_eq!(needs_more(&before, &pod(&now, &json!({}))), more, "{now}");
+        }
+    }
+}

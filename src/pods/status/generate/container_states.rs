@@ -103,17 +103,37 @@ fn one(
     status
 }
 
-/// The last published state: of the same instance, or of one that vanished and has this
-/// one for a successor.
+/// The last published state: of the same instance, or of the one before it, which may be gone from the runtime.
 fn last_state_before(
     status: &ContainerStatus,
     old: Option<&ContainerStatus>,
 ) -> Option<ContainerState> {
     let old = old?;
-    let vanished = old.container_id.is_none();
-    (vanished || old.container_id == status.container_id)
-        .then(|| old.last_state.clone())
-        .flatten()
+    let is_successor = old.container_id != status.container_id;
+    let ended = old
+        .state
+        .as_ref()
+        .filter(|state| state.terminated.is_some());
+    ended
+        .filter(|_| is_successor)
+        .or(old.last_state.as_ref())
+        .cloned()
+}
+
+/// How often the container was restarted: as the runtime knows, but never less often than was published before; an
+/// earlier instance may have been removed with its sandbox. As upstream's `convertToAPIContainerStatuses`.
+fn restart_count(restarts: i32, is_running_successor: bool, old: Option<&ContainerStatus>) -> i32 {
+    let Some(old) = old else {
+        return restarts;
+    };
+    let has_ended = old
+        .state
+        .as_ref()
+        .is_some_and(|state| state.terminated.is_some());
+    if is_running_successor && has_ended && old.restart_count >= restarts {
+        return old.restart_count.saturating_add(1);
+    }
+    old.restart_count.max(restarts)
 }
 
 /// How an earlier instance ended, if it is known to have.
@@ -147,7 +167,10 @@ fn from_instance(
         restart_count: match old.filter(|_| invented) {
             Some(old) if is_running(old) => old.restart_count.saturating_add(1),
             Some(old) => old.restart_count,
-            None => restarts,
+            None => {
+                let is_running_successor = known.is_none() && state.running.is_some();
+                restart_count(restarts, is_running_successor, old)
+            }
         },
         image: instance.image.to_string(),
         image_id: instance.image_ref.to_string(),

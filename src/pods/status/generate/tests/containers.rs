@@ -166,6 +166,29 @@ fn the_successor_of_a_vanished_container_shows_how_that_ended() {
 }
 
 #[test]
+fn the_successor_of_a_container_that_was_removed_goes_on_from_what_was_published() {
+    let pod = pod("Always", &[], &["a"]);
+    let old = generate(&pod, &[exited("a", "c1", 2), exited("a", "c0", 9)]);
+    for (known, published, count) in [(0, 0, 1), (0, 3, 4), (4, 3, 4)] {
+        let mut old = old.clone();
+        let statuses = old.container_statuses.as_mut().unwrap();
+        statuses[0].restart_count = published;
+        let successor = [instance("a", "c2", Cri::Running, known)];
+        let status = after(&pod, &successor, Some(&old));
+        let a = of(&status, "a");
+        assert_eq!(a.restart_count, count, "{known} after {published}");
+        assert_eq!(state_text(&a.last_state), "terminated:Error:2");
+        let again = after(&pod, &successor, Some(&status));
+        assert_eq!(of(&again, "a"), a, "once only");
+    }
+    // It has not started yet.
+    let created = [instance("a", "c2", Cri::Created, 0)];
+    let mut old = old;
+    old.container_statuses.as_mut().unwrap()[0].restart_count = 3;
+    assert_eq!(of(&after(&pod, &created, Some(&old)), "a").restart_count, 3);
+}
+
+#[test]
 fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
     let mut pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);

@@ -68,6 +68,11 @@ impl CgroupManager {
         })
     }
 
+    /// All memory that is charged to a cgroup, bytes.
+    pub(super) fn memory_usage(&self, name: &CgroupName) -> io::Result<u64> {
+        self.cgroups.memory_usage(&self.path(name)?)
+    }
+
     /// Ends what runs in a cgroup and removes it.
     pub(super) fn destroy(&self, name: &CgroupName) -> io::Result<()> {
         let path = self.path(name)?;

@@ -84,6 +84,15 @@ pub struct PodCgroup {
     pub refused: Option<String>,
 }
 
+/// A memory limit that a resize lowers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoweredMemoryLimit {
+    /// The new limit, bytes.
+    pub limit: u64,
+    /// The memory in use, bytes; `None` if it cannot be read.
+    pub usage: Option<u64>,
+}
+
 /// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<Inner>>);
@@ -228,6 +237,29 @@ impl ContainerManager {
         };
         let (pod, before) = (pod.clone(), before.cloned());
         with_own_files(move || inner.limit(&pod, before.as_deref())).await?
+    }
+
+    /// The memory limit of a pod's cgroup, if a resize lowers it from what it was `before`.
+    ///
+    /// # Errors
+    /// The limit cannot be computed.
+    pub async fn lowered_memory_limit(
+        &self,
+        pod: &Arc<Pod>,
+        before: &Arc<Pod>,
+    ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(None);
+        };
+        let old = inner.pod_settings(before)?.memory;
+        let new = inner.pod_settings(pod)?.memory;
+        let Some(limit) = wanted::lowered_memory_limit(old, new) else {
+            return Ok(None);
+        };
+        let name = inner.pod_name(pod)?;
+        let usage = with_own_files(move || inner.manager.memory_usage(&name)).await?;
+        let usage = usage.ok();
+        Ok(Some(LoweredMemoryLimit { limit, usage }))
     }
 
     /// Ends what is left in a pod's cgroup, and removes it. Nothing of the pod may be wanted.

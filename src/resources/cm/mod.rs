@@ -21,7 +21,9 @@ mod tests;
 #[cfg(test)]
 mod wanted_tests;
 
-pub use container_manager::{ActivePods, ContainerManager, NodeCgroups, PodCgroup, Reserved};
+pub use container_manager::{
+    ActivePods, ContainerManager, LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved,
+};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
 pub use system_containers::{SystemContainers, SystemContainersConfig};

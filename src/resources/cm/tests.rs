@@ -192,6 +192,36 @@ async fn a_limit_that_is_refused_is_told_and_does_not_stop_the_pod() {
 }
 
 #[tokio::test]
+async fn a_memory_limit_that_a_resize_lowers_comes_with_what_the_pod_uses() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let limited = |memory: &str| {
+        let mut pod = Pod::clone(&pod("small", "100m"));
+        let limits = json!({"limits": {"memory": memory}, "requests": {"memory": "1Mi"}});
+        let resources = serde_json::from_value(limits).unwrap();
+        pod.spec.as_mut().unwrap().containers[0].resources = Some(resources);
+        Arc::new(pod)
+    };
+    let (low, high, unlimited) = (limited("1Mi"), limited("2Mi"), pod("small", "100m"));
+    let lowered = async |pod, before| {
+        let lowered = manager.lowered_memory_limit(pod, before).await.unwrap();
+        lowered.map(|lowered| (lowered.limit, lowered.usage))
+    };
+    let used = tree
+        .dir
+        .path()
+        .join("memory/r/kubepods/burstable/podsmall/memory.usage_in_bytes");
+    manager.ensure_exists(&high).await.unwrap();
+    assert_eq!(lowered(&low, &high).await, Some((1 << 20, None)));
+    fs::write(used, "4096\n").unwrap();
+    assert_eq!(lowered(&low, &high).await, Some((1 << 20, Some(4096))));
+    assert_eq!(lowered(&low, &unlimited).await, Some((1 << 20, Some(4096))));
+    for (pod, before) in [(&high, &low), (&low, &low), (&unlimited, &low)] {
+        assert_eq!(lowered(pod, before).await, None);
+    }
+}
+
+#[tokio::test]
 async fn a_root_that_is_not_there_is_an_error() {
     let mut tree = Tree::new();
     tree.node.root = "/elsewhere".into();

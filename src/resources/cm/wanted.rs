@@ -90,6 +90,14 @@ pub fn at_least(settings: Settings, other: &Settings) -> Settings {
     }
 }
 
+/// The new memory limit of a cgroup, if there was none or a higher one.
+pub fn lowered_memory_limit(old: Option<i64>, new: Option<i64>) -> Option<u64> {
+    let is_limit = |value: &i64| *value > 0;
+    let new = new.filter(is_limit)?;
+    let lowered = old.filter(is_limit).is_none_or(|old| new < old);
+    u64::try_from(new).ok().filter(|_| lowered)
+}
+
 /// Whether every container has a limit for a resource, or the pod has one of its own.
 fn is_limited(pod: &Pod, resource: &str) -> Result<bool, BadAmount> {
     let given = |limit: Option<Quantity>| limit.is_some_and(|limit| !limit.is_zero());

@@ -11,6 +11,8 @@
 
 mod metrics;
 mod state_files;
+#[cfg(test)]
+mod tests;
 mod updates;
 
 pub use metrics::ManagerMetrics;
@@ -152,9 +154,11 @@ impl ResourceManagers {
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
+        let mut found_running = false;
         if admitted {
             (managers.cpu, managers.memory) = (cpu, memory);
-            managers.admitted.insert(pod.uid());
+            // An earlier kubelet created its containers: their CPUs have to be compared once.
+            found_running = managers.admitted.insert(pod.uid()) && runs;
         } else {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
@@ -164,7 +168,7 @@ impl ResourceManagers {
         metrics.update(&managers.cpu, &managers.memory);
         metrics.admitted(&inner.topology, &admission, begun.elapsed());
         drop(managers);
-        if changed {
+        if changed || found_running {
             inner.changed.notify_one();
         }
         admission.result

@@ -6,6 +6,8 @@
 //! * Answers to upstream's `pkg/kubelet/pluginmanager`.
 
 pub mod connection;
+#[cfg(test)]
+pub(crate) mod tests;
 mod watcher;
 
 pub use watcher::run;

@@ -12,7 +12,7 @@ use crate::{
     base::metrics::Metrics,
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
-    resources::plugin_manager::{self, PluginHandlers, registration_proto},
+    resources::plugin_manager::{self, PluginHandlers, registration_proto, tests::registrar},
 };
 use driver::{FakeDriver, V1, device};
 use health_proto::HealthStatus;

@@ -3,14 +3,12 @@
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
-    wanted::{self, NodeAmounts, PodRules},
+    node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved},
+    wanted,
 };
 use crate::{
     base::{chain, with_own_files},
-    host::{
-        Slices,
-        cgroup::{Cgroups, Settings},
-    },
+    host::cgroup::{Cgroups, Settings},
     model::{Pod, PodExt, PodUid},
     resources::{QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
@@ -25,7 +23,10 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{JoinError, spawn_blocking},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The cgroup of all pods.
@@ -33,65 +34,13 @@ const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
 /// How often limits of classes are set again.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
+/// How many calls to systemd run at once. Each may take half a minute.
+const MAX_SYSTEMD_CALLS: usize = 4;
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
 /// The pods that have not ended.
 pub type ActivePods = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
-
-/// A cgroup of other processes of the node that gets limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// For messages: `System Reserved`.
-    pub what: &'static str,
-    /// Its path as the driver spells it.
-    pub cgroup: String,
-    /// What is reserved.
-    pub amounts: NodeAmounts,
-    /// Only its share of CPU time is set.
-    pub only_compressible: bool,
-}
-
-/// What the cgroups of a node are made from.
-#[derive(Clone, Debug, Default)]
-pub struct NodeCgroups {
-    /// The node's name, for events.
-    pub node_name: String,
-    /// `cgroupRoot`.
-    pub root: String,
-    /// With the driver `systemd`: who makes them.
-    pub slices: Option<Slices>,
-    /// What all pods together may use.
-    pub pods: NodeAmounts,
-    /// The CPUs of all pods, as the kernel lists them; empty where the CPU manager gives them out.
-    pub cpus: String,
-    /// How each pod is limited.
-    pub rules: PodRules,
-    /// Memory is protected by class (version 2, `MemoryQoS`).
-    pub memory_qos: bool,
-    /// Memory that classes below others may use, and how much of a hundred of requests is kept from them.
-    pub qos_reserved: Option<(i64, i64)>,
-    /// Cgroups of other processes.
-    pub reserved: Vec<Reserved>,
-}
-
-/// A pod's cgroup that is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodCgroup {
-    /// For the runtime; empty when it is to choose.
-    pub parent: String,
-    /// The limit that the kernel does not take.
-    pub refused: Option<String>,
-}
-
-/// A memory limit that a resize lowers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoweredMemoryLimit {
-    /// The new limit, bytes.
-    pub limit: u64,
-    /// The memory in use, bytes; `None` if it cannot be read.
-    pub usage: Option<u64>,
-}
 
 /// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
@@ -107,6 +56,7 @@ struct Inner {
     managers: ResourceManagers,
     /// Two updates of the classes at once might end with the older values.
     updating: Mutex<()>,
+    systemd_calls: Arc<Semaphore>,
     /// The classes are those of an earlier kubelet, and not all pods are known yet: with the shares of a few,
     /// the others would slow down.
     keeps_limits: AtomicBool,
@@ -164,6 +114,7 @@ impl ContainerManager {
             events,
             managers,
             updating: Mutex::new(()),
+            systemd_calls: Arc::new(Semaphore::new(MAX_SYSTEMD_CALLS)),
         };
         inner
             .update_classes()
@@ -223,7 +174,7 @@ impl ContainerManager {
             return Ok(PodCgroup::default());
         };
         let pod = pod.clone();
-        with_own_files(move || inner.ensure_exists(&pod)).await?
+        inner.run(move |inner| inner.ensure_exists(&pod)).await?
     }
 
     /// Limits a pod that runs to what it may use now, or, while its containers change, to the higher of that and of
@@ -236,7 +187,8 @@ impl ContainerManager {
             return Ok(());
         };
         let (pod, before) = (pod.clone(), before.cloned());
-        with_own_files(move || inner.limit(&pod, before.as_deref())).await?
+        let limit = move |inner: &Inner| inner.limit(&pod, before.as_deref());
+        inner.run(limit).await?
     }
 
     /// The memory limit of a pod's cgroup, if a resize lowers it from what it was `before`.
@@ -272,7 +224,7 @@ impl ContainerManager {
         };
         let uid = uid.clone();
         // Processes that are about to end are waited for.
-        tokio::task::spawn_blocking(move || inner.destroy(&uid)).await??;
+        spawn_blocking(move || inner.destroy(&uid)).await??;
         Ok(())
     }
 
@@ -289,12 +241,29 @@ impl ContainerManager {
 }
 
 impl Inner {
+    /// Runs blocking work that changes cgroups. Calls to systemd may take long: they must not take the places of
+    /// quick work.
+    async fn run<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if self.manager.driver() == CgroupDriver::Cgroupfs {
+            return with_own_files(move || work(&self)).await;
+        }
+        // The semaphore is never closed.
+        let place = self.systemd_calls.clone().acquire_owned().await.ok();
+        let work = move || {
+            let _place = place;
+            work(&self)
+        };
+        spawn_blocking(work).await
+    }
+
     /// Whether the limit of the node is in force.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
-        let work = self.clone();
-        let updated = with_own_files(move || {
-            let updated = work.update_classes();
-            (updated, enforced || work.enforce_node())
+        let updated = self.clone().run(move |inner| {
+            let updated = inner.update_classes();
+            (updated, enforced || inner.enforce_node())
         });
         let Ok((updated, enforced)) = updated.await else {
             return enforced;
@@ -400,25 +369,23 @@ impl Inner {
     fn enforce_reserved(&self) -> anyhow::Result<()> {
         let node = ObjectRef::node(&self.node.node_name);
         for reserved in &self.node.reserved {
-            let Reserved { what, cgroup, .. } = reserved;
+            let Reserved {
+                what, name, cgroup, ..
+            } = reserved;
             let mut settings = reserved.amounts.settings(reserved.only_compressible);
             if let Some(bytes) = settings.memory.filter(|_| self.node.memory_qos) {
                 settings.unified.insert("memory.min", bytes.to_string());
             }
-            let name = CgroupName::of(self.manager.driver(), cgroup);
-            let path = self.manager.path(&name)?;
-            let limited = self.manager.cgroups.validate(&path);
-            if let Err(error) = limited.and_then(|()| self.manager.update(&name, &settings)) {
+            let cgroup_name = CgroupName::of(self.manager.driver(), cgroup);
+            let path = self.manager.path(&cgroup_name)?;
+            let valid = self.manager.cgroups.validate(&path);
+            let limited = valid.and_then(|()| self.manager.update(&cgroup_name, &settings));
+            if let Err(error) = limited {
                 let text = format!("Failed to enforce {what} Cgroup Limits on {cgroup:?}: {error}");
                 self.events.warning(&node, NOT_ENFORCED, text.as_str());
                 anyhow::bail!(text);
             }
-            let what = if what.starts_with("System") {
-                "system"
-            } else {
-                "kube"
-            };
-            let text = format!("Updated limits on {what} reserved cgroup {cgroup}");
+            let text = format!("Updated limits on {name} reserved cgroup {cgroup}");
             self.events.normal(&node, ENFORCED, text);
         }
         Ok(())

@@ -12,6 +12,7 @@ mod cgroup_manager;
 mod container_manager;
 mod metrics;
 mod name;
+mod node_cgroups;
 mod placement;
 mod system_containers;
 pub mod wanted;
@@ -21,9 +22,8 @@ mod tests;
 #[cfg(test)]
 mod wanted_tests;
 
-pub use container_manager::{
-    ActivePods, ContainerManager, LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved,
-};
+pub use container_manager::{ActivePods, ContainerManager};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
+pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved};
 pub use system_containers::{SystemContainers, SystemContainersConfig};

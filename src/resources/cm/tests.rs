@@ -6,7 +6,7 @@ use super::{
 };
 use crate::resources::managers::ResourceManagers;
 use crate::{
-    base::metrics::Metrics,
+    base::{metrics::Metrics, with_own_files},
     host::{Slices, cgroup::Cgroups, systemd_fake::FakeSystemd},
     model::{Pod, PodUid},
     state::events::EventRecorder,
@@ -237,6 +237,7 @@ async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
     let mut tree = Tree::new();
     tree.node.reserved = vec![Reserved {
         what: "System Reserved",
+        name: "system",
         cgroup: "/system".into(),
         amounts: NodeAmounts {
             milli_cpu: Some(500),
@@ -363,6 +364,31 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     manager.destroy(&"a-b".into()).await.unwrap();
     assert!(!fake.told.lock().units.contains_key(slice));
     assert!(!tree.is_there(&format!("cpu{path}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_systemd_that_does_not_respond_holds_up_no_quick_work() {
+    let fake = FakeSystemd::start().await;
+    let tree = sliced(&fake).await;
+    let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
+    // As many as there are places for quick work.
+    fake.told.lock().silent = 4;
+    let calls: Vec<_> = (0..4)
+        .map(|n| {
+            let (manager, pod) = (manager.clone(), pod(&n.to_string(), "1"));
+            tokio::spawn(async move { manager.ensure_exists(&pod).await })
+        })
+        .collect();
+    while fake.told.lock().silent > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let quick = tokio::time::timeout(Duration::from_secs(10), with_own_files(|| ()));
+    quick.await.expect("quick work is done").unwrap();
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    fake.disconnect().await;
+    for call in calls {
+        call.await.unwrap().unwrap_err();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

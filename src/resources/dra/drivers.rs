@@ -101,6 +101,7 @@ impl DraManager {
                 endpoint: endpoint.clone(),
                 service,
                 channel: watch::Sender::default(),
+                reports_health: false,
                 _task: AbortOnDropHandle::new(task),
             });
             id
@@ -125,7 +126,7 @@ impl DraManager {
         };
         drop(removed);
         tracing::info!(driverName = plugin.name, endpoint = %plugin.endpoint.display(), "Unregistered DRA plugin");
-        self.health_lost(&plugin.name);
+        self.health_lost(&plugin.name, id);
         self.usability_changed(&plugin.name);
     }
 
@@ -135,10 +136,10 @@ impl DraManager {
         loop {
             if let Ok((channel, lost)) = dial_until_lost(&endpoint).await {
                 self.connection_changed(&driver, id, Some(channel.clone()));
-                let watching = self.watch_health(&driver, channel);
+                let watching = self.watch_health(&driver, id, channel);
                 let _: Option<()> = lost.run_until_cancelled(watching).await;
                 self.connection_changed(&driver, id, None);
-                self.health_lost(&driver);
+                self.health_lost(&driver, id);
                 delay = FIRST_DELAY;
             }
             sleep(delay).await;
@@ -219,10 +220,10 @@ impl DraManager {
     }
 
     /// Takes the health that a driver reports, for ever.
-    async fn watch_health(&self, driver: &str, channel: Channel) {
+    async fn watch_health(&self, driver: &str, id: u64, channel: Channel) {
         loop {
-            let status = self.health_reports(driver, channel.clone()).await;
-            self.health_lost(driver);
+            let status = self.health_reports(driver, id, channel.clone()).await;
+            self.health_lost(driver, id);
             if status.code() == Code::Unimplemented {
                 return std::future::pending().await;
             }
@@ -236,7 +237,7 @@ impl DraManager {
     }
 
     /// Takes all reports of one stream; why there are no more.
-    async fn health_reports(&self, driver: &str, channel: Channel) -> Status {
+    async fn health_reports(&self, driver: &str, id: u64, channel: Channel) -> Status {
         let mut client = DraResourceHealthClient::new(channel);
         let stream = client.node_watch_resources(NodeWatchResourcesRequest {});
         let mut stream = match stream.await {
@@ -258,7 +259,10 @@ impl DraManager {
             let now = Instant::now();
             let changed = match report {
                 None => self.0.health.lock().expire(driver, now),
-                Some(Ok(Some(report))) => self.0.health.lock().report(driver, report.devices, now),
+                Some(Ok(Some(report))) => {
+                    self.0.drivers.lock().set_reporting(driver, id, true);
+                    self.0.health.lock().report(driver, report.devices, now)
+                }
                 Some(Ok(None)) => return Status::unavailable("EOF"),
                 Some(Err(status)) => return status,
             };
@@ -268,7 +272,17 @@ impl DraManager {
         }
     }
 
-    fn health_lost(&self, driver: &str) {
+    /// A plugin does not report any more. While another one of the driver does, as in a rolling update, reports hold
+    /// until they expire.
+    fn health_lost(&self, driver: &str, id: u64) {
+        let is_reported = {
+            let mut drivers = self.0.drivers.lock();
+            drivers.set_reporting(driver, id, false);
+            drivers.is_reporting(driver)
+        };
+        if is_reported {
+            return;
+        }
         let changed = self.0.health.lock().clear(driver);
         self.health_changed(driver, &changed);
     }

@@ -17,6 +17,8 @@ pub(super) struct Registered {
     pub(super) service: Service,
     /// Its connection, while there is one.
     pub(super) channel: watch::Sender<Option<Channel>>,
+    /// Its stream of health has delivered a report and has not ended.
+    pub(super) reports_health: bool,
     pub(super) _task: AbortOnDropHandle<()>,
 }
 
@@ -48,6 +50,18 @@ impl Drivers {
         let plugins = self.plugins.get(driver)?;
         let connected = plugins.iter().rfind(|plugin| plugin.is_connected());
         connected.or_else(|| plugins.last())
+    }
+
+    pub(super) fn set_reporting(&mut self, driver: &str, id: u64, reports: bool) {
+        if let Some(plugin) = self.find(driver, id) {
+            plugin.reports_health = reports;
+        }
+    }
+
+    /// Whether a plugin of the driver reports the health of devices.
+    pub(super) fn is_reporting(&self, driver: &str) -> bool {
+        let mut plugins = self.plugins.get(driver).into_iter().flatten();
+        plugins.any(|plugin| plugin.reports_health)
     }
 
     pub(super) fn find(&mut self, driver: &str, id: u64) -> Option<&mut Registered> {

@@ -9,6 +9,7 @@
 
 pub mod allocation;
 mod assignments;
+mod checkpoint_file;
 mod checksum;
 pub mod cm;
 mod container_devices;

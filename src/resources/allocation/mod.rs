@@ -23,15 +23,15 @@ pub use conditions::{InProgress, Pending, PendingReason, ResizeConditions};
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
 
+use super::checkpoint_file::CheckpointFile;
 use crate::{
-    base::{atomic_file, chain, with_own_files},
+    base::chain,
     model::{Pod, PodExt, PodUid},
 };
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -221,50 +221,35 @@ impl Allocations {
             shutdown.cancelled().await;
             return Ok(());
         };
-        let mut written = [const { Vec::new() }; 2];
+        let files = [ALLOCATED_FILE, ACTUATED_FILE];
+        let files = files.map(|name| CheckpointFile::new(directory.join(name)));
         let work = async {
             loop {
                 self.0.changed.notified().await;
                 tokio::time::sleep(GATHERED).await;
-                while !self.write(&directory, &mut written).await {
+                while !self.write(&files).await {
                     tokio::time::sleep(RETRY).await;
                 }
             }
         };
         shutdown.run_until_cancelled(work).await;
-        self.write(&directory, &mut written).await;
+        self.write(&files).await;
         Ok(())
     }
 
-    /// Writes the files that are not `written` yet. False if that failed.
-    async fn write(&self, directory: &Path, written: &mut [Vec<u8>; 2]) -> bool {
+    /// Writes the files of what was allocated and of what containers have. False if that failed.
+    async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
         let contents = {
             let state = self.0.state.lock();
-            [
-                (ALLOCATED_FILE, checkpoint::encode(&state.allocated)),
-                (ACTUATED_FILE, checkpoint::encode(&state.actuated)),
-            ]
+            [&state.allocated, &state.actuated].map(checkpoint::encode)
         };
         let mut all = true;
-        for ((name, content), written) in contents.into_iter().zip(written) {
-            let failed = match content {
-                Ok(content) if content == *written => None,
-                Ok(content) => {
-                    let (path, bytes) = (directory.join(name), content.clone());
-                    let saved =
-                        with_own_files(move || atomic_file::write_durable(&path, &bytes)).await;
-                    let saved = saved.map_err(io::Error::other).and_then(|saved| saved);
-                    if saved.is_ok() {
-                        *written = content;
-                    }
-                    saved.err().map(|error| chain(&error))
-                }
-                Err(error) => Some(chain(&error)),
-            };
-            if let Some(err) = failed {
+        for (file, content) in files.iter().zip(contents) {
+            let content = content.map_err(|error| chain(&error));
+            if let Err(err) = file.update(|file| file.write(content?)).await {
                 tracing::error!(
                     err,
-                    file = name,
+                    file = %file.path().display(),
                     "Failed to save pod resource information checkpoint"
                 );
                 all = false;
@@ -275,14 +260,11 @@ impl Allocations {
 }
 
 fn read(path: &Path) -> anyhow::Result<Known> {
-    let known = match fs::read(path) {
-        Ok(text) => checkpoint::decode(&text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Known::new()),
-        Err(error) => Err(error.to_string()),
-    };
-    known.map_err(|error| {
+    let known = CheckpointFile::new(path.to_owned()).read(checkpoint::decode);
+    let known = known.map_err(|error| {
         anyhow::anyhow!(
             "could not restore state from checkpoint: {error}, please drain this node and delete pod resource information checkpoint file {path:?} before restarting Kubelet"
         )
-    })
+    })?;
+    Ok(known.unwrap_or_default())
 }

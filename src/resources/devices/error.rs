@@ -64,7 +64,7 @@ pub enum AllocationError {
     #[error(
         "the checkpoint was damaged; it is not known which devices of {0} running containers have"
     )]
-    Lost(String),
+    UnknownDevices(String),
     /// The plugin of a resource is gone.
     #[error("endpoint of {0} has been stopped")]
     Stopped(String),
@@ -94,7 +94,10 @@ pub enum AllocationError {
 impl AllocationError {
     /// Whether that may be different in a moment, whatever other pods do.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::NoHealthy { away: true, .. } | Self::Lost(_))
+        matches!(
+            self,
+            Self::NoHealthy { away: true, .. } | Self::UnknownDevices(_)
+        )
     }
 
     /// The resource of which other pods have too many.

@@ -9,10 +9,10 @@
 
 pub mod allocation;
 pub mod checkpoint;
-mod checkpoint_file;
 mod client;
 mod entries;
 mod error;
+mod housekeeping;
 mod manager;
 mod metrics;
 mod plugins;

@@ -28,7 +28,7 @@ const HEALTHY: &str = "Healthy";
 /// The least and the longest time between two lists of one plugin that are taken.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
-/// A plugin's lists take at most one part in so many of a thread's time.
+/// Lists of one plugin take at most 1/SHARE of one thread.
 const SHARE: u32 = 10;
 
 /// Checks what a plugin says of itself in its request; texts as upstream's.
@@ -183,7 +183,7 @@ impl DeviceManager {
         };
         if counted {
             tracing::info!(resourceName = resource, "Endpoint became unhealthy");
-            self.0.keep_wanted.notify_one();
+            self.0.housekeeping.notify_one();
             self.publish([]).await;
         }
         // Ends this task, if it is that of the plugin.

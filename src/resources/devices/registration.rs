@@ -58,7 +58,7 @@ impl DeviceManager {
         };
         tokio::select! {
             served = serving => served.context("device plugin registration server"),
-            () = self.keep() => Ok(()),
+            () = self.run_housekeeping() => Ok(()),
             () = shutdown.cancelled() => Ok(()),
         }
     }

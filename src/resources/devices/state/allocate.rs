@@ -92,7 +92,7 @@ impl DeviceState {
         let has = own.map(|own| own.ids().into_iter().cloned().collect::<BTreeSet<_>>());
         let responded = own.is_some_and(|own| own.response.is_some());
         if has.is_none() {
-            self.check_lost(resource)?;
+            self.check_unknown(resource)?;
             if !self.is_device_resource(resource) {
                 return Ok(Step::Done);
             }
@@ -250,7 +250,7 @@ impl DeviceState {
         let kept = request
             .containers
             .iter()
-            .filter(|other| other.kind == ContainerKind::Lasting);
+            .filter(|other| other.kind == ContainerKind::Main);
         let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
         ended.difference(&kept).copied().collect()
     }

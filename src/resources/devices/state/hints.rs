@@ -194,7 +194,7 @@ fn of_pod(containers: &[ContainerRequest]) -> BTreeMap<&str, u64> {
         for (resource, amount) in &container.amounts {
             let lasting = lasting.entry(resource).or_default();
             let at_once = lasting.saturating_add(*amount);
-            if container.kind == ContainerKind::Lasting {
+            if container.kind == ContainerKind::Main {
                 *lasting = at_once;
             }
             let most = most.entry(resource).or_default();

@@ -5,7 +5,7 @@
 
 mod allocate;
 mod hints;
-mod lost;
+mod unknown;
 #[cfg(test)]
 mod tests;
 
@@ -22,13 +22,13 @@ use crate::{
     model::PodUid,
     state::device_capacity::{Capacities, Capacity},
 };
-use lost::Lost;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
+use unknown::UnknownDevices;
 
 /// For so long the devices of a plugin that is gone count as capacity (upstream's `endpointStopGracePeriod`).
 const GRACE: Duration = Duration::from_secs(5 * 60);
@@ -121,7 +121,7 @@ pub struct DeviceState {
     pods: HashMap<PodUid, PodAllocations>,
     /// Resources whose plugin is gone for good. The node goes on to say that it has none of them.
     gone: BTreeSet<String>,
-    lost: Option<Lost>,
+    unknown: Option<UnknownDevices>,
     last_id: u64,
 }
 
@@ -163,7 +163,7 @@ impl DeviceState {
 
     /// A checkpoint could not be read: containers may have devices that are not known.
     pub fn mark_damaged(&mut self) {
-        self.lost = Some(Lost::default());
+        self.unknown = Some(UnknownDevices::default());
     }
 
     /// What the checkpoint says.
@@ -429,8 +429,11 @@ impl DeviceState {
     /// Nothing of a pod runs any more; whether it had devices.
     pub fn release(&mut self, uid: &PodUid) -> bool {
         let had = self.pods.remove(uid).is_some();
-        let lost = self.lost.as_mut().is_some_and(|lost| lost.release(uid));
-        had || lost
+        let had_unknown = self
+            .unknown
+            .as_mut()
+            .is_some_and(|unknown| unknown.release(uid));
+        had || had_unknown
     }
 
     /// Pods that have devices.

@@ -9,14 +9,14 @@ use std::collections::HashSet;
 
 /// Which containers have devices that are not known, because the checkpoint was damaged.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Lost {
-    /// What runs on the node is known.
-    surveyed: bool,
+pub(super) struct UnknownDevices {
+    /// All pods that run on the node are known.
+    inventory_complete: bool,
     /// Pod, container and resource.
     holders: HashSet<(PodUid, String, String)>,
 }
 
-impl Lost {
+impl UnknownDevices {
     /// Nothing of a pod runs any more; whether it had unknown devices.
     pub(super) fn release(&mut self, uid: &PodUid) -> bool {
         let before = self.holders.len();
@@ -27,54 +27,55 @@ impl Lost {
 
 impl DeviceState {
     /// A pod that runs may have devices that are not known.
-    pub fn found_running(&mut self, request: &PodRequest) {
+    pub fn mark_running(&mut self, request: &PodRequest) {
         let known = self.pods.get(&request.uid);
-        let Some(lost) = &mut self.lost else {
+        let Some(unknown) = &mut self.unknown else {
             return;
         };
         for container in &request.containers {
             let own = known.and_then(|known| known.get(&container.name));
-            let unknown = container.amounts.keys();
-            let unknown = unknown.filter(|name| own.is_none_or(|own| !own.contains_key(*name)));
-            lost.holders.extend(
-                unknown.map(|name| (request.uid.clone(), container.name.clone(), name.clone())),
+            let missing = container.amounts.keys();
+            let missing = missing.filter(|name| own.is_none_or(|own| !own.contains_key(*name)));
+            unknown.holders.extend(
+                missing.map(|name| (request.uid.clone(), container.name.clone(), name.clone())),
             );
         }
     }
 
     /// A container is about to be created: it has no unknown devices.
     pub fn starting(&mut self, uid: &PodUid, container: &str) {
-        if let Some(lost) = &mut self.lost {
-            lost.holders
+        if let Some(unknown) = &mut self.unknown {
+            unknown
+                .holders
                 .retain(|(pod, name, _)| !(pod == uid && name == container));
         }
     }
 
-    /// Everything that runs on the node has been found. True when no device is unknown any more.
-    pub fn surveyed(&mut self) -> bool {
-        let Some(lost) = &mut self.lost else {
+    /// All pods that run on the node have been marked. True when no device is unknown any more.
+    pub fn inventory_complete(&mut self) -> bool {
+        let Some(unknown) = &mut self.unknown else {
             return false;
         };
-        lost.surveyed = true;
-        let over = lost.holders.is_empty();
+        unknown.inventory_complete = true;
+        let over = unknown.holders.is_empty();
         if over {
-            self.lost = None;
+            self.unknown = None;
         }
         over
     }
 
     /// Whether a damaged checkpoint still keeps devices from being allocated.
     pub fn is_damaged(&self) -> bool {
-        self.lost.is_some()
+        self.unknown.is_some()
     }
 
-    pub(super) fn check_lost(&self, resource: &str) -> Result<(), AllocationError> {
-        let Some(lost) = &self.lost else {
+    pub(super) fn check_unknown(&self, resource: &str) -> Result<(), AllocationError> {
+        let Some(unknown) = &self.unknown else {
             return Ok(());
         };
-        let held = || lost.holders.iter().any(|(_, _, name)| name == resource);
-        if !lost.surveyed || held() {
-            return Err(AllocationError::Lost(resource.into()));
+        let held = || unknown.holders.iter().any(|(_, _, name)| name == resource);
+        if !unknown.inventory_complete || held() {
+            return Err(AllocationError::UnknownDevices(resource.into()));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Keeps the tree of cgroups as the node and its pods want it.
+//! Creates, limits and removes the cgroups of the node and its pods.
 
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
-/// How often limits of classes are set again.
+/// How often the limits of QoS classes are set again.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
 /// How many calls to systemd run at once. Each may take half a minute.
 const MAX_SYSTEMD_CALLS: usize = 4;
@@ -54,16 +54,16 @@ struct Inner {
     events: EventRecorder,
     /// Which pods have exclusive CPUs.
     managers: ResourceManagers,
-    /// Two updates of the classes at once might end with the older values.
+    /// Serializes updates of the QoS classes: of two at once, the older values might win.
     updating: Mutex<()>,
     systemd_calls: Arc<Semaphore>,
-    /// The classes are those of an earlier kubelet, and not all pods are known yet: with the shares of a few,
-    /// the others would slow down.
+    /// An earlier kubelet set the limits of QoS classes, and not all pods are known yet: the shares of only some pods
+    /// would throttle the others.
     keeps_limits: AtomicBool,
 }
 
 impl ContainerManager {
-    /// Leaves cgroups to the runtime.
+    /// A manager that leaves cgroups to the runtime.
     pub fn off() -> Self {
         Self::default()
     }
@@ -80,7 +80,7 @@ impl ContainerManager {
         Some(path.to_string())
     }
 
-    /// Makes the cgroups of the node in `cgroups`, which are those below its root. Blocking.
+    /// Creates the cgroups of the node; `cgroups` are those below `cgroupRoot`. Blocking.
     ///
     /// # Errors
     /// The root is not there, a cgroup cannot be made, or one that the configuration names cannot be limited.
@@ -123,8 +123,8 @@ impl ContainerManager {
         Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Keeps the limits of the node and of classes right until the shutdown. Those of classes that an earlier
-    /// kubelet made follow the pods once all sources have `delivered`, or after a minute.
+    /// Updates the limits of the node and of QoS classes until the shutdown. Classes of an earlier kubelet are updated
+    /// once all sources have `delivered`, or after a minute.
     ///
     /// # Errors
     /// None; the type is that of tasks.
@@ -165,7 +165,7 @@ impl ContainerManager {
         }
     }
 
-    /// Makes sure that a pod's cgroup is there, and limits it. To be done before a container of it starts.
+    /// Creates a pod's cgroup if it is missing, and limits it. Call it before a container of the pod starts.
     ///
     /// # Errors
     /// The cgroup cannot be made.
@@ -177,8 +177,9 @@ impl ContainerManager {
         inner.run(move |inner| inner.ensure_exists(&pod)).await?
     }
 
-    /// Limits a pod that runs to what it may use now, or, while its containers change, to the higher of that and of
-    /// what it might use `before`.
+    /// Sets the limits of a running pod's cgroup. While its containers are resized, these are the higher of its new
+    /// limits
+    /// and those of `before`.
     ///
     /// # Errors
     /// The kernel refuses a limit.
@@ -214,7 +215,7 @@ impl ContainerManager {
         Ok(Some(LoweredMemoryLimit { limit, usage }))
     }
 
-    /// Ends what is left in a pod's cgroup, and removes it. Nothing of the pod may be wanted.
+    /// Kills the processes in the cgroup of a pod that is gone, and removes the cgroup.
     ///
     /// # Errors
     /// It is still there.
@@ -223,7 +224,7 @@ impl ContainerManager {
             return Ok(());
         };
         let uid = uid.clone();
-        // Processes that are about to end are waited for.
+        // It waits for killed processes to exit.
         spawn_blocking(move || inner.destroy(&uid)).await??;
         Ok(())
     }
@@ -241,8 +242,8 @@ impl ContainerManager {
 }
 
 impl Inner {
-    /// Runs blocking work that changes cgroups. Calls to systemd may take long: they must not take the places of
-    /// quick work.
+    /// Runs blocking work that changes cgroups. Calls to systemd may take long and must not use the threads for quick
+    /// work.
     async fn run<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
@@ -259,7 +260,7 @@ impl Inner {
         spawn_blocking(work).await
     }
 
-    /// Whether the limit of the node is in force.
+    /// Returns whether the limit of the node is enforced.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
         let updated = self.clone().run(move |inner| {
             let updated = inner.update_classes();
@@ -282,7 +283,7 @@ impl Inner {
         }
     }
 
-    /// Of every class: which one a pod was in is not known when only its UID is.
+    /// The pod's name in each QoS class: the UID alone does not tell the class.
     fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
         [
             QosClass::Guaranteed,
@@ -345,7 +346,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Limits all pods together. What runs may use more than that: then it is tried again, as upstream does.
+    /// Sets the limit of all pods together. The kernel refuses one below what they use: then it is retried, as upstream
+    /// does.
     fn enforce_node(&self) -> bool {
         let node = ObjectRef::node(&self.node.node_name);
         match self.manager.update(&self.all_pods, &self.node_settings()) {

@@ -1,4 +1,4 @@
-//! What the cgroups of a node are made from, and what is reported of them.
+//! Configuration and results of the container manager.
 
 use super::wanted::{NodeAmounts, PodRules};
 use crate::host::Slices;
@@ -18,14 +18,14 @@ pub struct Reserved {
     pub only_compressible: bool,
 }
 
-/// What the cgroups of a node are made from.
+/// The configuration of the cgroups of a node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeCgroups {
     /// The node's name, for events.
     pub node_name: String,
     /// `cgroupRoot`.
     pub root: String,
-    /// With the driver `systemd`: who makes them.
+    /// Only with the driver `systemd`.
     pub slices: Option<Slices>,
     /// What all pods together may use.
     pub pods: NodeAmounts,
@@ -46,7 +46,7 @@ pub struct NodeCgroups {
 pub struct PodCgroup {
     /// For the runtime; empty when it is to choose.
     pub parent: String,
-    /// The limit that the kernel does not take.
+    /// The error of a limit that the kernel refused.
     pub refused: Option<String>,
 }
 

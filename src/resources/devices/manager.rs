@@ -37,7 +37,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 /// not known.
 pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
-/// Something about devices changed: for a pod, or for all that wait for some.
+/// The pod whose devices changed; `None` for all pods that wait for devices.
 pub type Change = Option<PodUid>;
 
 /// The device manager; cheap to clone.
@@ -59,7 +59,7 @@ pub(super) struct Shared {
     pub(super) housekeeping: Notify,
 }
 
-/// What changes together.
+/// State that changes under one lock.
 pub(super) struct Plugins {
     pub(super) state: DeviceState,
     pub(super) clients: HashMap<PluginId, Connection>,
@@ -69,7 +69,7 @@ pub(super) struct Plugins {
 }
 
 impl Plugins {
-    /// The checkpoint lacks something that pods have or had.
+    /// Whether the checkpoint lacks an allocation or a release.
     fn is_unsaved(&self) -> bool {
         self.saved < self.changes
     }
@@ -89,7 +89,7 @@ enum Pending {
 }
 
 impl DeviceManager {
-    /// Reads what containers were given. Blocking.
+    /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, metrics: &Metrics) -> Self {
         let directory = root.join("device-plugins");
         let file = CheckpointFile::new(directory.join(CHECKPOINT));
@@ -140,12 +140,12 @@ impl DeviceManager {
         self.0.fresh
     }
 
-    /// What the node has of each resource.
+    /// The node's capacity of each resource.
     pub fn capacity(&self) -> DeviceCapacity {
         self.0.capacity.reader()
     }
 
-    /// Waits until something changed for pods.
+    /// Waits until devices of pods changed.
     pub async fn changed(&self) -> HashSet<Change> {
         self.0.changed.take().await
     }
@@ -214,7 +214,7 @@ impl DeviceManager {
         self.0.changed.mark(Some(uid.clone()));
     }
 
-    /// Nothing of a pod runs any more, or it is not admitted: others may have its devices.
+    /// Releases the devices of a pod that was not admitted, or of which no container runs any more.
     pub fn release(&self, uid: &PodUid) {
         let pending = self.0.pending.lock().remove(uid);
         drop(pending);
@@ -230,7 +230,7 @@ impl DeviceManager {
         }
     }
 
-    /// Releases what pods had that are gone. All pods of the node are known, and all that runs on it.
+    /// Releases the devices of pods that are gone. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
         let pods = self.state().pods();
         for uid in pods.iter().filter(|uid| !is_here(uid)) {
@@ -280,8 +280,8 @@ impl DeviceManager {
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// What a container that is about to be created needs to use its devices. Devices that it does not have yet are
-    /// allocated: a plugin may have registered only after the pod was admitted.
+    /// What a container is created with to use its devices. Missing devices are allocated: a plugin may have registered
+    /// after the pod was admitted.
     ///
     /// # Errors
     /// The container does not get its devices.
@@ -365,7 +365,7 @@ impl DeviceManager {
         self.0.plugins.lock().clients.len()
     }
 
-    /// What a container has, by resource.
+    /// The devices of a container, by resource.
     pub fn of_container(&self, uid: &PodUid, container: &str) -> ContainerAllocations {
         let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
@@ -400,7 +400,7 @@ impl DeviceManager {
 
     // -- effects -------------------------------------------------------------------------------------------------
 
-    /// Takes step after step until a pod, or one container of it, has its devices, and this is recorded.
+    /// Carries out steps until a pod, or one container of it, has its devices, and saves the checkpoint.
     async fn carry_out(
         &self,
         request: &PodRequest,

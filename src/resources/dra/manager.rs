@@ -1,4 +1,4 @@
-//! The manager: has claims prepared and given back.
+//! The manager: prepares and unprepares claims.
 
 use super::{
     checkpoint,
@@ -47,11 +47,11 @@ pub(super) struct Shared {
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
     claims: Mutex<Claims>,
-    /// Who prepares a claim or gives it back.
+    /// Held while a claim is prepared or unprepared.
     locks: KeyedLock<ClaimKey>,
-    /// Pods that wait for a driver.
+    /// Pods that wait for a driver, by driver.
     pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
-    /// Pods that are gone and whose claims are being given back.
+    /// Pods that are gone and whose claims are being unprepared.
     giving_back: Mutex<HashSet<PodUid>>,
     changed: DirtySet<PodUid>,
     file: CheckpointFile,
@@ -65,7 +65,7 @@ struct Read {
 }
 
 impl DraManager {
-    /// Reads which claims pods use. Blocking.
+    /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
         let file = CheckpointFile::new(root.join(CHECKPOINT));
         let claims = file.read(checkpoint::decode).unwrap_or_else(|error| {
@@ -107,7 +107,7 @@ impl DraManager {
         Ok(())
     }
 
-    /// Waits until something changed for pods: a driver came, or the health of a device changed.
+    /// Waits until a driver connects that pods wait for, or the health of a device changes; returns the pods.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.0.changed.take().await
     }
@@ -129,10 +129,10 @@ impl DraManager {
 
     // -- pods ----------------------------------------------------------------------------------------------------
 
-    /// Has all claims of a pod prepared, before its sandbox is made. Safe to cancel, and to repeat.
+    /// Prepares all claims of a pod, before its sandbox is created. Safe to cancel, and to repeat.
     ///
     /// # Errors
-    /// One is not prepared.
+    /// A claim is not prepared.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
         let begun = Instant::now();
         let prepared = match claims::of_pod(pod) {
@@ -155,7 +155,7 @@ impl DraManager {
     }
 
     async fn prepare_all(&self, pod: &Pod, wanted: &[PodClaim]) -> Result<(), DraError> {
-        // Nothing is noted before all of this is well: a pod whose driver never comes can be deleted then.
+        // Nothing is recorded before all claims are valid: a pod whose driver never registers can be deleted.
         let mut all = BTreeMap::new();
         for claim in wanted {
             let read = self.read_claim(pod, claim).await?;
@@ -182,7 +182,7 @@ impl DraManager {
                 }
             }
         }
-        // Also for a pod that only joined: it is known after a restart then.
+        // Also when nothing has to be prepared: after a restart the pod has to be known as a user of the claim.
         self.save().await?;
         for (driver, batch) in batches {
             let response = self.driver(&driver).await?.prepare(&batch).await?;
@@ -217,11 +217,12 @@ impl DraManager {
         })
     }
 
-    /// Gives back the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
-    /// to repeat.
+    /// Unprepares the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
+    /// to
+    /// repeat.
     ///
     /// # Errors
-    /// One is not given back; the pod goes on using it.
+    /// A claim is not unprepared, and still counts as used by the pod.
     pub async fn unprepare(&self, pod: &PodUid) -> Result<(), DraError> {
         let keys: BTreeSet<_> = self.0.claims.lock().of_pod(pod).into_iter().collect();
         if keys.is_empty() {
@@ -267,7 +268,7 @@ impl DraManager {
         self.save().await
     }
 
-    /// Gives back what pods used that are gone. All pods of the node are known, and all that runs on it.
+    /// Unprepares the claims of pods that are gone. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
         self.0.waiting.lock().retain(|_, pods| {
             pods.retain(&is_here);
@@ -289,7 +290,7 @@ impl DraManager {
         }
     }
 
-    /// Writes the checkpoint, unless that is what it says already.
+    /// Writes the checkpoint if it changed.
     async fn save(&self) -> Result<(), DraError> {
         let shared = self.0.clone();
         let work = move |file: &mut Writer| {
@@ -303,8 +304,7 @@ impl DraManager {
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// The devices that a container is created with. Claims that are not known are prepared: the checkpoint may have
-    /// been lost.
+    /// The devices that a container is created with. Unknown claims are prepared: the checkpoint may have been lost.
     ///
     /// # Errors
     /// The devices of a claim are not known.

@@ -1,4 +1,4 @@
-//! Which drivers have registered, and which of their plugins is called.
+//! Registered drivers, and the plugin of each that is called.
 
 use super::client::Service;
 use std::{
@@ -17,7 +17,7 @@ pub(super) struct Registered {
     pub(super) service: Service,
     /// Its connection, while there is one.
     pub(super) channel: watch::Sender<Option<Channel>>,
-    /// Its stream of health has delivered a report and has not ended.
+    /// Its health stream has delivered a report and has not ended.
     pub(super) reports_health: bool,
     pub(super) _task: AbortOnDropHandle<()>,
 }
@@ -33,9 +33,9 @@ impl Registered {
 pub(super) struct Drivers {
     pub(super) plugins: BTreeMap<String, Vec<Registered>>,
     pub(super) next_id: u64,
-    /// Deletions of the slices of drivers that are away.
+    /// Pending deletions of the slices of unusable drivers.
     pub(super) wipes: HashMap<String, AbortOnDropHandle<()>>,
-    /// How long a driver may be away until then, set by tests.
+    /// The delay of these deletions, if a test sets it.
     pub(super) wiping_delay: Option<Duration>,
 }
 

@@ -1,6 +1,6 @@
 //! Finds plugins by their sockets.
 //!
-//! An event of the directory only triggers a scan of it; a socket that was made again is another one.
+//! An event of the directory only triggers a scan. A socket that is created again is another plugin.
 
 use super::{
     Deregister, Plugin, PluginHandlers,
@@ -27,25 +27,25 @@ use tonic::transport::Channel;
 
 /// A type that upstream serves and this kubelet does not yet.
 const NOT_SERVED: &str = "CSIPlugin";
-/// How long a plugin may take to say what it is, and to take the result.
+/// How long a plugin may take to describe itself, and to receive the result.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The delay before the next try doubles from the first to the second.
+/// The delay before a retry doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(122);
 /// The longest time between two scans.
 const RESCAN: Duration = Duration::from_secs(60);
-/// Directories below each other, and sockets in all of them, that are scanned.
+/// The maximum depth of directories, and the maximum number of sockets.
 const MAX_DEPTH: usize = 8;
 const MAX_SOCKETS: usize = 1000;
 
-/// Tells a socket from another one of its path: device, inode, and the time when it was made, where the file system
-/// keeps that. The time of its last change is no part of this: a plugin may change the mode of its socket.
+/// Distinguishes sockets of one path: device, inode, and the birth time if the file system has it. The time of the last
+/// change would differ after `chmod`.
 type Identity = (u64, u64, Option<SystemTime>);
 
 struct Socket {
     identity: Identity,
-    /// The task of the plugin ends by itself once the plugin does not count any more.
+    /// Ends the task of the plugin after it has deregistered the plugin.
     gone: CancellationToken,
 }
 
@@ -53,14 +53,14 @@ struct Socket {
 struct Watcher {
     handlers: Arc<PluginHandlers>,
     known: HashMap<PathBuf, Socket>,
-    /// Ends the tasks of all.
+    /// Ends all tasks.
     stop: CancellationToken,
 }
 
 /// Registers plugins whose sockets appear below the directory, until shutdown.
 ///
 /// # Errors
-/// None: without the directory, everything else works.
+/// None: without the directory no plugin is found, and an error is logged.
 pub async fn run(
     handlers: PluginHandlers,
     directory: PathBuf,
@@ -144,7 +144,7 @@ impl Watcher {
     }
 }
 
-/// All sockets below a directory. Directories are watched from now on.
+/// Finds all sockets below a directory, and watches its directories.
 fn scan(
     directory: &Path,
     depth: usize,
@@ -156,14 +156,14 @@ fn scan(
         | WatchMask::MOVE
         | WatchMask::DELETE_SELF
         | WatchMask::ONLYDIR;
-    // Before it is read: what comes later is an event.
+    // Before it is read: later changes are events.
     watches.add(directory, mask)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_SOCKETS {
             continue;
         }
-        // It may be gone again.
+        // The file may be gone again.
         let Ok(kind) = entry.file_type() else {
             continue;
         };
@@ -173,7 +173,7 @@ fn scan(
             }
             continue;
         }
-        // Of a link, what it leads to.
+        // Follows links.
         let Ok(meta) = entry.path().metadata() else {
             continue;
         };

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::collections::HashSet;
 
-/// Which containers have devices that are not known, because the checkpoint was damaged.
+/// Containers whose devices are not known, because the checkpoint was damaged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnknownDevices {
     /// All pods that run on the node are known.
@@ -17,7 +17,7 @@ pub(super) struct UnknownDevices {
 }
 
 impl UnknownDevices {
-    /// Nothing of a pod runs any more; whether it had unknown devices.
+    /// Removes a pod; returns whether it had unknown devices.
     pub(super) fn release(&mut self, uid: &PodUid) -> bool {
         let before = self.holders.len();
         self.holders.retain(|(pod, _, _)| pod != uid);

@@ -56,28 +56,31 @@ pub(super) fn cgroups(
     let list = config.enforce_node_allocatable.as_deref();
     let enforced = |name: &str| list.unwrap_or_default().iter().any(|entry| entry == name);
     let mut reserved = Vec::new();
-    for (name, what, only_compressible) in [
-        ("system-reserved", "System Reserved", false),
-        ("kube-reserved", "Kube Reserved", false),
+    for (entry, name, what, only_compressible) in [
+        ("system-reserved", "system", "System Reserved", false),
+        ("kube-reserved", "kube", "Kube Reserved", false),
         (
             "system-reserved-compressible",
+            "system",
             "System Reserved Compressible",
             true,
         ),
         (
             "kube-reserved-compressible",
+            "kube",
             "Kube Reserved Compressible",
             true,
         ),
     ] {
-        let (cgroup, amounts) = if name.starts_with("system") {
+        let (cgroup, amounts) = if name == "system" {
             (&config.system_reserved_cgroup, &system)
         } else {
             (&config.kube_reserved_cgroup, &kube)
         };
-        if enforced(name) {
+        if enforced(entry) {
             reserved.push(Reserved {
                 what,
+                name,
                 cgroup: cgroup.clone().unwrap_or_default(),
                 amounts: amounts.clone(),
                 only_compressible,
@@ -210,17 +213,18 @@ enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
             milli_cpu: Some(100),
             ..NodeAmounts::default()
         };
-        let reserved = |what, cgroup: &str, amounts: &NodeAmounts, only_compressible| Reserved {
+        let reserved = |what, name, amounts: &NodeAmounts, only_compressible| Reserved {
             what,
-            cgroup: cgroup.into(),
+            name,
+            cgroup: format!("/{name}"),
             amounts: amounts.clone(),
             only_compressible,
         };
         assert_eq!(
             config.reserved,
             [
-                reserved("System Reserved", "/system", &system, false),
-                reserved("Kube Reserved Compressible", "/kube", &kube, true),
+                reserved("System Reserved", "system", &system, false),
+                reserved("Kube Reserved Compressible", "kube", &kube, true),
             ]
         );
         assert_eq!(config.reservations, [system, kube]);

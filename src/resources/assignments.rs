@@ -1,11 +1,11 @@
-//! What containers hold. Pure.
+//! Resources assigned to containers. Pure.
 
 use std::collections::BTreeMap;
 
 /// Something by the UID of a pod and the name of a container.
 pub type Assignments<T> = BTreeMap<String, BTreeMap<String, T>>;
 
-/// Forgets the containers for which `keep` is false, and returns what they held.
+/// Removes containers for which `keep` is false, and returns their assignments.
 pub(super) fn release<T>(
     assignments: &mut Assignments<T>,
     keep: impl Fn(&str, &str) -> bool,

@@ -7,7 +7,7 @@ use super::{
 use crate::model::{Pod, PodExt as _};
 use k8s_openapi::api::core::v1::{Container, ResourceStatus};
 
-/// Who has devices for containers; cheap to clone.
+/// The managers of devices; cheap to clone.
 #[derive(Clone)]
 pub struct ContainerDevices {
     /// Device plugins.
@@ -17,7 +17,7 @@ pub struct ContainerDevices {
 }
 
 impl ContainerDevices {
-    /// What a container that is about to be created needs to use its devices.
+    /// What a container is created with to use its devices.
     ///
     /// # Errors
     /// The container does not get its devices.

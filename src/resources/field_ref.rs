@@ -21,9 +21,9 @@ pub enum FieldRefError {
     Amount(#[from] BadAmount),
 }
 
-/// How many divisors make up the amount, rounded up. `own` is the container that asks, which a
-/// reference without a name is about. A limit that is not set is the pod's, else all that the node
-/// has for pods.
+/// The amount in units of the divisor, rounded up. `own` is the container with the reference, which a reference
+/// without a
+/// container name means. A limit that is not set is the pod's, else the node's allocatable.
 pub fn field_ref_value(
     pod: &Pod,
     own: Option<&Container>,
@@ -68,7 +68,7 @@ pub fn field_ref_value(
     Ok(count.to_string())
 }
 
-/// What bounds a container that has no limit of its own: the pod's limit, else the node.
+/// The limit of a container without one: the pod's, else the node's allocatable.
 fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, BadAmount> {
     if let Some(limit) = requests::of_pod_level::<Quantity>(pod)?.limit(resource) {
         return Ok(limit);

@@ -1,4 +1,4 @@
-//! From quantities to the Linux resources of the CRI.
+//! Converts quantities to the Linux resources of the CRI.
 
 use super::memory_controls::{self, MemoryQos, Swap};
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
@@ -79,8 +79,8 @@ pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> 
     i64::try_from(milli).unwrap_or(i64::MAX)
 }
 
-/// Resources of one container (upstream's `generateLinuxContainerResources`). A container without
-/// limits of its own is bounded by the pod's.
+/// Resources of one container (upstream's `generateLinuxContainerResources`). A container without limits has the
+/// pod's.
 pub fn container_resources(
     pod: &Pod,
     container: &Container,
@@ -118,7 +118,7 @@ pub fn sandbox_resources(
     Ok(base(request, limit, total.limit(MEMORY), cpu))
 }
 
-/// The sandbox's own cost in the same terms; `None` when the pod declares no overhead.
+/// The pod's overhead; `None` when the pod declares none.
 pub fn sandbox_overhead(
     pod: &Pod,
     cpu: &CpuEnforcement,

@@ -1,4 +1,4 @@
-//! A container's memory settings of cgroup v2 besides its limit. Pure.
+//! Memory settings of a container's cgroup (version 2) other than its limit. Pure.
 
 use super::{
     NodeFacts, QosClass, pod_qos,
@@ -11,21 +11,22 @@ const PAGE: f64 = 4096.0;
 /// How containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swap {
-    /// Nothing is said: the kernel does not count it.
+    /// Not set: the kernel does not account for swap.
     #[default]
     Unlimited,
-    /// Not at all.
+    /// No swap.
     None,
-    /// Containers of burstable pods by their request, of so many bytes in all (`LimitedSwap`).
+    /// Containers of burstable pods get swap in proportion to their memory request; the bytes of swap of the node
+    /// (`LimitedSwap`).
     ByRequest(i64),
 }
 
-/// How memory is kept for containers and taken from them (`MemoryQoS`).
+/// How memory of containers is protected and throttled (`MemoryQoS`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryQos {
     /// Where between request and limit reclaim begins (`memoryThrottlingFactor`).
     pub throttling_factor: f64,
-    /// What was requested is kept (`memoryReservationPolicy: TieredReservation`).
+    /// Requested memory is protected (`memoryReservationPolicy: TieredReservation`).
     pub tiered_reservation: bool,
 }
 
@@ -43,7 +44,7 @@ pub(super) fn swap_limit(
     };
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
     let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
-    // A limit alone is a request as well.
+    // A limit without a request counts as the request.
     let may_swap = !pod.is_critical()
         && pod_qos(pod)? == QosClass::Burstable
         && request != limit
@@ -57,7 +58,7 @@ pub(super) fn swap_limit(
     Ok(Some((share * capacity as f64) as i64))
 }
 
-/// The files of a container that protect its memory, or make it be reclaimed before its limit is reached.
+/// The cgroup files that protect a container's memory, or throttle it before its limit.
 pub(super) fn memory_qos(
     pod: &Pod,
     own: &Resources,

@@ -1,14 +1,17 @@
-//! How much: requests and limits, quality of service, what the runtime is given, and the node's cgroups.
+//! Resources of pods: requests and limits, quality of service, cgroups, exclusive CPUs and memory, and devices.
 //!
-//! * Owns: the sums over a pod, [`QosClass`], shares, quotas, oom scores, huge pages,
-//!   and the node's facts they are measured against, who has which CPUs and NUMA nodes, all of it pure; in [`cm`] the
-//!   cgroups, in [`managers`] what the runtime is given of CPUs and NUMA nodes.
-//! * Woken by: see [`cm`] and [`managers`]; nothing else wakes or publishes anything.
-//! * Must never read the machine: [`NodeFacts`] are handed in.
-//! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm` and `kuberuntime_container_linux.go`.
+//! * Owns: [`QosClass`], shares, quotas, oom scores and huge pages of pods, all pure; the cgroups of the node ([`cm`]);
+//!   allocated and actuated amounts ([`allocation`]); CPUs and NUMA nodes ([`cpu`], [`memory`] and [`topology`], pure,
+//!   carried out by [`managers`]); the devices of plugins ([`devices`]) and of claims ([`dra`]), whose sockets
+//!   [`plugin_manager`] finds; the API that shows agents who has what ([`pod_resources`]).
+//! * Woken by and publishes: see these modules; the rest is pure.
+//! * Must never read the machine outside of [`cm`]: [`NodeFacts`] are an input.
+//! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
+//!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.
 
 pub mod allocation;
 mod assignments;
+mod checkpoint_file;
 mod checksum;
 pub mod cm;
 mod container_devices;

@@ -1,10 +1,9 @@
-//! What this node has, read once at the start.
+//! Facts about this node, read once at the start.
 
 use crate::host::Machine;
 use std::net::IpAddr;
 
-/// Facts about the node that pod configurations depend on. Gathered at start and never looked up
-/// while a pod starts.
+/// Facts about the node that the configuration of containers depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// All memory, bytes.
@@ -17,22 +16,21 @@ pub struct NodeFacts {
     pub allocatable_ephemeral_storage_bytes: i64,
     /// Huge page sizes the kernel offers, bytes.
     pub hugepage_sizes: Vec<u64>,
-    /// The address that was given for the node, at which what is on its own network is reached.
+    /// The configured address of the node, at which containers on the host network are reached.
     pub given_address: Option<String>,
     /// Paths that are masked in containers on this machine besides the usual ones.
     pub masked_paths: Vec<String>,
-    /// The kernel enforces SELinux labels, so what the kubelet makes has to be labelled for pods.
+    /// The kernel enforces SELinux labels, so files that the kubelet creates for pods have to be labelled.
     pub selinux: bool,
 }
 
 impl NodeFacts {
-    /// Where containers on the node's own network are reached: the address given for it, else loopback.
+    /// Where containers on the host network are reached: the configured address, else loopback.
     pub fn address(&self) -> &str {
         self.given_address.as_deref().unwrap_or("127.0.0.1")
     }
 
-    /// Facts of a machine of which nothing is reserved: allocatable is all there is. `given` are the
-    /// addresses that were configured.
+    /// Facts of a machine without reservations: everything is allocatable. `given` are the configured addresses.
     pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> Self {
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Self {

@@ -1,4 +1,4 @@
-//! Quality of service: who is throttled and killed first when the node runs short.
+//! Quality of service: which pods are throttled and killed first when the node runs short.
 
 use super::Resources;
 use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
@@ -34,8 +34,8 @@ const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
 /// Priority class whose static pods are killed last.
 const NODE_CRITICAL: &str = "system-node-critical";
 
-/// The class of a pod, from its spec (upstream's `ComputePodQOS`). Resources at pod level decide
-/// alone when there are any; init containers count like the others.
+/// The class of a pod, from its spec (upstream's `ComputePodQOS`). Pod-level resources, if there are any, determine it
+/// alone; init containers count like the others.
 pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
     let pod_level: Resources = requests::of_pod_level(pod)?;
     if counts(&pod_level.requests).next().is_some() || counts(&pod_level.limits).next().is_some() {
@@ -62,7 +62,7 @@ fn fully_limited(resources: &Resources) -> bool {
     counts(&resources.limits).count() == 2
 }
 
-/// The entries that matter for the class: CPU and memory, above zero.
+/// The entries that determine the class: CPU and memory above zero.
 fn counts(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
     [CPU, MEMORY].into_iter().filter_map(|name| {
         let amount = amounts.get(name).copied()?;

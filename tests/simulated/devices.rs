@@ -28,6 +28,7 @@ use crate::node::{Node, WAIT_LIMIT};
 use crate::support::fake_runtime::PodView;
 use crate::support::http;
 use crate::support::wait::{holds, wait_for};
+use crate::sysfs;
 use plugin::{FakePlugin, VERSION};
 
 const GPU: &str = "example.com/gpu";
@@ -453,29 +454,7 @@ async fn agents_read_which_containers_have_which_devices_at_a_limited_rate() {
 /// A node with two CPUs near to each of two NUMA nodes; CPUs and devices of a container have to be near to one.
 async fn node_with_two() -> (Node, FakeApiServer) {
     let (mut node, api) = joined().await;
-    let write = |path: String, text: &str| {
-        let path = node.path("sys").join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    write("devices/system/cpu/online".into(), "0-3\n");
-    for cpu in 0..4 {
-        let topology = format!("devices/system/cpu/cpu{cpu}/topology");
-        write(format!("{topology}/core_id"), &format!("{cpu}\n"));
-        write(
-            format!("{topology}/physical_package_id"),
-            &format!("{}\n", cpu / 2),
-        );
-        let own = format!("devices/system/node/node{}/cpu{cpu}/online", cpu / 2);
-        write(own, "1\n");
-    }
-    for numa in 0..2 {
-        let of_node = format!("devices/system/node/node{numa}");
-        write(
-            format!("{of_node}/meminfo"),
-            &format!("Node {numa} MemTotal: 4194304 kB\n"),
-        );
-    }
+    sysfs::four_cpus(&node.path("sys"), 2);
     node.configure("cpuManagerPolicy: static");
     node.configure("reservedSystemCPUs: \"0\"");
     node.configure("topologyManagerPolicy: single-numa-node");

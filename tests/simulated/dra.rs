@@ -3,6 +3,9 @@
 #[allow(dead_code, unreachable_pub)]
 #[path = "../../src/resources/dra/tests/driver.rs"]
 mod driver;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../src/resources/plugin_manager/tests/registrar.rs"]
+mod registrar;
 
 use kubelet::resources::dra::{health_proto, proto};
 use kubelet::resources::plugin_manager::registration_proto;

@@ -13,26 +13,14 @@ use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
 use crate::support::fake_runtime::{Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
+use crate::sysfs;
 
 const UID: &str = "0b9d3f1c-0000-4000-8000-000000000001";
 
 /// A node with four CPUs, of which the first is reserved, and 8 GiB.
 async fn node() -> Node {
     let mut node = Node::new().await;
-    let write = |path: String, text: &str| {
-        let path = node.path("sys").join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
-    };
-    write("devices/system/cpu/online".into(), "0-3\n");
-    for cpu in 0..4 {
-        let topology = format!("devices/system/cpu/cpu{cpu}/topology");
-        write(format!("{topology}/core_id"), &format!("{cpu}\n"));
-        write(format!("{topology}/physical_package_id"), "0\n");
-        write(format!("devices/system/node/node0/cpu{cpu}/online"), "1\n");
-    }
-    let meminfo = "Node 0 MemTotal: 8388608 kB\n";
-    write("devices/system/node/node0/meminfo".into(), meminfo);
+    sysfs::four_cpus(&node.path("sys"), 1);
     node.configure("cpuManagerPolicy: static");
     node.configure("cpuManagerReconcilePeriod: 100ms");
     node.configure("reservedSystemCPUs: \"0\"");

@@ -72,6 +72,7 @@ mod steady;
 mod stopping;
 mod streaming;
 mod streaming_server;
+mod sysfs;
 mod traces;
 mod unread_log;
 mod unreadable;

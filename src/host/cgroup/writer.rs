@@ -177,6 +177,22 @@ impl Cgroups {
         options.open(file)?.write_all(value.as_bytes())
     }
 
+    /// All memory that is charged to a cgroup, bytes.
+    ///
+    /// # Errors
+    /// There is no such cgroup, or no memory controller.
+    pub fn memory_usage(&self, path: &CgroupPath) -> io::Result<u64> {
+        let point = self.hierarchies.of("memory");
+        let point = point.ok_or_else(|| io::Error::other("there is no memory controller"))?;
+        let file = path.under(point).join(if self.is_v2() {
+            "memory.current"
+        } else {
+            "memory.usage_in_bytes"
+        });
+        let text = fs::read_to_string(&file).map_err(|error| at(error, "cannot read", &file))?;
+        text.trim().parse().map_err(io::Error::other)
+    }
+
     /// The names of the cgroups right below one, in any hierarchy.
     ///
     /// # Errors

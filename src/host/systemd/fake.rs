@@ -20,8 +20,8 @@ pub(crate) struct Told {
     pub(crate) units: BTreeMap<String, BTreeMap<String, String>>,
     /// The result of the next job, if it is not done.
     pub(crate) result: Option<&'static str>,
-    /// Whether the next job never ends.
-    pub(crate) silent: bool,
+    /// How many of the next jobs never end.
+    pub(crate) silent: u32,
     jobs: u32,
     /// How long logind waits for locks, microseconds.
     pub(crate) inhibit_delay: u64,
@@ -105,7 +105,8 @@ impl Manager {
         let (number, result) = {
             let mut told = self.0.lock();
             told.jobs += 1;
-            let silent = std::mem::take(&mut told.silent);
+            let silent = told.silent > 0;
+            told.silent = told.silent.saturating_sub(1);
             let result = told.result.take().unwrap_or("done");
             (told.jobs, (!silent).then_some(result))
         };

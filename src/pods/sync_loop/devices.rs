@@ -18,7 +18,7 @@ impl SyncLoop {
     /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
     pub(super) fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
         if runs {
-            self.devices().found_running(pod);
+            self.devices().mark_running(pod);
             return Ok(());
         }
         let hints = |nodes| self.devices().hints(pod, nodes);
@@ -72,7 +72,7 @@ impl SyncLoop {
         let pods = self.cache.pods();
         let mut orphans = pods.iter().filter(|pod| !claimed.contains(&pod.uid));
         if !orphans.any(|pod| pod.is_active()) {
-            self.devices().survey();
+            self.devices().inventory_complete();
         }
     }
 }

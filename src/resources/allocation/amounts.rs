@@ -15,14 +15,14 @@ type List = BTreeMap<String, ApiQuantity>;
 /// Requests and limits of a pod and its containers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodAmounts {
-    /// Of containers and init containers, by name.
+    /// Amounts of containers and init containers, by name.
     pub containers: BTreeMap<String, ResourceRequirements>,
-    /// Of the pod itself.
+    /// Amounts at the level of the pod (`spec.resources`).
     pub pod: Option<ResourceRequirements>,
 }
 
 impl PodAmounts {
-    /// What a pod asks for.
+    /// The amounts in the spec of a pod.
     pub fn of(pod: &Pod) -> Self {
         let containers = pod.init_containers().iter().chain(pod.containers());
         let level = pod.spec().and_then(|spec| spec.resources.clone());
@@ -34,7 +34,7 @@ impl PodAmounts {
         }
     }
 
-    /// Takes over what is not known.
+    /// Adds the amounts of `other` where there are none.
     pub(super) fn complete(&mut self, other: Self) {
         for (name, amounts) in other.containers {
             self.containers.entry(name).or_insert(amounts);
@@ -44,7 +44,7 @@ impl PodAmounts {
         }
     }
 
-    /// True if that is different from before.
+    /// Returns whether they changed.
     pub(super) fn set_pod_level(&mut self, level: Option<ResourceRequirements>) -> bool {
         let level = level.map(without_empty);
         let changed = self.pod != level;
@@ -52,7 +52,7 @@ impl PodAmounts {
         changed
     }
 
-    /// True if that is different from before.
+    /// Returns whether they changed.
     pub(super) fn set(&mut self, container: &str, amounts: ResourceRequirements) -> bool {
         if self.containers.get(container) == Some(&amounts) {
             return false;
@@ -62,7 +62,7 @@ impl PodAmounts {
     }
 }
 
-/// What a container asks for.
+/// The amounts in the spec of a container.
 pub(super) fn of_container(container: &Container) -> ResourceRequirements {
     without_empty(container.resources.clone().unwrap_or_default())
 }
@@ -74,8 +74,8 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
     amounts
 }
 
-/// The pod with other amounts; `None` if they are the ones that it asks for. A container that is not among them
-/// keeps its own.
+/// The pod with other amounts; `None` if they equal those in its spec. A container that is not among `amounts` keeps
+/// its own.
 pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
     let own = PodAmounts::of(pod);
     let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
@@ -130,8 +130,8 @@ fn same_quantity(one: &ApiQuantity, other: &ApiQuantity) -> bool {
     one == other || read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-/// What the kernel limits of a container, with its pod's limit where it has none: thousandths of CPUs and bytes, 0 for
-/// none.
+/// The amounts of a container that the kernel enforces, in thousandths of CPUs and bytes; 0 for none. A container
+/// without a limit has its pod's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeAmounts {
     /// Requested CPU.
@@ -145,7 +145,7 @@ pub struct ComputeAmounts {
 }
 
 impl ComputeAmounts {
-    /// Those of a container in a pod. What cannot be read counts as nothing: admission refuses it.
+    /// The amounts of a container in a pod. Unreadable ones count as none: admission rejects them.
     pub fn of(own: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
         let read = |list: Option<&List>, name: &str| {
             let quantity = list.and_then(|list| list.get(name));

@@ -29,7 +29,7 @@ struct Entry {
     pod_level_resources: Option<ResourceRequirements>,
 }
 
-/// What a file says.
+/// Decodes the content of a file.
 ///
 /// # Errors
 /// It is damaged.
@@ -49,10 +49,10 @@ pub(super) fn decode(text: &[u8]) -> Result<Known, String> {
     Ok(entries.collect())
 }
 
-/// The content of a file.
+/// Encodes the content of a file.
 ///
 /// # Errors
-/// None that are known of: amounts are text.
+/// In practice none: amounts are text.
 pub(super) fn encode(known: &Known) -> serde_json::Result<Vec<u8>> {
     let entries = known.iter().map(|(uid, amounts)| {
         let entry = Entry {

@@ -1,18 +1,18 @@
-//! How far the resize of a pod is. Pure.
+//! The resize conditions of a pod. Pure.
 
 use k8s_openapi::api::core::v1::PodCondition;
 
 /// Why a resize is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PendingReason {
-    /// There is no room now.
+    /// The node has not enough free resources now.
     Deferred,
-    /// It cannot be done on this node.
+    /// This node can never do the resize.
     Infeasible,
 }
 
 impl PendingReason {
-    /// As in conditions and events.
+    /// The reason in conditions and events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Deferred => "Deferred",
@@ -26,22 +26,22 @@ impl PendingReason {
 pub struct Pending {
     /// Why.
     pub reason: PendingReason,
-    /// For people.
+    /// The message of the condition.
     pub message: String,
-    /// Of the pod that asks for it.
+    /// The generation of the pod that requests the resize.
     pub generation: Option<i64>,
 }
 
 /// A resize that is being carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InProgress {
-    /// Why the last try failed.
+    /// The error of the last attempt.
     pub error: Option<String>,
-    /// Of the pod that asks for it.
+    /// The generation of the pod that requests the resize.
     pub generation: Option<i64>,
 }
 
-/// Both may be: a resize that is carried out, and a later one that waits.
+/// The conditions of one pod. Both are set while a resize is carried out and a later one waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResizeConditions {
     /// `PodResizePending`.
@@ -63,7 +63,7 @@ impl ResizeConditions {
     /// Condition types of resizes.
     pub const TYPES: [&str; 2] = [PENDING, IN_PROGRESS];
 
-    /// Those that an earlier kubelet reported.
+    /// The conditions that an earlier kubelet reported.
     pub fn reported(conditions: &[PodCondition]) -> Self {
         let find = |type_: &str| {
             let mut conditions = conditions.iter();
@@ -88,7 +88,7 @@ impl ResizeConditions {
         }
     }
 
-    /// As the API has them; transition times are not set.
+    /// The API conditions, without transition times.
     pub fn to_api(&self) -> Vec<PodCondition> {
         let condition =
             |type_: &str, reason: Option<&str>, message: Option<&String>, generation| {

@@ -23,7 +23,7 @@ struct Amounts<'a> {
     resources: ResourceRequirements,
 }
 
-/// What happened, with the amounts of all containers of the pod.
+/// The message of an event, with the amounts of all containers of the pod.
 pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
     let amounts = PodAmounts::of(pod);
     let of = |containers: &'_ [Container]| -> Vec<_> {

@@ -92,7 +92,7 @@ impl ResizeMetrics {
         }
     }
 
-    /// A pod asks for other amounts than before.
+    /// Counts a resize that a pod requests.
     pub fn requested(&self, before: &PodAmounts, now: &PodAmounts) {
         for (name, amounts) in &now.containers {
             let Some(before) = before.containers.get(name) else {
@@ -123,19 +123,19 @@ impl ResizeMetrics {
         }
     }
 
-    /// A resize cannot be done here.
+    /// Counts an infeasible resize.
     pub fn infeasible(&self, reason_detail: &'static str) {
         let labels = ReasonDetail { reason_detail };
         self.infeasible.get_or_create(&labels).inc();
     }
 
-    /// A resize that had to wait was accepted.
+    /// Counts a deferred resize that was accepted.
     pub fn accepted_late(&self, retry_trigger: &'static str) {
         let labels = RetryTrigger { retry_trigger };
         self.accepted_late.get_or_create(&labels).inc();
     }
 
-    /// Containers were updated.
+    /// Counts a resize that was carried out.
     pub fn resized(&self, success: bool, took: Duration) {
         let labels = Success {
             success: if success { "true" } else { "false" },

@@ -1,13 +1,13 @@
-//! What pods were allocated of the node, and what their containers were last given of it.
+//! CPU and memory that pods are allocated, and that their containers were last created or updated with.
 //!
-//! A pod of the API server may ask for other amounts of CPU and memory while it runs. What it was *allocated* is what
-//! admission counted, and all of this kubelet goes by that: [`Allocations::apply`] puts it in the place of what the
-//! pod asks for. What it *has* is what its containers were created or updated with last.
+//! The spec of a pod may change its CPU and memory while the pod runs. The *allocated* amounts are those that admission
+//! accepted; [`Allocations::apply`] replaces the amounts in the spec with them for the rest of the kubelet. The
+//! *actuated* amounts are those that containers were created or updated with last.
 //!
 //! * Owns: both, and their files in the kubelet's directory, which upstream's kubelet reads and writes as well.
 //! * Woken by: admission, accepted resizes, containers that were started or updated.
-//! * Publishes: pods with the amounts that they were allocated; how far the resize of a pod is.
-//! * Must never change what a pod was allocated by itself.
+//! * Publishes: pods with their allocated amounts; the resize conditions of a pod.
+//! * Must never change allocated amounts on its own.
 //! * Answers to upstream's `pkg/kubelet/allocation` and the resize conditions of `status.Manager`.
 
 mod amounts;
@@ -23,15 +23,15 @@ pub use conditions::{InProgress, Pending, PendingReason, ResizeConditions};
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
 
+use super::checkpoint_file::CheckpointFile;
 use crate::{
-    base::{atomic_file, chain, with_own_files},
+    base::chain,
     model::{Pod, PodExt, PodUid},
 };
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -39,13 +39,13 @@ use std::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// What pods were allocated.
+/// The file of allocated amounts.
 pub const ALLOCATED_FILE: &str = "allocated_pods_state";
-/// What their containers have.
+/// The file of actuated amounts.
 pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
-/// Changes of so long are written together. What is lost when the kubelet is killed is found out again: a pod that
-/// is not in the files has what it asks for.
+/// Changes within this time are written together. A kubelet that is killed before may lose them: a pod that is not in
+/// the files is taken to have the amounts in its spec.
 const GATHERED: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -70,7 +70,7 @@ struct State {
 }
 
 impl Allocations {
-    /// With the files of an earlier kubelet, of this or of upstream's kind. Blocking.
+    /// Reads the files of an earlier kubelet, which may be the Go kubelet. Blocking.
     ///
     /// # Errors
     /// A file cannot be used, in upstream's words. Without it, a resize that has to wait would count as accepted.
@@ -87,14 +87,14 @@ impl Allocations {
         })))
     }
 
-    /// The pod with the amounts that it was allocated, which is the same pod unless it asks for others.
+    /// The pod with its allocated amounts; the same pod if its spec has them.
     pub fn apply(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let allocated = self.0.state.lock().allocated.get(&pod.uid()).cloned();
         let changed = allocated.and_then(|allocated| with_amounts(pod, &allocated));
         changed.map_or_else(|| pod.clone(), Arc::new)
     }
 
-    /// Whether it is known what the pod was allocated.
+    /// Whether the allocated amounts of a pod are known.
     pub fn knows(&self, uid: &PodUid) -> bool {
         self.0.state.lock().allocated.contains_key(uid)
     }
@@ -112,8 +112,8 @@ impl Allocations {
         self.0.changed.notify_one();
     }
 
-    /// The pod may have the amounts that it asks for now. Containers of which it is not known what they have, have
-    /// what they were `before` allocated.
+    /// Allocates the amounts in the spec of `pod`. Containers without actuated amounts are taken to have those of
+    /// `before`.
     pub fn resize(&self, before: &Pod, pod: &Pod) {
         let uid = pod.uid();
         let mut state = self.0.state.lock();
@@ -124,7 +124,7 @@ impl Allocations {
         self.0.changed.notify_one();
     }
 
-    /// What the containers of a pod have.
+    /// The actuated amounts of a pod.
     pub fn actuated(&self, uid: &PodUid) -> Option<Arc<PodAmounts>> {
         self.0.state.lock().actuated.get(uid).cloned()
     }
@@ -135,7 +135,7 @@ impl Allocations {
         self.change_actuated(&pod.uid(), |has| has.set(&container.name, amounts));
     }
 
-    /// The cgroup of the pod has what its own level says.
+    /// The cgroup of the pod was limited to its pod-level resources.
     pub fn set_actuated_pod_level(&self, pod: &Pod) {
         let level = pod.spec().and_then(|spec| spec.resources.clone());
         if level.is_some() {
@@ -152,13 +152,13 @@ impl Allocations {
         }
     }
 
-    /// How far the resize of a pod is.
+    /// The resize conditions of a pod.
     pub fn conditions(&self, uid: &PodUid) -> ResizeConditions {
         let state = self.0.state.lock();
         state.conditions.get(uid).cloned().unwrap_or_default()
     }
 
-    /// Changes how far the resize of a pod is.
+    /// Changes the resize conditions of a pod.
     pub fn change_conditions<T>(
         &self,
         uid: &PodUid,
@@ -173,7 +173,7 @@ impl Allocations {
         done
     }
 
-    /// How many resizes wait because of what, and how many are being carried out.
+    /// The numbers of deferred resizes, infeasible ones, and those in progress.
     pub fn count(&self) -> (usize, usize, usize) {
         let state = self.0.state.lock();
         let pending = |reason| {
@@ -190,7 +190,7 @@ impl Allocations {
         )
     }
 
-    /// Forgets a pod of which nothing is left.
+    /// Removes a pod that is gone.
     pub fn forget(&self, uid: &PodUid) {
         let mut state = self.0.state.lock();
         state.conditions.remove(uid);
@@ -201,7 +201,7 @@ impl Allocations {
         }
     }
 
-    /// Forgets the pods of an earlier kubelet for which `keep` is false.
+    /// Removes pods of an earlier kubelet for which `keep` is false.
     pub fn keep(&self, keep: impl Fn(&PodUid) -> bool) {
         let state = self.0.state.lock();
         let known = state.allocated.keys().chain(state.actuated.keys());
@@ -221,50 +221,35 @@ impl Allocations {
             shutdown.cancelled().await;
             return Ok(());
         };
-        let mut written = [const { Vec::new() }; 2];
+        let files = [ALLOCATED_FILE, ACTUATED_FILE];
+        let files = files.map(|name| CheckpointFile::new(directory.join(name)));
         let work = async {
             loop {
                 self.0.changed.notified().await;
                 tokio::time::sleep(GATHERED).await;
-                while !self.write(&directory, &mut written).await {
+                while !self.write(&files).await {
                     tokio::time::sleep(RETRY).await;
                 }
             }
         };
         shutdown.run_until_cancelled(work).await;
-        self.write(&directory, &mut written).await;
+        self.write(&files).await;
         Ok(())
     }
 
-    /// Writes the files that are not `written` yet. False if that failed.
-    async fn write(&self, directory: &Path, written: &mut [Vec<u8>; 2]) -> bool {
+    /// Writes the files that changed; false if one failed.
+    async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
         let contents = {
             let state = self.0.state.lock();
-            [
-                (ALLOCATED_FILE, checkpoint::encode(&state.allocated)),
-                (ACTUATED_FILE, checkpoint::encode(&state.actuated)),
-            ]
+            [&state.allocated, &state.actuated].map(checkpoint::encode)
         };
         let mut all = true;
-        for ((name, content), written) in contents.into_iter().zip(written) {
-            let failed = match content {
-                Ok(content) if content == *written => None,
-                Ok(content) => {
-                    let (path, bytes) = (directory.join(name), content.clone());
-                    let saved =
-                        with_own_files(move || atomic_file::write_durable(&path, &bytes)).await;
-                    let saved = saved.map_err(io::Error::other).and_then(|saved| saved);
-                    if saved.is_ok() {
-                        *written = content;
-                    }
-                    saved.err().map(|error| chain(&error))
-                }
-                Err(error) => Some(chain(&error)),
-            };
-            if let Some(err) = failed {
+        for (file, content) in files.iter().zip(contents) {
+            let content = content.map_err(|error| chain(&error));
+            if let Err(err) = file.update(|file| file.write(content?)).await {
                 tracing::error!(
                     err,
-                    file = name,
+                    file = %file.path().display(),
                     "Failed to save pod resource information checkpoint"
                 );
                 all = false;
@@ -275,14 +260,11 @@ impl Allocations {
 }
 
 fn read(path: &Path) -> anyhow::Result<Known> {
-    let known = match fs::read(path) {
-        Ok(text) => checkpoint::decode(&text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Known::new()),
-        Err(error) => Err(error.to_string()),
-    };
-    known.map_err(|error| {
+    let known = CheckpointFile::new(path.to_owned()).read(checkpoint::decode);
+    let known = known.map_err(|error| {
         anyhow::anyhow!(
             "could not restore state from checkpoint: {error}, please drain this node and delete pod resource information checkpoint file {path:?} before restarting Kubelet"
         )
-    })
+    })?;
+    Ok(known.unwrap_or_default())
 }

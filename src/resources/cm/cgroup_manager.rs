@@ -13,7 +13,8 @@ const ROOT_SLICE: &str = "-.slice";
 /// The cgroups below the root of the node, by name.
 pub(super) struct CgroupManager {
     pub(super) cgroups: Cgroups,
-    /// With the driver `systemd`, which has to know of every cgroup and its limits: it sets them again on its own.
+    /// Only with the driver `systemd`. systemd has to know every cgroup and its limits: it resets limits that it does
+    /// not know.
     pub(super) slices: Option<Slices>,
     pub(super) metrics: CgroupMetrics,
 }
@@ -66,6 +67,11 @@ impl CgroupManager {
             }
             self.cgroups.set(&path, &settings)
         })
+    }
+
+    /// All memory that is charged to a cgroup, bytes.
+    pub(super) fn memory_usage(&self, name: &CgroupName) -> io::Result<u64> {
+        self.cgroups.memory_usage(&self.path(name)?)
     }
 
     /// Ends what runs in a cgroup and removes it.

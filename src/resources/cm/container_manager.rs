@@ -1,16 +1,14 @@
-//! Keeps the tree of cgroups as the node and its pods want it.
+//! Creates, limits and removes the cgroups of the node and its pods.
 
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
-    wanted::{self, NodeAmounts, PodRules},
+    node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved},
+    wanted,
 };
 use crate::{
     base::{chain, with_own_files},
-    host::{
-        Slices,
-        cgroup::{Cgroups, Settings},
-    },
+    host::cgroup::{Cgroups, Settings},
     model::{Pod, PodExt, PodUid},
     resources::{QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
@@ -25,64 +23,24 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{JoinError, spawn_blocking},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
-/// How often limits of classes are set again.
+/// How often the limits of QoS classes are set again.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
+/// How many calls to systemd run at once. Each may take half a minute.
+const MAX_SYSTEMD_CALLS: usize = 4;
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
 /// The pods that have not ended.
 pub type ActivePods = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
-
-/// A cgroup of other processes of the node that gets limits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// For messages: `System Reserved`.
-    pub what: &'static str,
-    /// Its path as the driver spells it.
-    pub cgroup: String,
-    /// What is reserved.
-    pub amounts: NodeAmounts,
-    /// Only its share of CPU time is set.
-    pub only_compressible: bool,
-}
-
-/// What the cgroups of a node are made from.
-#[derive(Clone, Debug, Default)]
-pub struct NodeCgroups {
-    /// The node's name, for events.
-    pub node_name: String,
-    /// `cgroupRoot`.
-    pub root: String,
-    /// With the driver `systemd`: who makes them.
-    pub slices: Option<Slices>,
-    /// What all pods together may use.
-    pub pods: NodeAmounts,
-    /// The CPUs of all pods, as the kernel lists them; empty where the CPU manager gives them out.
-    pub cpus: String,
-    /// How each pod is limited.
-    pub rules: PodRules,
-    /// Memory is protected by class (version 2, `MemoryQoS`).
-    pub memory_qos: bool,
-    /// Memory that classes below others may use, and how much of a hundred of requests is kept from them.
-    pub qos_reserved: Option<(i64, i64)>,
-    /// Cgroups of other processes.
-    pub reserved: Vec<Reserved>,
-}
-
-/// A pod's cgroup that is there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodCgroup {
-    /// For the runtime; empty when it is to choose.
-    pub parent: String,
-    /// The limit that the kernel does not take.
-    pub refused: Option<String>,
-}
 
 /// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
@@ -96,15 +54,16 @@ struct Inner {
     events: EventRecorder,
     /// Which pods have exclusive CPUs.
     managers: ResourceManagers,
-    /// Two updates of the classes at once might end with the older values.
+    /// Serializes updates of the QoS classes: of two at once, the older values might win.
     updating: Mutex<()>,
-    /// The classes are those of an earlier kubelet, and not all pods are known yet: with the shares of a few,
-    /// the others would slow down.
+    systemd_calls: Arc<Semaphore>,
+    /// An earlier kubelet set the limits of QoS classes, and not all pods are known yet: the shares of only some pods
+    /// would throttle the others.
     keeps_limits: AtomicBool,
 }
 
 impl ContainerManager {
-    /// Leaves cgroups to the runtime.
+    /// A manager that leaves cgroups to the runtime.
     pub fn off() -> Self {
         Self::default()
     }
@@ -121,7 +80,7 @@ impl ContainerManager {
         Some(path.to_string())
     }
 
-    /// Makes the cgroups of the node in `cgroups`, which are those below its root. Blocking.
+    /// Creates the cgroups of the node; `cgroups` are those below `cgroupRoot`. Blocking.
     ///
     /// # Errors
     /// The root is not there, a cgroup cannot be made, or one that the configuration names cannot be limited.
@@ -155,6 +114,7 @@ impl ContainerManager {
             events,
             managers,
             updating: Mutex::new(()),
+            systemd_calls: Arc::new(Semaphore::new(MAX_SYSTEMD_CALLS)),
         };
         inner
             .update_classes()
@@ -163,8 +123,8 @@ impl ContainerManager {
         Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Keeps the limits of the node and of classes right until the shutdown. Those of classes that an earlier
-    /// kubelet made follow the pods once all sources have `delivered`, or after a minute.
+    /// Updates the limits of the node and of QoS classes until the shutdown. Classes of an earlier kubelet are updated
+    /// once all sources have `delivered`, or after a minute.
     ///
     /// # Errors
     /// None; the type is that of tasks.
@@ -205,7 +165,7 @@ impl ContainerManager {
         }
     }
 
-    /// Makes sure that a pod's cgroup is there, and limits it. To be done before a container of it starts.
+    /// Creates a pod's cgroup if it is missing, and limits it. Call it before a container of the pod starts.
     ///
     /// # Errors
     /// The cgroup cannot be made.
@@ -214,11 +174,12 @@ impl ContainerManager {
             return Ok(PodCgroup::default());
         };
         let pod = pod.clone();
-        with_own_files(move || inner.ensure_exists(&pod)).await?
+        inner.run(move |inner| inner.ensure_exists(&pod)).await?
     }
 
-    /// Limits a pod that runs to what it may use now, or, while its containers change, to the higher of that and of
-    /// what it might use `before`.
+    /// Sets the limits of a running pod's cgroup. While its containers are resized, these are the higher of its new
+    /// limits
+    /// and those of `before`.
     ///
     /// # Errors
     /// The kernel refuses a limit.
@@ -227,10 +188,34 @@ impl ContainerManager {
             return Ok(());
         };
         let (pod, before) = (pod.clone(), before.cloned());
-        with_own_files(move || inner.limit(&pod, before.as_deref())).await?
+        let limit = move |inner: &Inner| inner.limit(&pod, before.as_deref());
+        inner.run(limit).await?
     }
 
-    /// Ends what is left in a pod's cgroup, and removes it. Nothing of the pod may be wanted.
+    /// The memory limit of a pod's cgroup, if a resize lowers it from what it was `before`.
+    ///
+    /// # Errors
+    /// The limit cannot be computed.
+    pub async fn lowered_memory_limit(
+        &self,
+        pod: &Arc<Pod>,
+        before: &Arc<Pod>,
+    ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
+        let Some(inner) = self.0.clone() else {
+            return Ok(None);
+        };
+        let old = inner.pod_settings(before)?.memory;
+        let new = inner.pod_settings(pod)?.memory;
+        let Some(limit) = wanted::lowered_memory_limit(old, new) else {
+            return Ok(None);
+        };
+        let name = inner.pod_name(pod)?;
+        let usage = with_own_files(move || inner.manager.memory_usage(&name)).await?;
+        let usage = usage.ok();
+        Ok(Some(LoweredMemoryLimit { limit, usage }))
+    }
+
+    /// Kills the processes in the cgroup of a pod that is gone, and removes the cgroup.
     ///
     /// # Errors
     /// It is still there.
@@ -239,8 +224,8 @@ impl ContainerManager {
             return Ok(());
         };
         let uid = uid.clone();
-        // Processes that are about to end are waited for.
-        tokio::task::spawn_blocking(move || inner.destroy(&uid)).await??;
+        // It waits for killed processes to exit.
+        spawn_blocking(move || inner.destroy(&uid)).await??;
         Ok(())
     }
 
@@ -257,12 +242,29 @@ impl ContainerManager {
 }
 
 impl Inner {
-    /// Whether the limit of the node is in force.
+    /// Runs blocking work that changes cgroups. Calls to systemd may take long and must not use the threads for quick
+    /// work.
+    async fn run<T: Send + 'static>(
+        self: Arc<Self>,
+        work: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        if self.manager.driver() == CgroupDriver::Cgroupfs {
+            return with_own_files(move || work(&self)).await;
+        }
+        // The semaphore is never closed.
+        let place = self.systemd_calls.clone().acquire_owned().await.ok();
+        let work = move || {
+            let _place = place;
+            work(&self)
+        };
+        spawn_blocking(work).await
+    }
+
+    /// Returns whether the limit of the node is enforced.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
-        let work = self.clone();
-        let updated = with_own_files(move || {
-            let updated = work.update_classes();
-            (updated, enforced || work.enforce_node())
+        let updated = self.clone().run(move |inner| {
+            let updated = inner.update_classes();
+            (updated, enforced || inner.enforce_node())
         });
         let Ok((updated, enforced)) = updated.await else {
             return enforced;
@@ -281,7 +283,7 @@ impl Inner {
         }
     }
 
-    /// Of every class: which one a pod was in is not known when only its UID is.
+    /// The pod's name in each QoS class: the UID alone does not tell the class.
     fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
         [
             QosClass::Guaranteed,
@@ -344,7 +346,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Limits all pods together. What runs may use more than that: then it is tried again, as upstream does.
+    /// Sets the limit of all pods together. The kernel refuses one below what they use: then it is retried, as upstream
+    /// does.
     fn enforce_node(&self) -> bool {
         let node = ObjectRef::node(&self.node.node_name);
         match self.manager.update(&self.all_pods, &self.node_settings()) {
@@ -368,25 +371,23 @@ impl Inner {
     fn enforce_reserved(&self) -> anyhow::Result<()> {
         let node = ObjectRef::node(&self.node.node_name);
         for reserved in &self.node.reserved {
-            let Reserved { what, cgroup, .. } = reserved;
+            let Reserved {
+                what, name, cgroup, ..
+            } = reserved;
             let mut settings = reserved.amounts.settings(reserved.only_compressible);
             if let Some(bytes) = settings.memory.filter(|_| self.node.memory_qos) {
                 settings.unified.insert("memory.min", bytes.to_string());
             }
-            let name = CgroupName::of(self.manager.driver(), cgroup);
-            let path = self.manager.path(&name)?;
-            let limited = self.manager.cgroups.validate(&path);
-            if let Err(error) = limited.and_then(|()| self.manager.update(&name, &settings)) {
+            let cgroup_name = CgroupName::of(self.manager.driver(), cgroup);
+            let path = self.manager.path(&cgroup_name)?;
+            let valid = self.manager.cgroups.validate(&path);
+            let limited = valid.and_then(|()| self.manager.update(&cgroup_name, &settings));
+            if let Err(error) = limited {
                 let text = format!("Failed to enforce {what} Cgroup Limits on {cgroup:?}: {error}");
                 self.events.warning(&node, NOT_ENFORCED, text.as_str());
                 anyhow::bail!(text);
             }
-            let what = if what.starts_with("System") {
-                "system"
-            } else {
-                "kube"
-            };
-            let text = format!("Updated limits on {what} reserved cgroup {cgroup}");
+            let text = format!("Updated limits on {name} reserved cgroup {cgroup}");
             self.events.normal(&node, ENFORCED, text);
         }
         Ok(())

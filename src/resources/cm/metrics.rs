@@ -26,7 +26,7 @@ impl CgroupMetrics {
         ))
     }
 
-    /// Does `work` and counts how long it took.
+    /// Runs `work` and records its duration.
     pub(super) fn timed<T>(&self, operation_type: &'static str, work: impl FnOnce() -> T) -> T {
         let begun = Instant::now();
         let done = work();

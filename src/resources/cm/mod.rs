@@ -1,17 +1,19 @@
 //! The node's cgroups: one for all pods, one per class of service, one per pod.
 //!
-//! * Owns: what lies below `cgroupRoot`/kubepods, and the limits of the cgroups that the configuration reserves; where
-//!   the kubelet itself is, and processes of the node's root cgroup, if the configuration says (`system_containers`).
+//! * Owns: the cgroups below `cgroupRoot`/kubepods, and the limits of reserved cgroups; the cgroups of the kubelet
+//! itself
+//!   and of processes in the root cgroup, if they are configured (`system_containers`).
 //! * Woken by: syncs that start something of a pod, the end of pods, a timer of a minute.
 //! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
-//! * Must never remove or kill anything outside of that tree, nor anything of a pod that is wanted, nor move a process
-//!   that something else has put into a cgroup.
+//! * Must never remove or kill anything outside of that tree or of a pod that should run, nor move a process out of a
+//!   cgroup other than the root.
 //! * Answers to upstream's `pkg/kubelet/cm`, as far as cgroups go.
 
 mod cgroup_manager;
 mod container_manager;
 mod metrics;
 mod name;
+mod node_cgroups;
 mod placement;
 mod system_containers;
 pub mod wanted;
@@ -21,7 +23,8 @@ mod tests;
 #[cfg(test)]
 mod wanted_tests;
 
-pub use container_manager::{ActivePods, ContainerManager, NodeCgroups, PodCgroup, Reserved};
+pub use container_manager::{ActivePods, ContainerManager};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
+pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved};
 pub use system_containers::{SystemContainers, SystemContainersConfig};

@@ -4,7 +4,7 @@ use crate::host::cgroup::{BadCgroupPath, CgroupPath};
 
 const SLICE: &str = ".slice";
 
-/// Who makes cgroups.
+/// The driver that creates cgroups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
     /// The kubelet, in the file system of the kernel.
@@ -15,7 +15,7 @@ pub enum CgroupDriver {
 }
 
 impl CgroupDriver {
-    /// As in configurations.
+    /// Its name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cgroupfs => "cgroupfs",
@@ -60,7 +60,7 @@ impl CgroupName {
         Self(parts)
     }
 
-    /// From the top; none for the root.
+    /// Its parts from the top; none for the root.
     pub fn parts(&self) -> &[String] {
         &self.0
     }

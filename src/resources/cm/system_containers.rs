@@ -1,4 +1,4 @@
-//! Keeps the kubelet, and processes that belong to nothing else, in the cgroups that the configuration names.
+//! Moves the kubelet, and processes of the root cgroup, into the configured cgroups.
 
 use super::placement::{self, HostProcess};
 use crate::{
@@ -12,18 +12,18 @@ use anyhow::Context as _;
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// How often processes are looked for where a cgroup is named, and how often the kubelet's score is set again.
+/// How often processes are moved where a cgroup is configured, and how often only the kubelet's OOM score is set.
 const ENSURE_PERIOD: Duration = Duration::from_secs(60);
 const SCORE_PERIOD: Duration = Duration::from_secs(5 * 60);
-/// Processes start others while they are moved: those are looked for so many times.
+/// How often the processes are listed in one pass: they may fork while they are moved.
 const PASSES: usize = 11;
 
-/// What the configuration says of processes that belong to no pod.
+/// The configuration for processes that belong to no pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemContainersConfig {
-    /// `kubeletCgroups`: where the kubelet puts itself.
+    /// `kubeletCgroups`: the cgroup of the kubelet.
     pub kubelet: Option<CgroupPath>,
-    /// `systemCgroups`: where it puts processes of the root.
+    /// `systemCgroups`: the cgroup for processes of the root cgroup.
     pub system: Option<CgroupPath>,
     /// `oomScoreAdj` of the kubelet.
     pub oom_score_adj: i32,
@@ -33,13 +33,13 @@ pub struct SystemContainersConfig {
 #[derive(Clone, Debug)]
 pub struct SystemContainers {
     config: SystemContainersConfig,
-    /// All of the machine: these paths do not begin at `cgroupRoot`.
+    /// Paths start at the root of the machine, not at `cgroupRoot`.
     cgroups: Cgroups,
     proc: ProcDir,
 }
 
 impl SystemContainers {
-    /// In `cgroups`, which are those below the root of the machine.
+    /// `cgroups` are those below the root of the machine.
     pub fn new(config: SystemContainersConfig, cgroups: Cgroups, proc: ProcDir) -> Self {
         Self {
             config,
@@ -48,14 +48,14 @@ impl SystemContainers {
         }
     }
 
-    /// Moves the kubelet, if it can be moved; the task says why where it cannot. Blocking.
+    /// Moves the kubelet. An error is ignored here: the task retries and logs it. Blocking.
     pub fn enter(&self) {
         if let Err(error) = self.ensure_kubelet() {
             tracing::debug!(err = %chain(error.as_ref()), "The kubelet is not in its cgroup yet");
         }
     }
 
-    /// Moves what is found elsewhere, now and from time to time until the shutdown.
+    /// Moves processes periodically until the shutdown.
     ///
     /// # Errors
     /// None; the type is that of tasks.
@@ -82,7 +82,7 @@ impl SystemContainers {
         Ok(())
     }
 
-    /// One pass; the kubelet first, so that it is not among the processes of the system meanwhile.
+    /// One pass. The kubelet comes first, so that it is not moved with the processes of the system.
     fn ensure(&self) -> [anyhow::Result<()>; 2] {
         let kubelet = self.ensure_kubelet();
         let system = self.config.system.as_ref();
@@ -104,7 +104,7 @@ impl SystemContainers {
         let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(itself, path));
         let value = self.config.oom_score_adj;
         let scored = match self.proc.set_oom_score_adj(itself, value) {
-            // Said at the start.
+            // Reported at the start.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             scored => {
                 scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"))
@@ -134,8 +134,9 @@ impl SystemContainers {
         Ok(())
     }
 
-    /// Moves the root's processes into the cgroup of the system. One that the kernel does not move is tried again
-    /// with the next pass of the task.
+    /// Moves the root's processes into the cgroup of the system. A process that the kernel refuses to move is retried
+    /// in
+    /// the next pass.
     fn ensure_system(&self, system: &CgroupPath) -> anyhow::Result<()> {
         self.make(system)?;
         let (mut tried, mut moved, mut failed) = (BTreeSet::new(), 0_usize, None);
@@ -169,7 +170,7 @@ impl SystemContainers {
         Err(error).context(text)
     }
 
-    /// A process with what decides where it goes; none if it has ended.
+    /// Reads a process; `None` if it has ended.
     fn process(&self, id: u32) -> Option<HostProcess> {
         Some(HostProcess {
             id,
@@ -179,7 +180,7 @@ impl SystemContainers {
     }
 }
 
-/// Logs a failure once while it stays the same.
+/// Logs an error unless it is the same as in the last pass.
 fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) {
     for ((name, reported), ensured) in ["kubelet", "system"].into_iter().zip(reported).zip(ensured)
     {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::resources::managers::ResourceManagers;
 use crate::{
-    base::metrics::Metrics,
+    base::{metrics::Metrics, with_own_files},
     host::{Slices, cgroup::Cgroups, systemd_fake::FakeSystemd},
     model::{Pod, PodUid},
     state::events::EventRecorder,
@@ -192,6 +192,36 @@ async fn a_limit_that_is_refused_is_told_and_does_not_stop_the_pod() {
 }
 
 #[tokio::test]
+async fn a_memory_limit_that_a_resize_lowers_comes_with_what_the_pod_uses() {
+    let tree = Tree::new();
+    let manager = tree.start().unwrap();
+    let limited = |memory: &str| {
+        let mut pod = Pod::clone(&pod("small", "100m"));
+        let limits = json!({"limits": {"memory": memory}, "requests": {"memory": "1Mi"}});
+        let resources = serde_json::from_value(limits).unwrap();
+        pod.spec.as_mut().unwrap().containers[0].resources = Some(resources);
+        Arc::new(pod)
+    };
+    let (low, high, unlimited) = (limited("1Mi"), limited("2Mi"), pod("small", "100m"));
+    let lowered = async |pod, before| {
+        let lowered = manager.lowered_memory_limit(pod, before).await.unwrap();
+        lowered.map(|lowered| (lowered.limit, lowered.usage))
+    };
+    let used = tree
+        .dir
+        .path()
+        .join("memory/r/kubepods/burstable/podsmall/memory.usage_in_bytes");
+    manager.ensure_exists(&high).await.unwrap();
+    assert_eq!(lowered(&low, &high).await, Some((1 << 20, None)));
+    fs::write(used, "4096\n").unwrap();
+    assert_eq!(lowered(&low, &high).await, Some((1 << 20, Some(4096))));
+    assert_eq!(lowered(&low, &unlimited).await, Some((1 << 20, Some(4096))));
+    for (pod, before) in [(&high, &low), (&low, &low), (&unlimited, &low)] {
+        assert_eq!(lowered(pod, before).await, None);
+    }
+}
+
+#[tokio::test]
 async fn a_root_that_is_not_there_is_an_error() {
     let mut tree = Tree::new();
     tree.node.root = "/elsewhere".into();
@@ -207,6 +237,7 @@ async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
     let mut tree = Tree::new();
     tree.node.reserved = vec![Reserved {
         what: "System Reserved",
+        name: "system",
         cgroup: "/system".into(),
         amounts: NodeAmounts {
             milli_cpu: Some(500),
@@ -333,6 +364,31 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     manager.destroy(&"a-b".into()).await.unwrap();
     assert!(!fake.told.lock().units.contains_key(slice));
     assert!(!tree.is_there(&format!("cpu{path}")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_systemd_that_does_not_respond_holds_up_no_quick_work() {
+    let fake = FakeSystemd::start().await;
+    let tree = sliced(&fake).await;
+    let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
+    // As many as there are places for quick work.
+    fake.told.lock().silent = 4;
+    let calls: Vec<_> = (0..4)
+        .map(|n| {
+            let (manager, pod) = (manager.clone(), pod(&n.to_string(), "1"));
+            tokio::spawn(async move { manager.ensure_exists(&pod).await })
+        })
+        .collect();
+    while fake.told.lock().silent > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let quick = tokio::time::timeout(Duration::from_secs(10), with_own_files(|| ()));
+    quick.await.expect("quick work is done").unwrap();
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    fake.disconnect().await;
+    for call in calls {
+        call.await.unwrap().unwrap_err();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// As good as no limit for huge pages.
+/// The limit of huge pages that stands for none.
 const UNBOUNDED: u64 = 1 << 62;
 /// The shares of a pod without a CPU request.
 const MIN_SHARES: u64 = 2;
@@ -22,7 +22,7 @@ const MIN_SHARES: u64 = 2;
 pub struct PodRules {
     /// How CPU limits are enforced.
     pub cpu: CpuEnforcement,
-    /// Most processes of a pod, if there is a limit.
+    /// The maximum number of processes of a pod, if there is a limit.
     pub pids: Option<i64>,
     /// Page sizes whose use the kernel limits, bytes.
     pub page_sizes: Vec<u64>,
@@ -30,7 +30,7 @@ pub struct PodRules {
     pub protect_memory: bool,
 }
 
-/// What a pod may use as a whole.
+/// The settings of a pod's cgroup.
 ///
 /// # Errors
 /// An amount in its spec cannot be read.
@@ -75,7 +75,7 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
     Ok(settings)
 }
 
-/// The settings with the limits of CPU and memory that both allow. No limit is the highest, and is not set.
+/// The settings with the higher of both limits of CPU and memory. A limit that one of them lacks is not set.
 pub fn at_least(settings: Settings, other: &Settings) -> Settings {
     let is_limit = |value: &i64| *value > 0;
     let higher = |one: Option<i64>, other: Option<i64>| {
@@ -88,6 +88,14 @@ pub fn at_least(settings: Settings, other: &Settings) -> Settings {
         memory: higher(settings.memory, other.memory),
         ..settings
     }
+}
+
+/// The new memory limit of a cgroup, if there was none or a higher one.
+pub fn lowered_memory_limit(old: Option<i64>, new: Option<i64>) -> Option<u64> {
+    let is_limit = |value: &i64| *value > 0;
+    let new = new.filter(is_limit)?;
+    let lowered = old.filter(is_limit).is_none_or(|old| new < old);
+    u64::try_from(new).ok().filter(|_| lowered)
 }
 
 /// Whether every container has a limit for a resource, or the pod has one of its own.
@@ -126,8 +134,8 @@ fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     limits
 }
 
-/// What the cgroups of all pods, of burstable and of best-effort ones may use, of which `pods` are there. The
-/// first adds to what the node keeps for pods. A pod whose amounts cannot be read counts for nothing.
+/// The settings of the cgroups of QoS classes. Those of `guaranteed`, the cgroup of all pods, add to the limits of the
+/// node. Pods with unreadable amounts are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosSettings {
     /// All pods.
@@ -138,8 +146,8 @@ pub struct QosSettings {
     pub best_effort: Settings,
 }
 
-/// See [`QosSettings`]. `unreserved_memory` is what pods may have if memory requests are reserved at the level of
-/// classes (`qosReserved`), and how much of a hundred is.
+/// Computes [`QosSettings`]. With `qosReserved`, `unreserved_memory` is the allocatable memory, and the percentage of
+/// memory requests that is kept from lower classes.
 pub fn of_classes<'p>(
     pods: impl Iterator<Item = &'p Pod>,
     rules: &PodRules,
@@ -208,7 +216,7 @@ pub struct NodeAmounts {
 }
 
 impl NodeAmounts {
-    /// What is left of these without others; nothing less than nothing.
+    /// These amounts minus others, at least zero.
     #[must_use]
     pub fn without(&self, others: &[&Self]) -> Self {
         let left = |all: Option<i64>, of: fn(&Self) -> Option<i64>| {
@@ -222,7 +230,7 @@ impl NodeAmounts {
         }
     }
 
-    /// The settings of a cgroup that may use so much, or only of its share of CPU time.
+    /// The settings of a cgroup with these limits, or only its CPU shares.
     pub fn settings(&self, only_compressible: bool) -> Settings {
         let shares = self.milli_cpu.map(milli_cpu_to_shares);
         let all = (!only_compressible).then_some(self);

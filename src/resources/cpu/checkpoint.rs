@@ -1,4 +1,4 @@
-//! The state on disk, in upstream's form: each kubelet reads the files of the other. Pure.
+//! The checkpoint, in upstream's format: this kubelet and the Go kubelet read each other's. Pure.
 
 use super::{CpuSet, CpuState};
 use crate::resources::Assignments;
@@ -40,7 +40,7 @@ impl Checkpoint {
     }
 }
 
-/// The text of the file.
+/// Encodes the state.
 pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
     let text = |cpus: &CpuSet| cpus.to_string();
     let pods = state.assigned.iter().map(|(pod, containers)| {
@@ -62,11 +62,11 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
 /// Reads the text of the file, which has to be of this policy.
 ///
 /// # Errors
-/// It is not, or is damaged; in upstream's words.
+/// It is of another policy or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
     let checkpoint: Checkpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
-    // Very old kubelets write none.
+    // Very old kubelets write no checksum.
     if checkpoint.checksum != 0 && checkpoint.checksum != checkpoint.expected_checksum() {
         return Err(CORRUPTED.to_owned());
     }

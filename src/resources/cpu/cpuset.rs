@@ -7,14 +7,14 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// No kernel supports more.
+/// One more than the largest CPU that is accepted; no kernel supports more.
 const MAX_CPU: u32 = 1 << 16;
 
 impl CpuSet {
     /// Reads a list; an empty one is no CPU.
     ///
     /// # Errors
-    /// It is none, in upstream's words.
+    /// It is not a list of CPUs; texts as upstream's.
     pub fn parse(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
             let bad = |why| format!("strconv.Atoi: parsing {text:?}: {why}");
@@ -40,12 +40,12 @@ impl CpuSet {
         Ok(Self(cpus))
     }
 
-    /// How many.
+    /// The number of CPUs.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// None.
+    /// Whether there is no CPU in it.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -55,18 +55,18 @@ impl CpuSet {
         self.0.contains(&cpu)
     }
 
-    /// Ascending.
+    /// Its CPUs, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.0.iter().copied()
     }
 
-    /// The CPUs of either.
+    /// The union.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())
     }
 
-    /// The CPUs of both.
+    /// The intersection.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())

@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 /// Free CPUs by NUMA node.
 type Free = BTreeMap<u32, usize>;
 
-/// A way to take CPUs.
+/// Which nodes give how many CPUs.
 struct Plan {
-    /// Deviation of what stays free on the nodes; less is better.
+    /// The standard deviation of the CPUs that stay free on the nodes; less is better.
     balance: f64,
     /// Nodes that give the same number of CPUs.
     nodes: Vec<u32>,
-    /// Those that give what is left over.
+    /// Nodes that give the remainder.
     remainder: Vec<u32>,
 }
 
@@ -28,7 +28,7 @@ struct Request {
 }
 
 impl Request {
-    /// What each of some nodes gives.
+    /// The number of CPUs that each of so many nodes gives.
     fn share(self, nodes: usize) -> usize {
         let share = self.count.checked_div(nodes).unwrap_or_default();
         share - share % self.group
@@ -38,7 +38,7 @@ impl Request {
 /// Takes `count` of the CPUs in `available`.
 ///
 /// # Errors
-/// There are not enough, in upstream's words.
+/// There are not enough; texts as upstream's.
 pub(super) fn take(
     topology: &CpuTopology,
     available: &CpuSet,
@@ -106,7 +106,7 @@ fn take_from(
     Ok(())
 }
 
-/// The most even way over the fewest nodes.
+/// The plan with the best balance over the fewest nodes.
 fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Option<Plan> {
     let nodes = taker.sorted(Level::Numa);
     let count_in = |node: &u32| (*node, taker.free.count_in(Level::Numa, *node));
@@ -131,7 +131,7 @@ fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Opt
     })
 }
 
-/// How these nodes give what is requested.
+/// The plan for these nodes.
 fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
     let Request { count, group } = request;
     let free_in = |node: &u32| free.get(node).copied().unwrap_or_default();
@@ -175,7 +175,7 @@ fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
     })
 }
 
-/// The deviation once the remainder is taken in turns from `subset`; `None` if that does not have it.
+/// The deviation after the remainder is taken round-robin from `subset`; `None` if `subset` has not enough.
 fn balance_after(left: &Free, subset: &[u32], mut remainder: usize, group: usize) -> Option<f64> {
     let mut left = left.clone();
     while remainder > 0 {

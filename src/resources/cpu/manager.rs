@@ -13,27 +13,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const RESOURCE: &str = "cpu";
 
-/// What was done since the kubelet started.
+/// Counters since the kubelet started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounters {
     /// Containers that requested exclusive CPUs.
     pub requests: u64,
-    /// Those that did not get them.
+    /// Containers that requested exclusive CPUs and got none.
     pub errors: u64,
-    /// Containers that got whole cores because they have to.
+    /// Containers that got whole cores (`full-pcpus-only`).
     pub on_cores: u64,
-    /// Those that could not.
+    /// Containers that could not get whole cores.
     pub not_on_cores: u64,
     /// Allocations within one last-level cache.
     pub on_uncore: u64,
 }
 
-/// Exclusive CPUs and the pool; without a policy it does nothing.
+/// Manages exclusive CPUs and the shared pool; without a policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuManager {
     pub(super) policy: Option<StaticPolicy>,
     state: CpuState,
-    /// CPUs that containers of this pod may use after its init containers.
+    /// CPUs of a pod's init containers that its later containers may use.
     reusable: (String, CpuSet),
     /// For metrics.
     pub counters: CpuCounters,
@@ -43,7 +43,7 @@ impl CpuManager {
     /// A manager with a policy, and the state of an earlier kubelet if there is one.
     ///
     /// # Errors
-    /// The state does not suit the machine, in upstream's words.
+    /// The state does not match the machine; texts as upstream's.
     pub fn new(policy: StaticPolicy, mut state: CpuState) -> Result<Self, String> {
         policy.start(&mut state)?;
         Ok(Self {
@@ -95,7 +95,7 @@ impl CpuManager {
         available.unwrap_or_default()
     }
 
-    /// All CPUs that can become exclusive while nothing runs.
+    /// All CPUs that can become exclusive.
     pub fn allocatable(&self) -> CpuSet {
         let policy = self.policy.as_ref();
         let all = policy.map(|policy| policy.topology.cpus().difference(&policy.reserved));
@@ -111,7 +111,7 @@ impl CpuManager {
         nodes.unwrap_or_default()
     }
 
-    /// How many exclusive CPUs there are, on each NUMA node.
+    /// The number of exclusive CPUs on each NUMA node.
     pub fn exclusive_by_node(&self) -> BTreeMap<u32, usize> {
         let mut count = BTreeMap::new();
         let Some(policy) = &self.policy else {
@@ -125,7 +125,7 @@ impl CpuManager {
         count
     }
 
-    /// Gives back the CPUs of containers for which `keep` is false. True if there were some.
+    /// Releases the CPUs of containers for which `keep` is false; returns whether there were some.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = assignments::release(&mut self.state.assigned, keep);
         for (pod, _, cpus) in &released {
@@ -140,7 +140,7 @@ impl CpuManager {
         !released.is_empty()
     }
 
-    /// Gives back the CPUs of a pod that does not run, if it was another one of its UID that they were given to.
+    /// Releases the CPUs of a pod that does not run, if they were assigned to another pod of the same UID.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let assigned = self.state.assigned.get(uid.as_str());
@@ -155,14 +155,14 @@ impl CpuManager {
         }
     }
 
-    /// What of a pod's CPUs a container may use that has none yet.
+    /// CPUs of the pod's init containers that its next container may use.
     fn reusable(&self, pod: &str) -> CpuSet {
         let (owner, cpus) = &self.reusable;
         let own = Some(cpus).filter(|_| owner == pod);
         own.cloned().unwrap_or_default()
     }
 
-    /// A container has these CPUs: after an init container others may use them, after another one not.
+    /// Records that a container has these CPUs: later containers may use those of an init container only.
     fn used(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let uid = pod.uid().to_string();
         let reusable = self.reusable(&uid);

@@ -1,10 +1,10 @@
-//! The CPU manager: CPUs that containers have for themselves, and the pool that the others share. Pure.
+//! The CPU manager: exclusive CPUs of containers, and the pool that the others share. Pure.
 //!
-//! * Owns: which CPUs are reserved, shared, and exclusive to which container, and its form on disk.
+//! * Owns: which CPUs are reserved, shared, and exclusive to which container, and the format of its checkpoint.
 //! * Woken by: the admission of a pod, and pods that are gone.
 //! * Publishes: the CPUs of each container.
 //! * Must never give a CPU to two containers at once, except to an init container and a later one of its pod; must
-//!   never change the CPUs of a container that has some of its own.
+//!   never change exclusive CPUs of a container.
 //! * Answers to upstream's `pkg/kubelet/cm/cpumanager`.
 
 mod checkpoint;
@@ -27,7 +27,7 @@ pub use topology::CpuTopology;
 /// Exclusive and shared CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuState {
-    /// The CPUs of every container that has none of its own.
+    /// The CPUs of every container without exclusive ones.
     pub shared: CpuSet,
     /// Exclusive CPUs by the UID of the pod and the name of the container.
     pub assigned: super::Assignments<CpuSet>,

@@ -27,7 +27,7 @@ pub struct CpuOptions {
     pub full_pcpus_only: bool,
     /// CPUs come evenly from NUMA nodes when one does not have enough.
     pub across_numa: bool,
-    /// Sockets count instead of NUMA nodes.
+    /// CPUs are aligned to sockets instead of NUMA nodes.
     pub by_socket: bool,
     /// CPUs come from as many cores as possible.
     pub across_cores: bool,
@@ -38,10 +38,10 @@ pub struct CpuOptions {
 }
 
 impl CpuOptions {
-    /// Reads them.
+    /// Parses the options.
     ///
     /// # Errors
-    /// An unknown or disabled option, a bad value, or two that exclude one another; in upstream's words.
+    /// An unknown or disabled option, a bad value, or options that exclude each other; texts as upstream's.
     pub fn parse(options: &BTreeMap<String, String>, gates: OptionGates) -> Result<Self, String> {
         let mut parsed = Self::default();
         for (name, value) in options {
@@ -92,10 +92,10 @@ impl CpuOptions {
         Ok(parsed)
     }
 
-    /// Whether they suit the machine and the topology manager.
+    /// Checks the options against the machine and the topology manager.
     ///
     /// # Errors
-    /// They do not, in upstream's words.
+    /// They do not match; texts as upstream's.
     pub(super) fn check(self, machine: &CpuTopology, policy: TopologyPolicy) -> Result<(), String> {
         if !self.by_socket {
             return Ok(());

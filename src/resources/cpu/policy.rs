@@ -7,7 +7,7 @@ use super::{CpuOptions, CpuSet, CpuState, CpuTopology};
 use crate::resources::topology::{AllocationError, Hint, NumaMask, TopologyPolicy, subsets};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// CPUs that no container has for itself.
+/// CPUs that never become exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
     /// What the configuration reserves, in thousandths of a CPU.
@@ -16,13 +16,13 @@ pub struct Reserved {
     pub cpus: CpuSet,
 }
 
-/// Gives CPUs to containers for as long as they live.
+/// Assigns CPUs to containers until they end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticPolicy {
     pub(super) topology: CpuTopology,
     pub(super) options: CpuOptions,
     pub(super) reserved: CpuSet,
-    /// With the other threads of their cores.
+    /// The reserved CPUs and the other threads of their cores.
     reserved_cores: CpuSet,
 }
 
@@ -30,7 +30,7 @@ impl StaticPolicy {
     /// The policy on a machine.
     ///
     /// # Errors
-    /// The reservation or the options do not suit it, in upstream's words.
+    /// The reservation or the options do not match the machine; texts as upstream's.
     pub fn new(
         topology: CpuTopology,
         options: CpuOptions,
@@ -80,7 +80,7 @@ impl StaticPolicy {
     /// Fills an empty state, or checks one that was read.
     ///
     /// # Errors
-    /// It does not suit the machine or the reservation, in upstream's words.
+    /// It does not match the machine or the reservation; texts as upstream's.
     pub(super) fn start(&self, state: &mut CpuState) -> Result<(), String> {
         let strict = self.options.strict_reservation;
         let mut all = self.topology.cpus();
@@ -126,12 +126,12 @@ impl StaticPolicy {
         Ok(())
     }
 
-    /// Shared CPUs that can be given away.
+    /// Shared CPUs that can become exclusive.
     pub(super) fn available(&self, state: &CpuState) -> CpuSet {
         state.shared.difference(&self.reserved)
     }
 
-    /// Whether so many CPUs can be whole cores, if they have to be.
+    /// Checks that `full-pcpus-only`, if set, can be satisfied for so many CPUs.
     pub(super) fn check_cores(
         &self,
         state: &CpuState,
@@ -156,7 +156,7 @@ impl StaticPolicy {
         Ok(())
     }
 
-    /// Takes CPUs from the pool, or from what the pod can use again; from the nodes of `affinity` first.
+    /// Takes CPUs from the pool and from `reusable` ones, from the nodes of `affinity` first.
     pub(super) fn allocate(
         &self,
         state: &mut CpuState,
@@ -207,7 +207,7 @@ impl StaticPolicy {
         nodes.nodes().flat_map(of).collect()
     }
 
-    /// Every set of nodes that has enough CPUs; `reusable` ones have to be in it.
+    /// Every set of nodes that has enough CPUs and all `reusable` ones.
     pub(super) fn hints(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
         let places = &self.topology.places;
         let nodes: Vec<u32> = places.ids(Level::Numa).into_iter().collect();
@@ -242,7 +242,7 @@ impl StaticPolicy {
         hints.map(|mask| Hint::new(mask, preferred(mask))).collect()
     }
 
-    /// Whether nodes are on as few sockets as `least` nodes can be.
+    /// Whether the nodes are on the minimum number of sockets for `least` nodes.
     fn is_by_socket(&self, mask: NumaMask, least: u32) -> bool {
         let per_socket = self.topology.numa_nodes.checked_div(self.topology.sockets);
         let Some(per_socket) = per_socket.filter(|count| *count > 0) else {

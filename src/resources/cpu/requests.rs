@@ -1,4 +1,4 @@
-//! How many CPUs a container gets for itself. Pure.
+//! How many exclusive CPUs a container gets. Pure.
 
 use crate::{
     model::{Pod, PodExt, Quantity, is_sidecar},
@@ -28,7 +28,7 @@ fn is_whole(cpus: Quantity) -> bool {
     cpus.value().checked_mul(1000) == Some(cpus.milli_value())
 }
 
-/// Exclusive CPUs of a pod while it has most of them.
+/// The largest number of exclusive CPUs that a pod has at once.
 pub(super) fn of_pod(pod: &Pod) -> usize {
     let mut sidecars = 0_usize;
     let mut peak = 0;

@@ -1,4 +1,4 @@
-//! Which CPUs are taken of those that are free: whole parts of the machine first, then what fits best. Pure.
+//! Chooses CPUs from the free ones: whole sockets and cores first, then the best fit. Pure.
 //!
 //! The order is upstream's, so that both kubelets take the same CPUs.
 
@@ -60,7 +60,7 @@ pub(super) fn enough(count: usize, available: &CpuSet) -> Result<(), String> {
     ))
 }
 
-/// CPUs that are taken and those that still can be.
+/// CPUs that are taken, and those that are still free.
 pub(super) struct Taker<'a> {
     topology: &'a CpuTopology,
     pub(super) free: Places,
@@ -120,7 +120,7 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// How many CPUs make a part whole.
+    /// The number of CPUs in a whole part.
     fn size(&self, level: Level, id: u32) -> usize {
         match level {
             Level::Core => self.topology.cpus_per_core(),
@@ -129,7 +129,7 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// Takes whole parts, as long as one is needed.
+    /// Takes whole parts while the request is large enough.
     fn take_whole(&mut self, level: Level) {
         if self.needed == 0 {
             return;
@@ -158,7 +158,7 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// Takes all that is needed from one cache, if its first free cores have just that.
+    /// Takes the rest of the request from one cache, if its first free cores have exactly that many CPUs.
     fn take_part_of_uncore(&mut self, uncore: u32) {
         let threads = self.topology.cpus_per_core().max(1);
         let cores = self.free.ids_in(Level::Core, (Level::Uncore, uncore));

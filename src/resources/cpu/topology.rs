@@ -4,7 +4,7 @@ use super::CpuSet;
 use crate::host::{CpuPlace, MachineTopology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What groups CPUs.
+/// A level of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Core,
@@ -13,22 +13,22 @@ pub(super) enum Level {
     Socket,
 }
 
-/// CPUs and where they are.
+/// CPUs and their places in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places(BTreeMap<u32, (u32, CpuPlace)>);
 
 impl Places {
-    /// The ID of what a CPU lies in.
+    /// The ID of a CPU's part at a level.
     pub(super) fn id(&self, cpu: u32, level: Level) -> Option<u32> {
         self.0.get(&cpu).map(|place| id(place, level))
     }
 
-    /// The IDs of all that the CPUs lie in.
+    /// The IDs of all parts of a level.
     pub(super) fn ids(&self, level: Level) -> BTreeSet<u32> {
         self.0.values().map(|place| id(place, level)).collect()
     }
 
-    /// The IDs of what the CPUs of one `outer` lie in.
+    /// The IDs of the parts of a level within one `outer` part.
     pub(super) fn ids_in(&self, level: Level, outer: (Level, u32)) -> BTreeSet<u32> {
         let inside = self
             .0
@@ -37,13 +37,13 @@ impl Places {
         inside.map(|place| id(place, level)).collect()
     }
 
-    /// The CPUs that lie in one of these.
+    /// The CPUs in the wanted parts of a level.
     pub(super) fn cpus_in(&self, level: Level, wanted: impl Fn(u32) -> bool) -> CpuSet {
         let inside = self.0.iter().filter(|(_, place)| wanted(id(place, level)));
         inside.map(|(cpu, _)| *cpu).collect()
     }
 
-    /// How many CPUs lie in one.
+    /// The number of CPUs in one part.
     pub(super) fn count_in(&self, level: Level, wanted: u32) -> usize {
         let places = self.0.values();
         places.filter(|place| id(place, level) == wanted).count()
@@ -54,7 +54,7 @@ impl Places {
         self.0.keys().copied().collect()
     }
 
-    /// Those of a set.
+    /// The topology restricted to some CPUs.
     pub(super) fn only(&self, cpus: &CpuSet) -> Self {
         let kept = self.0.iter().filter(|(cpu, _)| cpus.contains(**cpu));
         Self(kept.map(|(cpu, place)| (*cpu, *place)).collect())
@@ -89,7 +89,7 @@ pub struct CpuTopology {
 }
 
 impl CpuTopology {
-    /// Of a machine.
+    /// The CPUs of `machine`.
     pub fn new(machine: &MachineTopology) -> Self {
         let of_node = |node: &crate::host::NumaNode| {
             let id = node.id;
@@ -124,7 +124,7 @@ impl CpuTopology {
         self.places.ids(Level::Numa)
     }
 
-    /// On average, as upstream counts.
+    /// The average, as upstream counts it.
     pub(super) fn cpus_per_core(&self) -> usize {
         self.places
             .len()

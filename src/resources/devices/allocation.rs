@@ -1,4 +1,4 @@
-//! What containers were given. Pure.
+//! Devices allocated to containers. Pure.
 
 use super::{
     checkpoint::{Bytes, DevicesPerNuma},
@@ -9,19 +9,19 @@ use std::{
     sync::Arc,
 };
 
-/// Where devices are kept that are near to no NUMA node.
+/// The key of devices that are near to no NUMA node.
 pub const NO_NUMA_NODE: i64 = -1;
 
-/// Devices of one resource that one container was given.
+/// Devices of one resource that are allocated to one container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
     /// The devices.
     pub devices: DevicesPerNuma,
-    /// How the container gets them; `None` until the plugin has responded.
+    /// The plugin's response; `None` until the plugin has responded.
     pub response: Option<Arc<ContainerAllocateResponse>>,
     /// The response to an earlier kubelet, if it cannot be decoded; replaced by the next response.
     pub undecodable: Option<Bytes>,
-    /// Tells this allocation from later ones of the same container; zero for one of an earlier kubelet.
+    /// Distinguishes this allocation from later ones of the same container; zero for one of an earlier kubelet.
     pub ticket: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The file of the device manager, in upstream's format. Pure.
 //!
 //! The checksum is FNV-1a, 32 bits, of the data as upstream's `dump.ForHash` writes it: Go's types and values in one
-//! line, maps sorted by key. A list that Go would have as `nil` is written otherwise than an empty one.
+//! line, maps sorted by key. A `nil` list is written differently from an empty one.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -35,24 +35,24 @@ pub struct Entry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Data {
-    /// What containers were given.
+    /// Allocations of containers.
     pub pod_device_entries: Option<Vec<Entry>>,
     /// Healthy devices of each resource of a plugin.
     pub registered_devices: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-/// Why a file is not used.
+/// Why a file cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CheckpointError {
-    /// It is no such file.
+    /// It is not a checkpoint.
     #[error("{0}")]
     Malformed(String),
     /// It was changed or damaged.
     #[error("checkpoint is corrupted: the checksum is {found} and should be {expected}")]
     Checksum {
-        /// What the file says.
+        /// The checksum in the file.
         found: u64,
-        /// What belongs to its data.
+        /// The checksum of the data.
         expected: u64,
     },
 }
@@ -64,10 +64,10 @@ struct File {
     checksum: u64,
 }
 
-/// The content of the file.
+/// Decodes the content of the file.
 ///
 /// # Errors
-/// It cannot be read, or the checksum is another one.
+/// It cannot be decoded, or its checksum is wrong.
 pub(super) fn decode(text: &[u8]) -> Result<Data, CheckpointError> {
     let file = serde_json::from_slice::<File>(text);
     let file = file.map_err(|error| CheckpointError::Malformed(error.to_string()))?;
@@ -79,7 +79,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Data, CheckpointError> {
     }
 }
 
-/// The file with this content.
+/// Encodes the content of the file.
 ///
 /// # Errors
 /// The data cannot be encoded.

@@ -14,7 +14,7 @@ use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within
 use std::{path::Path, time::Duration};
 use tonic::{Status, Streaming, transport::Channel};
 
-/// How long it may take to prepare devices or a container.
+/// The timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a plugin; clones share it.
@@ -22,7 +22,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct PluginClient(DevicePluginClient<Channel>);
 
 impl PluginClient {
-    /// Connects to a plugin and reads what it can do.
+    /// Connects to a plugin and reads its options.
     pub(super) async fn connect(socket: &Path) -> Result<(Self, DevicePluginOptions), String> {
         let channel = dial(socket).await;
         let channel = channel.map_err(|error| format!("failed to dial device plugin: {error}"))?;
@@ -34,14 +34,14 @@ impl PluginClient {
         Ok((Self(client), options))
     }
 
-    /// The plugin's devices, again whenever they change.
+    /// The stream of the plugin's device lists.
     pub(super) async fn list_and_watch(
         mut self,
     ) -> Result<Streaming<ListAndWatchResponse>, Status> {
         Ok(self.0.list_and_watch(Empty {}).await?.into_inner())
     }
 
-    /// Devices that the plugin would rather see used.
+    /// Requests the devices that the plugin prefers.
     pub(super) async fn prefer(
         mut self,
         wanted: Preference,
@@ -61,7 +61,7 @@ impl PluginClient {
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
     }
 
-    /// Has devices prepared for a container.
+    /// Requests the plugin to prepare devices for a container.
     pub(super) async fn allocate(
         mut self,
         devices: Vec<String>,
@@ -79,7 +79,7 @@ impl PluginClient {
         first.ok_or(AllocationError::NoResponse)
     }
 
-    /// Says that a container with these devices is about to be created.
+    /// Requests the plugin to prepare the start of a container with these devices.
     pub(super) async fn pre_start(mut self, devices: Vec<String>) -> Result<(), AllocationError> {
         let request = PreStartContainerRequest {
             devices_ids: devices,

@@ -9,7 +9,7 @@ use crate::model::PodUid;
 use prost::Message as _;
 use std::{collections::HashMap, sync::Arc};
 
-/// A response that cannot be decoded is requested again; its devices stay the container's.
+/// Decodes entries. A response that cannot be decoded is requested again for the same devices.
 pub(super) fn from_checkpoint(entries: &[Entry]) -> HashMap<PodUid, PodAllocations> {
     let mut pods = HashMap::<PodUid, PodAllocations>::new();
     for entry in entries {
@@ -29,7 +29,7 @@ pub(super) fn from_checkpoint(entries: &[Entry]) -> HashMap<PodUid, PodAllocatio
     pods
 }
 
-/// Those without a response are left out: their plugins have not prepared them.
+/// Encodes allocations. One without a response is left out: its plugin has not prepared the devices.
 pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (uid, containers) in pods {

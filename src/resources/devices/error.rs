@@ -5,11 +5,11 @@ use crate::resources::topology;
 /// Why a pod does not have its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unallocated {
-    /// Plugins are preparing them; [`super::DeviceManager::changed`] says when that is over.
+    /// Plugins are preparing devices; [`super::DeviceManager::changed`] reports when they are done.
     InProgress,
-    /// It cannot have them, or not now.
+    /// The allocation failed.
     Failed(AllocationError),
-    /// They are not near to what else the pod has for itself.
+    /// No devices match the NUMA affinity of the pod's other resources.
     Misaligned(topology::AllocationError),
 }
 
@@ -35,7 +35,7 @@ pub enum AllocationError {
     /// No plugin serves the resource any more.
     #[error("cannot allocate unregistered device {0}")]
     Unregistered(String),
-    /// There is none that works.
+    /// No device is healthy.
     #[error("no healthy devices present; cannot allocate unhealthy devices {resource}")]
     NoHealthy {
         /// The resource.
@@ -43,28 +43,28 @@ pub enum AllocationError {
         /// Its plugin has not registered (again) yet, or has not sent its devices.
         away: bool,
     },
-    /// One that the container has does not work any more.
+    /// A device of the container is not healthy any more.
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
     )]
     NoLongerHealthy(String),
-    /// There are not so many.
+    /// There are not enough free devices.
     #[error(
         "requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}"
     )]
     Unavailable {
         /// The resource.
         resource: String,
-        /// How many are missing without them.
+        /// How many more the container needs.
         requested: usize,
         /// How many are free.
         available: usize,
     },
-    /// Containers may have any of them.
+    /// Running containers may have any device of the resource.
     #[error(
         "the checkpoint was damaged; it is not known which devices of {0} running containers have"
     )]
-    Lost(String),
+    UnknownDevices(String),
     /// The plugin of a resource is gone.
     #[error("endpoint of {0} has been stopped")]
     Stopped(String),
@@ -74,16 +74,16 @@ pub enum AllocationError {
     /// The plugin has not prepared the devices.
     #[error("{0}")]
     Allocate(String),
-    /// The plugin does not say what it prefers.
+    /// The request for preferred devices failed.
     #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
     Prefer(String),
     /// The plugin has not prepared the container.
     #[error("device plugin PreStartContainer rpc failed with err: {0}")]
     PreStart(String),
-    /// The plugin's response is about no container.
+    /// The plugin's response has no container.
     #[error("no containers return in allocation response")]
     NoResponse,
-    /// What was allocated cannot be recorded.
+    /// The checkpoint cannot be written.
     #[error("failed to write checkpoint file \"kubelet_internal_checkpoint\": {0}")]
     Checkpoint(String),
     /// The pod is being removed.
@@ -92,9 +92,12 @@ pub enum AllocationError {
 }
 
 impl AllocationError {
-    /// Whether that may be different in a moment, whatever other pods do.
+    /// Whether a retry may succeed even if no other pod releases devices.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Self::NoHealthy { away: true, .. } | Self::Lost(_))
+        matches!(
+            self,
+            Self::NoHealthy { away: true, .. } | Self::UnknownDevices(_)
+        )
     }
 
     /// The resource of which other pods have too many.

@@ -2,7 +2,7 @@
 
 use super::{
     allocation::{Allocation, ContainerAllocations},
-    checkpoint_file::{CHECKPOINT, CheckpointFile, Found},
+    checkpoint,
     client::PluginClient,
     error::{AllocationError, Unallocated},
     metrics::DeviceMetrics,
@@ -17,7 +17,10 @@ use crate::{
         panics::{Place, contain},
     },
     model::{Pod, PodExt as _, PodUid},
-    resources::topology::{self, NumaMask},
+    resources::{
+        checkpoint_file::CheckpointFile,
+        topology::{self, NumaMask},
+    },
     state::device_capacity::{DeviceCapacity, DeviceCapacityWriter},
 };
 use k8s_openapi::api::core::v1::{Container, ResourceHealth, ResourceStatus};
@@ -27,13 +30,14 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-/// Something about devices changed: for a pod, or for all that wait for some.
+/// Name of the checkpoint, as upstream's. While a damaged one is kept beside it, containers may have devices that are
+/// not known.
+pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+
+/// The pod whose devices changed; `None` for all pods that wait for devices.
 pub type Change = Option<PodUid>;
 
 /// The device manager; cheap to clone.
@@ -46,26 +50,26 @@ pub(super) struct Shared {
     pub(super) metrics: DeviceMetrics,
     pub(super) stop: CancellationToken,
     pending: Mutex<HashMap<PodUid, Pending>>,
-    changed: DirtySet<Change>,
-    capacity: DeviceCapacityWriter,
+    pub(super) changed: DirtySet<Change>,
+    pub(super) capacity: DeviceCapacityWriter,
     /// There was no checkpoint.
     fresh: bool,
-    file: CheckpointFile,
-    /// Something is to be saved, or a plugin is gone whose time runs out.
-    pub(super) keep_wanted: Notify,
+    pub(super) file: CheckpointFile,
+    /// Wakes [`DeviceManager::run_housekeeping`].
+    pub(super) housekeeping: Notify,
 }
 
-/// What changes together.
+/// State that changes under one lock.
 pub(super) struct Plugins {
     pub(super) state: DeviceState,
     pub(super) clients: HashMap<PluginId, Connection>,
     /// How many times allocations changed, and how many of these changes the checkpoint has.
-    changes: u64,
-    saved: u64,
+    pub(super) changes: u64,
+    pub(super) saved: u64,
 }
 
 impl Plugins {
-    /// The checkpoint lacks something that pods have or had.
+    /// Whether the checkpoint lacks an allocation or a release.
     fn is_unsaved(&self) -> bool {
         self.saved < self.changes
     }
@@ -85,11 +89,19 @@ enum Pending {
 }
 
 impl DeviceManager {
-    /// Reads what containers were given. Blocking.
+    /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, metrics: &Metrics) -> Self {
         let directory = root.join("device-plugins");
-        let file = CheckpointFile::new(directory.clone());
-        let Found { data, damaged } = file.read();
+        let file = CheckpointFile::new(directory.join(CHECKPOINT));
+        let decode = |text: &[u8]| checkpoint::decode(text).map_err(|error| error.to_string());
+        let (data, damaged) = match file.read(decode) {
+            Ok(data) => (data, file.has_damaged()),
+            Err(error) => {
+                tracing::error!(path = %file.path().display(), err = error, "Failed to read data from checkpoint");
+                file.set_aside();
+                (None, true)
+            }
+        };
         let fresh = data.is_none() && !damaged;
         let mut state = DeviceState::restore(&data.unwrap_or_default(), Instant::now());
         if damaged {
@@ -115,7 +127,7 @@ impl DeviceManager {
             capacity,
             fresh,
             file,
-            keep_wanted: Notify::new(),
+            housekeeping: Notify::new(),
         }))
     }
 
@@ -128,20 +140,20 @@ impl DeviceManager {
         self.0.fresh
     }
 
-    /// What the node has of each resource.
+    /// The node's capacity of each resource.
     pub fn capacity(&self) -> DeviceCapacity {
         self.0.capacity.reader()
     }
 
-    /// Waits until something changed for pods.
+    /// Waits until devices of pods changed.
     pub async fn changed(&self) -> HashSet<Change> {
         self.0.changed.take().await
     }
 
     // -- admission -----------------------------------------------------------------------------------------------
 
-    /// Has devices allocated for a pod. Does not wait: the first call for a pod starts that, a later one says how it
-    /// went. `align` says near to which NUMA nodes they are to be.
+    /// Starts the allocation of a pod's devices without waiting; later calls return its outcome. `align` returns NUMA
+    /// affinities.
     ///
     /// # Errors
     /// The pod does not have all of its devices.
@@ -202,7 +214,7 @@ impl DeviceManager {
         self.0.changed.mark(Some(uid.clone()));
     }
 
-    /// Nothing of a pod runs any more, or it is not admitted: others may have its devices.
+    /// Releases the devices of a pod that was not admitted, or of which no container runs any more.
     pub fn release(&self, uid: &PodUid) {
         let pending = self.0.pending.lock().remove(uid);
         drop(pending);
@@ -213,12 +225,12 @@ impl DeviceManager {
             released
         };
         if released {
-            self.0.keep_wanted.notify_one();
+            self.0.housekeeping.notify_one();
             self.0.changed.mark(None);
         }
     }
 
-    /// Releases what pods had that are gone. All pods of the node are known, and all that runs on it.
+    /// Releases the devices of pods that are gone. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
         let pods = self.state().pods();
         for uid in pods.iter().filter(|uid| !is_here(uid)) {
@@ -246,30 +258,30 @@ impl DeviceManager {
         state.of_pod(uid).map(|_| state.allocated())
     }
 
-    /// A pod that was found running; see [`Self::survey`].
-    pub fn found_running(&self, pod: &Pod) {
+    /// A pod runs already; see [`Self::inventory_complete`].
+    pub fn mark_running(&self, pod: &Pod) {
         let mut state = self.state();
         if state.is_damaged() {
-            state.found_running(&PodRequest::of(pod));
+            state.mark_running(&PodRequest::of(pod));
         }
     }
 
-    /// All that runs on the node has been found. After a damaged checkpoint, devices may be allocated again of which
-    /// no running container can have one.
-    pub fn survey(&self) {
+    /// All pods that run on the node have been marked. After a damaged checkpoint, resources of which no running
+    /// container can have a device are allocated again.
+    pub fn inventory_complete(&self) {
         let mut state = self.state();
-        if state.is_damaged() && state.surveyed() {
+        if state.is_damaged() && state.inventory_complete() {
             drop(state);
             tracing::info!("All running containers' devices are known again");
-            self.0.keep_wanted.notify_one();
+            self.0.housekeeping.notify_one();
             self.0.changed.mark(None);
         }
     }
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// What a container that is about to be created needs to use its devices. Devices that it does not have yet are
-    /// allocated: a plugin may have registered only after the pod was admitted.
+    /// What a container is created with to use its devices. Missing devices are allocated: a plugin may have registered
+    /// after the pod was admitted.
     ///
     /// # Errors
     /// The container does not get its devices.
@@ -353,7 +365,7 @@ impl DeviceManager {
         self.0.plugins.lock().clients.len()
     }
 
-    /// What a container has, by resource.
+    /// The devices of a container, by resource.
     pub fn of_container(&self, uid: &PodUid, container: &str) -> ContainerAllocations {
         let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
@@ -388,7 +400,7 @@ impl DeviceManager {
 
     // -- effects -------------------------------------------------------------------------------------------------
 
-    /// Takes step after step until a pod, or one container of it, has its devices, and this is recorded.
+    /// Carries out steps until a pod, or one container of it, has its devices, and saves the checkpoint.
     async fn carry_out(
         &self,
         request: &PodRequest,
@@ -440,61 +452,5 @@ impl DeviceManager {
             .clients
             .get(&id)
             .map(|connection| connection.client.clone())
-    }
-
-    /// The devices of plugins changed.
-    pub(super) async fn publish(&self, pods: impl IntoIterator<Item = PodUid>) {
-        {
-            // Under the lock: an older value must not replace a newer one.
-            let state = self.state();
-            self.0.capacity.set(state.capacities());
-        }
-        let pods = pods.into_iter().map(Some);
-        self.0.changed.mark_all(pods.chain([None]));
-        self.save_or_report().await;
-    }
-
-    async fn save(&self) -> Result<(), String> {
-        let (before, after) = (self.0.clone(), self.0.clone());
-        let snapshot = move || {
-            let plugins = before.plugins.lock();
-            (plugins.state.clone(), plugins.changes)
-        };
-        let saved = move |changes| {
-            let mut plugins = after.plugins.lock();
-            plugins.saved = plugins.saved.max(changes);
-        };
-        self.0.file.save(snapshot, saved).await
-    }
-
-    async fn save_or_report(&self) {
-        if let Err(error) = self.save().await {
-            tracing::error!(
-                checkpoint = CHECKPOINT,
-                err = error,
-                "Failed to write checkpoint file"
-            );
-        }
-    }
-
-    /// Saves what was released, and forgets resources whose plugins do not come back.
-    pub(super) async fn keep(&self) {
-        loop {
-            let expiry = self.state().next_expiry();
-            let over = async {
-                match expiry {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.0.keep_wanted.notified() => self.save_or_report().await,
-                () = over => {
-                    if self.state().expire(Instant::now()) {
-                        self.publish([]).await;
-                    }
-                }
-            }
-        }
     }
 }

@@ -21,7 +21,7 @@ struct ResourceName {
 #[derive(Clone)]
 pub(super) struct DeviceMetrics {
     registrations: Family<ResourceName, Counter>,
-    /// Names that are counted: a plugin may send any.
+    /// Resources with metrics. Their number is limited: a plugin may send any name.
     names: Arc<Mutex<HashSet<String>>>,
     allocations: Family<ResourceName, Histogram>,
 }

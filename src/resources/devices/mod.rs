@@ -3,16 +3,15 @@
 //! * Owns: the state of devices and allocations ([`state`], pure), its checkpoint, the connections to plugins.
 //! * Woken by: plugins that register or send their devices; callers that allocate; a timer for plugins that are gone.
 //! * Publishes: [`crate::state::device_capacity`]; which pods to check again ([`DeviceManager::changed`]).
-//! * Must never give a device to two pods, wait for a plugin without a deadline, or wait at all where a pod is
-//!   admitted.
+//! * Must never give a device to two pods, wait for a plugin without a deadline, or block the admission of a pod.
 //! * Answers to upstream's `pkg/kubelet/cm/devicemanager`.
 
 pub mod allocation;
 pub mod checkpoint;
-mod checkpoint_file;
 mod client;
 mod entries;
 mod error;
+mod housekeeping;
 mod manager;
 mod metrics;
 mod plugins;

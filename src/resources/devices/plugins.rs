@@ -1,6 +1,6 @@
-//! Plugins that have registered: their devices, until they are gone.
+//! Registered plugins and their devices.
 //!
-//! A plugin whose stream ends is gone, and the connection is not retried: the plugin registers again, as upstream expects it to.
+//! A plugin whose stream ends is gone. The kubelet does not reconnect, as upstream: the plugin has to register again.
 
 use super::{
     client::PluginClient,
@@ -23,15 +23,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The version of the plugins' interface.
 const VERSION: &str = "v1beta1";
-/// Health of a device that containers may have.
+/// The health of usable devices.
 const HEALTHY: &str = "Healthy";
-/// The least and the longest time between two lists of one plugin that are taken.
+/// The shortest and the longest time between two lists of one plugin.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
-/// A plugin's lists take at most one part in so many of a thread's time.
+/// Lists of one plugin take at most 1/SHARE of one thread.
 const SHARE: u32 = 10;
 
-/// Checks what a plugin says of itself in its request; texts as upstream's.
+/// Checks the request of a plugin; texts as upstream's.
 pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String> {
     if version != VERSION {
         return Err(format!(
@@ -41,7 +41,7 @@ pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String>
     check_name(resource)
 }
 
-/// The same of a plugin that was found by its socket.
+/// Checks a plugin that was found by its socket; texts as upstream's.
 fn check_found(versions: &[String], resource: &str) -> Result<(), String> {
     if !versions.iter().any(|version| version == VERSION) {
         return Err(format!(
@@ -60,7 +60,7 @@ fn check_name(resource: &str) -> Result<(), String> {
     }
 }
 
-/// Where a plugin listens that registered with this endpoint: somewhere below the directory.
+/// The socket of a plugin that registered with this endpoint, which has to be below the directory.
 pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, String> {
     let relative = endpoint.trim_start_matches('/');
     let mut parts = Path::new(relative).components();
@@ -90,13 +90,12 @@ impl PluginHandler for DeviceManager {
 }
 
 impl DeviceManager {
-    /// Connects to a plugin and follows its devices. A registration of the same resource before it does not count any
-    /// more.
+    /// Connects to a plugin and watches its devices. It replaces an earlier plugin of the same resource.
     pub(super) async fn connect(&self, resource: &str, socket: &Path) -> Result<PluginId, String> {
         let id = self.state().begin();
         let (client, options) = PluginClient::connect(socket).await?;
         {
-            // The task must not be done before its connection is known.
+            // The lock is held while the task is spawned: it must find its connection.
             let mut plugins = self.0.plugins.lock();
             if !plugins.state.has_room_for(resource) {
                 return Err("too many resources have been registered".into());
@@ -134,7 +133,7 @@ impl DeviceManager {
         self.disconnect(&resource, id).await;
     }
 
-    /// Takes every list; why there is none any more.
+    /// Reads all lists; returns why the stream ended.
     async fn follow(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
         let mut stream = match client.list_and_watch().await {
             Ok(stream) => stream,
@@ -169,7 +168,7 @@ impl DeviceManager {
                 "Processed device updates for resource"
             );
             self.publish(pods).await;
-            // A plugin that floods its stream waits.
+            // Limits plugins that send too many lists.
             sleep(pause_after(took)).await;
         }
     }
@@ -183,15 +182,15 @@ impl DeviceManager {
         };
         if counted {
             tracing::info!(resourceName = resource, "Endpoint became unhealthy");
-            self.0.keep_wanted.notify_one();
+            self.0.housekeeping.notify_one();
             self.publish([]).await;
         }
-        // Ends this task, if it is that of the plugin.
+        // Aborts the current task if it is the plugin's own.
         drop(connection);
     }
 }
 
-/// How long the next list of a plugin waits after one that took this long.
+/// The delay after a list that took this long to process.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(SHARE).clamp(MIN_INTERVAL, MAX_INTERVAL)
 }

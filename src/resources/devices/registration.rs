@@ -24,8 +24,8 @@ const SOCKET: &str = "kubelet.sock";
 const MAX_CONCURRENT: usize = 16;
 
 impl DeviceManager {
-    /// Serves registrations until shutdown. Where the socket cannot be made, no plugin can register, and everything
-    /// else works.
+    /// Serves registrations until shutdown. If the socket cannot be created, no plugin can register, and an error is
+    /// logged.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let _stop = self.0.stop.clone().drop_guard();
         let directory = self.0.directory.clone();
@@ -58,13 +58,13 @@ impl DeviceManager {
         };
         tokio::select! {
             served = serving => served.context("device plugin registration server"),
-            () = self.keep() => Ok(()),
+            () = self.run_housekeeping() => Ok(()),
             () = shutdown.cancelled() => Ok(()),
         }
     }
 }
 
-/// Makes the socket. Those of plugins are removed: that is how plugins learn that they have to register again.
+/// Creates the socket, and removes those of plugins: they watch for that and register again.
 fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, LocalPath)> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = fs::DirBuilder::new();
@@ -79,7 +79,7 @@ fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, L
 fn remove_sockets(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        // Of a link, what it leads to.
+        // Follows links.
         let is_socket = match fs::metadata(&path) {
             Ok(meta) => meta.file_type().is_socket(),
             Err(error) => {

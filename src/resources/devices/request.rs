@@ -14,13 +14,13 @@ pub fn is_extended_resource(name: &str) -> bool {
     !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}"))
 }
 
-/// How the devices of a container may be used after it.
+/// Whether later containers may reuse a container's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerKind {
-    /// It ends before other containers start, so they may have its devices.
+    /// An init container: it ends before other containers start, so they may reuse its devices.
     Init,
-    /// It keeps its devices: a sidecar, or a container of the pod itself.
-    Lasting,
+    /// A sidecar or a main container: it keeps its devices.
+    Main,
 }
 
 /// What one container requests.
@@ -28,7 +28,7 @@ pub enum ContainerKind {
 pub struct ContainerRequest {
     /// The container's name.
     pub name: String,
-    /// Who may have its devices after it.
+    /// Whether others may reuse its devices.
     pub kind: ContainerKind,
     /// Amounts by extended resource, none of them zero.
     pub amounts: BTreeMap<String, u64>,
@@ -52,16 +52,16 @@ impl PodRequest {
     /// What a pod requests by its limits: extended resources are not overcommitted, so requests are the same.
     pub fn of(pod: &Pod) -> Self {
         let init = pod.init_containers().iter().map(|container| {
-            let lasting = is_sidecar(container);
-            let kind = if lasting {
-                ContainerKind::Lasting
+            let is_main = is_sidecar(container);
+            let kind = if is_main {
+                ContainerKind::Main
             } else {
                 ContainerKind::Init
             };
             (container, kind)
         });
         let regular = pod.containers().iter();
-        let regular = regular.map(|container| (container, ContainerKind::Lasting));
+        let regular = regular.map(|container| (container, ContainerKind::Main));
         let containers = init
             .chain(regular)
             .map(|(container, kind)| ContainerRequest {
@@ -180,10 +180,10 @@ mod tests {
             shown,
             [
                 ("first", ContainerKind::Init, Some(1)),
-                ("side", ContainerKind::Lasting, Some(3000)),
-                ("main", ContainerKind::Lasting, Some(2)),
-                ("none", ContainerKind::Lasting, None),
-                ("claimed", ContainerKind::Lasting, None),
+                ("side", ContainerKind::Main, Some(3000)),
+                ("main", ContainerKind::Main, Some(2)),
+                ("none", ContainerKind::Main, None),
+                ("claimed", ContainerKind::Main, None),
             ]
         );
         assert!(!request.is_empty());

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What plugins add to a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOptions {
-    /// Variables; those of the pod come after them.
+    /// Environment variables; those of the pod override them.
     pub envs: BTreeMap<String, String>,
     /// Mounts; those of the pod come after them.
     pub mounts: Vec<v1::Mount>,
-    /// Nodes of devices.
+    /// Device nodes.
     pub devices: Vec<v1::Device>,
     /// Annotations; those of the kubelet replace them.
     pub annotations: BTreeMap<String, String>,
@@ -19,8 +19,8 @@ pub struct RunOptions {
     pub cdi_devices: Vec<v1::CdiDevice>,
 }
 
-/// What the responses of all plugins of a container say together. Of two that say different things about one name,
-/// the first resource by name counts; the second result names what was left out.
+/// Merges the responses of all plugins of a container. Of conflicting settings the one of the first resource by name is
+/// used; the second result lists the others.
 pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String>) {
     let (mut options, mut conflicts) = (RunOptions::default(), Vec::new());
     let mut seen = Seen::default();

@@ -63,7 +63,7 @@ struct DeviceState {
     cdi_ids: Option<Vec<String>>,
 }
 
-/// What a file says.
+/// Decodes the content of a file.
 ///
 /// # Errors
 /// It is damaged, or of another version.
@@ -98,10 +98,10 @@ pub(super) fn decode(text: &[u8]) -> Result<Claims, String> {
     Ok(Claims(claims.collect()))
 }
 
-/// The content of a file.
+/// Encodes the content of a file.
 ///
 /// # Errors
-/// None that are known of: all of it is text.
+/// In practice none: all fields are text.
 pub(super) fn encode(claims: &Claims) -> serde_json::Result<Vec<u8>> {
     let claims = claims.0.iter().map(|(key, info)| {
         let pods = info.pods.iter().map(|uid| (uid.to_string(), Empty {}));

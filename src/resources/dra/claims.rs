@@ -1,4 +1,4 @@
-//! Which claims a pod has, which of their devices a container uses, and whether a claim is the pod's. Pure.
+//! The claims of a pod, the devices of them that a container uses, and whether a pod may use a claim. Pure.
 
 use super::error::DraError;
 use crate::{
@@ -15,7 +15,7 @@ use k8s_openapi::api::{
 pub(super) struct PodClaim {
     /// The object's name.
     pub(super) name: String,
-    /// It was made from a template, so it must be the pod's own.
+    /// Whether it was created from a template, so that the pod has to own it.
     pub(super) is_owned: bool,
 }
 
@@ -46,7 +46,7 @@ fn of_extended_resources(pod: &Pod) -> Option<&str> {
     Some(&claim.resource_claim_name)
 }
 
-/// The object of a claim; `None` where none was made on purpose.
+/// The object of a claim; `None` if the pod needs none.
 fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraError> {
     if let Some(name) = &claim.resource_claim_name {
         let (name, is_owned) = (name.clone(), false);
@@ -141,7 +141,7 @@ fn requests(container: &Container, resource: &str) -> bool {
     is_extended_resource(resource) && amount.is_some_and(|amount| amount.value() > 0)
 }
 
-/// The request that a reference means: of several that are alternatives, the one that has them.
+/// The request of a reference `REQUEST/SUBREQUEST`.
 pub(super) fn base_request(reference: &str) -> &str {
     reference
         .split_once('/')

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, client::Grpc, transport::Channel};
 
-/// How long a driver may take to prepare claims, or to take them back.
+/// The timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);
 
 const PREPARE: &str = "NodePrepareResources";
@@ -38,10 +38,10 @@ impl Service {
         ("v1beta1.DRAPlugin", Self::V1beta1),
     ];
 
-    /// The first of those that a driver supports which is known.
+    /// The first known service that a driver supports.
     ///
     /// # Errors
-    /// None is; upstream's texts.
+    /// No service is known; texts as upstream's.
     pub(super) fn choose(supported: &[String]) -> Result<Self, String> {
         if supported.is_empty() {
             return Err("empty list of supported gRPC services (aka supported versions)".into());
@@ -82,7 +82,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Has claims prepared; the response has every claim once, and no error.
+    /// Prepares claims; the response has every claim once, and no error.
     pub(super) async fn prepare(
         self,
         claims: &[Claim],
@@ -97,7 +97,7 @@ impl Driver {
         Ok(response)
     }
 
-    /// Gives claims back.
+    /// Unprepares claims.
     pub(super) async fn unprepare(self, claims: &[Claim]) -> Result<(), DraError> {
         let request = NodeUnprepareResourcesRequest {
             claims: claims.to_vec(),

@@ -29,15 +29,15 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, transport::Channel};
 
-/// Most drivers that are served, and most plugins of one.
+/// The maximum numbers of drivers, and of plugins of one driver.
 const MAX_DRIVERS: usize = 256;
 const MAX_PLUGINS: usize = 16;
 /// The delay before the next attempt to connect doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// How long a driver may be away until its ResourceSlices are deleted.
+/// How long a driver may be unusable until its ResourceSlices are deleted.
 const WIPING_DELAY: Duration = Duration::from_secs(30);
-/// The delay after a stream of health has ended, and the least time between two reports.
+/// The delay after a health stream has ended, and the shortest time between two reports.
 const HEALTH_RETRY: Duration = Duration::from_secs(5);
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -57,7 +57,7 @@ impl PluginHandler for DraManager {
 }
 
 fn chosen(plugin: &Plugin) -> Result<Service, String> {
-    // It becomes a part of a field selector.
+    // The name becomes part of a field selector.
     if !is_dns_subdomain(&plugin.name) {
         return Err(format!("the DRA driver name {:?} is invalid", plugin.name));
     }
@@ -101,6 +101,7 @@ impl DraManager {
                 endpoint: endpoint.clone(),
                 service,
                 channel: watch::Sender::default(),
+                reports_health: false,
                 _task: AbortOnDropHandle::new(task),
             });
             id
@@ -125,20 +126,20 @@ impl DraManager {
         };
         drop(removed);
         tracing::info!(driverName = plugin.name, endpoint = %plugin.endpoint.display(), "Unregistered DRA plugin");
-        self.health_lost(&plugin.name);
+        self.health_lost(&plugin.name, id);
         self.usability_changed(&plugin.name);
     }
 
-    /// Keeps a connection to a plugin, for ever.
+    /// Keeps a connection to a plugin until the task is aborted.
     async fn follow(self, driver: String, id: u64, endpoint: PathBuf) {
         let mut delay = FIRST_DELAY;
         loop {
             if let Ok((channel, lost)) = dial_until_lost(&endpoint).await {
                 self.connection_changed(&driver, id, Some(channel.clone()));
-                let watching = self.watch_health(&driver, channel);
+                let watching = self.watch_health(&driver, id, channel);
                 let _: Option<()> = lost.run_until_cancelled(watching).await;
                 self.connection_changed(&driver, id, None);
-                self.health_lost(&driver);
+                self.health_lost(&driver, id);
                 delay = FIRST_DELAY;
             }
             sleep(delay).await;
@@ -158,7 +159,7 @@ impl DraManager {
         }
     }
 
-    /// Deletes the slices of a driver that stays away.
+    /// Schedules the deletion of an unusable driver's slices, or cancels it.
     fn usability_changed(&self, driver: &str) {
         let Some(api) = self.0.api.clone() else {
             return;
@@ -196,7 +197,7 @@ impl DraManager {
         self.0.drivers.lock().plugins.contains_key(driver)
     }
 
-    /// A driver to call, once it is connected.
+    /// Waits until a driver is connected.
     pub(super) async fn driver(&self, name: &str) -> Result<Driver, DraError> {
         let (service, mut channel) = {
             let drivers = self.0.drivers.lock();
@@ -218,11 +219,11 @@ impl DraManager {
         })
     }
 
-    /// Takes the health that a driver reports, for ever.
-    async fn watch_health(&self, driver: &str, channel: Channel) {
+    /// Watches the health that a plugin reports until the task is aborted.
+    async fn watch_health(&self, driver: &str, id: u64, channel: Channel) {
         loop {
-            let status = self.health_reports(driver, channel.clone()).await;
-            self.health_lost(driver);
+            let status = self.health_reports(driver, id, channel.clone()).await;
+            self.health_lost(driver, id);
             if status.code() == Code::Unimplemented {
                 return std::future::pending().await;
             }
@@ -235,8 +236,8 @@ impl DraManager {
         }
     }
 
-    /// Takes all reports of one stream; why there are no more.
-    async fn health_reports(&self, driver: &str, channel: Channel) -> Status {
+    /// Reads all reports of one stream; returns why it ended.
+    async fn health_reports(&self, driver: &str, id: u64, channel: Channel) -> Status {
         let mut client = DraResourceHealthClient::new(channel);
         let stream = client.node_watch_resources(NodeWatchResourcesRequest {});
         let mut stream = match stream.await {
@@ -258,17 +259,31 @@ impl DraManager {
             let now = Instant::now();
             let changed = match report {
                 None => self.0.health.lock().expire(driver, now),
-                Some(Ok(Some(report))) => self.0.health.lock().report(driver, report.devices, now),
+                Some(Ok(Some(report))) => {
+                    self.0.drivers.lock().set_reporting(driver, id, true);
+                    self.0.health.lock().report(driver, report.devices, now)
+                }
                 Some(Ok(None)) => return Status::unavailable("EOF"),
                 Some(Err(status)) => return status,
             };
             self.health_changed(driver, &changed);
-            // A driver that floods its stream waits.
+            // Limits drivers that send too many reports.
             sleep(HEALTH_INTERVAL).await;
         }
     }
 
-    fn health_lost(&self, driver: &str) {
+    /// Clears the health of a driver after a plugin has stopped to report. While another plugin of the driver reports,
+    /// as
+    /// in a rolling update, reports are kept until they expire.
+    fn health_lost(&self, driver: &str, id: u64) {
+        let is_reported = {
+            let mut drivers = self.0.drivers.lock();
+            drivers.set_reporting(driver, id, false);
+            drivers.is_reporting(driver)
+        };
+        if is_reported {
+            return;
+        }
         let changed = self.0.health.lock().clear(driver);
         self.health_changed(driver, &changed);
     }

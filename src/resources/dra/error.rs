@@ -1,6 +1,6 @@
-//! Why claims are not prepared or not given back; texts as upstream's where it has one.
+//! Why claims are not prepared or unprepared; texts as upstream's where it has one.
 
-/// Why claims of a pod are not prepared, or not given back.
+/// Why claims of a pod are not prepared or unprepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraError {
     /// There is no API server.
@@ -54,12 +54,12 @@ pub enum DraError {
     /// No driver of this name has registered.
     #[error("DRA driver {0} is not registered")]
     NotRegistered(String),
-    /// The claim before this one of the same name is still in use.
+    /// An earlier claim of the same name is still in use.
     #[error(
         "old ResourceClaim with same name {claim} and different UID {uid} still exists (previous pod force-deleted?!)"
     )]
     OldClaim {
-        /// The name of both.
+        /// The name of both claims.
         claim: String,
         /// The UID of the old one.
         uid: String,
@@ -70,7 +70,7 @@ pub enum DraError {
     /// The checkpoint cannot be written.
     #[error("checkpoint ResourceClaim state: {0}")]
     Checkpoint(String),
-    /// The driver did not respond, or with an error.
+    /// The call failed.
     #[error("{call}: {why}")]
     Call {
         /// The call.

@@ -11,11 +11,11 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long a report holds if the driver does not say.
+/// The timeout of a report for which the driver sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest time that a report holds.
+/// The maximum timeout of a report.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Most devices of a driver whose health is kept.
+/// The maximum number of devices of a driver whose health is kept.
 const MAX_DEVICES: usize = 100_000;
 /// The longest text of a driver, bytes (the API's limit).
 const MAX_MESSAGE: usize = 1024;
@@ -31,12 +31,12 @@ struct DeviceHealth {
     until: Instant,
 }
 
-/// What drivers report.
+/// The health that drivers have reported.
 #[derive(Debug, Default)]
 pub(super) struct Health(HashMap<String, BTreeMap<DeviceKey, DeviceHealth>>);
 
 impl Health {
-    /// Takes the report of a driver; the devices whose health changed.
+    /// Records the report of a driver; returns the devices whose health changed.
     pub(super) fn report(
         &mut self,
         driver: &str,
@@ -63,7 +63,7 @@ impl Health {
         changed
     }
 
-    /// Forgets reports that do not hold any more; the devices that they were of.
+    /// Removes expired reports; returns their devices.
     pub(super) fn expire(&mut self, driver: &str, now: Instant) -> Vec<DeviceKey> {
         let Some(known) = self.0.get_mut(driver) else {
             return Vec::new();
@@ -72,19 +72,19 @@ impl Health {
         expired.map(|(key, _)| key).collect()
     }
 
-    /// When the next report of a driver stops to hold.
+    /// When the next report of a driver expires.
     pub(super) fn next_expiry(&self, driver: &str) -> Option<Instant> {
         let known = self.0.get(driver)?;
         known.values().map(|health| health.until).min()
     }
 
-    /// Forgets all of a driver; the devices that it reported.
+    /// Removes all reports of a driver; returns their devices.
     pub(super) fn clear(&mut self, driver: &str) -> Vec<DeviceKey> {
         let known = self.0.remove(driver).unwrap_or_default();
         known.into_keys().collect()
     }
 
-    /// A device of a claim, as a container's status shows it.
+    /// The health of a claim's device, for a container's status.
     pub(super) fn of(&self, device: &ClaimDevice) -> ResourceHealth {
         let known = self.0.get(&device.driver);
         let key = (device.pool.clone(), device.device.clone());

@@ -1,4 +1,4 @@
-//! A lock per key, which exists while somebody has it or waits for it.
+//! A lock per key, which exists while it is held or waited for.
 
 use parking_lot::Mutex;
 use std::{
@@ -18,8 +18,7 @@ impl<K> Default for KeyedLock<K> {
 }
 
 impl<K: Ord + Clone> KeyedLock<K> {
-    /// Waits for the locks of all of these keys. They are taken in one order, so that no two callers wait for each
-    /// other.
+    /// Waits for the locks of all of these keys. They are taken in order, so that callers do not deadlock.
     pub(super) async fn lock(&self, keys: &BTreeSet<K>) -> Vec<OwnedMutexGuard<()>> {
         let mut guards = Vec::with_capacity(keys.len());
         for key in keys {

@@ -1,4 +1,4 @@
-//! The manager: has claims prepared and given back.
+//! The manager: prepares and unprepares claims.
 
 use super::{
     checkpoint,
@@ -14,9 +14,10 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, Place},
-    base::{DirtySet, atomic_file, chain, metrics::Metrics},
+    base::{DirtySet, chain, metrics::Metrics},
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
+    resources::checkpoint_file::{CheckpointFile, Writer},
 };
 use k8s_openapi::api::{
     core::v1::{Container, ResourceStatus},
@@ -25,8 +26,7 @@ use k8s_openapi::api::{
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 use tokio::time::Instant;
@@ -34,8 +34,6 @@ use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's.
 const CHECKPOINT: &str = "dra_manager_state";
-/// What a checkpoint that cannot be used is renamed to.
-const DAMAGED: &str = "dra_manager_state.damaged";
 
 /// The manager of claims; cheap to clone.
 #[derive(Clone)]
@@ -49,16 +47,14 @@ pub(super) struct Shared {
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
     claims: Mutex<Claims>,
-    /// Who prepares a claim or gives it back.
+    /// Held while a claim is prepared or unprepared.
     locks: KeyedLock<ClaimKey>,
-    /// Pods that wait for a driver.
-    waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
-    /// Pods that are gone and whose claims are being given back.
+    /// Pods that wait for a driver, by driver.
+    pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
+    /// Pods that are gone and whose claims are being unprepared.
     giving_back: Mutex<HashSet<PodUid>>,
     changed: DirtySet<PodUid>,
-    path: PathBuf,
-    /// What was written last.
-    written: Arc<tokio::sync::Mutex<Vec<u8>>>,
+    file: CheckpointFile,
 }
 
 /// A claim of a pod as the API server has it.
@@ -69,19 +65,17 @@ struct Read {
 }
 
 impl DraManager {
-    /// Reads which claims pods use. Blocking.
+    /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
-        let path = root.join(CHECKPOINT);
-        let claims = read(&path).unwrap_or_else(|error| {
+        let file = CheckpointFile::new(root.join(CHECKPOINT));
+        let claims = file.read(checkpoint::decode).unwrap_or_else(|error| {
             tracing::error!(
-                path = %path.display(),
+                path = %file.path().display(),
                 err = error,
                 "Failed to read the claims that pods use; those of running pods are not given back"
             );
-            if let Err(error) = fs::rename(&path, root.join(DAMAGED)) {
-                tracing::error!(path = %path.display(), err = %error, "Failed to rename the checkpoint");
-            }
-            Claims::default()
+            file.set_aside();
+            None
         });
         Self(Arc::new(Shared {
             api,
@@ -90,18 +84,16 @@ impl DraManager {
             health: Mutex::default(),
             metrics: DraMetrics::new(metrics),
             stop: CancellationToken::new(),
-            claims: Mutex::new(claims),
+            claims: Mutex::new(claims.unwrap_or_default()),
             locks: KeyedLock::default(),
             waiting: Mutex::default(),
             giving_back: Mutex::default(),
             changed: DirtySet::default(),
-            path,
-            written: Arc::default(),
+            file,
         }))
     }
 
-    /// Deletes the ResourceSlices of an earlier kubelet's drivers: until they have registered again, none is of use.
-    /// Serves drivers until shutdown.
+    /// Deletes ResourceSlices of an earlier kubelet, then waits for shutdown; dropping it stops all driver tasks.
     ///
     /// # Errors
     /// None.
@@ -115,7 +107,7 @@ impl DraManager {
         Ok(())
     }
 
-    /// Waits until something changed for pods: a driver came, or the health of a device changed.
+    /// Waits until a driver connects that pods wait for, or the health of a device changes; returns the pods.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.0.changed.take().await
     }
@@ -137,10 +129,10 @@ impl DraManager {
 
     // -- pods ----------------------------------------------------------------------------------------------------
 
-    /// Has all claims of a pod prepared, before its sandbox is made. Safe to cancel, and to repeat.
+    /// Prepares all claims of a pod, before its sandbox is created. Safe to cancel, and to repeat.
     ///
     /// # Errors
-    /// One is not prepared.
+    /// A claim is not prepared.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
         let begun = Instant::now();
         let prepared = match claims::of_pod(pod) {
@@ -163,7 +155,7 @@ impl DraManager {
     }
 
     async fn prepare_all(&self, pod: &Pod, wanted: &[PodClaim]) -> Result<(), DraError> {
-        // Nothing is noted before all of this is well: a pod whose driver never comes can be deleted then.
+        // Nothing is recorded before all claims are valid: a pod whose driver never registers can be deleted.
         let mut all = BTreeMap::new();
         for claim in wanted {
             let read = self.read_claim(pod, claim).await?;
@@ -190,7 +182,7 @@ impl DraManager {
                 }
             }
         }
-        // Also for a pod that only joined: it is known after a restart then.
+        // Also when nothing has to be prepared: after a restart the pod has to be known as a user of the claim.
         self.save().await?;
         for (driver, batch) in batches {
             let response = self.driver(&driver).await?.prepare(&batch).await?;
@@ -225,11 +217,12 @@ impl DraManager {
         })
     }
 
-    /// Gives back the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
-    /// to repeat.
+    /// Unprepares the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
+    /// to
+    /// repeat.
     ///
     /// # Errors
-    /// One is not given back; the pod goes on using it.
+    /// A claim is not unprepared, and still counts as used by the pod.
     pub async fn unprepare(&self, pod: &PodUid) -> Result<(), DraError> {
         let keys: BTreeSet<_> = self.0.claims.lock().of_pod(pod).into_iter().collect();
         if keys.is_empty() {
@@ -275,8 +268,12 @@ impl DraManager {
         self.save().await
     }
 
-    /// Gives back what pods used that are gone. All pods of the node are known, and all that runs on it.
+    /// Unprepares the claims of pods that are gone. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
+        self.0.waiting.lock().retain(|_, pods| {
+            pods.retain(&is_here);
+            !pods.is_empty()
+        });
         let pods = self.0.claims.lock().pods();
         for uid in pods.into_iter().filter(|uid| !is_here(uid)) {
             if !self.0.giving_back.lock().insert(uid.clone()) {
@@ -293,32 +290,21 @@ impl DraManager {
         }
     }
 
-    /// Writes the checkpoint, unless that is what it says already.
+    /// Writes the checkpoint if it changed.
     async fn save(&self) -> Result<(), DraError> {
-        let mut written = self.0.written.clone().lock_owned().await;
-        let manager = self.clone();
-        let saving = move || {
-            let claims = manager.0.claims.lock().clone();
-            manager.0.metrics.claims(&claims);
-            let bytes = checkpoint::encode(&claims).map_err(|error| error.to_string())?;
-            if *written != bytes {
-                // What the file says is not known if this fails.
-                written.clear();
-                let write = atomic_file::write_durable(&manager.0.path, &bytes);
-                write.map_err(|error| error.to_string())?;
-                *written = bytes;
-            }
-            Ok(())
+        let shared = self.0.clone();
+        let work = move |file: &mut Writer| {
+            let claims = shared.claims.lock().clone();
+            shared.metrics.claims(&claims);
+            file.write(checkpoint::encode(&claims).map_err(|error| error.to_string())?)
         };
-        let saved = tokio::task::spawn_blocking(saving).await;
-        let saved = saved.unwrap_or_else(|error| Err(error.to_string()));
+        let saved = self.0.file.update(work).await;
         saved.map_err(DraError::Checkpoint)
     }
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// The devices that a container is created with. Claims that are not known are prepared: the checkpoint may have
-    /// been lost.
+    /// The devices that a container is created with. Unknown claims are prepared: the checkpoint may have been lost.
     ///
     /// # Errors
     /// The devices of a claim are not known.
@@ -409,13 +395,5 @@ fn message(key: &ClaimKey, uid: &str) -> Claim {
         namespace: key.namespace.clone(),
         uid: uid.to_owned(),
         name: key.name.clone(),
-    }
-}
-
-fn read(path: &Path) -> Result<Claims, String> {
-    match fs::read(path) {
-        Ok(text) => checkpoint::decode(&text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Claims::default()),
-        Err(error) => Err(error.to_string()),
     }
 }

@@ -65,7 +65,7 @@ impl DraMetrics {
         new
     }
 
-    /// A pod's claims were prepared or given back, or not.
+    /// Records that a pod's claims were prepared or unprepared, or that it failed.
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
         let labels = Operation {
             operation_name,
@@ -75,7 +75,7 @@ impl DraMetrics {
         histogram.observe(took.as_secs_f64());
     }
 
-    /// A driver was called.
+    /// Records a call of a driver.
     pub(super) fn called(
         &self,
         driver: &str,
@@ -92,7 +92,7 @@ impl DraMetrics {
         histogram.observe(took.as_secs_f64());
     }
 
-    /// The claims that are in use now.
+    /// Sets the numbers of claims in use.
     pub(super) fn claims(&self, claims: &Claims) {
         let (by_driver, all) = claims.in_use();
         self.in_use.clear();

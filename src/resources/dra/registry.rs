@@ -1,4 +1,4 @@
-//! Which drivers have registered, and which of their plugins is called.
+//! Registered drivers, and the plugin of each that is called.
 
 use super::client::Service;
 use std::{
@@ -17,6 +17,8 @@ pub(super) struct Registered {
     pub(super) service: Service,
     /// Its connection, while there is one.
     pub(super) channel: watch::Sender<Option<Channel>>,
+    /// Its health stream has delivered a report and has not ended.
+    pub(super) reports_health: bool,
     pub(super) _task: AbortOnDropHandle<()>,
 }
 
@@ -31,9 +33,9 @@ impl Registered {
 pub(super) struct Drivers {
     pub(super) plugins: BTreeMap<String, Vec<Registered>>,
     pub(super) next_id: u64,
-    /// Deletions of the slices of drivers that are away.
+    /// Pending deletions of the slices of unusable drivers.
     pub(super) wipes: HashMap<String, AbortOnDropHandle<()>>,
-    /// How long a driver may be away until then, set by tests.
+    /// The delay of these deletions, if a test sets it.
     pub(super) wiping_delay: Option<Duration>,
 }
 
@@ -48,6 +50,18 @@ impl Drivers {
         let plugins = self.plugins.get(driver)?;
         let connected = plugins.iter().rfind(|plugin| plugin.is_connected());
         connected.or_else(|| plugins.last())
+    }
+
+    pub(super) fn set_reporting(&mut self, driver: &str, id: u64, reports: bool) {
+        if let Some(plugin) = self.find(driver, id) {
+            plugin.reports_health = reports;
+        }
+    }
+
+    /// Whether a plugin of the driver reports the health of devices.
+    pub(super) fn is_reporting(&self, driver: &str) -> bool {
+        let mut plugins = self.plugins.get(driver).into_iter().flatten();
+        plugins.any(|plugin| plugin.reports_health)
     }
 
     pub(super) fn find(&mut self, driver: &str, id: u64) -> Option<&mut Registered> {

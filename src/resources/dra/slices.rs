@@ -1,4 +1,4 @@
-//! The ResourceSlices of drivers that are away: the scheduler must not place pods by them.
+//! Deletes the ResourceSlices of unusable drivers, so that the scheduler does not place pods by them.
 
 use crate::{
     apiserver::{ApiError, ApiServer},
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
 
-/// Deletes the slices of a driver on a node, or of all drivers; tries until that is done.
+/// Deletes the slices of a driver on a node, or of all drivers; retries until it succeeds.
 pub(super) async fn wipe(api: &ApiServer, node: &str, driver: Option<&str>) {
     let mut selector = format!("spec.nodeName={node}");
     if let Some(driver) = driver {
@@ -26,7 +26,7 @@ pub(super) async fn wipe(api: &ApiServer, node: &str, driver: Option<&str>) {
                 tracing::debug!(fieldSelector = selector, "Deleted ResourceSlices");
                 return;
             }
-            // The API server does not have them at all.
+            // The API server does not serve ResourceSlices.
             Err(error) if error.is_not_found() => return,
             Err(error) => failed(&selector, &error),
         }

@@ -17,13 +17,13 @@ pub(super) struct Device {
     pub(super) pool: String,
     pub(super) device: String,
     pub(super) share_id: Option<String>,
-    /// The requests of the claim that it is for; all of them when empty.
+    /// The requests of the claim that the device satisfies; empty for all requests.
     pub(super) requests: Vec<String>,
     pub(super) cdi_ids: Vec<String>,
 }
 
 impl Device {
-    /// Whether a container that uses this request of the claim has it.
+    /// Whether the device satisfies this request.
     pub(super) fn is_for(&self, request: &str) -> bool {
         request.is_empty()
             || self.requests.is_empty()
@@ -85,10 +85,10 @@ pub struct ClaimDevice {
 pub(super) struct Claims(pub(super) BTreeMap<ClaimKey, ClaimInfo>);
 
 impl Claims {
-    /// Notes that a pod uses a claim; says whether the claim has to be prepared.
+    /// Records that a pod uses a claim; returns whether the claim has to be prepared.
     ///
     /// # Errors
-    /// Pods use another claim of this name.
+    /// Pods still use an earlier claim of this name.
     pub(super) fn refer(
         &mut self,
         pod: &PodUid,
@@ -149,13 +149,14 @@ impl Claims {
         infos.flat_map(|info| info.pods.iter().cloned()).collect()
     }
 
-    /// A pod does not use a claim any more, unless it is the last that does: then the claim is to be given back first.
-    /// True in that case.
+    /// Removes a pod from the users of a claim, unless it is the last one: then true, and the claim has to be
+    /// unprepared
+    /// first.
     pub(super) fn leave(&mut self, pod: &PodUid, key: &ClaimKey) -> bool {
         match self.0.get_mut(key) {
             Some(info) if info.pods.contains(pod) => {
                 if info.pods.len() == 1 {
-                    // It may be given back in part from here on.
+                    // It may be unprepared in part from here on.
                     info.is_prepared = false;
                     return true;
                 }
@@ -166,7 +167,7 @@ impl Claims {
         }
     }
 
-    /// How many claims are in use, by driver, and in all.
+    /// The number of prepared claims, by driver and in total.
     pub(super) fn in_use(&self) -> (BTreeMap<&str, i64>, i64) {
         let mut by_driver = BTreeMap::new();
         let prepared = self.0.values().filter(|info| info.is_prepared);

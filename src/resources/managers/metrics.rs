@@ -113,7 +113,7 @@ impl ManagerMetrics {
         }
     }
 
-    /// Shows what the managers have counted. The families have no other writer for these.
+    /// Sets the families to the counters of the managers, which are their only writer.
     pub(super) fn update(&self, cpu: &CpuManager, memory: &MemoryManager) {
         raise(&self.cpu_requests, cpu.counters.requests);
         raise(&self.cpu_errors, cpu.counters.errors);

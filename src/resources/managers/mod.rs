@@ -1,16 +1,18 @@
-//! The managers of exclusive resources together: admission, their state on disk, and the CPUs of containers that run.
+//! Carries out the CPU, memory and topology managers: admission, checkpoints, and the CPUs of running containers.
 //!
-//! * Owns: [`CpuManager`], [`MemoryManager`], their files in the kubelet's directory, and which CPUs each container
-//!   was given last.
+//! * Owns: [`CpuManager`], [`MemoryManager`], their checkpoints, and the CPUs that each container was created or
+//! updated
+//!   with last.
 //! * Woken by: the admission of a pod, the creation of a container, pods that are gone.
 //! * Publishes: the CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` for containers whose CPUs
 //!   have changed.
-//! * Must never release what a pod holds before the caller knows that nothing of it runs; must never update a
-//!   container whose CPUs are right.
+//! * Must never release resources of a pod that may run; must never update a container whose CPUs are right.
 //! * Answers to `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
 
 mod metrics;
 mod state_files;
+#[cfg(test)]
+mod tests;
 mod updates;
 
 pub use metrics::ManagerMetrics;
@@ -38,17 +40,17 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What the managers work with.
+/// The dependencies of the managers.
 pub struct Deps {
     /// The runtime.
     pub runtime: RuntimeClient,
-    /// What runs.
+    /// The runtime status of pods.
     pub cache: PodCache,
-    /// Where their state is kept.
+    /// The checkpoints.
     pub files: StateFiles,
     /// Their metrics.
     pub metrics: ManagerMetrics,
-    /// How long after a failure it is tried again (`cpuManagerReconcilePeriod`).
+    /// The delay of a retry after a failure (`cpuManagerReconcilePeriod`).
     pub retry_after: Duration,
     /// Containers with exclusive CPUs have no CPU quota (`DisableCPUQuotaWithExclusiveCPUs`).
     pub no_quota: bool,
@@ -62,7 +64,7 @@ struct Inner {
     deps: Deps,
     topology: TopologyManager,
     managers: Mutex<Managers>,
-    /// Two writers at once might leave the older state.
+    /// Serializes writers: of two at once, the older state might win.
     saving: tokio::sync::Mutex<()>,
     changed: Notify,
 }
@@ -73,14 +75,14 @@ struct Managers {
     memory: MemoryManager,
     /// Pods that were admitted and not released.
     admitted: HashSet<PodUid>,
-    /// The CPUs of each container as the runtime was given them.
+    /// The CPUs that each container was created or updated with.
     given: HashMap<ContainerId, Given>,
-    /// How often the state has changed, and how often when it was written.
+    /// The number of changes of the state, and of those that are saved.
     changes: u64,
     saved: u64,
 }
 
-/// CPUs and memory of containers that have them for themselves.
+/// Exclusive CPUs and memory of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exclusive {
     /// CPUs, as the kernel numbers them.
@@ -93,7 +95,7 @@ fn ids(cpus: &CpuSet) -> Vec<i64> {
     cpus.iter().map(i64::from).collect()
 }
 
-/// The CPUs that a container was given; none if that is all of them.
+/// The CPUs that a container was created or updated with; `None` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Given {
     pod: PodUid,
@@ -125,8 +127,9 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates what a pod requests, or leaves everything as it was. A pod that has its resources keeps them; if it
-    /// `runs`, whatever they are. `devices` are those that it has on a machine with these NUMA nodes.
+    /// Allocates the exclusive resources of a pod; on an error nothing changes. A pod keeps what it was allocated
+    /// before,
+    /// unless it does not run (`runs`) and its requests have changed. `devices` returns the NUMA hints of its devices.
     ///
     /// # Errors
     /// Why the pod cannot run here.
@@ -152,9 +155,11 @@ impl ResourceManagers {
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
+        let mut found_running = false;
         if admitted {
             (managers.cpu, managers.memory) = (cpu, memory);
-            managers.admitted.insert(pod.uid());
+            // An earlier kubelet created its containers: their CPUs have to be compared once.
+            found_running = managers.admitted.insert(pod.uid()) && runs;
         } else {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
@@ -164,13 +169,13 @@ impl ResourceManagers {
         metrics.update(&managers.cpu, &managers.memory);
         metrics.admitted(&inner.topology, &admission, begun.elapsed());
         drop(managers);
-        if changed {
+        if changed || found_running {
             inner.changed.notify_one();
         }
         admission.result
     }
 
-    /// Near to which NUMA nodes the devices of a pod are to be, given what it is to have of CPUs and memory.
+    /// The NUMA affinities for the devices of a pod, with regard to its CPUs and memory.
     ///
     /// # Errors
     /// Why the pod cannot run here.
@@ -199,8 +204,8 @@ impl ResourceManagers {
         admission.result.map(|()| devices.into_affinities())
     }
 
-    /// Gives back what pods hold for which `keep` is false. Of pods that this process has not admitted it is given
-    /// back only if `all_known`.
+    /// Releases the resources of pods for which `keep` is false. Those of pods that this process has not admitted are
+    /// released only if `all_known`.
     pub fn release(&self, all_known: bool, keep: impl Fn(&PodUid) -> bool) {
         let Some(inner) = &self.0 else {
             return;
@@ -233,7 +238,7 @@ impl ResourceManagers {
         }
     }
 
-    /// What a container has for itself.
+    /// The exclusive resources of a container.
     pub fn exclusive(&self, uid: &PodUid, container: &str) -> Exclusive {
         let Some(inner) = &self.0 else {
             return Exclusive::default();
@@ -248,7 +253,7 @@ impl ResourceManagers {
         }
     }
 
-    /// What containers may have for themselves on this node.
+    /// All resources of this node that can become exclusive.
     pub fn allocatable(&self) -> Exclusive {
         let Some(inner) = &self.0 else {
             return Exclusive::default();
@@ -266,7 +271,7 @@ impl ResourceManagers {
         inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
     }
 
-    /// Takes the CPU quota out of what a sandbox is created with, if its pod has none.
+    /// Removes the CPU quota from a sandbox's configuration, if its pod has none.
     pub fn creating_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
@@ -277,8 +282,8 @@ impl ResourceManagers {
         }
     }
 
-    /// Puts the CPUs and NUMA nodes of a container into what it is created with. Once this is done, they are on disk,
-    /// unless that failed.
+    /// Sets the CPUs and NUMA nodes that a container is created with, and saves the checkpoint; a failure is logged and
+    /// retried by the task.
     pub async fn creating(
         &self,
         pod: &Pod,
@@ -306,7 +311,7 @@ impl ResourceManagers {
         inner.save().await;
     }
 
-    /// A container was created with these CPUs.
+    /// Records that a container was created with these CPUs.
     pub fn created(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
         let Some(inner) = &self.0 else {
             return;
@@ -337,7 +342,7 @@ impl Inner {
         self.topology.policy() != TopologyPolicy::None
     }
 
-    /// Devices for the topology manager; without a policy it has no use for them.
+    /// The hints of devices; empty without a policy of the topology manager.
     fn devices(&self, devices: impl FnOnce(NumaMask) -> DeviceHints) -> DeviceHints {
         if self.has_policy() {
             devices(self.topology.nodes())
@@ -346,7 +351,7 @@ impl Inner {
         }
     }
 
-    /// Writes the state if it has changed since it was written. False if that failed.
+    /// Saves the state if it has changed; false on an error.
     async fn save(&self) -> bool {
         let _saving = self.saving.lock().await;
         let (files, changes) = {

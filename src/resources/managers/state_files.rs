@@ -1,4 +1,4 @@
-//! The files of the managers, in the kubelet's directory.
+//! The checkpoints of the managers, in the kubelet's directory.
 
 use super::super::{
     cpu::{self, CpuState},
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What upstream's managers are called where their file cannot be used.
+/// The names of the managers in upstream's errors.
 const CPU: &str = "CPU";
 const MEMORY: &str = "memory";
 
@@ -28,7 +28,7 @@ impl StateFiles {
     /// The state of the CPU manager, which has to be of this policy; empty without a file. Blocking.
     ///
     /// # Errors
-    /// It cannot be used, in upstream's words.
+    /// It cannot be used; texts as upstream's.
     pub fn cpu(&self, policy: &str) -> anyhow::Result<CpuState> {
         self.read(CPU, cpu::STATE_FILE, policy, "none", cpu::from_checkpoint)
     }
@@ -36,7 +36,7 @@ impl StateFiles {
     /// The state of the memory manager, which has to be of this policy; empty without a file. Blocking.
     ///
     /// # Errors
-    /// It cannot be used, in upstream's words.
+    /// It cannot be used; texts as upstream's.
     pub fn memory(&self, policy: &str) -> anyhow::Result<MemoryState> {
         let parse = memory::from_checkpoint;
         self.read(MEMORY, memory::STATE_FILE, policy, "None", parse)
@@ -53,7 +53,7 @@ impl StateFiles {
         let path = self.0.join(name);
         let state = match fs::read_to_string(&path) {
             Ok(text) => match parse(policy, &text) {
-                // Nothing was managed before.
+                // A file of the policy without management is replaced.
                 Err(_) if parse(none, &text).is_ok() => Ok(T::default()),
                 state => state,
             },

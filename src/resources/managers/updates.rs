@@ -1,4 +1,4 @@
-//! The CPUs of containers that run, when they change.
+//! Updates running containers whose CPUs changed.
 
 use super::{Given, Inner, ResourceManagers};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 use tokio_util::sync::CancellationToken;
 
 impl ResourceManagers {
-    /// Updates containers whose CPUs have changed, and writes the state, until the shutdown.
+    /// Updates containers and saves the checkpoints after changes, until the shutdown.
     ///
     /// # Errors
     /// None; the type is that of tasks.
@@ -45,7 +45,7 @@ impl ResourceManagers {
 }
 
 impl Inner {
-    /// Updates the containers that need it. False if one of them has to be tried again.
+    /// Updates containers with wrong CPUs; false if one has to be retried.
     async fn update(&self) -> bool {
         if !self.managers.lock().cpu.is_on() {
             return true;
@@ -73,7 +73,7 @@ impl Inner {
         done
     }
 
-    /// Containers of admitted pods that run, and that this process did not create.
+    /// Running containers of admitted pods that this process did not create.
     fn unknown(&self) -> Vec<(ContainerId, PodUid, String)> {
         let pods = self.deps.cache.pods();
         let managers = self.managers.lock();
@@ -96,7 +96,7 @@ impl Inner {
             .collect()
     }
 
-    /// Containers that have other CPUs than they should have. Those that have ended are forgotten.
+    /// Containers with wrong CPUs. Containers that have ended are removed.
     fn wrong(&self) -> Vec<(ContainerId, Given, CpuSet)> {
         let cache = &self.deps.cache;
         let mut managers = self.managers.lock();

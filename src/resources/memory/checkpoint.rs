@@ -1,4 +1,4 @@
-//! The state on disk, in upstream's form: each kubelet reads the files of the other. Pure.
+//! The checkpoint, in upstream's format: this kubelet and the Go kubelet read each other's. Pure.
 
 use super::{Block, MemoryState, MemoryTable, NodeMemory};
 use crate::resources::Assignments;
@@ -24,7 +24,7 @@ struct Checkpoint {
     checksum: u64,
 }
 
-/// The text of the file.
+/// Encodes the state.
 pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
     let nodes = state.nodes.iter();
     let checkpoint = Checkpoint {
@@ -41,7 +41,7 @@ pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
 /// Reads the text of the file, which has to be of this policy.
 ///
 /// # Errors
-/// It is not, or is damaged; in upstream's words.
+/// It is of another policy or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> {
     let checkpoint: Checkpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
@@ -56,7 +56,7 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> 
         state.nodes.insert(id, node);
     }
     let expected = expected_checksum(&checkpoint.policy_name, &state);
-    // Very old kubelets write none.
+    // Very old kubelets write no checksum.
     if checkpoint.checksum != 0 && checkpoint.checksum != expected {
         return Err(CORRUPTED.to_owned());
     }

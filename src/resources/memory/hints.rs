@@ -1,4 +1,4 @@
-//! On which NUMA nodes memory can be had. Pure.
+//! NUMA hints for memory. Pure.
 
 use super::{Bytes, MemoryTable, NodeMemory};
 use crate::resources::topology::{Hint, NumaMask, subsets};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Memory by NUMA node.
 pub(super) type Nodes = BTreeMap<u32, NodeMemory>;
 
-/// Every set of nodes that has what is requested; `reusable` is what of it need not be free.
+/// Every set of nodes with enough free or `reusable` memory.
 pub(super) fn hints(
     nodes: &Nodes,
     requested: &Bytes,
@@ -43,7 +43,7 @@ pub(super) fn hints(
         .collect()
 }
 
-/// Whether nodes have what is requested.
+/// Whether the nodes have enough memory in total.
 pub(super) fn satisfies(nodes: &Nodes, mask: NumaMask, requested: &Bytes) -> bool {
     let free = |resource: &str| sum(nodes, mask, resource, |table| table.free);
     requested
@@ -57,7 +57,7 @@ fn sum(nodes: &Nodes, mask: NumaMask, resource: &str, field: fn(&MemoryTable) ->
     tables.fold(0, |sum, table| sum.saturating_add(field(table)))
 }
 
-/// Whether a group of nodes has one that is used alone, or in another group.
+/// Whether one of the nodes is used alone, or in another group.
 pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
     let used = |node: &&NodeMemory| node.number_of_assignments > 0;
     let mut used = mask.nodes().filter_map(|id| nodes.get(&id)).filter(used);
@@ -67,7 +67,7 @@ pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
         })
 }
 
-/// The preferred one with the fewest and lowest nodes.
+/// The preferred hint with the fewest and lowest nodes.
 pub(super) fn best(hints: impl IntoIterator<Item = Hint>) -> Option<Hint> {
     hints.into_iter().reduce(|best, hint| {
         let narrower = match (hint.affinity, best.affinity) {

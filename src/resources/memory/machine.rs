@@ -1,4 +1,4 @@
-//! What each NUMA node has for pods. Pure.
+//! The memory of each NUMA node for pods. Pure.
 
 use super::{Bytes, MemoryTable, NodeMemory};
 use crate::{
@@ -14,10 +14,10 @@ pub type ReservedMemory = Vec<(u32, BTreeMap<String, Quantity>)>;
 /// What is kept from pods on the whole node: reserved, and hard eviction thresholds.
 pub type NodeReservation = BTreeMap<String, Quantity>;
 
-/// The state of a machine that nothing runs on.
+/// The state of a machine without pods.
 ///
 /// # Errors
-/// The reservations contradict each other or the machine; mostly in upstream's words.
+/// The reservations do not match each other or the machine; texts mostly as upstream's.
 pub(super) fn empty(
     machine: &MachineTopology,
     reserved: &ReservedMemory,
@@ -96,7 +96,7 @@ fn size(bytes: i64) -> String {
     )
 }
 
-/// The reservations of NUMA nodes have to add up to that of the node.
+/// Checks that the reservations of NUMA nodes add up to that of the node.
 fn check(
     machine: &MachineTopology,
     reserved: &ReservedMemory,
@@ -131,7 +131,7 @@ fn check(
     Ok(())
 }
 
-/// A later entry for a node replaces the amounts of an earlier one, as in upstream.
+/// Merges entries of one node: later amounts replace earlier ones, as in upstream.
 fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, Bytes> {
     let mut kept = BTreeMap::<u32, Bytes>::new();
     for (node, limits) in reserved {

@@ -13,16 +13,16 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeSet;
 
-/// What was done since the kubelet started.
+/// Counters since the kubelet started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounters {
     /// Containers of Guaranteed pods.
     pub requests: u64,
-    /// Those that did not get their memory.
+    /// Containers that did not get their memory.
     pub errors: u64,
 }
 
-/// Memory by NUMA node; without a policy it does nothing.
+/// Manages memory by NUMA node; without a policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryManager {
     is_on: bool,
@@ -36,7 +36,7 @@ impl MemoryManager {
     /// A manager with a policy, and the state of an earlier kubelet if there is one.
     ///
     /// # Errors
-    /// The state does not suit the machine, in upstream's words.
+    /// The state does not match the machine; texts as upstream's.
     pub fn new(policy: &StaticPolicy, mut state: MemoryState) -> Result<Self, String> {
         policy.start(&mut state)?;
         Ok(Self {
@@ -56,7 +56,7 @@ impl MemoryManager {
         if self.is_on { "Static" } else { "None" }
     }
 
-    /// What the nodes have, and who has it.
+    /// Memory of the nodes, and its assignments.
     pub fn state(&self) -> &MemoryState {
         &self.state
     }
@@ -90,7 +90,7 @@ impl MemoryManager {
         Some(nodes.join(",")).filter(|list| !list.is_empty())
     }
 
-    /// Gives back the memory of containers for which `keep` is false. True if there was some.
+    /// Releases the memory of containers for which `keep` is false; returns whether there was some.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = assignments::release(&mut self.state.assigned, keep);
         for block in released.iter().flat_map(|(_, _, blocks)| blocks) {
@@ -101,8 +101,8 @@ impl MemoryManager {
         !released.is_empty()
     }
 
-    /// A container is about to be created: init containers before it have ended, and their memory is free. True if
-    /// there was some.
+    /// A container is about to be created: releases the memory of init containers before it, which have ended. Returns
+    /// whether there was some.
     pub fn creating(&mut self, pod: &Pod, container: &str) -> bool {
         let uid = pod.uid();
         let ended: BTreeSet<_> = ended_before(pod, container)
@@ -112,8 +112,9 @@ impl MemoryManager {
             && self.release(|other, name| other != uid.as_str() || !ended.contains(name))
     }
 
-    /// Gives back the memory of a pod that does not run, if it was another one of its UID that it was given to. Init
-    /// containers are not compared: what others use again no longer counts for them.
+    /// Releases the memory of a pod that does not run, if it was assigned to another pod of the same UID. Init
+    /// containers
+    /// are not compared: memory that later containers reuse is no longer assigned to them.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let is_same = |container: &Container| match self.blocks(pod, &container.name) {
@@ -170,8 +171,9 @@ impl MemoryManager {
         Ok(())
     }
 
-    /// What a container uses again no longer counts for the init containers that had it, so that the sum over the pod
-    /// is what is reserved.
+    /// Removes memory that a container reuses from the assignments of init containers, so that the assignments of the
+    /// pod
+    /// add up to the reserved memory.
     fn shrink_init_containers(&mut self, pod: &Pod, container: &str, blocks: &[Block]) {
         let uid = pod.uid();
         let Some(containers) = self.state.assigned.get_mut(uid.as_str()) else {
@@ -195,14 +197,14 @@ impl MemoryManager {
     fn calculate(&self, pod: &Pod, requested: &Bytes) -> ResourceHints {
         let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
         let found = hints::hints(&self.state.nodes, requested, reusable);
-        // Without nodes upstream gives no hints at all, and the allocation says what is wrong.
+        // Without nodes upstream gives no hints at all, and the allocation fails with the reason.
         let resources = requested.keys().filter(|_| !found.is_empty());
         resources
             .map(|name| (name.clone(), found.clone()))
             .collect()
     }
 
-    /// An init container that ended before this kubelet started: its pod is in place, and it needs no memory again.
+    /// Whether an init container ended before this kubelet started: other containers of its pod have memory.
     fn has_ended(&self, pod: &Pod, container: &Container) -> bool {
         let has_blocks = |name: &str| self.blocks(pod, name).is_some();
         is_regular_init(pod, &container.name)
@@ -211,7 +213,7 @@ impl MemoryManager {
     }
 }
 
-/// The hints for what is allocated already; none if the request has changed.
+/// The hints for allocated memory; none if the request has changed.
 fn again(blocks: &[Block], requested: &Bytes) -> ResourceHints {
     let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
     if blocks.len() != requested.len() || !blocks.iter().all(fits) {

@@ -1,9 +1,9 @@
 //! The memory manager: on which NUMA nodes the memory and huge pages of Guaranteed pods lie. Pure.
 //!
-//! * Owns: how much of each node is reserved, and for which container, and its form on disk.
+//! * Owns: how much memory of each node is reserved for which container, and the format of its checkpoint.
 //! * Woken by: the admission of a pod, the creation of its containers, and pods that are gone.
 //! * Publishes: the nodes of each container.
-//! * Must never promise memory twice, nor use a node both alone and in a group.
+//! * Must never assign memory twice, nor use a node both alone and in a group.
 //! * Answers to upstream's `pkg/kubelet/cm/memorymanager`.
 
 mod checkpoint;
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 /// Bytes by resource: `memory`, `hugepages-2Mi`.
 pub type Bytes = BTreeMap<String, u64>;
 
-/// What the nodes have, and who has it.
+/// Memory of the nodes, and its assignments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
     /// NUMA nodes by number.
@@ -38,11 +38,11 @@ pub struct MemoryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMemory {
-    /// How many blocks use it.
+    /// The number of blocks on this node.
     pub number_of_assignments: i64,
-    /// By resource.
+    /// Amounts by resource.
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// The node, and those that it is used together with.
+    /// The group of nodes that are used together, this one included.
     pub cells: Vec<u32>,
 }
 
@@ -50,15 +50,15 @@ pub struct NodeMemory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
-    /// All.
+    /// The total.
     pub total: u64,
     /// Kept from pods.
     pub system_reserved: u64,
-    /// The rest.
+    /// The total without the reservation.
     pub allocatable: u64,
-    /// Of that, what containers have.
+    /// The part of `allocatable` that is assigned.
     pub reserved: u64,
-    /// Of that, what none has.
+    /// The part of `allocatable` that is free.
     pub free: u64,
 }
 

@@ -14,7 +14,7 @@ use crate::{
 /// Reserves memory on NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticPolicy {
-    /// The nodes while nothing runs.
+    /// The nodes without pods.
     empty: Nodes,
 }
 
@@ -22,7 +22,7 @@ impl StaticPolicy {
     /// The policy on a machine.
     ///
     /// # Errors
-    /// The reservations do not suit it; mostly in upstream's words.
+    /// The reservations do not match the machine; texts mostly as upstream's.
     pub fn new(
         machine: &MachineTopology,
         reserved: &ReservedMemory,
@@ -35,7 +35,7 @@ impl StaticPolicy {
     /// Fills an empty state, or checks one that was read.
     ///
     /// # Errors
-    /// It does not suit the machine or the reservations, in upstream's words.
+    /// It does not match the machine or the reservations; texts as upstream's.
     pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
         if state.nodes.is_empty() {
             if !state.assigned.is_empty() {
@@ -71,10 +71,10 @@ impl StaticPolicy {
         }
     }
 
-    /// The nodes for what a container requests: those of the affinity, or more if they do not do.
+    /// The nodes for a container: those of the affinity, or more if these have not enough memory.
     ///
     /// # Errors
-    /// There are none, in upstream's words.
+    /// No nodes have enough memory; texts as upstream's.
     pub(super) fn nodes_for(
         state: &MemoryState,
         requested: &Bytes,
@@ -116,7 +116,7 @@ impl StaticPolicy {
     }
 }
 
-/// What of a block the machine does not have.
+/// What the machine lacks for a block.
 fn missing(nodes: &Nodes, block: &Block) -> Option<&'static str> {
     block.nodes.iter().find_map(|id| match nodes.get(id) {
         None => Some("the NUMA that does not exist"),
@@ -127,7 +127,7 @@ fn missing(nodes: &Nodes, block: &Block) -> Option<&'static str> {
     })
 }
 
-/// Takes `bytes` from the nodes of a block, which from then on are a group.
+/// Reserves `bytes` on the nodes of a block, which become a group.
 pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
     for id in &block.nodes {
         let Some(node) = nodes.get_mut(id) else {
@@ -144,7 +144,7 @@ pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
     }
 }
 
-/// Gives a block back.
+/// Releases a block.
 pub(super) fn release(nodes: &mut Nodes, block: &Block) {
     let mut bytes = block.size;
     for id in &block.nodes {
@@ -164,7 +164,7 @@ pub(super) fn release(nodes: &mut Nodes, block: &Block) {
     }
 }
 
-/// Whether two states agree. Within a group it does not matter which node has given how much.
+/// Whether two states are equal. Within a group, only sums are compared.
 fn same(one: &Nodes, other: &Nodes) -> bool {
     let group = |nodes: &Nodes, cells: &[u32], resource: &str| {
         let tables = cells

@@ -1,4 +1,4 @@
-//! What containers request of memory and huge pages. Pure.
+//! Memory and huge pages that containers request. Pure.
 
 use super::Bytes;
 use crate::{
@@ -25,7 +25,7 @@ pub(super) fn of_container(container: &Container) -> Bytes {
         .collect()
 }
 
-/// What the pod needs while it needs most, of the resources that its main containers request.
+/// The most that the pod needs at once of the resources that its main containers request.
 pub(super) fn of_pod(pod: &Pod) -> Bytes {
     let (mut sidecars, mut peak, mut total) = (Bytes::new(), Bytes::new(), Bytes::new());
     for container in pod.init_containers() {

@@ -1,4 +1,4 @@
-//! Memory of init containers that later containers of the pod use again. Pure.
+//! Memory of init containers that later containers of the pod reuse. Pure.
 
 use super::{Block, Bytes};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// Of the pod that was admitted last.
+/// The reusable memory of the pod that was admitted last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reusable {
     pod: String,
@@ -16,21 +16,21 @@ pub(super) struct Reusable {
 }
 
 impl Reusable {
-    /// What a pod can use again on exactly these nodes.
+    /// The bytes that a pod can reuse on exactly these nodes.
     pub(super) fn bytes(&self, pod: &Pod, nodes: NumaMask, resource: &str) -> u64 {
         let bytes = self.bytes.get(&nodes).and_then(|bytes| bytes.get(resource));
         let own = bytes.filter(|_| self.pod == pod.uid().as_str());
         own.copied().unwrap_or_default()
     }
 
-    /// Forgets the pod unless it is still there.
+    /// Removes the pod unless it is still there.
     pub(super) fn forget_unless(&mut self, is_there: impl Fn(&str) -> bool) {
         if !is_there(&self.pod) {
             *self = Self::default();
         }
     }
 
-    /// A container has these blocks: after an init container others can use them, after another one not.
+    /// Records that a container has these blocks: later containers may reuse those of an init container only.
     pub(super) fn used(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
         let uid = pod.uid();
         if self.pod != uid.as_str() {
@@ -51,7 +51,7 @@ impl Reusable {
     }
 }
 
-/// An init container that ends before the next one starts.
+/// Whether it is an init container that ends before the next one starts, not a sidecar.
 pub(super) fn is_regular_init(pod: &Pod, name: &str) -> bool {
     let mut init = pod.init_containers().iter();
     init.any(|container| container.name == name && !is_sidecar(container))

@@ -20,7 +20,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// How long a plugin may take to accept a connection, and to say what it can do.
+/// How long a plugin may take to accept a connection, and to report its options.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a connection to a gRPC server on a Unix socket.
@@ -31,7 +31,7 @@ pub async fn dial(socket: &Path) -> Result<Channel, String> {
     dial_until_lost(socket).await.map(|(channel, _)| channel)
 }
 
-/// The same, with a token that is cancelled when the connection is lost.
+/// Opens a connection as [`dial`], with a token that is cancelled when the connection is lost.
 ///
 /// # Errors
 /// As [`dial`].
@@ -56,7 +56,7 @@ pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToke
     }
 }
 
-/// A stream whose end can be waited for.
+/// A stream that cancels a token when it is dropped.
 struct Watched {
     stream: UnixStream,
     _lost: DropGuard,

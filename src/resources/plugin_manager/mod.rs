@@ -1,11 +1,13 @@
-//! Plugins of the node, which are found by their sockets below `plugins_registry`.
+//! Registers plugins, which are found by their sockets below `plugins_registry`.
 //!
-//! * Owns: which sockets there are, and the task of each.
-//! * Woken by: the directory; a timer, in case an event of it was lost.
-//! * Must never wait for one plugin with another one.
+//! * Owns: the known sockets, and one task for each.
+//! * Woken by: inotify events of the directory; a timer, in case an event was lost.
+//! * Must never let one plugin delay another one.
 //! * Answers to upstream's `pkg/kubelet/pluginmanager`.
 
 pub mod connection;
+#[cfg(test)]
+pub(crate) mod tests;
 mod watcher;
 
 pub use watcher::run;
@@ -22,28 +24,28 @@ pub mod registration_proto {
 /// A plugin as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plugin {
-    /// Its name: a resource, or a driver.
+    /// The name of its resource or driver.
     pub name: String,
-    /// Where it serves.
+    /// Its socket.
     pub endpoint: PathBuf,
     /// The versions, or the services, that it supports.
     pub versions: Vec<String>,
 }
 
-/// What is to be done when a registered plugin is gone.
+/// Deregisters a plugin; has to run when the plugin is gone.
 pub type Deregister = BoxFuture<'static, ()>;
 
 /// Serves the plugins of one type.
 pub trait PluginHandler: Send + Sync {
-    /// Checks what a plugin says of itself.
+    /// Checks a plugin's description.
     ///
     /// # Errors
-    /// It cannot be served.
+    /// The plugin cannot be registered.
     fn validate(&self, plugin: &Plugin) -> Result<(), String>;
 
-    /// Takes a plugin from now on.
+    /// Registers a plugin.
     fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>>;
 }
 
-/// Those who serve plugins, by type.
+/// Handlers by type of plugin.
 pub type PluginHandlers = BTreeMap<&'static str, Arc<dyn PluginHandler>>;

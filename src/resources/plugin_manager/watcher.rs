@@ -1,6 +1,6 @@
 //! Finds plugins by their sockets.
 //!
-//! An event of the directory only triggers a scan of it; a socket that was made again is another one.
+//! An event of the directory only triggers a scan. A socket that is created again is another plugin.
 
 use super::{
     Deregister, Plugin, PluginHandlers,
@@ -19,7 +19,7 @@ use std::{
     os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -27,24 +27,25 @@ use tonic::transport::Channel;
 
 /// A type that upstream serves and this kubelet does not yet.
 const NOT_SERVED: &str = "CSIPlugin";
-/// How long a plugin may take to say what it is, and to take the result.
+/// How long a plugin may take to describe itself, and to receive the result.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The delay before the next try doubles from the first to the second.
+/// The delay before a retry doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(122);
 /// The longest time between two scans.
 const RESCAN: Duration = Duration::from_secs(60);
-/// Directories below each other, and sockets in all of them, that are scanned.
+/// The maximum depth of directories, and the maximum number of sockets.
 const MAX_DEPTH: usize = 8;
 const MAX_SOCKETS: usize = 1000;
 
-/// Tells a socket from another one of its path: device, inode and time of its last change.
-type Identity = (u64, u64, i64, i64);
+/// Distinguishes sockets of one path: device, inode, and the birth time if the file system has it. The time of the last
+/// change would differ after `chmod`.
+type Identity = (u64, u64, Option<SystemTime>);
 
 struct Socket {
     identity: Identity,
-    /// The task of the plugin ends by itself once the plugin does not count any more.
+    /// Ends the task of the plugin after it has deregistered the plugin.
     gone: CancellationToken,
 }
 
@@ -52,14 +53,14 @@ struct Socket {
 struct Watcher {
     handlers: Arc<PluginHandlers>,
     known: HashMap<PathBuf, Socket>,
-    /// Ends the tasks of all.
+    /// Ends all tasks.
     stop: CancellationToken,
 }
 
 /// Registers plugins whose sockets appear below the directory, until shutdown.
 ///
 /// # Errors
-/// None: without the directory, everything else works.
+/// None: without the directory no plugin is found, and an error is logged.
 pub async fn run(
     handlers: PluginHandlers,
     directory: PathBuf,
@@ -143,7 +144,7 @@ impl Watcher {
     }
 }
 
-/// All sockets below a directory. Directories are watched from now on.
+/// Finds all sockets below a directory, and watches its directories.
 fn scan(
     directory: &Path,
     depth: usize,
@@ -155,14 +156,14 @@ fn scan(
         | WatchMask::MOVE
         | WatchMask::DELETE_SELF
         | WatchMask::ONLYDIR;
-    // Before it is read: what comes later is an event.
+    // Before it is read: later changes are events.
     watches.add(directory, mask)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_SOCKETS {
             continue;
         }
-        // It may be gone again.
+        // The file may be gone again.
         let Ok(kind) = entry.file_type() else {
             continue;
         };
@@ -172,12 +173,12 @@ fn scan(
             }
             continue;
         }
-        // Of a link, what it leads to.
+        // Follows links.
         let Ok(meta) = entry.path().metadata() else {
             continue;
         };
         if meta.file_type().is_socket() {
-            let identity = (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec());
+            let identity = (meta.dev(), meta.ino(), meta.created().ok());
             found.insert(entry.path(), identity);
         }
     }
@@ -186,39 +187,43 @@ fn scan(
 
 /// Registers the plugin at a socket, until the socket is gone.
 async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: CancellationToken) {
-    let registering = async {
-        let mut delay = FIRST_DELAY;
-        loop {
-            match register(&handlers, &socket).await {
-                Ok(outcome) => return outcome,
-                Err(error) => {
-                    tracing::error!(path = %socket.display(), err = error, "RegisterPlugin failed");
-                    sleep(delay).await;
-                    delay = (delay * 2).min(MAX_DELAY);
-                }
+    let mut delay = FIRST_DELAY;
+    let deregister = loop {
+        let Some(introduced) = gone.run_until_cancelled(introduce(&socket)).await else {
+            return;
+        };
+        let registered = match introduced {
+            Ok(introduced) => register(&handlers, &socket, introduced, &gone).await,
+            Err(error) => Err(error),
+        };
+        match registered {
+            Ok(deregister) => break deregister,
+            Err(error) => {
+                tracing::error!(path = %socket.display(), err = error, "RegisterPlugin failed");
             }
         }
-    };
-    let Some(outcome) = gone.run_until_cancelled(registering).await else {
-        return;
+        if gone.run_until_cancelled(sleep(delay)).await.is_none() {
+            return;
+        }
+        delay = (delay * 2).min(MAX_DELAY);
     };
     gone.cancelled().await;
-    let Outcome::Registered(plugin, deregister) = outcome else {
+    let Some((plugin, deregister)) = deregister else {
         return;
     };
     tracing::info!(plugin, path = %socket.display(), "Deregistering plugin");
     deregister.await;
 }
 
-/// What became of a plugin.
-enum Outcome {
-    Registered(String, Deregister),
-    /// It waits: a registration that fails makes some plugins end and start again without end.
-    Unanswered,
+/// A plugin that has described itself.
+struct Introduced {
+    kind: String,
+    plugin: Plugin,
+    client: RegistrationClient<Channel>,
 }
 
-/// Registers a plugin and sends it the result; texts as upstream's.
-async fn register(handlers: &PluginHandlers, socket: &Path) -> Result<Outcome, String> {
+/// Connects to a plugin and requests its description; texts as upstream's.
+async fn introduce(socket: &Path) -> Result<Introduced, String> {
     let shown = socket.display();
     let channel = dial(socket).await.map_err(|error| {
         format!("RegisterPlugin error -- dial failed at socket {shown}, err: {error}")
@@ -228,11 +233,6 @@ async fn register(handlers: &PluginHandlers, socket: &Path) -> Result<Outcome, S
     let info = info.map_err(|error| {
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {shown}, err: {error}")
     })?;
-    if info.r#type == NOT_SERVED {
-        tracing::warn!(path = %shown, plugin = info.name, r#type = info.r#type, "Plugins of this type are not served yet");
-        return Ok(Outcome::Unanswered);
-    }
-    let name = info.name.clone();
     let plugin = Plugin {
         endpoint: match info.endpoint.as_str() {
             "" => socket.to_owned(),
@@ -241,17 +241,46 @@ async fn register(handlers: &PluginHandlers, socket: &Path) -> Result<Outcome, S
         name: info.name,
         versions: info.supported_versions,
     };
-    let registered = accept(handlers, socket, &info.r#type, plugin).await;
+    Ok(Introduced {
+        kind: info.r#type,
+        plugin,
+        client,
+    })
+}
+
+/// Registers a plugin and sends it the result; texts as upstream's. Returns the name of the plugin and its
+/// deregistration. `None` for a plugin that is left unanswered: an error makes some plugins exit and start again
+/// without end.
+///
+/// Must not be cancelled: once the handler has registered the plugin, the deregistration has to run. When the socket
+/// is `gone`, only the plugin's response is not waited for.
+async fn register(
+    handlers: &PluginHandlers,
+    socket: &Path,
+    introduced: Introduced,
+    gone: &CancellationToken,
+) -> Result<Option<(String, Deregister)>, String> {
+    let Introduced {
+        kind,
+        plugin,
+        mut client,
+    } = introduced;
+    let (shown, name) = (socket.display(), plugin.name.clone());
+    if kind == NOT_SERVED {
+        tracing::warn!(path = %shown, plugin = name, r#type = kind, "Plugins of this type are not served yet");
+        return Ok(None);
+    }
+    let registered = accept(handlers, socket, &kind, plugin).await;
     let error = registered.as_ref().err().cloned().unwrap_or_default();
-    let notified = notify(&mut client, error).await;
+    let notified = gone.run_until_cancelled(notify(&mut client, error)).await;
     let deregister = registered?;
-    if let Err(error) = notified {
+    if let Some(Err(error)) = notified {
         deregister.await;
         return Err(format!(
             "RegisterPlugin error -- failed to send registration status at socket {shown}, err: {error}"
         ));
     }
-    Ok(Outcome::Registered(name, deregister))
+    Ok(Some((name, deregister)))
 }
 
 async fn accept(
@@ -281,4 +310,32 @@ async fn notify(client: &mut RegistrationClient<Channel>, error: String) -> Resu
     };
     let notified = within(NOTIFY_TIMEOUT, client.notify_registration_status(status)).await;
     notified.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::{fs::PermissionsExt as _, net::UnixListener};
+
+    #[test]
+    fn a_socket_whose_mode_changes_is_the_same_and_one_that_is_made_again_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("a.sock");
+        let mut watches = Inotify::init().unwrap().watches();
+        let mut found = || {
+            let mut found = BTreeMap::new();
+            scan(dir.path(), MAX_DEPTH, &mut watches, &mut found).unwrap();
+            found
+        };
+        let first = UnixListener::bind(&socket).unwrap();
+        let before = found();
+        assert_eq!(before.len(), 1);
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(found(), before);
+        fs::remove_file(&socket).unwrap();
+        drop(first);
+        fs::write(dir.path().join("other"), "").unwrap();
+        let _second = UnixListener::bind(&socket).unwrap();
+        assert_ne!(found(), before);
+    }
 }

@@ -1,7 +1,7 @@
-//! Which containers have which devices, CPUs and memory, for agents on the node.
+//! The PodResources API: devices, CPUs and memory of containers, for agents on the node.
 //!
 //! * Owns: the socket `pod-resources/kubelet.sock`.
-//! * Woken by: requests, a hundred a second at most.
+//! * Woken by: requests, at most 100 per second.
 //! * Must never list a pod that has ended: others may have its devices.
 //! * Answers to upstream's `pkg/kubelet/apis/podresources`.
 
@@ -45,7 +45,7 @@ pub mod v1 {
     tonic::include_proto!("v1");
 }
 
-/// Requests a second, and at once (upstream's values).
+/// Requests per second, and the burst (upstream's values).
 const QPS: f64 = 100.0;
 const BURST: u32 = 10;
 
@@ -59,7 +59,7 @@ struct Version {
     server_api_version: &'static str,
 }
 
-/// What is counted, by the version of the interface.
+/// A counter by version of the API.
 type Count = Family<Version, Counter>;
 
 struct RequestMetrics {
@@ -121,11 +121,11 @@ pub struct PodResources {
     rate: Mutex<Rate>,
 }
 
-/// Where requests arrive; none if the socket could not be made.
+/// The socket; `None` if it could not be created.
 pub struct Socket(Option<(StdListener, LocalPath)>);
 
 impl Socket {
-    /// Listens; requests wait until they are served. Where that fails, everything else works. Blocking.
+    /// Listens; requests wait until they are served. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
         let bound = bind(path).inspect_err(|error| {
             tracing::error!(err = %chain(error.as_ref()), "Failed to create listener for podResources endpoint");
@@ -197,7 +197,7 @@ impl PodResources {
             .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 
-    /// Containers that keep what they have.
+    /// The resources of a pod's main containers and sidecars.
     fn of_pod(&self, pod: &Pod) -> v1::PodResources {
         let sidecars = pod.init_containers().iter().filter(|init| is_sidecar(init));
         let containers = sidecars.chain(pod.containers());

@@ -1,4 +1,4 @@
-//! What a provider of a resource would like. Pure.
+//! The NUMA preference of a provider for a resource. Pure.
 
 use super::NumaMask;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct Hint {
     /// The nodes; `None` stands for any.
     pub affinity: Option<NumaMask>,
-    /// No fewer nodes could do.
+    /// No fewer nodes are enough.
     pub preferred: bool,
 }
 
@@ -18,7 +18,7 @@ impl Hint {
         affinity: None,
         preferred: true,
     };
-    /// No node will do.
+    /// No nodes are enough.
     pub const IMPOSSIBLE: Self = Self {
         affinity: None,
         preferred: false,
@@ -33,6 +33,6 @@ impl Hint {
     }
 }
 
-/// The hints of a provider by resource. A resource without hints cannot be had; a provider without resources has no
+/// The hints of a provider by resource. A resource without hints is not available; a provider without resources has no
 /// preference.
 pub type ResourceHints = BTreeMap<String, Vec<Hint>>;

@@ -18,7 +18,7 @@ pub trait HintProvider {
     /// already stays as it is.
     ///
     /// # Errors
-    /// There is not enough.
+    /// There are not enough resources.
     fn allocate(
         &mut self,
         pod: &Pod,
@@ -27,7 +27,7 @@ pub trait HintProvider {
     ) -> Result<(), AllocationError>;
 }
 
-/// What gets one affinity.
+/// The scope of an affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyScope {
     /// Each container.
@@ -56,18 +56,18 @@ impl TopologyScope {
     }
 }
 
-/// What became of the admission of a pod.
+/// The outcome of the admission of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyAdmission {
     /// Whether everything is allocated.
     pub result: Result<(), AllocationError>,
     /// How many containers (or pods, in that scope) were aligned to one NUMA node, where the policy guarantees that.
     pub aligned: u64,
-    /// One could not be, where the policy guarantees it.
+    /// Whether a container (or pod) could not be aligned, where the policy guarantees it.
     pub misaligned: bool,
 }
 
-/// Merges hints of providers and makes them allocate.
+/// Merges the hints of providers, and has the providers allocate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyManager {
     policy: TopologyPolicy,
@@ -79,7 +79,7 @@ impl TopologyManager {
     /// A manager for a machine with these NUMA nodes and their distances.
     ///
     /// # Errors
-    /// The machine has more nodes than are allowed, or than a set can hold; in upstream's words.
+    /// The machine has more nodes than are allowed, or than a mask can hold; texts as upstream's.
     pub fn new(
         policy: TopologyPolicy,
         scope: TopologyScope,
@@ -124,13 +124,13 @@ impl TopologyManager {
         self.numa.all()
     }
 
-    /// What gets one affinity.
+    /// The scope of an affinity.
     pub fn scope(&self) -> TopologyScope {
         self.scope
     }
 
-    /// Allocates what a pod requests of all providers. On an error some of it may be allocated; the caller takes that
-    /// back.
+    /// Allocates the resources of a pod from all providers. After an error some may be allocated; the caller releases
+    /// them.
     pub fn admit(&self, pod: &Pod, providers: &mut [&mut dyn HintProvider]) -> TopologyAdmission {
         let mut aligned = 0;
         let mut misaligned = false;
@@ -166,7 +166,7 @@ impl TopologyManager {
     }
 }
 
-/// In the order in which they are created.
+/// All containers, in the order in which they are created.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.init_containers().iter().chain(pod.containers())
 }

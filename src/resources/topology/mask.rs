@@ -7,7 +7,7 @@ use std::fmt;
 pub struct NumaMask(u64);
 
 impl NumaMask {
-    /// The largest node ID and one.
+    /// One more than the largest node ID.
     pub const LIMIT: u32 = u64::BITS;
 
     /// The set of these nodes; `None` if the ID of one is too large.
@@ -28,17 +28,17 @@ impl NumaMask {
         1u64.checked_shl(node).is_some_and(|bit| self.0 & bit != 0)
     }
 
-    /// How many nodes.
+    /// The number of nodes.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// No nodes at all.
+    /// Whether there are no nodes.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The nodes of both.
+    /// The intersection.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -49,13 +49,13 @@ impl NumaMask {
         self.0 & !other.0 == 0
     }
 
-    /// Whether this is the better of two: fewer nodes, then lower ones.
+    /// Whether it has fewer nodes, or as many and lower ones.
     pub fn is_narrower_than(self, other: Self) -> bool {
         (self.count(), self.0) < (other.count(), other.0)
     }
 }
 
-/// `{0,2}`.
+/// Writes `{0,2}`.
 impl fmt::Display for NumaMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<_> = self.nodes().map(|node| node.to_string()).collect();

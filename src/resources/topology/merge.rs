@@ -1,18 +1,18 @@
-//! The merge of hints to one affinity. Pure.
+//! Merges hints into one affinity. Pure.
 
 use super::{Hint, NumaMask, ResourceHints};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-/// How strictly resources have to lie together.
+/// The policy of the topology manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyPolicy {
-    /// Providers allocate as they like.
+    /// Providers allocate without an affinity.
     #[default]
     None,
-    /// The best there is.
+    /// The best affinity; every pod is admitted.
     BestEffort,
-    /// As few nodes as possible, or the pod is rejected.
+    /// The minimum number of nodes, or the pod is rejected.
     Restricted,
     /// One node, or the pod is rejected.
     SingleNumaNode,
@@ -145,9 +145,9 @@ fn lists(providers: &[ResourceHints]) -> Vec<Vec<Hint>> {
 struct Choice {
     /// The nodes that all allow.
     affinity: NumaMask,
-    /// All of them are preferred, and for the same nodes.
+    /// All chosen hints are preferred, and for the same nodes.
     preferred: bool,
-    /// Those nodes, while it is preferred.
+    /// Those same nodes, while `preferred` is true.
     same: Option<NumaMask>,
 }
 
@@ -166,8 +166,8 @@ impl Choice {
     }
 }
 
-/// The best of all choices of one hint per list. Choices that are alike so far are followed once, so the number of
-/// lists does not multiply the work.
+/// The best of all choices of one hint per list. Equal partial choices are merged, so that the work does not grow
+/// exponentially with the number of lists.
 fn merge_lists(numa: &NumaInfo, lists: &[Vec<Hint>], closest: bool) -> Hint {
     let none = Choice {
         affinity: numa.all(),
@@ -200,7 +200,7 @@ fn merge_lists(numa: &NumaInfo, lists: &[Vec<Hint>], closest: bool) -> Hint {
     }
 }
 
-/// How many nodes the resource that needs most of them needs at least.
+/// The largest minimum number of nodes of all resources.
 fn widest_need(lists: &[Vec<Hint>]) -> u32 {
     let least = |list: &Vec<Hint>| {
         let counts = list.iter().filter_map(|hint| hint.affinity);

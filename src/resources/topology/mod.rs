@@ -1,12 +1,12 @@
-//! The topology manager: on which NUMA nodes the exclusive resources of a container lie. Pure.
+//! The topology manager: aligns the exclusive resources of a container to NUMA nodes. Pure.
 //!
 //! * Owns: the merge of hints of all providers to one affinity, and whether that is good enough for the policy.
 //! * Woken by: the admission of a pod.
 //! * Publishes: nothing; [`TopologyManager::admit`] hands each provider the affinity to allocate with.
-//! * Must never keep what it decided: a provider that has allocated gives the hint of its allocation again.
+//! * Must never keep state: a provider that has allocated returns the hint of its allocation.
 //! * Answers to upstream's `pkg/kubelet/cm/topologymanager`.
 //!
-//! To join, a manager of a resource implements [`HintProvider`].
+//! Managers of resources implement [`HintProvider`].
 
 mod error;
 mod hint;

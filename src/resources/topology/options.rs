@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 const PREFER_CLOSEST: &str = "prefer-closest-numa-nodes";
 const MAX_NUMA_NODES: &str = "max-allowable-numa-nodes";
-/// With more nodes there are too many sets of nodes to compare.
+/// The number of sets of nodes to compare grows exponentially with the number of nodes.
 const DEFAULT_MAX_NUMA_NODES: usize = 8;
 
 /// Options of the policies of the topology manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopologyOptions {
-    /// Of sets of equally many nodes, the one with the least average distance.
+    /// Of sets of equal size, prefer the one with the smallest average distance.
     pub prefer_closest: bool,
-    /// Most NUMA nodes a machine may have.
+    /// The maximum number of NUMA nodes of a machine.
     pub max_numa_nodes: usize,
 }
 
@@ -26,10 +26,10 @@ impl Default for TopologyOptions {
 }
 
 impl TopologyOptions {
-    /// Reads them.
+    /// Parses the options.
     ///
     /// # Errors
-    /// An unknown name or a bad value, in upstream's words.
+    /// An unknown name or a bad value; texts as upstream's.
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut parsed = Self::default();
         for (name, value) in options {
@@ -59,10 +59,10 @@ fn parse_max(name: &str, value: &str) -> Result<usize, String> {
         })
 }
 
-/// The value of an option that is on or off, as Go spells booleans.
+/// Parses a boolean option as Go does.
 ///
 /// # Errors
-/// Something else, in upstream's words.
+/// It is not a boolean; texts as upstream's.
 pub fn parse_bool(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -13,31 +13,31 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// What comes next for a pod that requests devices.
+/// The next step of an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Nothing: it has all of them.
+    /// None: the pod has all of its devices.
     Done,
-    /// The plugin says which devices it prefers.
+    /// Request the preferred devices from the plugin.
     Prefer(Preference),
-    /// The plugin prepares these devices, which no other container gets meanwhile.
+    /// Request the plugin to prepare these devices, which are reserved.
     Allocate(Reservation),
 }
 
-/// Devices to choose from.
+/// A request for preferred devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preference {
     /// The plugin.
     pub plugin: PluginId,
-    /// All that may be chosen.
+    /// All devices that may be chosen.
     pub available: Vec<String>,
-    /// Those of them that the container gets in any case.
+    /// Devices that have to be chosen.
     pub must_include: Vec<String>,
-    /// How many it gets.
+    /// How many are chosen.
     pub size: u64,
 }
 
-/// Devices that were taken for a container.
+/// Devices that are reserved for a container until the plugin responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The plugin.
@@ -55,8 +55,9 @@ pub struct Reservation {
 }
 
 impl DeviceState {
-    /// What comes next for a pod, or for one container of it: devices that it does not have yet are reserved.
-    /// `preferred` answers the [`Step::Prefer`] before.
+    /// The next step for a pod, or for one container of it. Missing devices are reserved. `preferred` is the response
+    /// to
+    /// the previous [`Step::Prefer`].
     ///
     /// # Errors
     /// A container cannot have its devices.
@@ -92,7 +93,7 @@ impl DeviceState {
         let has = own.map(|own| own.ids().into_iter().cloned().collect::<BTreeSet<_>>());
         let responded = own.is_some_and(|own| own.response.is_some());
         if has.is_none() {
-            self.check_lost(resource)?;
+            self.check_unknown(resource)?;
             if !self.is_device_resource(resource) {
                 return Ok(Step::Done);
             }
@@ -113,7 +114,7 @@ impl DeviceState {
             return Ok(Step::Done);
         }
         let devices = match has {
-            // The response was lost; it is requested again for the same devices.
+            // Without a response it is requested again for the same devices.
             Some(has) => has.into_iter().collect(),
             None => match self.choose(request, container, resource, amount, preferred)? {
                 Choice::Devices(devices) => devices,
@@ -213,7 +214,7 @@ impl DeviceState {
         request.containers.iter().any(lacks)
     }
 
-    /// Takes devices for a container without a plugin. What cannot be had is left out.
+    /// Allocates devices to a container without its plugin, as far as there are enough.
     pub(super) fn pretend(&mut self, request: &PodRequest, name: &str) {
         let mut all = request.containers.iter();
         let Some(container) = all.find(|own| own.name == name) else {
@@ -230,7 +231,7 @@ impl DeviceState {
         }
     }
 
-    /// Devices of the pod's init containers before this one that no container keeps.
+    /// Devices of the pod's earlier init containers that no main container has.
     pub(super) fn reusable(
         &self,
         request: &PodRequest,
@@ -250,7 +251,7 @@ impl DeviceState {
         let kept = request
             .containers
             .iter()
-            .filter(|other| other.kind == ContainerKind::Lasting);
+            .filter(|other| other.kind == ContainerKind::Main);
         let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
         ended.difference(&kept).copied().collect()
     }
@@ -301,7 +302,7 @@ impl DeviceState {
 }
 
 impl Resource {
-    /// Those that are near to the nodes, and then the others: first those that are near to other nodes. Upstream's
+    /// Sorts devices: those near to the nodes, those near to other nodes, those near to none. Upstream's
     /// `filterByAffinity`.
     fn by_affinity<'a>(
         &self,

@@ -1,4 +1,4 @@
-//! On which NUMA nodes containers could have their devices. Pure.
+//! NUMA hints for the devices of containers. Pure.
 
 use super::{Device, DeviceState};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Device plugins for the topology manager: a copy of the state, in which it may try what it likes.
+/// The hint provider of devices. It allocates in a copy of the state.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceHints {
     state: DeviceState,
@@ -33,7 +33,7 @@ impl DeviceHints {
         }
     }
 
-    /// The nodes that containers were given.
+    /// The affinities that containers were allocated with.
     pub fn into_affinities(self) -> Affinities {
         self.affinities
     }
@@ -92,8 +92,9 @@ impl HintProvider for DeviceHints {
 }
 
 impl DeviceHints {
-    /// Every set of nodes that has so many devices of a resource: of those that are `allocated`, or else of free ones
-    /// with all that are `reusable`. Upstream's `generateDeviceTopologyHints`.
+    /// Every set of nodes that has enough devices of a resource: of `allocated` ones, else of free ones and all
+    /// `reusable`
+    /// ones. Upstream's `generateDeviceTopologyHints`.
     fn hints(
         &self,
         resource: &str,
@@ -168,25 +169,25 @@ impl DeviceHints {
     }
 }
 
-/// Devices that are near to the same nodes. There may be very many devices, and few groups.
+/// Devices that are near to the same nodes. Many devices make few groups.
 #[derive(Default)]
 struct Group {
     all: usize,
-    /// Those that the container could have.
+    /// How many the container could get.
     usable: usize,
-    /// One of them has to be among those that it gets.
+    /// Whether one of them has to be reused.
     has_reusable: bool,
 }
 
-/// The nodes that a device is near to, without those that no machine has.
+/// The nodes that a device is near to; invalid ones are ignored.
 fn mask_of(device: &Device) -> NumaMask {
     let nodes = device.numa_nodes.iter();
     let nodes = nodes.filter_map(|node| u32::try_from(*node).ok());
     NumaMask::of(nodes.filter(|node| *node < NumaMask::LIMIT)).unwrap_or_default()
 }
 
-/// What a pod needs at once of each resource: its lasting containers, or an init container beside the sidecars before
-/// it.
+/// The most devices of each resource that a pod needs at once: for its main containers and sidecars, or for an init
+/// container and the sidecars before it.
 fn of_pod(containers: &[ContainerRequest]) -> BTreeMap<&str, u64> {
     let mut lasting = BTreeMap::<&str, u64>::new();
     let mut most = BTreeMap::<&str, u64>::new();
@@ -194,7 +195,7 @@ fn of_pod(containers: &[ContainerRequest]) -> BTreeMap<&str, u64> {
         for (resource, amount) in &container.amounts {
             let lasting = lasting.entry(resource).or_default();
             let at_once = lasting.saturating_add(*amount);
-            if container.kind == ContainerKind::Lasting {
+            if container.kind == ContainerKind::Main {
                 *lasting = at_once;
             }
             let most = most.entry(resource).or_default();

@@ -1,11 +1,11 @@
-//! Which devices there are, and which containers have them. Pure.
+//! The devices of the node, and their allocation to containers. Pure.
 //!
-//! A device belongs to at most one pod, and there to at most one container that lasts; containers that follow an
-//! init container of the same pod may have its devices.
+//! A device belongs to at most one pod, and there to at most one main container or sidecar. Later containers of a pod
+//! may reuse the devices of its init containers.
 
 mod allocate;
 mod hints;
-mod lost;
+mod unknown;
 #[cfg(test)]
 mod tests;
 
@@ -22,19 +22,19 @@ use crate::{
     model::PodUid,
     state::device_capacity::{Capacities, Capacity},
 };
-use lost::Lost;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
+use unknown::UnknownDevices;
 
-/// For so long the devices of a plugin that is gone count as capacity (upstream's `endpointStopGracePeriod`).
+/// How long the devices of a plugin that is gone count as capacity (upstream's `endpointStopGracePeriod`).
 const GRACE: Duration = Duration::from_secs(5 * 60);
-/// Most resources at once: a plugin may register under any name.
+/// The maximum number of resources: a plugin may register any name.
 pub(super) const MAX_RESOURCES: usize = 256;
-/// Most devices of all resources together.
+/// The maximum number of devices of all resources together.
 pub(super) const MAX_DEVICES: usize = 100_000;
 
 /// One registration of a plugin.
@@ -43,19 +43,19 @@ pub type PluginId = u64;
 /// A device as its plugin reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Containers may have it.
+    /// Whether containers may get it.
     pub healthy: bool,
     /// The NUMA nodes that it is near to.
     pub numa_nodes: Vec<i64>,
 }
 
-/// Why a plugin's list of devices is not taken.
+/// Why a plugin's list of devices is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// Another registration has replaced this one.
     #[error("the plugin has registered again")]
     Replaced,
-    /// A plugin must not use up the kubelet's memory.
+    /// Too many devices for the kubelet's memory.
     #[error("all plugins together would have {total} devices, more than {MAX_DEVICES}")]
     TooMany {
         /// How many there would be.
@@ -66,18 +66,18 @@ pub enum ListError {
 /// Devices of one resource, by id.
 pub type DeviceMap = BTreeMap<String, Device>;
 
-/// Who serves a resource.
+/// The plugin of a resource.
 #[derive(Clone, Debug)]
 enum Plugin {
     Connected {
         id: PluginId,
         options: DevicePluginOptions,
-        /// It has sent its devices.
+        /// The plugin has sent its devices.
         listed: bool,
-        /// It replaced one that had sent them; they count until it sends its own.
+        /// The devices are those of the plugin that this one replaced, until this one sends its own.
         inherited: bool,
     },
-    /// It is gone, or registered with an earlier kubelet only.
+    /// The plugin is gone, or has registered with an earlier kubelet only.
     Stopped {
         since: Instant,
         options: DevicePluginOptions,
@@ -91,13 +91,13 @@ struct Resource {
 }
 
 impl Resource {
-    /// Those that containers may be given now.
+    /// Devices that containers may get now.
     fn healthy(&self) -> BTreeSet<&String> {
         let devices = self.advertised().filter(|_| !self.is_away());
         devices.map(|(id, _)| id).collect()
     }
 
-    /// Those that the node has for containers.
+    /// Devices that count as capacity of the node.
     fn advertised(&self) -> impl Iterator<Item = (&String, &Device)> {
         let counts = match self.plugin {
             Plugin::Connected {
@@ -119,15 +119,14 @@ impl Resource {
 pub struct DeviceState {
     resources: BTreeMap<String, Resource>,
     pods: HashMap<PodUid, PodAllocations>,
-    /// Resources whose plugin is gone for good. The node goes on to say that it has none of them.
+    /// Resources whose plugin did not come back in time. The node keeps reporting zero of them.
     gone: BTreeSet<String>,
-    lost: Option<Lost>,
+    unknown: Option<UnknownDevices>,
     last_id: u64,
 }
 
 impl DeviceState {
-    /// The state of a kubelet that starts: what containers have, and resources without devices until their plugins
-    /// register again.
+    /// The state from a checkpoint: the allocations, and resources without devices until their plugins register again.
     pub fn restore(data: &Data, now: Instant) -> Self {
         let entries = data.pod_device_entries.as_deref().unwrap_or_default();
         let mut state = Self {
@@ -163,10 +162,10 @@ impl DeviceState {
 
     /// A checkpoint could not be read: containers may have devices that are not known.
     pub fn mark_damaged(&mut self) {
-        self.lost = Some(Lost::default());
+        self.unknown = Some(UnknownDevices::default());
     }
 
-    /// What the checkpoint says.
+    /// The data of the checkpoint.
     pub fn to_checkpoint(&self) -> Data {
         let healthy = self.resources.iter().map(|(name, resource)| {
             let ids = resource.advertised().map(|(id, _)| id.clone()).collect();
@@ -185,13 +184,13 @@ impl DeviceState {
         self.resources.len() < MAX_RESOURCES || self.resources.contains_key(resource)
     }
 
-    /// A plugin begins to register; the id of this registration.
+    /// Returns the id of a registration that begins.
     pub fn begin(&mut self) -> PluginId {
         self.last_id += 1;
         self.last_id
     }
 
-    /// The plugin has registered and replaces one that began before it. False if one that began later is there.
+    /// The plugin has registered and replaces an earlier registration. False if a later one is there.
     pub fn connected(
         &mut self,
         resource: &str,
@@ -227,7 +226,7 @@ impl DeviceState {
     /// A plugin has sent its devices. Returns the pods whose statuses change with that.
     ///
     /// # Errors
-    /// The list does not count.
+    /// The list is rejected.
     pub fn listed(
         &mut self,
         resource: &str,
@@ -283,7 +282,7 @@ impl DeviceState {
         }
     }
 
-    /// Forgets resources whose plugins have been gone for longer than the grace; whether there was one.
+    /// Removes resources whose plugins have been gone for longer than [`GRACE`]; returns whether there was one.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self
             .resources
@@ -300,7 +299,7 @@ impl DeviceState {
         !over.is_empty()
     }
 
-    /// When a resource is forgotten next.
+    /// When the next resource is removed.
     pub fn next_expiry(&self) -> Option<Instant> {
         let stopped = self
             .resources
@@ -312,7 +311,7 @@ impl DeviceState {
         stopped.min()
     }
 
-    /// What the node has of each resource.
+    /// The capacity of each resource.
     pub fn capacities(&self) -> Capacities {
         let gone = self
             .gone
@@ -338,7 +337,7 @@ impl DeviceState {
         healthy.collect()
     }
 
-    /// Whether a device is healthy, by its plugin's last report. One that was never reported is.
+    /// Whether a device is healthy in its plugin's last report. A device that was never reported counts as healthy.
     pub fn is_healthy(&self, resource: &str, device: &str) -> bool {
         let known = self.resources.get(resource);
         known
@@ -348,13 +347,13 @@ impl DeviceState {
 
     // -- allocations -------------------------------------------------------------------------------------------
 
-    /// Whether devices of a resource are allocated here: a plugin serves it, or has.
+    /// Whether a plugin serves the resource, or has served it.
     pub fn is_device_resource(&self, resource: &str) -> bool {
         let mut all = self.pods.values().flat_map(BTreeMap::values);
         self.resources.contains_key(resource) || all.any(|all| all.contains_key(resource))
     }
 
-    /// What a pod has.
+    /// The allocations of a pod.
     pub fn of_pod(&self, uid: &PodUid) -> Option<&PodAllocations> {
         self.pods.get(uid)
     }
@@ -398,7 +397,7 @@ impl DeviceState {
         }
     }
 
-    /// The plugin has not: the devices are free again.
+    /// The plugin has not prepared the devices: they are free again.
     pub fn refuse(&mut self, of: &Reservation) {
         let is_it = self
             .allocation(&of.pod, &of.container, &of.resource)
@@ -412,7 +411,7 @@ impl DeviceState {
         self.abandon(&of.pod);
     }
 
-    /// A pod's allocation has failed: what its plugins have not prepared is free again.
+    /// A pod's allocation has failed: devices that its plugins have not prepared are free again.
     pub fn abandon(&mut self, uid: &PodUid) {
         let Some(containers) = self.pods.get_mut(uid) else {
             return;
@@ -426,11 +425,14 @@ impl DeviceState {
         }
     }
 
-    /// Nothing of a pod runs any more; whether it had devices.
+    /// Releases the devices of a pod; returns whether it had some.
     pub fn release(&mut self, uid: &PodUid) -> bool {
         let had = self.pods.remove(uid).is_some();
-        let lost = self.lost.as_mut().is_some_and(|lost| lost.release(uid));
-        had || lost
+        let had_unknown = self
+            .unknown
+            .as_mut()
+            .is_some_and(|unknown| unknown.release(uid));
+        had || had_unknown
     }
 
     /// Pods that have devices.
@@ -438,7 +440,7 @@ impl DeviceState {
         self.pods.keys().cloned().collect()
     }
 
-    /// What a container has of one resource.
+    /// The allocation of one resource to a container.
     pub fn allocation(&self, uid: &PodUid, container: &str, resource: &str) -> Option<&Allocation> {
         self.pods.get(uid)?.get(container)?.get(resource)
     }

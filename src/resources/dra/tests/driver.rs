@@ -13,10 +13,8 @@ use super::{
         NodeUnprepareResourcesResponse,
         dra_plugin_server::{DraPlugin, DraPluginServer},
     },
-    registration_proto::{
-        InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-        registration_server::{Registration, RegistrationServer},
-    },
+    registrar::FakeRegistrar,
+    registration_proto::RegistrationStatus,
 };
 use futures::{
     StreamExt as _,
@@ -26,15 +24,12 @@ use std::{
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 use tokio::{net::UnixListener, runtime::Runtime, sync::watch};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, body::Body, transport::Server};
 use tower::Service as _;
 
-/// Within which the kubelet registers it.
-const LIMIT: Duration = Duration::from_secs(90);
 /// The service that drivers of v1.36 have.
 pub(crate) const V1: &str = "v1.DRAPlugin";
 
@@ -43,13 +38,12 @@ pub(crate) type Prepares = Arc<dyn Fn(&Claim) -> Result<Vec<Device>, String> + S
 
 #[derive(Clone)]
 struct Service {
-    info: PluginInfo,
+    registrar: FakeRegistrar,
     prepares: Arc<Mutex<Prepares>>,
     unprepares: Arc<Mutex<Result<(), String>>>,
     /// Calls in order: `prepare NAME` and `unprepare NAME`.
     calls: Arc<Mutex<Vec<String>>>,
     health: watch::Sender<Option<Vec<DeviceHealth>>>,
-    registered: watch::Sender<Vec<RegistrationStatus>>,
 }
 
 /// A driver that serves until it is dropped.
@@ -95,20 +89,13 @@ impl FakeDriver {
         std::fs::create_dir_all(directory).unwrap();
         let file = format!("{name}-reg.sock");
         let (socket, endpoint) = (directory.join(&file), known_as.join(&file));
-        let info = PluginInfo {
-            r#type: "DRAPlugin".into(),
-            name: name.into(),
-            endpoint: endpoint.to_str().unwrap().into(),
-            supported_versions: versions.iter().map(|one| (*one).to_owned()).collect(),
-        };
         let prepares: Prepares = Arc::new(|claim| Ok(vec![device(&claim.name)]));
         let service = Service {
-            info,
+            registrar: FakeRegistrar::new("DRAPlugin", name, &endpoint, versions),
             prepares: Arc::new(Mutex::new(prepares)),
             unprepares: Arc::new(Mutex::new(Ok(()))),
             calls: Arc::default(),
             health: watch::Sender::new(None),
-            registered: watch::Sender::default(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -125,7 +112,7 @@ impl FakeDriver {
             async move {
                 match request.uri().path() {
                     path if path.contains("Registration/") => {
-                        RegistrationServer::new(service).call(request).await
+                        service.registrar.server().call(request).await
                     }
                     path if path.contains("Health/") => {
                         DraResourceHealthServer::new(service).call(request).await
@@ -170,13 +157,9 @@ impl FakeDriver {
         self.service.health.send_replace(Some(devices.collect()));
     }
 
-    /// Waits until the kubelet has said what became of the registration.
+    /// Waits until the kubelet reports the result of the registration.
     pub(crate) async fn registered(&self) -> RegistrationStatus {
-        let mut all = self.service.registered.subscribe();
-        let known = all.wait_for(|all| !all.is_empty());
-        let known = tokio::time::timeout(LIMIT, known).await;
-        let known = known.expect("a registration in time").unwrap();
-        known.last().unwrap().clone()
+        self.service.registrar.registered().await
     }
 }
 
@@ -245,21 +228,5 @@ impl DraResourceHealth for Service {
             Some((Ok(report), health))
         });
         Ok(Response::new(reports.boxed()))
-    }
-}
-
-#[tonic::async_trait]
-impl Registration for Service {
-    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        Ok(Response::new(self.info.clone()))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        request: Request<RegistrationStatus>,
-    ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        let status = request.into_inner();
-        self.registered.send_modify(|all| all.push(status));
-        Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     base::metrics::Metrics,
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
-    resources::plugin_manager::{self, PluginHandlers, registration_proto},
+    resources::plugin_manager::{self, PluginHandlers, registration_proto, tests::registrar},
 };
 use driver::{FakeDriver, V1, device};
 use health_proto::HealthStatus;
@@ -353,6 +353,44 @@ async fn the_health_of_devices_is_shown_and_pods_are_marked_when_it_changes() {
     drop(driver);
     timeout(LONG, world.manager.changed()).await.unwrap();
     assert_eq!(shown(), ("Unknown".into(), None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_stays_when_the_old_plugin_of_an_updated_driver_goes() {
+    let world = World::start().await;
+    let old = world.driver(DRIVER).await;
+    world.claim("c", &[DRIVER], &["a"]);
+    let pod = pod("a", &["c"]);
+    world.manager.prepare(&pod).await.unwrap();
+    let new = FakeDriver::listen(&world.registry().join("new"), DRIVER, &[V1]);
+    assert!(new.registered().await.plugin_registered);
+    let shows = |health: &str| {
+        let shown = world.manager.health_of(&pod, "c");
+        let resources = shown[0].resources.as_ref().unwrap();
+        resources[0].health.as_deref() == Some(health)
+    };
+    new.reports(&[("c", HealthStatus::Unhealthy)], "too hot");
+    until("the new one has reported", || shows("Unhealthy")).await;
+    drop(old);
+    let plugins = || world.manager.0.drivers.lock().plugins[DRIVER].len();
+    until("the old one is gone", || plugins() == 1).await;
+    assert!(shows("Unhealthy"));
+    drop(new);
+    until("nobody reports", || shows("Unknown")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_gone_wait_for_no_driver() {
+    let world = World::start().await;
+    world.claim("c", &["away.example.com"], &["a", "b"]);
+    for uid in ["a", "b"] {
+        world.manager.prepare(&pod(uid, &["c"])).await.unwrap_err();
+    }
+    let waiting = || world.manager.0.waiting.lock().clone();
+    world.manager.retain(|uid| uid.as_str() == "b");
+    assert_eq!(waiting()["away.example.com"], [PodUid::from("b")].into());
+    world.manager.retain(|_| false);
+    assert!(waiting().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

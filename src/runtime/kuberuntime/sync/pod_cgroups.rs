@@ -7,7 +7,7 @@ use crate::{
     base::chain,
     cri::RuntimeClient,
     model::{Pod, PodExt as _, PodUid, SandboxId, reasons::event},
-    resources::cm::ContainerManager,
+    resources::cm::{ContainerManager, LoweredMemoryLimit},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -90,6 +90,20 @@ impl PodCgroups {
             return Ok(());
         }
         self.cgroups.limit(pod, before).await
+    }
+
+    /// The memory limit that a resize lowers, if the sandbox is in the pod's own cgroup; see
+    /// [`ContainerManager::lowered_memory_limit`].
+    pub(super) async fn lowered_memory_limit(
+        &self,
+        pod: &Arc<Pod>,
+        id: &SandboxId,
+        before: &Arc<Pod>,
+    ) -> anyhow::Result<Option<LoweredMemoryLimit>> {
+        if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
+            return Ok(None);
+        }
+        self.cgroups.lowered_memory_limit(pod, before).await
     }
 
     /// The cgroup parent of a sandbox, and whether that is the pod's own cgroup.

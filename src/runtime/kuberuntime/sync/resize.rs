@@ -7,7 +7,10 @@ use super::{request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
     base::chain,
     model::{Pod, PodExt},
-    resources::allocation::{Allocations, ResizeMetrics, with_amounts},
+    resources::{
+        allocation::{Allocations, ResizeMetrics, with_amounts},
+        cm::LoweredMemoryLimit,
+    },
     runtime::kuberuntime::actions::{ContainerResize, PodActions},
     state::pod_cache::{ItemId, Owner},
 };
@@ -49,8 +52,8 @@ impl PodResizer {
     }
 
     async fn carry_out(&self, pod: &Arc<Pod>, actions: &PodActions) -> Result<(), String> {
-        self.check_usage(&actions.containers_to_resize).await?;
         let before = self.before(pod);
+        self.check_usage(pod, &before, actions).await?;
         self.limit_pod(pod, actions, Some(&before)).await?;
         for resize in &actions.containers_to_resize {
             self.update(pod, actions, resize).await?;
@@ -67,34 +70,36 @@ impl PodResizer {
         before.map_or_else(|| pod.clone(), Arc::new)
     }
 
-    /// A limit below what is in use would end processes.
-    async fn check_usage(&self, resizes: &[ContainerResize]) -> Result<(), String> {
-        let mut problems = Vec::new();
-        for resize in resizes {
+    /// Refuses memory limits below what is in use: the kernel would kill processes.
+    async fn check_usage(
+        &self,
+        pod: &Arc<Pod>,
+        before: &Arc<Pod>,
+        actions: &PodActions,
+    ) -> Result<(), String> {
+        let of_pod = match &actions.sandbox {
+            Some(sandbox) => {
+                let cgroups = &self.sandboxes.cgroups;
+                let lowered = cgroups.lowered_memory_limit(pod, sandbox, before).await;
+                lowered.map_err(|error| chain(error.as_ref()))?
+            }
+            None => None,
+        };
+        let mut of_containers = Vec::new();
+        for resize in &actions.containers_to_resize {
             let Some(limit) = resize.lower_memory_limit() else {
                 continue;
             };
             let stats = self.sandboxes.runtime.container_stats(resize.id.as_str());
             let memory = stats.await.ok().and_then(|stats| stats.memory);
-            let used = memory.and_then(|memory| memory.usage_bytes);
-            let limit = u64::try_from(limit).unwrap_or_default();
-            let name = &resize.name;
-            match used.map(|used| used.value) {
-                None => problems.push(format!("missing container {name:?} memory usage")),
-                Some(used) if used >= limit => problems.push(format!(
-                    "attempting to set container {name:?} memory limit ({limit}) below current usage ({used})"
-                )),
-                Some(_) => {}
-            }
+            let usage = memory.and_then(|memory| memory.usage_bytes);
+            let lowered = LoweredMemoryLimit {
+                limit: u64::try_from(limit).unwrap_or_default(),
+                usage: usage.map(|usage| usage.value),
+            };
+            of_containers.push((resize.name.as_str(), lowered));
         }
-        match problems.as_slice() {
-            [] => Ok(()),
-            [one] => Err(format!("cannot decrease memory limits: {one}")),
-            all => Err(format!(
-                "cannot decrease memory limits: [{}]",
-                all.join(", ")
-            )),
-        }
+        check_limits(of_pod, &of_containers)
     }
 
     /// Limits the pod as a whole; where it was limited less `before`, only that much.
@@ -135,5 +140,77 @@ impl PodResizer {
             .cache
             .touch(&Owner::of(pod), item, actions.sandbox.clone());
         Ok(())
+    }
+}
+
+/// Compares lowered memory limits with what is in use; texts as upstream's.
+fn check_limits(
+    of_pod: Option<LoweredMemoryLimit>,
+    of_containers: &[(&str, LoweredMemoryLimit)],
+) -> Result<(), String> {
+    let of_pod = of_pod.map(|lowered| ("pod".to_owned(), lowered));
+    let of_containers = of_containers.iter();
+    let of_containers =
+        of_containers.map(|(name, lowered)| (format!("container {name:?}"), *lowered));
+    let problem = |(what, LoweredMemoryLimit { limit, usage }): (String, _)| match usage {
+        None => Some(format!("missing {what} memory usage")),
+        Some(usage) if usage >= limit => Some(format!(
+            "attempting to set {what} memory limit ({limit}) below current usage ({usage})"
+        )),
+        Some(_) => None,
+    };
+    let problems = of_pod.into_iter().chain(of_containers).filter_map(problem);
+    let problems: Vec<String> = problems.collect();
+    match problems.as_slice() {
+        [] => Ok(()),
+        [one] => Err(format!("cannot decrease memory limits: {one}")),
+        all => Err(format!(
+            "cannot decrease memory limits: [{}]",
+            all.join(", ")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_limits_are_not_lowered_below_what_is_in_use() {
+        let lowered = |limit, usage| LoweredMemoryLimit { limit, usage };
+        let (above, below) = (lowered(128, Some(127)), lowered(128, Some(128)));
+        for (of_pod, of_container, problem) in [
+            (None, None, ""),
+            (Some(above), Some(above), ""),
+            (
+                None,
+                Some(below),
+                "attempting to set container \"c\" memory limit (128) below current usage (128)",
+            ),
+            (
+                Some(below),
+                None,
+                "attempting to set pod memory limit (128) below current usage (128)",
+            ),
+            (
+                Some(below),
+                Some(below),
+                "[attempting to set pod memory limit (128) below current usage (128), \
+                 attempting to set container \"c\" memory limit (128) below current usage (128)]",
+            ),
+            (
+                Some(lowered(128, None)),
+                Some(lowered(128, None)),
+                "[missing pod memory usage, missing container \"c\" memory usage]",
+            ),
+        ] {
+            let of_container = of_container.map(|lowered| ("c", lowered));
+            let checked = check_limits(of_pod, of_container.as_slice());
+            let expected = match problem {
+                "" => Ok(()),
+                problem => Err(format!("cannot decrease memory limits: {problem}")),
+            };
+            assert_eq!(checked, expected);
+        }
     }
 }

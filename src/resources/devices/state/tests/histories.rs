@@ -44,22 +44,22 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Pods of different shapes.
 fn shape(pod: u8) -> PodRequest {
-    use ContainerKind::{Init, Lasting};
+    use ContainerKind::{Init, Main};
     let uid = format!("u{pod}");
     match pod {
         0 => one(&uid, 1),
         1 => one(&uid, 2),
-        2 => request(&uid, &[("i", Init, 2), ("m", Lasting, 1)]),
+        2 => request(&uid, &[("i", Init, 2), ("m", Main, 1)]),
         3 => request(
             &uid,
             &[
                 ("i", Init, 1),
-                ("s", Lasting, 1),
+                ("s", Main, 1),
                 ("j", Init, 2),
-                ("m", Lasting, 1),
+                ("m", Main, 1),
             ],
         ),
-        _ => request(&uid, &[("a", Lasting, 1), ("b", Lasting, 1)]),
+        _ => request(&uid, &[("a", Main, 1), ("b", Main, 1)]),
     }
 }
 

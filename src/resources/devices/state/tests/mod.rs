@@ -26,7 +26,7 @@ fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
 }
 
 fn one(uid: &str, amount: u64) -> PodRequest {
-    request(uid, &[("main", ContainerKind::Lasting, amount)])
+    request(uid, &[("main", ContainerKind::Main, amount)])
 }
 
 fn devices(list: &[(&str, bool)]) -> DeviceMap {
@@ -179,37 +179,28 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
 
 #[test]
 fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs() {
-    use ContainerKind::{Init, Lasting};
+    use ContainerKind::{Init, Main};
     for (kinds, free, expected) in [
         // Two init containers one after the other, then the container: one device is enough.
         (
-            &[("i1", Init), ("i2", Init), ("main", Lasting)][..],
+            &[("i1", Init), ("i2", Init), ("main", Main)][..],
             1,
             Ok("a a a"),
         ),
-        (&[("side", Lasting), ("main", Lasting)], 2, Ok("a b")),
-        (&[("side", Lasting), ("main", Lasting)], 1, Err(0)),
+        (&[("side", Main), ("main", Main)], 2, Ok("a b")),
+        (&[("side", Main), ("main", Main)], 1, Err(0)),
         // A sidecar takes over what an init container had before it.
         (
-            &[("i1", Init), ("side", Lasting), ("main", Lasting)],
+            &[("i1", Init), ("side", Main), ("main", Main)],
             2,
             Ok("a a b"),
         ),
         (
-            &[
-                ("i1", Init),
-                ("side", Lasting),
-                ("i2", Init),
-                ("main", Lasting),
-            ],
+            &[("i1", Init), ("side", Main), ("i2", Init), ("main", Main)],
             2,
             Ok("a a b b"),
         ),
-        (
-            &[("i1", Init), ("m1", Lasting), ("m2", Lasting)],
-            2,
-            Ok("a a b"),
-        ),
+        (&[("i1", Init), ("m1", Main), ("m2", Main)], 2, Ok("a a b")),
     ] {
         let list = [("a", true), ("b", true), ("c", true)];
         let (mut state, _) = with(list.get(..free).unwrap());
@@ -298,9 +289,9 @@ fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails()
 
 #[test]
 fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
-    use ContainerKind::Lasting;
+    use ContainerKind::Main;
     let (mut state, _) = with(&[("a", true), ("b", true)]);
-    let wanted = request("u", &[("m1", Lasting, 1), ("m2", Lasting, 1)]);
+    let wanted = request("u", &[("m1", Main, 1), ("m2", Main, 1)]);
     let Ok(Step::Allocate(first)) = state.next(&wanted, None, None) else {
         panic!("no devices are reserved");
     };
@@ -459,11 +450,14 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     let refused = |state: &mut DeviceState, uid: &str| {
         let error = state.next(&one(uid, 1), None, None).unwrap_err();
         assert!(error.may_pass());
-        assert!(matches!(error, AllocationError::Lost(_)), "{error}");
+        assert!(
+            matches!(error, AllocationError::UnknownDevices(_)),
+            "{error}"
+        );
     };
     refused(&mut state, "new");
-    state.found_running(&one("old", 1));
-    assert!(!state.surveyed());
+    state.mark_running(&one("old", 1));
+    assert!(!state.inventory_complete());
     refused(&mut state, "new");
     // Of another resource, none can be in use.
     let mut other = one("new", 1);
@@ -472,7 +466,7 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     // It starts again, and so has none.
     state.starting(&"old".into(), "main");
     assert_eq!(allocate(&mut state, &one("old", 1)), Ok(()));
-    assert!(state.surveyed() && !state.is_damaged());
+    assert!(state.inventory_complete() && !state.is_damaged());
     assert_eq!(allocate(&mut state, &one("new", 1)), Ok(()));
     assert!(state.next(&one("third", 1), None, None).is_err());
 }
@@ -481,9 +475,9 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
 fn pods_that_are_gone_have_no_unknown_devices() {
     let (mut state, _) = with(&[("a", true)]);
     state.mark_damaged();
-    state.found_running(&one("old", 1));
+    state.mark_running(&one("old", 1));
     assert!(state.release(&"old".into()));
-    assert!(state.surveyed());
+    assert!(state.inventory_complete());
     assert_eq!(allocate(&mut state, &one("new", 1)), Ok(()));
 }
 

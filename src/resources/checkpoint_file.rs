@@ -1,0 +1,154 @@
+//! A checkpoint: a file that is written only when its content changes, and that a power cut neither loses nor
+//! empties.
+
+use crate::base::atomic_file;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    task::spawn_blocking,
+};
+
+/// What is added to the name of a file that cannot be used.
+const DAMAGED: &str = ".damaged";
+
+/// The file of one checkpoint.
+pub(super) struct CheckpointFile {
+    path: PathBuf,
+    damaged: PathBuf,
+    /// What was written last; empty while the content of the file is not known.
+    written: Arc<Mutex<Vec<u8>>>,
+}
+
+impl CheckpointFile {
+    pub(super) fn new(path: PathBuf) -> Self {
+        let mut damaged = path.clone().into_os_string();
+        damaged.push(DAMAGED);
+        Self {
+            path,
+            damaged: damaged.into(),
+            written: Arc::default(),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The decoded content; `None` if there is no file. Blocking.
+    pub(super) fn read<T>(
+        &self,
+        decode: impl FnOnce(&[u8]) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        match fs::read(&self.path) {
+            Ok(bytes) => decode(&bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Renames a file that cannot be used, and logs it if that fails. Blocking.
+    pub(super) fn set_aside(&self) {
+        if let Err(error) = fs::rename(&self.path, &self.damaged) {
+            tracing::error!(path = %self.path.display(), err = %error, "Failed to rename the checkpoint");
+        }
+    }
+
+    /// Whether there is a file that was set aside, by this or an earlier kubelet. Blocking.
+    pub(super) fn has_damaged(&self) -> bool {
+        self.damaged.exists()
+    }
+
+    /// Runs blocking `work` with the writer of the file. There is one writer at a time.
+    pub(super) async fn update(
+        &self,
+        work: impl FnOnce(&mut Writer) -> Result<(), String> + Send + 'static,
+    ) -> Result<(), String> {
+        let mut writer = Writer {
+            path: self.path.clone(),
+            damaged: self.damaged.clone(),
+            written: self.written.clone().lock_owned().await,
+        };
+        let done = spawn_blocking(move || work(&mut writer)).await;
+        done.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Writes the file.
+pub(super) struct Writer {
+    path: PathBuf,
+    damaged: PathBuf,
+    written: OwnedMutexGuard<Vec<u8>>,
+}
+
+impl Writer {
+    /// Writes the content, unless it was written last.
+    pub(super) fn write(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+        if *self.written != bytes {
+            // After a failure the content of the file is not known.
+            self.written.clear();
+            atomic_file::write_durable(&self.path, &bytes).map_err(|error| error.to_string())?;
+            *self.written = bytes;
+        }
+        Ok(())
+    }
+
+    /// Removes the file that was set aside, if there is one.
+    pub(super) fn remove_damaged(&self) -> Result<(), String> {
+        match fs::remove_file(&self.damaged) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_written_when_its_content_changes_or_an_earlier_write_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("d/state"), dir.path().join("moved"));
+        let file = CheckpointFile::new(path.clone());
+        let write =
+            async |content: &'static [u8]| file.update(|file| file.write(content.to_vec())).await;
+        write(b"one").await.unwrap_err();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        write(b"one").await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+        fs::remove_file(&path).unwrap();
+        write(b"one").await.unwrap();
+        assert!(!path.exists(), "the same again is not written");
+        write(b"two").await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        fs::rename(dir.path().join("d"), &moved).unwrap();
+        write(b"one").await.unwrap_err();
+        fs::rename(&moved, dir.path().join("d")).unwrap();
+        write(b"two").await.unwrap();
+        fs::remove_file(&path).unwrap();
+        write(b"one").await.unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"one");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_file_is_kept_beside_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = CheckpointFile::new(dir.path().join("state"));
+        let read =
+            || file.read(|bytes| String::from_utf8(bytes.to_vec()).map_err(|_| "bad".into()));
+        assert_eq!(read(), Ok(None));
+        fs::write(file.path(), [0xff]).unwrap();
+        assert_eq!(read(), Err("bad".into()));
+        file.set_aside();
+        assert_eq!((read(), file.has_damaged()), (Ok(None), true));
+        assert!(dir.path().join("state.damaged").exists());
+        for _ in 0..2 {
+            file.update(|file| file.remove_damaged()).await.unwrap();
+            assert!(!file.has_damaged());
+        }
+    }
+}

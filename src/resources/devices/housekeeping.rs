@@ -1,0 +1,72 @@
+//! Publishes and saves changes of the state.
+
+use super::{
+    checkpoint,
+    manager::{CHECKPOINT, DeviceManager},
+};
+use crate::{model::PodUid, resources::checkpoint_file::Writer};
+use tokio::time::{Instant, sleep_until};
+
+impl DeviceManager {
+    /// Publishes and saves the devices of plugins after a change, and marks `pods` and those that wait for devices.
+    pub(super) async fn publish(&self, pods: impl IntoIterator<Item = PodUid>) {
+        {
+            // Under the lock: an older value must not replace a newer one.
+            let state = self.state();
+            self.0.capacity.set(state.capacities());
+        }
+        let pods = pods.into_iter().map(Some);
+        self.0.changed.mark_all(pods.chain([None]));
+        self.save_or_report().await;
+    }
+
+    pub(super) async fn save(&self) -> Result<(), String> {
+        let shared = self.0.clone();
+        let work = move |file: &mut Writer| {
+            let (state, changes) = {
+                let plugins = shared.plugins.lock();
+                (plugins.state.clone(), plugins.changes)
+            };
+            let bytes = checkpoint::encode(state.to_checkpoint());
+            file.write(bytes.map_err(|error| error.to_string())?)?;
+            if !state.is_damaged() {
+                file.remove_damaged()?;
+            }
+            let mut plugins = shared.plugins.lock();
+            plugins.saved = plugins.saved.max(changes);
+            Ok(())
+        };
+        self.0.file.update(work).await
+    }
+
+    async fn save_or_report(&self) {
+        if let Err(error) = self.save().await {
+            tracing::error!(
+                checkpoint = CHECKPOINT,
+                err = error,
+                "Failed to write checkpoint file"
+            );
+        }
+    }
+
+    /// Saves releases, and removes resources whose plugins have been gone for too long.
+    pub(super) async fn run_housekeeping(&self) {
+        loop {
+            let expiry = self.state().next_expiry();
+            let over = async {
+                match expiry {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.0.housekeeping.notified() => self.save_or_report().await,
+                () = over => {
+                    if self.state().expire(Instant::now()) {
+                        self.publish([]).await;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+use super::*;
+use crate::{
+    base::metrics::Metrics,
+    cri::{CriConnection, CriMetrics, Endpoint},
+};
+use futures::FutureExt as _;
+use serde_json::json;
+
+fn pod(uid: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": uid, "uid": uid},
+        "spec": {"containers": [{"name": "c"}]},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = Metrics::new();
+    let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
+    let connection =
+        CriConnection::new(endpoint, Duration::from_secs(1), &CriMetrics::new(&metrics));
+    let deps = Deps {
+        runtime: RuntimeClient::new(connection),
+        cache: PodCache::default(),
+        files: StateFiles::new(dir.path()),
+        metrics: ManagerMetrics::new(&metrics),
+        retry_after: Duration::from_secs(1),
+        no_quota: false,
+    };
+    let managers = ResourceManagers::new(
+        TopologyManager::default(),
+        CpuManager::default(),
+        MemoryManager::default(),
+        deps,
+    );
+    let inner = managers.0.as_ref().unwrap();
+    for (uid, runs, wakes) in [
+        ("running", true, true),
+        ("running", true, false),
+        ("new", false, false),
+    ] {
+        let admitted = managers.admit(&pod(uid), runs, |_| DeviceHints::default());
+        assert!(admitted.is_ok());
+        let woken = inner.changed.notified().now_or_never().is_some();
+        assert_eq!(woken, wakes, "{uid} {runs}");
+    }
+}

@@ -21,9 +21,8 @@ pub enum FieldRefError {
     Amount(#[from] BadAmount),
 }
 
-/// The amount in units of the divisor, rounded up. `own` is the container with the reference, which a reference
-/// without a
-/// container name means. A limit that is not set is the pod's, else the node's allocatable.
+/// The amount in units of the divisor, rounded up. `own` is the container with the reference, which a reference without
+/// a container name means. A limit that is not set is the pod's, else the node's allocatable.
 pub fn field_ref_value(
     pod: &Pod,
     own: Option<&Container>,

@@ -215,7 +215,7 @@ impl Allocations {
     /// Writes the files when something has changed, until the shutdown, and then once more.
     ///
     /// # Errors
-    /// None; the type is that of tasks.
+    /// None: the signature is that of all tasks.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Some(directory) = self.0.directory.clone() else {
             shutdown.cancelled().await;

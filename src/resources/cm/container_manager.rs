@@ -127,7 +127,7 @@ impl ContainerManager {
     /// once all sources have `delivered`, or after a minute.
     ///
     /// # Errors
-    /// None; the type is that of tasks.
+    /// None: the signature is that of all tasks.
     pub async fn run(
         self,
         mut delivered: watch::Receiver<bool>,
@@ -178,8 +178,7 @@ impl ContainerManager {
     }
 
     /// Sets the limits of a running pod's cgroup. While its containers are resized, these are the higher of its new
-    /// limits
-    /// and those of `before`.
+    /// limits and those of `before`.
     ///
     /// # Errors
     /// The kernel refuses a limit.

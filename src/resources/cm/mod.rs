@@ -1,8 +1,7 @@
 //! The node's cgroups: one for all pods, one per class of service, one per pod.
 //!
 //! * Owns: the cgroups below `cgroupRoot`/kubepods, and the limits of reserved cgroups; the cgroups of the kubelet
-//! itself
-//!   and of processes in the root cgroup, if they are configured (`system_containers`).
+//!   itself and of processes in the root cgroup, if they are configured (`system_containers`).
 //! * Woken by: syncs that start something of a pod, the end of pods, a timer of a minute.
 //! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
 //! * Must never remove or kill anything outside of that tree or of a pod that should run, nor move a process out of a

@@ -58,7 +58,7 @@ impl SystemContainers {
     /// Moves processes periodically until the shutdown.
     ///
     /// # Errors
-    /// None; the type is that of tasks.
+    /// None: the signature is that of all tasks.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let names_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
         let period = if names_cgroups {
@@ -135,8 +135,7 @@ impl SystemContainers {
     }
 
     /// Moves the root's processes into the cgroup of the system. A process that the kernel refuses to move is retried
-    /// in
-    /// the next pass.
+    /// in the next pass.
     fn ensure_system(&self, system: &CgroupPath) -> anyhow::Result<()> {
         self.make(system)?;
         let (mut tried, mut moved, mut failed) = (BTreeSet::new(), 0_usize, None);

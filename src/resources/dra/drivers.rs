@@ -272,9 +272,8 @@ impl DraManager {
         }
     }
 
-    /// Clears the health of a driver after a plugin has stopped to report. While another plugin of the driver reports,
-    /// as
-    /// in a rolling update, reports are kept until they expire.
+    /// Clears the health of a driver after a plugin has stopped reporting. While another plugin of the driver reports,
+    /// as in a rolling update, reports are kept until they expire.
     fn health_lost(&self, driver: &str, id: u64) {
         let is_reported = {
             let mut drivers = self.0.drivers.lock();

@@ -218,8 +218,7 @@ impl DraManager {
     }
 
     /// Unprepares the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
-    /// to
-    /// repeat.
+    /// to repeat.
     ///
     /// # Errors
     /// A claim is not unprepared, and still counts as used by the pod.

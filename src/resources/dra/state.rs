@@ -150,8 +150,7 @@ impl Claims {
     }
 
     /// Removes a pod from the users of a claim, unless it is the last one: then true, and the claim has to be
-    /// unprepared
-    /// first.
+    /// unprepared first.
     pub(super) fn leave(&mut self, pod: &PodUid, key: &ClaimKey) -> bool {
         match self.0.get_mut(key) {
             Some(info) if info.pods.contains(pod) => {

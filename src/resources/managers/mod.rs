@@ -1,8 +1,7 @@
 //! Carries out the CPU, memory and topology managers: admission, checkpoints, and the CPUs of running containers.
 //!
 //! * Owns: [`CpuManager`], [`MemoryManager`], their checkpoints, and the CPUs that each container was created or
-//! updated
-//!   with last.
+//!   updated with last.
 //! * Woken by: the admission of a pod, the creation of a container, pods that are gone.
 //! * Publishes: the CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` for containers whose CPUs
 //!   have changed.
@@ -128,8 +127,8 @@ impl ResourceManagers {
     }
 
     /// Allocates the exclusive resources of a pod; on an error nothing changes. A pod keeps what it was allocated
-    /// before,
-    /// unless it does not run (`runs`) and its requests have changed. `devices` returns the NUMA hints of its devices.
+    /// before, unless it does not run (`runs`) and its requests have changed. `devices` returns the NUMA hints of its
+    /// devices.
     ///
     /// # Errors
     /// Why the pod cannot run here.

@@ -13,7 +13,7 @@ impl ResourceManagers {
     /// Updates containers and saves the checkpoints after changes, until the shutdown.
     ///
     /// # Errors
-    /// None; the type is that of tasks.
+    /// None: the signature is that of all tasks.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Some(inner) = self.0 else {
             shutdown.cancelled().await;

@@ -113,8 +113,7 @@ impl MemoryManager {
     }
 
     /// Releases the memory of a pod that does not run, if it was assigned to another pod of the same UID. Init
-    /// containers
-    /// are not compared: memory that later containers reuse is no longer assigned to them.
+    /// containers are not compared: memory that later containers reuse is no longer assigned to them.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let is_same = |container: &Container| match self.blocks(pod, &container.name) {
@@ -172,8 +171,7 @@ impl MemoryManager {
     }
 
     /// Removes memory that a container reuses from the assignments of init containers, so that the assignments of the
-    /// pod
-    /// add up to the reserved memory.
+    /// pod add up to the reserved memory.
     fn shrink_init_containers(&mut self, pod: &Pod, container: &str, blocks: &[Block]) {
         let uid = pod.uid();
         let Some(containers) = self.state.assigned.get_mut(uid.as_str()) else {

@@ -56,8 +56,7 @@ pub struct Reservation {
 
 impl DeviceState {
     /// The next step for a pod, or for one container of it. Missing devices are reserved. `preferred` is the response
-    /// to
-    /// the previous [`Step::Prefer`].
+    /// to the previous [`Step::Prefer`].
     ///
     /// # Errors
     /// A container cannot have its devices.

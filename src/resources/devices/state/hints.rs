@@ -93,8 +93,7 @@ impl HintProvider for DeviceHints {
 
 impl DeviceHints {
     /// Every set of nodes that has enough devices of a resource: of `allocated` ones, else of free ones and all
-    /// `reusable`
-    /// ones. Upstream's `generateDeviceTopologyHints`.
+    /// `reusable` ones. Upstream's `generateDeviceTopologyHints`.
     fn hints(
         &self,
         resource: &str,

@@ -53,7 +53,7 @@ dist:
 	hack/dist.sh
 
 # All tests. Those that need containerd say so and are skipped where it is missing, unless CI=true. What failed
-# is told once more at the end.
+# is printed again at the end.
 test:
 	@hack/install-deps.sh || echo "going on without what could not be installed"
 	@hack/build-images.sh || echo "going on without the images"

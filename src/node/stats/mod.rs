@@ -10,9 +10,8 @@
 //! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`
 //!   and to cAdvisor.
 //!
-//! CPU and memory come from cgroup files. The runtime is only asked for writable layers, and for containers
-//! without a cgroup here.
-//! wrote over its image) and for containers without a cgroup here.
+//! CPU and memory come from cgroup files. The runtime is called only for writable layers and for containers without
+//! a cgroup here.
 
 pub mod api;
 mod cadvisor;

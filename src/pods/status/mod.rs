@@ -1,7 +1,7 @@
 //! API statuses of pods: generated and kept.
 //!
 //! * Owns: the current API status of every pod, with the version at which it last changed.
-//! * Woken by: pod workers and the sync loop, which set the status of a pod.
+//! * Woken by: pod workers, which set the status of their own pod, and the sync loop, for pods without a worker.
 //! * Publishes: statuses through [`Statuses`], a version counter that moves with every change, and the set of
 //!   pods to compare with the API server.
 //! * Must never go back from a terminal phase, call a runtime or an API server, or hold more of a pod

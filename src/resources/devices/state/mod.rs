@@ -282,7 +282,7 @@ impl DeviceState {
         }
     }
 
-    /// Removes resources whose plugins have been gone for longer than [`GRACE`]; returns whether there was one.
+    /// Removes resources whose plugins have been gone for longer than `GRACE`; returns whether there was one.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self
             .resources

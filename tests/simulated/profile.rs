@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
@@ -12,10 +13,13 @@ use prost::Message as _;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
-use crate::node::{Node, WAIT_LIMIT};
+use crate::node::Node;
 use crate::pods::simple;
 use crate::support::http;
 use crate::support::wait::wait_for;
+
+/// Each attempt follows and names stacks for seconds in a debug build on a busy machine, and several may be needed.
+const WAIT_LIMIT: Duration = Duration::from_secs(180);
 
 /// Status and body of a profile; dropping it closes the connection.
 async fn profile(socket: PathBuf, seconds: u32) -> (u16, Bytes) {

@@ -156,10 +156,15 @@ pub(super) fn functions(mapping: &Mapping, addresses: &[u64]) -> BTreeMap<u64, F
         let end = start.saturating_add(symbol.size());
         let from = addresses.partition_point(|address| *address < start);
         let inside = addresses.get(from..).unwrap_or_default().iter();
+        let mut inside = inside.take_while(|address| **address < end).peekable();
+        // Names are read from the file one by one: only those that are used.
+        if inside.peek().is_none() {
+            continue;
+        }
         let Ok(name) = symbol.name() else {
             continue;
         };
-        for address in inside.take_while(|address| **address < end) {
+        for address in inside {
             found.entry(*address).or_insert_with(|| Function {
                 name: format!("{:#}", rustc_demangle::demangle(name)),
                 symbol: name.to_owned(),

@@ -50,7 +50,7 @@ pub(super) async fn start(
     let managers = managers.clone();
     let metrics = CgroupMetrics::new(&stores.metrics);
     let (events, active) = (stores.events.clone(), active_pods(stores));
-    let (v2, plain) = (stores.machine.cgroup_v2, stores.cgroup_dir.clone());
+    let (v2, plain) = (stores.machine.cgroup_v2, stores.system.cgroups.clone());
     let make = move || {
         let root = CgroupName::of_cgroupfs(&node.root).path(driver)?;
         let cgroups = match plain {
@@ -71,7 +71,7 @@ pub(super) async fn start(
     if let Some(path) = manager.all_pods() {
         let _ = stores.pods_cgroup.set(path);
     }
-    let delivered = stores.all_delivered.subscribe();
+    let delivered = stores.all_delivered.clone();
     tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
     Ok(manager)
 }
@@ -102,11 +102,11 @@ fn start_system_containers(
 ) -> anyhow::Result<()> {
     let (kubelet, system) = (&config.cgroups.kubelet, &config.cgroups.system);
     let v2 = stores.machine.cgroup_v2;
-    let real_processes = stores.proc_dir == Path::new("/proc");
+    let real_processes = stores.system.proc == Path::new("/proc");
     if kubelet.is_none() {
         report_kubelet_cgroup(v2);
     }
-    if stores.cgroup_dir.is_some() && real_processes {
+    if stores.system.cgroups.is_some() && real_processes {
         return Ok(());
     }
     let path = |path: &Option<String>| path.as_deref().map(CgroupPath::parse).transpose();
@@ -116,7 +116,7 @@ fn start_system_containers(
         oom_score_adj: config.oom_score_adj,
     };
     let top = CgroupPath::default();
-    let cgroups = match &stores.cgroup_dir {
+    let cgroups = match &stores.system.cgroups {
         Some(directory) => Cgroups::in_directory(directory, top, v2),
         None => match Cgroups::below(top, v2) {
             // Nothing is moved, and a kubelet that makes no cgroups does without.
@@ -124,7 +124,7 @@ fn start_system_containers(
             found => found.context("Failed to start ContainerManager")?,
         },
     };
-    let proc = ProcDir::from(stores.proc_dir.clone());
+    let proc = ProcDir::from(stores.system.proc.clone());
     let containers = SystemContainers::new(settings, cgroups, proc);
     tasks.spawn("system_containers", containers.run(tasks.shutdown()));
     Ok(())
@@ -207,7 +207,7 @@ fn with_huge_pages(mut node: NodeCgroups, cgroups: &Cgroups) -> NodeCgroups {
 }
 
 fn active_pods(stores: &Stores) -> ActivePods {
-    let (pods, statuses) = (stores.manager.reader(), stores.statuses.reader());
+    let (pods, statuses) = (stores.pods.clone(), stores.statuses.clone());
     Box::new(move || {
         let mut pods = pods.pods();
         pods.retain(|pod| {

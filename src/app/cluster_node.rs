@@ -1,12 +1,10 @@
-//! The node as a member of a cluster: its object, lease and events. Without an API server nothing of it runs.
+//! The node as a member of a cluster: its Node object, lease and events.
 
-use super::process_metrics::go_architecture;
+use super::{Stores, process_metrics::go_architecture};
 use crate::{
-    apiserver::ApiServer,
     base::Tasks,
-    base::metrics::Metrics,
     config::{KubeletConfig, NODE_VERSION},
-    cri::{ImageClient, RuntimeClient, RuntimeInfo},
+    cri::RuntimeInfo,
     host::{self, Identity, MountEntry, own_address, proc},
     node::{
         event_sink::{self, EventSink},
@@ -18,12 +16,7 @@ use crate::{
     },
     pods::pleg::RuntimeStateReader,
     resources::{NodeFacts, devices::DeviceManager},
-    state::{
-        events::{EventRecorder, ObjectRef},
-        node_object::NodeObjectWriter,
-        node_pressure::NodePressureReader,
-        node_shutdown::NodeShutdownReader,
-    },
+    state::{events::ObjectRef, node_object::NodeObjectWriter},
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
@@ -39,67 +32,59 @@ const OWN_VOLUMES: [&str; 6] = [
     "secret",
 ];
 
-/// What is made elsewhere.
-pub(super) struct Parts {
-    pub(super) api: Option<ApiServer>,
-    pub(super) node_object: NodeObjectWriter,
-    pub(super) events: EventRecorder,
-    pub(super) runtime: RuntimeClient,
-    pub(super) images: ImageClient,
-    pub(super) state: RuntimeStateReader,
-    pub(super) devices: DeviceManager,
-    pub(super) pressure: NodePressureReader,
-    pub(super) shutting_down: NodeShutdownReader,
-    pub(super) machine: host::Machine,
-    pub(super) metrics: Metrics,
-}
-
 /// Starts the tasks of a node that has an API server.
 pub(super) async fn start(
     config: &KubeletConfig,
-    parts: Parts,
+    stores: &Stores,
+    node_object: NodeObjectWriter,
+    state: RuntimeStateReader,
+    devices: DeviceManager,
     info: &RuntimeInfo,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let Some(api) = parts.api else {
+    let Some(api) = &stores.api else {
         return Ok(());
     };
     let shutdown = tasks.shutdown();
-    let dropped = event_sink::dropped(&parts.metrics);
-    if let Some(outbox) = event_sink::outbox(&parts.events, &dropped) {
+    let dropped = event_sink::dropped(&stores.metrics);
+    if let Some(outbox) = event_sink::outbox(&stores.events, &dropped) {
         let (name, rate) = (config.node_name.clone(), config.node.events);
         let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
         tasks.spawn("node.events", sink.run(shutdown.clone()));
     }
     let object = ObjectRef::node(&config.node_name);
-    parts
+    stores
         .events
         .normal(&object, "Starting", "Starting kubelet.");
-    let (facts, runtime) =
-        RuntimeFactsReader::new(parts.runtime, parts.images, &info.version, &info.status);
+    let (facts, runtime) = RuntimeFactsReader::new(
+        stores.runtime.clone(),
+        stores.images.clone(),
+        &info.version,
+        &info.status,
+    );
     tasks.spawn("node.runtime", facts.run(shutdown.clone()));
     let (name, seconds) = (config.node_name.clone(), config.node.lease_seconds);
-    let lease = NodeLease::new(api.unlimited(), parts.node_object.reader(), name, seconds);
+    let lease = NodeLease::new(api.unlimited(), stores.node_object.clone(), name, seconds);
     tasks.spawn("node.lease", lease.run(shutdown.clone()));
     let root = config.root_dir.clone();
-    let (facts, storage) = (parts.machine, config.node.local_storage_isolation);
+    let (facts, storage) = (stores.machine.clone(), config.node.local_storage_isolation);
     let read = move || machine(&facts, &root, storage);
     let machine = tokio::task::spawn_blocking(read).await??;
     let root = config.root_dir.clone();
     let manager = NodeManager::new(node_manager::Deps {
         api: api.unlimited(),
-        node: parts.node_object,
-        events: parts.events,
+        node: node_object,
+        events: stores.events.clone(),
         runtime,
-        state: parts.state,
-        pressure: parts.pressure,
-        shutting_down: parts.shutting_down,
+        state,
+        pressure: stores.pressure.clone(),
+        shutting_down: stores.shutting_down.clone(),
         own_ip: own_address,
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
-        devices: parts.devices.capacity(),
-        reset_devices: parts.devices.is_fresh(),
+        devices: devices.capacity(),
+        reset_devices: devices.is_fresh(),
         machine,
         status: status(config),
         registration: registration(config),
@@ -110,7 +95,7 @@ pub(super) async fn start(
     Ok(())
 }
 
-/// What pods may have of the node, where a configuration for clusters sets something aside.
+/// The allocatable resources of a node in a cluster, where some are reserved.
 pub(super) fn reserve(facts: NodeFacts, config: &KubeletConfig) -> NodeFacts {
     if config.kubeconfig.is_none() {
         return facts;

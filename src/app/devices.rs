@@ -1,8 +1,8 @@
-//! Device plugins, drivers of claims, and the server that says who has which devices.
+//! Device plugins, DRA drivers, and the server of the PodResources API.
 
 use super::Stores;
 use crate::{
-    base::{Tasks, metrics::Metrics},
+    base::Tasks,
     config::KubeletConfig,
     model::PodExt as _,
     pods::pod_workers::PodWorkers,
@@ -14,11 +14,10 @@ use crate::{
         plugin_manager::{self, PluginHandlers},
         pod_resources::{self, PodResources},
     },
-    state::pod_manager::PodManager,
 };
 use std::sync::Arc;
 
-/// Reads what containers have.
+/// Opens the managers with the assignments of an earlier kubelet.
 pub(super) async fn open(
     config: &KubeletConfig,
     stores: &Stores,
@@ -32,7 +31,7 @@ pub(super) async fn open(
     Ok(tokio::task::spawn_blocking(open).await?)
 }
 
-/// The socket of those who read what containers have. It listens before the node says that it is healthy.
+/// The socket of the PodResources API. It listens before the node reports that it is healthy.
 pub(super) fn socket(config: &KubeletConfig) -> pod_resources::Socket {
     let directory = config.root_dir.join("pod-resources");
     pod_resources::Socket::bind(&directory.join("kubelet.sock"))
@@ -41,38 +40,36 @@ pub(super) fn socket(config: &KubeletConfig) -> pod_resources::Socket {
 /// Starts the tasks.
 pub(super) fn start(
     config: &KubeletConfig,
-    (pods, workers, devices): (&PodManager, &PodWorkers, &ContainerDevices),
+    stores: &Stores,
+    workers: &PodWorkers,
+    devices: ContainerDevices,
     managers: ResourceManagers,
     socket: pod_resources::Socket,
-    metrics: &Metrics,
     tasks: &mut Tasks,
 ) {
     let shutdown = tasks.shutdown();
     let plugins = config.root_dir.join("plugins_registry");
-    let (of_plugins, of_claims) = (devices.plugins.clone(), devices.dra.clone());
+    let api = pod_resources(stores, workers, devices.clone(), managers);
+    let ContainerDevices { plugins: device_plugins, dra } = devices;
     let mut handlers = PluginHandlers::new();
-    handlers.insert("DevicePlugin", Arc::new(of_plugins.clone()));
-    handlers.insert("DRAPlugin", Arc::new(of_claims.clone()));
+    handlers.insert("DevicePlugin", Arc::new(device_plugins.clone()));
+    handlers.insert("DRAPlugin", Arc::new(dra.clone()));
     let watching = plugin_manager::run(handlers, plugins, shutdown.clone());
-    tasks.spawn("device_plugins", of_plugins.run(shutdown.clone()));
-    tasks.spawn("dra", of_claims.run(shutdown.clone()));
+    tasks.spawn("device_plugins", device_plugins.run(shutdown.clone()));
+    tasks.spawn("dra", dra.run(shutdown.clone()));
     tasks.spawn("plugin_watcher", watching);
-    let pods = pod_resources(pods, workers, devices, managers, metrics);
-    tasks.spawn(
-        "pod_resources",
-        pod_resources::serve(pods, socket, shutdown),
-    );
+    let serving = pod_resources::serve(api, socket, shutdown);
+    tasks.spawn("pod_resources", serving);
 }
 
-/// What agents on the node may read.
+/// The PodResources API, which agents on the node read.
 fn pod_resources(
-    pods: &PodManager,
+    stores: &Stores,
     workers: &PodWorkers,
-    devices: &ContainerDevices,
+    devices: ContainerDevices,
     managers: ResourceManagers,
-    metrics: &Metrics,
 ) -> PodResources {
-    let (known, pods, workers) = (pods.clone(), pods.clone(), workers.clone());
+    let (known, pods, workers) = (stores.pods.clone(), stores.pods.clone(), workers.clone());
     let active = move || {
         let mut active = pods.pods();
         active.retain(|pod| !pod.is_terminal() && !workers.should_pod_be_finished(&pod.uid()));
@@ -82,6 +79,5 @@ fn pod_resources(
         let mut all = known.pods().into_iter();
         all.find(|pod| pod.namespace() == namespace && pod.name() == name)
     };
-    let (active, named, devices) = (Arc::new(active), Arc::new(named), devices.clone());
-    PodResources::new(active, named, devices, managers, metrics)
+    PodResources::new(Arc::new(active), Arc::new(named), devices, managers, &stores.metrics)
 }

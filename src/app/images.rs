@@ -1,4 +1,4 @@
-//! The parts that deal with images.
+//! Image pulls, credentials and image collection, from the configuration.
 
 use super::Stores;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use anyhow::Context as _;
 use std::path::PathBuf;
 
-/// The credentials of the node: docker's files and the programs that are configured.
+/// The node's registry credentials: docker's files and credential provider plugins.
 pub(super) fn keyring(config: &KubeletConfig, metrics: &Metrics) -> anyhow::Result<Keyring> {
     let working = std::env::current_dir().unwrap_or_default();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
@@ -27,7 +27,7 @@ pub(super) fn keyring(config: &KubeletConfig, metrics: &Metrics) -> anyhow::Resu
     Ok(Keyring::new(files, plugins))
 }
 
-/// What is recorded of pulls, unless nothing is.
+/// The records of image pulls, unless verification is off.
 pub(super) fn records(config: &KubeletConfig) -> anyhow::Result<PullRecords> {
     match &config.images.verification {
         Some(policy) => PullRecords::open(&config.root_dir, policy.clone())
@@ -57,7 +57,7 @@ pub(super) fn collector(config: &KubeletConfig, stores: &Stores) -> ImageCollect
     let parts = CollectorParts {
         images: stores.images.clone(),
         runtime: stores.runtime.clone(),
-        pods: stores.manager.reader(),
+        pods: stores.pods.clone(),
         records: stores.records.clone(),
         events: stores.events.clone(),
         node_name: config.node_name.clone(),
@@ -67,7 +67,7 @@ pub(super) fn collector(config: &KubeletConfig, stores: &Stores) -> ImageCollect
     ImageCollector::new(parts, &stores.metrics)
 }
 
-/// Pulls that an earlier kubelet was killed amid become records, before anything is started.
+/// Completes the records of pulls during which an earlier kubelet was killed, before anything is started.
 pub(super) async fn recover_pulls(stores: &Stores) {
     if !stores.records.has_interrupted_pulls() {
         return;
@@ -76,7 +76,7 @@ pub(super) async fn recover_pulls(stores: &Stores) {
         Ok(images) => stores.records.recover(&images).await,
         Err(error) => tracing::warn!(
             err = %error,
-            "Cannot see what became of image pulls that were cut short"
+            "Failed to list images; the records of interrupted pulls stay incomplete"
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! What the debug endpoints show of the parts that exist once the runtime has answered.
+//! Introspection for the debug endpoints: the components that exist once the runtime has answered.
 
 use crate::{
     model::{Pod, PodExt, PodUid, ProbeResult},
@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// The parts.
+/// These components.
 pub(super) struct Live {
     pub(super) workers: PodWorkers,
     pub(super) runtime: KubeGenericRuntimeManager,
@@ -34,8 +34,8 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Pods that are being stopped.
-    pub(super) fn ending(&self) -> HashSet<PodUid> {
+    /// Pods that are terminating.
+    pub(super) fn terminating(&self) -> HashSet<PodUid> {
         let known = self.workers.known().into_iter();
         known
             .filter(|pod| matches!(pod.phase, Phase::Terminating { .. }))
@@ -43,12 +43,12 @@ impl Live {
             .collect()
     }
 
-    /// How much is kept of pods, by where.
+    /// Numbers of entries about pods, by store.
     pub(super) fn kept(&self) -> Vec<(&'static str, usize)> {
         let mut kept = vec![
-            ("decisions", self.pod_history.len()),
+            ("pod_history", self.pod_history.len()),
             ("probed_pods", self.probes.len()),
-            ("probe_verdicts", self.results.len()),
+            ("probe_results", self.results.len()),
             ("status_notes", self.statuses.len()),
             ("prepared_volumes", self.volumes.len()),
         ];
@@ -57,7 +57,7 @@ impl Live {
         kept
     }
 
-    /// What is out of order with the runtime.
+    /// Errors of the runtime and its network.
     pub(super) fn remarks(&self) -> Vec<String> {
         let state = self.state.borrow();
         [state.runtime_error(Instant::now()), state.network_error()]
@@ -109,7 +109,7 @@ fn probe_report(
     probe_result: Option<ProbeResult>,
     (wall, here): (Timestamp, Instant),
 ) -> ProbeReport {
-    let word = |probe_result| {
+    let text = |probe_result| {
         match probe_result {
             ProbeResult::Success => "success",
             ProbeResult::Failure => "failure",
@@ -121,12 +121,12 @@ fn probe_report(
     let mut report = ProbeReport {
         container: view.container.to_string(),
         kind: view.kind.to_string(),
-        probe_result: word(probe_result.unwrap_or(ProbeResult::Unknown)),
+        probe_result: text(probe_result.unwrap_or(ProbeResult::Unknown)),
         next: due.and_then(|due| wall.checked_add(due).ok()),
         ..ProbeReport::default()
     };
     if let Some(last) = view.last {
-        report.last_result = Some(word(last.result));
+        report.last_result = Some(text(last.result));
         report.last_at = Some(last.at);
         report.in_a_row = last.in_a_row;
         report.message = last.message.into();

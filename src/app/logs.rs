@@ -1,4 +1,4 @@
-//! Where the logs of containers are, and their rotation.
+//! Paths of container logs, and log rotation.
 
 use crate::{
     config::KubeletConfig,
@@ -9,10 +9,10 @@ use crate::{
 };
 use std::{path::PathBuf, sync::Arc};
 
-/// Where collectors read logs while pod logs are in their usual place.
+/// The directory of log links, which collectors read, for pod logs in the default directory.
 const LOG_LINKS: &str = "/var/log/containers";
 
-/// Where the logs of containers are.
+/// The path of a container's log.
 pub(super) fn path(config: &KubeletConfig) -> LogPath {
     let root = config.container_logs.pod_logs_dir.clone();
     Arc::new(move |owner, container| {
@@ -45,7 +45,7 @@ pub(super) fn rotation(
     ))
 }
 
-/// Links for collectors are beside the pod logs when those are not in their usual place.
+/// The directory of log links. It is beside the pod logs if those are not in the default directory.
 pub(super) fn links(logs: &std::path::Path) -> PathBuf {
     match (logs == std::path::Path::new("/var/log/pods"), logs.parent()) {
         (false, Some(parent)) => parent.join("containers"),

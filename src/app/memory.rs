@@ -1,14 +1,14 @@
-//! Gives memory back after bursts. Hundreds of pods that start together need a lot for a moment, and
-//! the C library keeps what it once had.
+//! Returns free memory to the kernel after bursts: the C library keeps what hundreds of pods that start together
+//! needed for a moment.
 
 use crate::{host::memory, pods::status::Statuses};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// How long after a pod's status changed. What else changes meanwhile is part of the same burst.
+/// Delay after a change of a pod's status; later changes within it belong to the same burst.
 const AFTER: Duration = Duration::from_secs(5);
 
-/// Task `memory`. While nothing changes it does nothing.
+/// Task `memory`. It is idle while no status changes.
 pub(super) async fn run(statuses: Statuses, shutdown: CancellationToken) -> anyhow::Result<()> {
     let mut version = statuses.subscribe();
     let work = async {

@@ -1,35 +1,39 @@
-//! Wiring: builds everything, names every task, runs, drains.
+//! The application: builds every component, starts its tasks, and stops them.
 //!
 //! * Owns: the order of start and stop.
-//! * Woken by: the signals SIGTERM and SIGINT, a task that ends before its time.
-//! * Publishes: the process's exit.
+//! * Woken by: the signals SIGTERM and SIGINT, and a task that exits before shutdown.
+//! * Publishes: the exit of the process.
 //! * Must never decide anything about pods, and never stop a container because the kubelet stops.
 //! * Answers to upstream's `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
-//! Start: sockets bound, runtime reachable, tasks spawned, first complete list, sources delivered. Stop: no
-//! new work, workers end their step, journal flushed, servers drained, under one deadline.
+//! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
+//! their current step, drain the servers and flush the pod state store, within [`DRAIN`] and [`FLUSH`].
 
-mod build;
 mod certificates;
 mod cgroups;
 mod cluster_node;
+mod cluster_objects;
 mod cluster_pods;
+mod container_resources;
 mod devices;
 mod eviction;
-mod store_metrics;
+mod https;
 mod images;
 mod introspect;
 mod logs;
 mod memory;
 mod node;
+mod probes;
 mod process_metrics;
 mod resource_managers;
-mod probes;
-mod https;
+mod runtime;
 mod service;
 mod shutdown;
 mod sources;
+mod start;
 mod stats;
+mod store_metrics;
+mod stores;
 mod user_ids;
 mod views;
 
@@ -52,6 +56,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use https::Secured;
+use stores::{Stores, Writers};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -59,17 +64,16 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use build::Stores;
-
-/// How long the tasks may take to stop.
+/// Time for the tasks to stop.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long the journal's last writes may take after that.
+/// Time for the last writes of the pod state store after that.
 const FLUSH: Duration = Duration::from_secs(2);
 
 /// A kubelet whose sockets are bound and whose state is read; nothing runs yet.
 pub struct App {
     config: KubeletConfig,
     stores: Stores,
+    writers: Writers,
     stats: Stats,
     healthz: Option<Listener>,
     read_only: Option<Listener>,
@@ -81,13 +85,12 @@ pub struct App {
     lock: Option<node::Lock>,
 }
 
-/// How often the kubelet checks what no event reports. These are not configurable; tests
-/// that wait for such a check make them short.
+/// Periods of checks that find what no event reports. They are not configurable; tests make them short.
 #[derive(Clone, Debug)]
 pub struct Periods {
-    /// Looks at the runtime.
+    /// Relist, audit and status periods of the PLEG.
     pub pleg: pleg::Config,
-    /// Looks for orphans.
+    /// Period of the orphan audit.
     pub audit: Duration,
 }
 
@@ -100,7 +103,7 @@ impl Default for Periods {
     }
 }
 
-/// Not a part of the start, for the directory may be on a file system that hangs.
+/// Warns if the directory cannot be read. A task of its own: the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
     if let Some(fault) = Objects::new(Some(path.clone()), None).fault().await {
         tracing::warn!(
@@ -111,14 +114,17 @@ async fn check_local_objects(path: PathBuf) {
     }
 }
 
-/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, which stays with the cgroup that it was
-/// taken in. Where that fails, the app tries again and says why. Blocking.
+/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, because memory stays charged to the
+/// cgroup in which it was allocated. If that fails, a task tries again later and logs the error. Blocking.
 pub fn enter_kubelet_cgroup(config: &KubeletConfig) {
     cgroups::enter(config);
 }
 
 impl App {
-    /// Binds sockets, takes the lock, reads the journal. Every error names what is wrong.
+    /// Binds the sockets, takes the lock file and reads the state on disk.
+    ///
+    /// # Errors
+    /// The first of these that failed, with the flag, field or path concerned.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
         let machine = Machine::read()?;
@@ -135,7 +141,7 @@ impl App {
         if let Some(path) = config.local_objects_dir.clone() {
             tokio::spawn(check_local_objects(path));
         }
-        let stores = Stores::open(&config, machine, api, metrics)?;
+        let (stores, writers) = stores::open(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);
         process_metrics::register(&config, &stores);
         store_metrics::register(&stores, stats.clone(), &stores.metrics);
@@ -144,6 +150,7 @@ impl App {
         Ok(Self {
             config,
             stores,
+            writers,
             stats,
             healthz,
             read_only,
@@ -162,24 +169,24 @@ impl App {
         Self { periods, ..self }
     }
 
-    /// The same app, which makes cgroups as plain directories below this one; tests see there what it makes.
+    /// The same app with plain directories below this one as its cgroups, for tests.
     #[must_use]
     pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
-        self.stores.cgroup_dir = Some(directory);
+        self.stores.system.cgroups = Some(directory);
         self
     }
 
-    /// The same app, which sees the processes that it moves in this directory, as in `/proc`.
+    /// The same app with this directory as `/proc` for the processes that it moves, for tests.
     #[must_use]
     pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
-        self.stores.proc_dir = directory;
+        self.stores.system.proc = directory;
         self
     }
 
-    /// The same app on another machine, which is described below this directory as in `/sys`.
+    /// The same app with this directory as `/sys`, for tests.
     #[must_use]
     pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
-        self.stores.sys_dir = directory;
+        self.stores.system.sys = directory;
         self
     }
 
@@ -199,7 +206,10 @@ impl App {
         }
     }
 
-    /// Runs until a signal asks it to stop. An error is a task that failed.
+    /// Runs until SIGTERM, SIGINT or contention for the lock file.
+    ///
+    /// # Errors
+    /// A task that failed or exited before shutdown.
     pub async fn run(mut self) -> anyhow::Result<()> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
@@ -210,20 +220,23 @@ impl App {
                 None => std::future::pending().await,
             }
         };
-        let asked = async {
+        let stop_requested = async {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
-                () = contention => "another process wants the lock file",
+                () = contention => "lock file contention",
             }
         };
-        self.run_until(asked).await
+        self.run_until(stop_requested).await
     }
 
-    /// Runs until the future says why to stop; tests bring their own.
+    /// Runs until `stop_requested` yields the reason to stop.
+    ///
+    /// # Errors
+    /// A task that failed or exited before shutdown.
     pub async fn run_until(
         mut self,
-        asked: impl Future<Output = &'static str>,
+        stop_requested: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         process_metrics::log(&self.stores.metrics, self.log.clone());
         let mut tasks = Tasks::new();
@@ -236,16 +249,16 @@ impl App {
         let manager = self.service_manager.clone();
         if let Some(manager) = &manager {
             self.watch(manager, &mut tasks);
-            service::tell(manager, "READY=1");
+            service::notify(manager, "READY=1");
         }
-        let asked = async move {
-            let why = asked.await;
+        let stop_requested = async move {
+            let why = stop_requested.await;
             if let Some(manager) = &manager {
-                service::tell(manager, "STOPPING=1");
+                service::notify(manager, "STOPPING=1");
             }
             why
         };
-        let ended = self.run_tasks(tasks, asked).await;
+        let ended = self.run_tasks(tasks, stop_requested).await;
         // The last spans are sent as well.
         tracer.flush().await;
         ended
@@ -254,42 +267,42 @@ impl App {
     async fn run_tasks(
         self,
         mut tasks: Tasks,
-        asked: impl Future<Output = &'static str>,
+        stop_requested: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
-        tokio::pin!(asked);
+        tokio::pin!(stop_requested);
         let runtime = self.stores.runtime.clone();
         let info = tokio::select! {
             info = cri::wait_for_runtime(&runtime) => info,
-            why = &mut asked => {
+            why = &mut stop_requested => {
                 tracing::info!(why, "Stopping before the runtime was reached");
                 return stop(&mut tasks, None).await;
             }
         };
         let state_store = self.stores.state_store.clone();
-        // Before it starts its tasks it may be cut short anywhere.
-        let started = build::start(
+        let started = start::start(
             &self.config,
             self.periods,
-            self.stores,
+            &self.stores,
+            self.writers,
             self.stats,
             &info,
             &mut tasks,
         );
         let started = tokio::select! {
             workers = started => Ok(workers?),
-            why = &mut asked => Err(why),
+            why = &mut stop_requested => Err(why),
         };
         let workers = match started {
             Ok(workers) => workers,
             Err(why) => {
-                tracing::info!(why, "Stopping amid the start");
+                tracing::info!(why, "Stopping during startup");
                 return stop(&mut tasks, None).await;
             }
         };
         tracing::info!(node = self.config.node_name, "Started kubelet");
         let early = tokio::select! {
             end = tasks.first_end() => end,
-            why = &mut asked => {
+            why = &mut stop_requested => {
                 tracing::info!(why, "Stopping; pods are left as they are");
                 None
             }
@@ -348,12 +361,12 @@ async fn bind(
     }
 }
 
-/// Pods are synced also while the server is not up.
+/// The socket of the local commands. Pods run without it.
 fn bind_local(root_dir: &Path) -> Option<Listener> {
     match Listener::bind_local("local", &local_socket(root_dir)) {
         Ok(listener) => Some(listener),
         Err(error) => {
-            tracing::warn!(err = %chain(&error), "This kubelet cannot be asked locally");
+            tracing::warn!(err = %chain(&error), "Failed to bind the local socket; `kubelet pods` and `kubelet explain` will not work");
             None
         }
     }
@@ -371,25 +384,25 @@ async fn stop(
         tasks.stop().await;
     };
     if tokio::time::timeout(DRAIN, draining).await.is_err() {
-        tracing::warn!(seconds = DRAIN.as_secs(), "Some tasks did not stop in time");
+        tracing::warn!(seconds = DRAIN.as_secs(), "Tasks did not stop in time");
     }
-    // The last steps of workers may come after the journal's own task has ended.
+    // The last steps of workers may come after the task of the state store has ended.
     if let Some((_, state_store)) = pods
         && tokio::time::timeout(FLUSH, state_store.flush())
             .await
             .is_err()
     {
-        tracing::warn!("The journal could not be written in time");
+        tracing::warn!("Failed to flush the pod state store before exit");
     }
     Ok(())
 }
 
 fn failed(end: TaskEnd) -> anyhow::Result<()> {
     let error = match end.result {
-        Ok(()) => anyhow::anyhow!("it ended before it was asked to"),
+        Ok(()) => anyhow::anyhow!("task exited before shutdown"),
         Err(error) => error,
     };
-    tracing::error!(task = end.name, err = %chain(error.as_ref()), "A task ended early");
+    tracing::error!(task = end.name, err = %chain(error.as_ref()), "Task exited before shutdown");
     Err(error.context(format!("task {} ended", end.name)))
 }
 

@@ -1,4 +1,4 @@
-//! What the process asks of the node before it starts.
+//! Checks and settings of the process and its node before it starts.
 
 use super::cluster_node;
 use crate::{
@@ -18,7 +18,7 @@ use std::{
     path::Path,
 };
 
-/// Refuses a node that the configuration rules out, as upstream does.
+/// Refuses to start on cgroup v1 or with swap unless the configuration allows it, as upstream.
 pub(super) fn check(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<()> {
     anyhow::ensure!(
         machine.cgroup_v2 || !config.fail_cgroup_v1,
@@ -31,10 +31,10 @@ pub(super) fn check(config: &KubeletConfig, machine: &Machine) -> anyhow::Result
     Ok(())
 }
 
-/// A lock that is held as long as this lives.
+/// The lock file, locked until this is dropped.
 pub(super) struct Lock {
     _file: File,
-    /// What becomes of the file, if that is to be watched.
+    /// Events of the file, if it is watched for contention.
     events: Option<EventStream<[u8; 1024]>>,
 }
 
@@ -46,7 +46,7 @@ impl Lock {
             match events.next().await {
                 Some(Ok(_)) => return,
                 ended => {
-                    tracing::warn!(err = ?ended.and_then(Result::err), "Nobody watches the lock file any more")
+                    tracing::warn!(err = ?ended.and_then(Result::err), "Failed to watch the lock file; contention is no longer detected")
                 }
             }
         }
@@ -86,15 +86,14 @@ pub(super) async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Resul
     }))
 }
 
-/// Tells the kernel how gladly it may kill the kubelet. Without the right to, it stays as it is.
+/// Sets the kubelet's `oom_score_adj`; a failure is logged.
 pub(super) fn set_oom_score_adj(value: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", value.to_string()) {
-        tracing::warn!(value, err = %error, "Cannot set the kubelet's own oom_score_adj");
+        tracing::warn!(value, err = %error, "Failed to set the kubelet's oom_score_adj");
     }
 }
 
-/// Allows the process so many open files (`maxOpenFiles`). Where it may not raise its limit that far, it
-/// goes as far as it may. Zero would leave none, and is as if nothing had been said.
+/// Sets the limit of open files (`maxOpenFiles`), or the highest limit that is allowed. Zero leaves it unchanged.
 pub(super) fn allow_open_files(wanted: u64) {
     if wanted == 0 {
         return;
@@ -102,15 +101,15 @@ pub(super) fn allow_open_files(wanted: u64) {
     let before = getrlimit(Resource::Nofile);
     let set = |limit| setrlimit(Resource::Nofile, limit);
     if let Err(error) = set(raised(before.maximum, wanted)) {
-        tracing::warn!(wanted, may = ?before.maximum, err = %error, "Cannot have as many open files as maxOpenFiles says");
+        tracing::warn!(wanted, may = ?before.maximum, err = %error, "Failed to set RLIMIT_NOFILE to maxOpenFiles; using the allowed maximum");
         let most = before.maximum.map_or(wanted, |most| most.min(wanted));
         if let Err(error) = set(raised(before.maximum, most)) {
-            tracing::warn!(err = %error, "The limit of open files stays as it is");
+            tracing::warn!(err = %error, "Failed to raise RLIMIT_NOFILE");
         }
     }
 }
 
-/// The limits for so many files. What this process' children may raise theirs to is not lowered.
+/// The limits for `wanted` files. The hard limit, which child processes inherit, is not lowered.
 fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
     Rlimit {
         current: Some(wanted),
@@ -133,7 +132,7 @@ mod tests {
     use futures::FutureExt as _;
 
     #[test]
-    fn a_limit_is_raised_and_what_children_may_have_is_never_lowered() {
+    fn the_limit_of_open_files_is_raised_and_the_hard_limit_never_lowered() {
         let rows = [
             (Some(4096), 1024, (1024, Some(4096))),
             (Some(4096), 8192, (8192, Some(8192))),
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_opens_the_lock_file_is_noticed_where_that_is_wanted() {
+    async fn opening_a_watched_lock_file_is_contention() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let take = async |watch| take_lock(Some(&path), watch).await.unwrap().unwrap();

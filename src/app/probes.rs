@@ -1,17 +1,40 @@
-//! What the prober is shown.
+//! The prober, and its view of containers.
 
+use super::Stores;
 use crate::{
     model::{Pod, PodExt, PodUid},
-    pods::prober::{ContainerView, View},
+    pods::prober::{self, ContainerView, ProbeManager, View},
     pods::status::Statuses,
+    runtime::handlers::runtime_exec,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
+    state::probe_results::ProbeResultsWriter,
 };
 use std::sync::Arc;
 
-/// What probes see of containers. A host-network pod is probed at the node's address; without one
-/// configured, on loopback.
-pub(super) fn container_view(
+/// Builds the prober. A host-network pod is probed at `node_ip`.
+pub(super) fn manager(
+    stores: &Stores,
+    node_ip: String,
+    results: ProbeResultsWriter,
+) -> ProbeManager {
+    let deps = prober::Deps {
+        started_at: stores.started_at,
+        exec: runtime_exec(stores.runtime.clone()),
+        view: container_view(
+            stores.cache.clone(),
+            stores.pods.clone(),
+            stores.statuses.clone(),
+            node_ip,
+        ),
+        results,
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
+    };
+    ProbeManager::new(deps, &stores.metrics, &stores.probe_metrics)
+}
+
+fn container_view(
     cache: PodCache,
     manager: PodManager,
     statuses: Statuses,

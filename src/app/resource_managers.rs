@@ -33,7 +33,7 @@ pub(super) async fn start(
         retry_after: config.managers.retry_after,
         no_quota: config.managers.no_quota,
     };
-    let (config, sys) = (config.clone(), stores.sys_dir.clone());
+    let (config, sys) = (config.clone(), stores.system.sys.clone());
     let memory_bytes = stores.machine.memory_bytes;
     let build = move || {
         let machine = if config.managers.is_off() {
@@ -52,7 +52,7 @@ pub(super) async fn start(
     Ok(managers)
 }
 
-/// What an earlier kubelet allocated, and the task that writes it down.
+/// The allocations of an earlier kubelet, and the task that saves them.
 pub(super) async fn allocations(
     config: &KubeletConfig,
     tasks: &mut Tasks,
@@ -64,7 +64,7 @@ pub(super) async fn allocations(
     Ok(allocations)
 }
 
-/// What this node does not resize.
+/// The resources that this node does not resize.
 pub(super) fn resize_rules(config: &KubeletConfig, stores: &Stores) -> ResizeRules {
     let swap = super::cgroups::cpu_enforcement(config, &stores.machine).swap;
     ResizeRules {

@@ -1,4 +1,4 @@
-//! What is reported to the service manager.
+//! Notifications of the service manager (systemd).
 
 use super::introspect::Live;
 use crate::{host::ServiceManager, server::HealthChecks};
@@ -9,9 +9,9 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 /// Sends a notification; without a service manager that is no error.
-pub(super) fn tell(manager: &ServiceManager, state: &str) {
+pub(super) fn notify(manager: &ServiceManager, state: &str) {
     if let Err(error) = manager.tell(state) {
-        tracing::warn!(state, %error, "The service manager cannot be told");
+        tracing::warn!(state, %error, "Failed to notify the service manager");
     }
 }
 
@@ -31,8 +31,8 @@ pub(super) async fn watchdog(
             None => None,
         };
         match &fault {
-            None => tell(&manager, "WATCHDOG=1"),
-            Some(why) if !starved => tracing::error!(why, "The watchdog is not fed any more"),
+            None => notify(&manager, "WATCHDOG=1"),
+            Some(why) if !starved => tracing::error!(why, "The sync loop hangs; no more watchdog notifications are sent"),
             Some(_) => {}
         }
         starved = fault.is_some();

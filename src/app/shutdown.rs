@@ -1,7 +1,8 @@
 //! The shutdown manager, from the configuration.
 
+use super::Stores;
 use crate::{
-    base::{GoDuration, Tasks, metrics::Metrics},
+    base::{GoDuration, Tasks},
     config::{KubeletConfig, kubelet_configuration::KubeletConfiguration},
     host::{LOGIND_CONFIG_DIRECTORY, Logind},
     node::shutdown::{
@@ -9,20 +10,18 @@ use crate::{
         plan::{self, Phase},
     },
     pods::pod_workers::PodWorkers,
-    state::{events::EventRecorder, node_shutdown::NodeShutdownWriter, pod_manager::PodManager},
+    state::node_shutdown::NodeShutdownWriter,
 };
 use std::sync::Arc;
 
-/// What is made elsewhere.
-pub(super) struct Parts {
-    pub(super) pods: PodManager,
-    pub(super) workers: PodWorkers,
-    pub(super) events: EventRecorder,
-    pub(super) shutting_down: NodeShutdownWriter,
-}
-
-/// Starts the task, unless pods are not to be stopped.
-pub(super) fn start(config: &KubeletConfig, parts: Parts, metrics: &Metrics, tasks: &mut Tasks) {
+/// Starts the task, unless no grace period is configured.
+pub(super) fn start(
+    config: &KubeletConfig,
+    stores: &Stores,
+    workers: &PodWorkers,
+    shutting_down: NodeShutdownWriter,
+    tasks: &mut Tasks,
+) {
     let phases = phases(&config.effective);
     let gate = config.feature_gates.get("GracefulNodeShutdown");
     if phases.is_empty() || gate == Some(&false) {
@@ -35,13 +34,13 @@ pub(super) fn start(config: &KubeletConfig, parts: Parts, metrics: &Metrics, tas
             root: config.root_dir.clone(),
             logind_config: LOGIND_CONFIG_DIRECTORY.into(),
             logind: Logind::new(Arc::default()),
-            pods: parts.pods,
-            workers: parts.workers,
-            events: parts.events,
-            shutting_down: parts.shutting_down,
+            pods: stores.pods.clone(),
+            workers: workers.clone(),
+            events: stores.events.clone(),
+            shutting_down,
             reports: config.kubeconfig.is_some(),
         },
-        metrics,
+        &stores.metrics,
     );
     tasks.spawn("node.shutdown", manager.run(tasks.shutdown()));
 }

@@ -1,4 +1,4 @@
-//! Where pods come from, as configured.
+//! Pod sources, from the configuration.
 
 use super::Stores;
 use crate::{
@@ -47,7 +47,7 @@ pub(super) fn config(config: &KubeletConfig, stores: &Stores) -> pod_config::Con
             api,
             directory: config.root_dir.join("api-pods"),
             cache: stores.cache.clone(),
-            node: stores.node_object.reader(),
+            node: stores.node_object.clone(),
         }),
         cache: stores.cache.clone(),
     }

@@ -1,5 +1,5 @@
-//! How much is kept of pods, board by board, as a metric: what belongs to a pod goes with it, so on a
-//! node without pods all of it is zero (P-24).
+//! Sizes of the stores of pod state, as a metric. State of a pod is removed with the pod, so all sizes are zero on a
+//! node without pods (P-24).
 
 use super::{Stores, introspect::Live};
 use crate::{
@@ -15,9 +15,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// What is counted.
+/// The stores that are measured.
 #[derive(Clone)]
-struct Census {
+struct StoreSizes {
     manager: PodManager,
     statuses: Statuses,
     state_store: PodStateStore,
@@ -26,47 +26,47 @@ struct Census {
     stats: Stats,
 }
 
-/// Counts at every scrape what the boards keep.
+/// Registers the metric, which is measured at every scrape.
 pub(super) fn register(stores: &Stores, stats: Stats, metrics: &Metrics) {
-    let census = Census {
-        manager: stores.manager.reader(),
-        statuses: stores.statuses.reader(),
+    let sizes = StoreSizes {
+        manager: stores.pods.clone(),
+        statuses: stores.statuses.clone(),
         state_store: stores.state_store.clone(),
         cache: stores.cache.clone(),
         live: stores.live.clone(),
         stats,
     };
     metrics.register(
-        "kubelet_board_entries",
-        "Number of entries that are kept about pods, by where",
-        census,
+        "kubelet_store_entries",
+        "Number of entries about pods, by store",
+        sizes,
     );
 }
 
-impl Census {
-    fn count(&self) -> Vec<(&'static str, usize)> {
-        let mut kept = vec![
-            ("wanted", self.manager.len()),
+impl StoreSizes {
+    fn read(&self) -> Vec<(&'static str, usize)> {
+        let mut sizes = vec![
+            ("desired_pods", self.manager.len()),
             ("statuses", self.statuses.len()),
-            ("journal", self.state_store.len()),
+            ("pod_state_store", self.state_store.len()),
             ("stats", self.stats.len()),
         ];
-        kept.extend(self.cache.kept());
-        kept.extend(self.live.get().into_iter().flat_map(Live::kept));
-        kept
+        sizes.extend(self.cache.kept());
+        sizes.extend(self.live.get().into_iter().flat_map(Live::kept));
+        sizes
     }
 }
 
-impl fmt::Debug for Census {
+impl fmt::Debug for StoreSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Census").finish_non_exhaustive()
+        f.debug_struct("StoreSizes").finish_non_exhaustive()
     }
 }
 
-impl EncodeMetric for Census {
+impl EncodeMetric for StoreSizes {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (board, number) in self.count() {
-            let labels = [("board", board)];
+        for (store, number) in self.read() {
+            let labels = [("store", store)];
             let mut sample = encoder.encode_family(&labels)?;
             sample.encode_gauge(&i64::try_from(number).unwrap_or(i64::MAX))?;
         }

@@ -1,4 +1,4 @@
-//! What the HTTP server reads from the stores.
+//! Views of the stores for the HTTP server.
 
 use super::{Stores, introspect::Live, logs};
 use crate::{
@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Where the node's programs log.
 const NODE_LOGS: &str = "/var/log";
-/// Reads the journal of the node's services.
+/// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
 
-/// How long after the kubelet's start requests for pods wait until these are known.
+/// Time after the kubelet's start during which requests for pods wait until the pods are known.
 const BEGINNING: Duration = Duration::from_secs(3);
 
 /// The views of the read-only port and the local socket.
@@ -38,7 +38,7 @@ pub(super) fn of(
     shutdown: CancellationToken,
 ) -> Views {
     let node_name = config.node_name.as_str();
-    let (manager, statuses) = (stores.manager.reader(), stores.statuses.reader());
+    let (manager, statuses) = (stores.pods.clone(), stores.statuses.clone());
     let cache = stores.cache.clone();
     let running = move || {
         let mut pods = cache.pods();
@@ -132,7 +132,7 @@ fn process(stores: &Stores, config: &KubeletConfig, log: &LogControl) -> Process
 fn known_by(stores: &Stores) -> Known {
     let (all_delivered, deadline) = (stores.all_delivered.clone(), Instant::now() + BEGINNING);
     Arc::new(move || -> BoxFuture<'static, ()> {
-        let mut all_delivered = all_delivered.subscribe();
+        let mut all_delivered = all_delivered.clone();
         Box::pin(async move {
             let known = all_delivered.wait_for(|all_delivered| *all_delivered);
             let _ = tokio::time::timeout_at(deadline, known).await;
@@ -143,7 +143,7 @@ fn known_by(stores: &Stores) -> Known {
 /// The version of the overview changes with every status and every entry of the history. It names this process,
 /// so that a client notices a restart.
 fn news(stores: &Stores) -> NewsView {
-    let (statuses, pod_history) = (stores.statuses.reader(), stores.pod_history.clone());
+    let (statuses, pod_history) = (stores.statuses.clone(), stores.pod_history.clone());
     let started = stores.started_at.as_millisecond();
     Arc::new(move || {
         let (mut statuses, mut pod_history) = (statuses.subscribe(), pod_history.subscribe());
@@ -177,10 +177,10 @@ impl PodReporter {
         // Read before the stores, so that a change in between is not missed.
         let (version, _) = (self.news)();
         let live = self.live.get();
-        let ending = live.map(Live::ending).unwrap_or_default();
+        let terminating = live.map(Live::terminating).unwrap_or_default();
         let pods = self.pods.list();
         let line =
-            |(pod, status): &KnownPod| row(pod, status.as_deref(), ending.contains(&pod.uid()));
+            |(pod, status): &KnownPod| row(pod, status.as_deref(), terminating.contains(&pod.uid()));
         let mut pods: Vec<_> = pods.iter().map(line).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         let unreached = || {

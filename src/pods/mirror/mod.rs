@@ -49,7 +49,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub type NameInUse = Box<dyn Fn(&PodFullName, Option<&PodUid>) -> bool + Send>;
 
 /// What mirrors are made from.
-pub struct Parts {
+pub struct Deps {
     /// The API server.
     pub api: ApiServer,
     /// This node's name.
@@ -68,7 +68,7 @@ pub struct Parts {
 
 /// Keeps the mirrors.
 pub struct MirrorPods {
-    parts: Parts,
+    deps: Deps,
     queue: WorkQueue<PodFullName>,
     /// Mirrors that the watch has not shown yet.
     created: HashMap<PodFullName, (Arc<Pod>, Instant)>,
@@ -99,10 +99,10 @@ struct EndedMirrorRequest {
 
 impl MirrorPods {
     /// No mirrors yet.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(deps: Deps) -> Self {
         Self {
-            queue: WorkQueue::new(parts.changed.clone(), MAX_REQUESTS, MAX_DELAY),
-            parts,
+            queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
+            deps,
             created: HashMap::new(),
             deleted: HashMap::new(),
             reported: HashMap::new(),
@@ -142,12 +142,12 @@ impl MirrorPods {
 
     /// Checks every name once it is known what may be created, and what may be deleted.
     fn check_all(&mut self) {
-        let known = [(self.parts.mirrors_known)(), (self.parts.pods_known)()];
+        let known = [(self.deps.mirrors_known)(), (self.deps.pods_known)()];
         if known == self.known {
             return;
         }
         self.known = known;
-        let (pods, mirrors) = (self.parts.pods.pods(), self.parts.pods.mirrors());
+        let (pods, mirrors) = (self.deps.pods.pods(), self.deps.pods.mirrors());
         let pods = pods.iter().filter(|pod| pod.is_static());
         let names: HashSet<_> = pods.chain(&mirrors).map(|pod| pod.full_name()).collect();
         for name in names {
@@ -157,7 +157,7 @@ impl MirrorPods {
 
     /// The mirror of a name: a request of this kubelet counts before the watch shows it.
     fn mirror(&mut self, name: &PodFullName, now: Instant) -> Option<Arc<Pod>> {
-        let watched = self.parts.pods.mirror_of(name);
+        let watched = self.deps.pods.mirror_of(name);
         let Some(watched) = watched else {
             self.deleted.remove(name);
             let created = self.created.get(name).filter(|(_, until)| now < *until);
@@ -174,15 +174,15 @@ impl MirrorPods {
 
     fn begin(&mut self, name: PodFullName, now: Instant) {
         let mirror = self.mirror(&name, now);
-        let parts = &self.parts;
-        let pod = parts.pods.static_of(&name);
+        let deps = &self.deps;
+        let pod = deps.pods.static_of(&name);
         let uid = pod.as_ref().map(|pod| pod.uid());
         let known = Known {
             pod: pod.as_deref(),
             mirror: mirror.as_deref(),
-            mirrors_known: (parts.mirrors_known)(),
-            pods_known: (parts.pods_known)(),
-            name_in_use: (parts.name_in_use)(&name, uid.as_ref()),
+            mirrors_known: (deps.mirrors_known)(),
+            pods_known: (deps.pods_known)(),
+            name_in_use: (deps.name_in_use)(&name, uid.as_ref()),
         };
         let request = match plan(known) {
             Step::Create => pod.map(MirrorRequest::Create),
@@ -197,8 +197,8 @@ impl MirrorPods {
             self.queue.done(&name);
             return self.forget(&name, now);
         };
-        let (api, node) = (parts.api.clone(), self.node.clone());
-        let node_name = parts.node_name.clone();
+        let (api, node) = (deps.api.clone(), self.node.clone());
+        let node_name = deps.node_name.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
             let result = contain(panics::Place::Other, sending).await.ok();

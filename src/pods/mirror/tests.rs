@@ -85,7 +85,7 @@ impl Cluster {
             move || known.lock()[fact]
         };
         let in_use = is(IN_USE);
-        let mirrors = MirrorPods::new(Parts {
+        let mirrors = MirrorPods::new(Deps {
             api,
             node_name: "n".into(),
             pods: manager.reader(),

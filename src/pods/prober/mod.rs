@@ -61,7 +61,7 @@ pub struct View {
 pub type ContainerView = Arc<dyn Fn(&PodUid, &str) -> View + Send + Sync>;
 
 /// What the prober works with.
-pub struct Parts {
+pub struct Deps {
     /// When this kubelet started, by the wall clock.
     pub started_at: Timestamp,
     /// Runs commands in containers.
@@ -87,7 +87,7 @@ pub struct ProbeManager {
 
 /// What all probe tasks share.
 struct ProberShared {
-    parts: Parts,
+    deps: Deps,
     metrics: ProberMetrics,
 }
 
@@ -160,16 +160,16 @@ enum SlotTask {
 impl ProbeManager {
     /// No probes yet, but the results that an earlier kubelet wrote down. Declares metric families: how
     /// probes go in `results`, which is shown by itself, the rest in `metrics`.
-    pub fn new(parts: Parts, metrics: &Metrics, results: &Metrics) -> Self {
+    pub fn new(deps: Deps, metrics: &Metrics, results: &Metrics) -> Self {
         let metrics = ProberMetrics::new(metrics, results);
         let restore = |uid: PodUid| {
-            let restored = parts.results.restore(&uid, &parts.state_store.get(&uid));
+            let restored = deps.results.restore(&uid, &deps.state_store.get(&uid));
             (!restored.is_empty()).then_some((uid, restored))
         };
-        let uids = parts.state_store.uids().into_iter();
+        let uids = deps.state_store.uids().into_iter();
         let restored = uids.filter_map(restore).collect();
         Self {
-            shared: Arc::new(ProberShared { parts, metrics }),
+            shared: Arc::new(ProberShared { deps, metrics }),
             pods: Arc::default(),
             restored: Arc::new(Mutex::new(restored)),
         }
@@ -215,7 +215,7 @@ impl ProbeManager {
             return;
         };
         let probed = |slot: &Slot| {
-            let container = (self.shared.parts.view)(uid, &slot.container).container?;
+            let container = (self.shared.deps.view)(uid, &slot.container).container?;
             Some((container.id, slot.kind))
         };
         let probed: Vec<_> = slots.iter().filter_map(probed).collect();
@@ -281,8 +281,8 @@ impl ProbeManager {
 impl ProberShared {
     /// Forgets a result, here and for the next kubelet.
     fn forget(&self, uid: &PodUid, id: &ContainerId, kind: ProbeKind) {
-        self.parts.results.clear(id, kind);
-        self.parts.state_store.update(uid, |record| {
+        self.deps.results.clear(id, kind);
+        self.deps.state_store.update(uid, |record| {
             record.set_probe_result(id, kind, ProbeResult::Unknown);
         });
     }
@@ -296,7 +296,7 @@ impl ProberShared {
             let SlotTask::Ended { last } = &slot.task else {
                 continue;
             };
-            let view = (self.parts.view)(&probes.uid, &slot.container);
+            let view = (self.deps.view)(&probes.uid, &slot.container);
             let runs_again = view.container.is_some_and(|seen| {
                 seen.state == ContainerState::Running && Some(&seen.id) != last.as_ref()
             });

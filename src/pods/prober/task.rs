@@ -196,7 +196,7 @@ impl ProbeTask {
     }
 
     fn start(&self, id: &ContainerId) -> Run {
-        let exec = self.shared.parts.exec.clone();
+        let exec = self.shared.deps.exec.clone();
         let (probes, name, id) = (self.probes.clone(), self.container.clone(), id.clone());
         let (kind, timeout, pod_ip) = (self.kind, self.timeout, self.view().pod_ip);
         Box::pin(async move {
@@ -233,7 +233,7 @@ impl ProbeTask {
             .count(&self.probes, &self.container, self.kind, outcome, took);
         if let Some((reason, message)) = event(self.kind, outcome) {
             let object = ObjectRef::container(&self.probes.pod, &self.container);
-            self.shared.parts.events.warning(&object, reason, message);
+            self.shared.deps.events.warning(&object, reason, message);
         }
         if let Some((id, probe_result)) = self.state.probed(&facts, id, outcome) {
             self.settle(&id, probe_result);
@@ -251,8 +251,8 @@ impl ProbeTask {
                 self.probes.wake();
             }
         }
-        if self.shared.parts.results.set(uid, id, kind, probe_result) {
-            self.shared.parts.state_store.update(uid, |record| {
+        if self.shared.deps.results.set(uid, id, kind, probe_result) {
+            self.shared.deps.state_store.update(uid, |record| {
                 record.set_probe_result(id, kind, probe_result)
             });
         }
@@ -284,7 +284,7 @@ impl ProbeTask {
     }
 
     fn view(&self) -> View {
-        (self.shared.parts.view)(&self.probes.uid, &self.container)
+        (self.shared.deps.view)(&self.probes.uid, &self.container)
     }
 
     fn facts(&self) -> Facts {
@@ -294,7 +294,7 @@ impl ProbeTask {
         let remembered = container
             .as_ref()
             .filter(|seen| !self.state.knows(&seen.id))
-            .and_then(|seen| self.shared.parts.results.get(&seen.id, self.kind));
+            .and_then(|seen| self.shared.deps.results.get(&seen.id, self.kind));
         Facts {
             pod_terminal: view.pod_terminal,
             deleting: view.deleting,
@@ -322,7 +322,7 @@ impl ProbeTask {
             id: seen.id.clone(),
             life,
             before_us: seen.started_at > 0
-                && nanos_since(self.shared.parts.started_at) > Duration::ZERO,
+                && nanos_since(self.shared.deps.started_at) > Duration::ZERO,
         }
     }
 }

@@ -39,7 +39,7 @@ const MAX_REQUESTS: usize = 10;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// What the writer reads.
-pub struct Parts {
+pub struct Deps {
     /// The API server.
     pub api: ApiServer,
     /// Statuses of pods.
@@ -54,7 +54,7 @@ pub struct Parts {
 
 /// The writer.
 pub struct StatusWriter {
-    parts: Parts,
+    deps: Deps,
     queue: WorkQueue<PodUid>,
     exchanges: HashMap<PodUid, Exchange>,
     requests: JoinSet<EndedRequest>,
@@ -78,10 +78,10 @@ struct EndedRequest {
 
 impl StatusWriter {
     /// A writer that has sent nothing.
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(deps: Deps) -> Self {
         Self {
-            queue: WorkQueue::new(parts.changed.clone(), MAX_REQUESTS, MAX_DELAY),
-            parts,
+            queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
+            deps,
             exchanges: HashMap::new(),
             requests: JoinSet::new(),
         }
@@ -112,7 +112,7 @@ impl StatusWriter {
     }
 
     fn changes_readiness(&self, uid: &PodUid) -> bool {
-        let Some(entry) = self.parts.statuses.entry(uid) else {
+        let Some(entry) = self.deps.statuses.entry(uid) else {
             return false;
         };
         let object = self.object_of(&entry);
@@ -124,22 +124,22 @@ impl StatusWriter {
     fn object_of(&self, entry: &PodEntry) -> Option<Arc<Pod>> {
         let pod = &entry.pod;
         if !pod.is_static() {
-            return self.parts.pods.get(&pod.uid());
+            return self.deps.pods.get(&pod.uid());
         }
-        let mirror = self.parts.pods.mirror_of(&pod.full_name())?;
+        let mirror = self.deps.pods.mirror_of(&pod.full_name())?;
         (is_mirror_of(&mirror, pod) && !mirror.is_being_deleted()).then_some(mirror)
     }
 
     /// Sends what has to be sent about a pod, if anything.
     fn begin(&mut self, uid: PodUid, now: Instant) {
-        let entry = self.parts.statuses.entry(&uid);
+        let entry = self.deps.statuses.entry(&uid);
         let object = entry.as_ref().and_then(|entry| self.object_of(entry));
         let (Some(entry), Some(object)) = (entry, object) else {
             self.exchanges.remove(&uid);
             self.queue.done(&uid);
             return;
         };
-        let may_run = (self.parts.may_run)(&uid);
+        let may_run = (self.deps.may_run)(&uid);
         let exchange = self
             .exchanges
             .entry(uid.clone())
@@ -169,7 +169,7 @@ impl StatusWriter {
                 return self.queue.done(&uid);
             }
         };
-        let api = self.parts.api.clone();
+        let api = self.deps.api.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
             let result = contain(panics::Place::Other, sending).await.ok();

@@ -16,7 +16,7 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The schedule of audits.
 #[derive(Debug)]
-pub struct Audits {
+pub(super) struct Audits {
     period: Duration,
     next: Instant,
     /// When everything is compared again, and not only what may just have been left behind.
@@ -29,7 +29,7 @@ pub struct Audits {
 
 impl Audits {
     /// Audits every `period`, the first one soon.
-    pub fn every(period: Duration) -> Self {
+    pub(super) fn every(period: Duration) -> Self {
         let now = Instant::now();
         Self {
             period,

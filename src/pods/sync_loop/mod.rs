@@ -8,6 +8,7 @@
 //!   up without proof that a complete list was applied and that the source in question has delivered.
 //! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
 
+mod admit;
 pub mod admission;
 mod audit;
 mod cleanup;
@@ -20,12 +21,13 @@ mod preemption;
 mod resize;
 mod waiting;
 
-pub use audit::{Audits, PERIOD as AUDIT_PERIOD};
+pub use audit::PERIOD as AUDIT_PERIOD;
 pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
-pub use waiting::Waiting;
 
+use audit::Audits;
 use resize::Trigger;
+use waiting::Waiting;
 
 use crate::{
     base::DirtySet,
@@ -118,8 +120,8 @@ pub struct Admission {
     pub resources: ResourceManagers,
 }
 
-/// The loop.
-pub struct SyncLoop {
+/// What the loop is built from.
+pub struct Deps {
     /// Updates of the sources.
     pub updates: mpsc::Receiver<PodUpdate>,
     /// Which sources have delivered.
@@ -140,27 +142,70 @@ pub struct SyncLoop {
     pub metrics: LoopMetrics,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
-    /// Pods whose remains are being removed.
-    pub cleaning: HashSet<PodUid>,
-    /// Pods whose remains were to be removed, and whether all of them are gone.
-    pub cleaned: Arc<DirtySet<(PodUid, bool)>>,
-    /// Desired pods without a worker, because of what the runtime has under their UID.
-    pub held: HashSet<PodUid>,
-    /// Those of them that are not admitted yet.
-    pub waiting: HashMap<PodUid, Waiting>,
-    /// Pods that ask for other amounts than they were allocated.
+    /// Pods whose spec requests other amounts than are allocated to them.
     pub resizes: Resizes,
-    /// Pods of which an audit found something on disk, and nothing else.
-    pub orphaned_logs: Arc<DirtySet<PodUid>>,
-    /// When to look for orphans.
-    pub audits: Audits,
+    /// Period of the audit for orphans.
+    pub audit_period: Duration,
     /// Whether every source has delivered.
     pub all_delivered: watch::Sender<bool>,
     /// Notified when the runtime returns after it may have been away.
     pub runtime_returned: Arc<Notify>,
 }
 
+/// The loop.
+pub struct SyncLoop {
+    updates: mpsc::Receiver<PodUpdate>,
+    sources: SourcesReady,
+    manager: PodManagerWriter,
+    workers: PodWorkers,
+    cache: PodCache,
+    results: ProbeResults,
+    pod_sync: Arc<PodSync>,
+    admission: Admission,
+    metrics: LoopMetrics,
+    heartbeat: Heartbeat,
+    resizes: Resizes,
+    audits: Audits,
+    all_delivered: watch::Sender<bool>,
+    runtime_returned: Arc<Notify>,
+    /// Pods whose remains are being removed.
+    cleaning: HashSet<PodUid>,
+    /// Pods whose removal of remains ended, and whether all of them are gone.
+    cleaned: Arc<DirtySet<(PodUid, bool)>>,
+    /// Desired pods without a worker, because of what the runtime has under their UID.
+    held: HashSet<PodUid>,
+    /// Those of them that are not admitted yet.
+    waiting: HashMap<PodUid, Waiting>,
+    /// Pods of which an audit found something on disk, and nothing else.
+    orphaned_logs: Arc<DirtySet<PodUid>>,
+}
+
 impl SyncLoop {
+    /// A loop that has handled nothing yet.
+    pub fn new(deps: Deps) -> Self {
+        Self {
+            updates: deps.updates,
+            sources: deps.sources,
+            manager: deps.manager,
+            workers: deps.workers,
+            cache: deps.cache,
+            results: deps.results,
+            pod_sync: deps.pod_sync,
+            admission: deps.admission,
+            metrics: deps.metrics,
+            heartbeat: deps.heartbeat,
+            resizes: deps.resizes,
+            audits: Audits::every(deps.audit_period),
+            all_delivered: deps.all_delivered,
+            runtime_returned: deps.runtime_returned,
+            cleaning: HashSet::new(),
+            cleaned: Arc::default(),
+            held: HashSet::new(),
+            waiting: HashMap::new(),
+            orphaned_logs: Arc::default(),
+        }
+    }
+
     /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let complete = tokio::select! {

@@ -10,7 +10,7 @@ pub use feasible::ResizeRules;
 use super::{
     SyncLoop,
     admission::{Refusal, fits_critical, fits_with},
-    waiting::WAITS_FOR_ROOM,
+    admit::WAITS_FOR_ROOM,
 };
 use feasible::{Refused, infeasible, needs_more};
 

@@ -1,166 +1,29 @@
-//! Admission of pods, and those that wait for it.
+//! Pods that wait for admission.
 
-use super::{
-    SyncLoop,
-    admission::{NodeView, Others, Refusal, Rejection, admit, may_have_devices},
-};
+use super::SyncLoop;
 use crate::{
-    model::{Pod, PodExt, PodUid, reasons::event},
-    pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdateOptions},
+    model::{Pod, PodExt, reasons::event},
     state::events::ObjectRef,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a pod waits for what may be different in a moment.
+/// The longest time that a pod waits before it is rejected.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest time until a pod that waits is checked again.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// What a critical pod waits for.
-pub(super) const WAITS_FOR_ROOM: &str = "waiting for pods that make room for it";
-/// The message of a pod that made room.
-const PREEMPTED: &str = "Preempted in order to admit critical pod";
-
 /// A pod that waits.
 #[derive(Debug)]
-pub struct Waiting {
+pub(super) struct Waiting {
     since: Instant,
     /// There was an event.
     announced: bool,
 }
 
 impl SyncLoop {
-    /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
-    /// it may be admitted in a moment.
-    pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
-        let rejection = match self.check_admission(pod, runs) {
-            Ok(()) => None,
-            Err(Refusal::Rejected(rejection)) => Some(rejection),
-            Err(Refusal::NotYet {
-                why,
-                rejection,
-                brief,
-            }) => {
-                let quiet = if brief { INTERVAL } else { Duration::ZERO };
-                if !self.has_waited(pod, &why, quiet) {
-                    return false;
-                }
-                rejection
-            }
-            Err(Refusal::Preempts { victims, resource }) => {
-                self.preempt(pod, victims, &resource);
-                if !self.has_waited(pod, WAITS_FOR_ROOM, Duration::ZERO) {
-                    return false;
-                }
-                None
-            }
-        };
-        let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
-        if let Some(rejection) = rejection {
-            self.metrics.rejected(&rejection);
-            self.devices().release(&pod.uid());
-            self.pod_sync
-                .reject(pod, rejection.reason, &rejection.message);
-        } else {
-            self.pod_sync.runtime.allocations().allocate(pod);
-        }
-        true
-    }
-
-    /// Stops pods that make room for a critical one.
-    pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
-        for victim in victims {
-            tracing::info!(
-                pod = %victim.full_name(),
-                podUID = %victim.uid(),
-                resource,
-                requestingPod = %pod.full_name(),
-                "Preempting pod to free up resources"
-            );
-            let object = ObjectRef::pod(&victim);
-            let events = &self.pod_sync.events;
-            events.warning(&object, event::PREEMPTING, PREEMPTED);
-            self.metrics.preempted(resource);
-            let reason = TerminationReason::Evicted {
-                reason: event::PREEMPTING.to_owned(),
-                message: PREEMPTED.to_owned(),
-                disruption: true,
-            };
-            self.workers.update_pod(UpdateOptions::kill(victim, reason));
-        }
-    }
-
-    /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
-    fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
-        self.release_resources();
-        let devices = |nodes| self.devices().hints(pod, nodes);
-        let Err(error) = self.admission.resources.admit(pod, runs, devices) else {
-            return Ok(());
-        };
-        if runs {
-            tracing::warn!(
-                pod = %pod.full_name(),
-                podUID = %pod.uid(),
-                err = %error,
-                "Failed to allocate exclusive resources of a pod that runs already"
-            );
-            return Ok(());
-        }
-        Err(Rejection {
-            reason: error.reason.into(),
-            message: error.message,
-        })
-    }
-
-    /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, those that an
-    /// earlier kubelet admitted may still come.
-    pub(super) fn release_resources(&self) {
-        let manager = self.manager.reader();
-        let all_known = self.sources.all_seen();
-        self.admission.resources.release(all_known, |uid| {
-            manager.contains(uid) && !self.has_ended(uid)
-                || self.workers.could_have_running_containers(uid)
-                || self.cache.latest(uid).is_active()
-        });
-    }
-
-    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
-        let admission = &self.admission;
-        let object = admission.node.borrow().clone();
-        let others = if object.is_some() && !runs {
-            self.admitted_but(&pod.uid())
-        } else {
-            Others::default()
-        };
-        let before = NodeView {
-            sysctls: &admission.sysctls,
-            app_armor: admission.app_armor,
-            features: *admission.features.borrow(),
-            pressure: *admission.pressure.borrow(),
-            shutting_down: *admission.shutting_down.borrow(),
-            in_place: runs,
-            object: object.as_deref(),
-            others: &others,
-            devices: None,
-            allocated: &BTreeMap::new(),
-        };
-        let devices = if runs || may_have_devices(pod, &before).is_ok() {
-            self.allocate_devices(pod, runs).err()
-        } else {
-            None
-        };
-        let allocated = self.devices().allocated_beside(&pod.uid());
-        let node = NodeView {
-            devices: devices.as_ref(),
-            allocated: &allocated.unwrap_or_default(),
-            ..before
-        };
-        admit(pod, &node)
-    }
-
     /// Whether a pod has waited long enough; if not, it is held, with an event after `quiet`.
-    fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
+    pub(super) fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
         let uid = pod.uid();
         if !self.waiting.contains_key(&uid) {
             self.hold(pod, why);
@@ -203,30 +66,4 @@ impl SyncLoop {
         }
     }
 
-    /// Whether the pod gives back what it has of the node by itself.
-    pub(super) fn is_ending(&self, pod: &Pod) -> bool {
-        let uid = pod.uid();
-        self.has_ended(&uid)
-            || pod.is_being_deleted()
-            || self.workers.is_pod_termination_requested(&uid)
-    }
-
-    /// Desired pods that use up the node: all that have a worker and of which something may run.
-    pub(super) fn admitted_but(&self, uid: &PodUid) -> Others {
-        let mut others = Others::default();
-        for pod in self.manager.reader().pods() {
-            let other = pod.uid();
-            let in_use =
-                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
-            if other == *uid || !self.workers.knows(&other) || !in_use() {
-                continue;
-            }
-            if self.is_ending(&pod) {
-                others.ending.push(pod);
-            } else {
-                others.staying.push(pod);
-            }
-        }
-        others
-    }
 }

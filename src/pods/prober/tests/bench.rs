@@ -4,7 +4,7 @@ use crate::{
     base::metrics::Metrics,
     cri::{CriError, ExecOutput},
     model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
-    pods::prober::{ContainerView, Parts, ProbeManager, View},
+    pods::prober::{ContainerView, Deps, ProbeManager, View},
     runtime::handlers::ExecFn,
     state::events::EventRecorder,
     state::pod_state_store::PodStateStore,
@@ -117,7 +117,7 @@ impl Bench {
     ) -> Self {
         let (writer, results) = probe_results::probe_results();
         let (events, metrics) = (EventRecorder::new(), Metrics::new());
-        let parts = Parts {
+        let deps = Deps {
             started_at,
             exec: exec(world.clone()),
             view: view(world.clone()),
@@ -126,7 +126,7 @@ impl Bench {
             events: events.clone(),
         };
         let bench = Self {
-            manager: ProbeManager::new(parts, &metrics, &metrics),
+            manager: ProbeManager::new(deps, &metrics, &metrics),
             results,
             events,
             state_store,

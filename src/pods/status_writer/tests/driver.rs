@@ -79,7 +79,7 @@ impl Cluster {
         let statuses = StatusManager::marking(changes.pods.clone());
         let may_run = Arc::new(AtomicBool::new(true));
         let runs = may_run.clone();
-        let writer = StatusWriter::new(Parts {
+        let writer = StatusWriter::new(Deps {
             api,
             statuses: statuses.reader(),
             pods: manager.reader(),

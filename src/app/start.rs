@@ -1,0 +1,211 @@
+//! Composition root: builds the components that need the runtime and starts their tasks.
+
+use super::{
+    Periods, Stores, Writers,
+    cluster_node, cluster_objects,
+    cluster_pods,
+    container_resources::{self, ContainerResources},
+    devices, eviction, images,
+    introspect::Live,
+    logs, memory, node, probes, resource_managers, runtime, shutdown, sources,
+};
+use crate::{
+    base::Tasks,
+    config::KubeletConfig,
+    cri::{
+        FeaturesReader, RuntimeFeatures, RuntimeInfo,
+        events::{EventMetrics, event_stream},
+        features_store,
+    },
+    model::validation::sysctl_allowlist::Allowlist,
+    node::{eviction::Deps, reclaim::Reclaim, stats::Stats},
+    pods::{
+        pleg::{self, PlegMetrics},
+        pod_config::PodConfig,
+        pod_sync::{PodStartMetrics, PodSync, Remote, StatusPublisher},
+        pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
+        sync_loop::{self, Admission, LoopMetrics, Resizes, SyncLoop},
+    },
+    state::probe_results,
+};
+use std::sync::Arc;
+
+/// Builds everything and starts every task.
+///
+/// # Errors
+/// State that cannot be read, and settings that this machine or the runtime rules out.
+pub(super) async fn start(
+    config: &KubeletConfig,
+    periods: Periods,
+    stores: &Stores,
+    writers: Writers,
+    stats: Stats,
+    info: &RuntimeInfo,
+    tasks: &mut Tasks,
+) -> anyhow::Result<PodWorkers> {
+    images::recover_pulls(stores).await;
+    let node = Arc::new(node::facts(config, &stores.machine)?);
+    let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
+    let cluster = cluster_objects::start(config, stores, node.clone(), tasks);
+    let resources = container_resources::start(config, stores, tasks).await?;
+    let admission = admission(config, stores, &resources, features.clone())?;
+    let (results_writer, results) = probe_results::probe_results();
+    let runtime = runtime::manager(
+        config,
+        stores,
+        node.clone(),
+        &cluster,
+        &resources,
+        features.clone(),
+        results.clone(),
+    );
+    let (event_stream, hints) =
+        event_stream(stores.runtime.clone(), EventMetrics::new(&stores.metrics));
+    let (pleg, state) = pleg::build(
+        stores.runtime.clone(),
+        writers.cache,
+        hints,
+        periods.pleg,
+        &info.status,
+        features_writer,
+        PlegMetrics::new(&stores.metrics, &stores.cache),
+    );
+    let statuses = StatusPublisher::new(
+        runtime.clone(),
+        info.version.runtime_name.clone(),
+        writers.statuses,
+        stores.cache.clone(),
+        results.clone(),
+        stores.state_store.clone(),
+        features,
+    );
+    let remote = stores.api.as_ref().map(|_| Remote {
+        pods: stores.pods.clone(),
+        host_ips: cluster.host_ips,
+    });
+    let starts = PodStartMetrics::new(&stores.metrics);
+    let pod_sync = Arc::new(PodSync {
+        runtime: runtime.clone(),
+        cache: stores.cache.clone(),
+        statuses: Arc::new(statuses.timing(starts).in_cluster(remote)),
+        probes: probes::manager(stores, node.address().into(), results_writer),
+        volumes: cluster.volumes,
+        cgroups: resources.cgroups,
+        state_store: stores.state_store.clone(),
+        events: stores.events.clone(),
+        pod_history: stores.pod_history.clone(),
+        state: state.clone(),
+    });
+    let delays = Delays {
+        resync: config.sync_frequency,
+        ..Delays::default()
+    };
+    let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
+    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
+    let desired = stores.pods.clone();
+    pod_workers::metrics::count(&workers, move || desired.uids(), &stores.metrics);
+    let live = Live {
+        workers: workers.clone(),
+        runtime: runtime.clone(),
+        probes: pod_sync.probes.clone(),
+        results: results.clone(),
+        cache: stores.cache.clone(),
+        state: state.clone(),
+        pod_history: stores.pod_history.clone(),
+        events: stores.events.clone(),
+        statuses: pod_sync.statuses.clone(),
+        volumes: pod_sync.volumes.clone(),
+    };
+    let _ = stores.live.set(live);
+
+    let plugins = resources.devices.plugins.clone();
+    cluster_node::start(config, stores, writers.node_object, state, plugins, info, tasks).await?;
+    devices::start(
+        config,
+        stores,
+        &workers,
+        resources.devices,
+        resources.managers,
+        writers.pod_resources,
+        tasks,
+    );
+    let pod_sources = sources::config(config, stores);
+    let (updates, sources) = PodConfig::start(pod_sources, stores.events.clone(), tasks)?;
+    let sources_ready = sources.reader();
+    cluster_pods::start(config, stores, &workers, &sources_ready, tasks);
+    let reclaim = Arc::new(Reclaim {
+        collector: images::collector(config, stores),
+        runtime,
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
+        node_name: config.node_name.clone(),
+        tracer: stores.tracer.clone(),
+    });
+    let eviction = Deps {
+        root: config.root_dir.clone(),
+        cgroup_v2: stores.machine.cgroup_v2,
+        pods_cgroup: stores.pods_cgroup.get().cloned(),
+        reclaim: reclaim.clone(),
+        stats,
+        sources: sources_ready.clone(),
+        pods: stores.pods.clone(),
+        workers: workers.clone(),
+        events: stores.events.clone(),
+        pressure: writers.pressure,
+    };
+    eviction::start(config, eviction, &stores.metrics, tasks);
+    shutdown::start(config, stores, &workers, writers.shutting_down, tasks);
+    let shutdown = tasks.shutdown();
+    if !config.image_gc.is_off() {
+        tasks.spawn("reclaim", reclaim.run(sources_ready, shutdown.clone()));
+    }
+    tasks.spawn(
+        "memory",
+        memory::run(stores.statuses.clone(), shutdown.clone()),
+    );
+    let state_store = stores.state_store.clone();
+    tasks.spawn("pod_state_store", state_store.run(shutdown.clone()));
+    tasks.spawn("cri.events", event_stream.run(shutdown.clone()));
+    let runtime_returned = pleg.returned.clone();
+    pleg.start(tasks);
+    if let Some(rotation) = logs::rotation(config, &stores.runtime, &stores.cache) {
+        tasks.spawn("logs.rotation", rotation.run(shutdown.clone()));
+    }
+    let resize_rules = resource_managers::resize_rules(config, stores);
+    let sync_loop = SyncLoop::new(sync_loop::Deps {
+        updates,
+        sources,
+        metrics: LoopMetrics::new(&stores.metrics, &stores.pods, &workers),
+        manager: writers.pods,
+        workers: workers.clone(),
+        cache: stores.cache.clone(),
+        results,
+        pod_sync,
+        admission,
+        heartbeat: stores.heartbeat.clone(),
+        resizes: Resizes::new(resize_rules, resources.resize_metrics),
+        audit_period: periods.audit,
+        all_delivered: writers.all_delivered,
+        runtime_returned,
+    });
+    tasks.spawn("sync_loop", sync_loop.run(shutdown));
+    Ok(workers)
+}
+
+fn admission(
+    config: &KubeletConfig,
+    stores: &Stores,
+    resources: &ContainerResources,
+    features: FeaturesReader,
+) -> anyhow::Result<Admission> {
+    let unsafe_sysctls = &config.containers.allowed_unsafe_sysctls;
+    Ok(Admission {
+        resources: resources.managers.clone(),
+        sysctls: Allowlist::new(&stores.machine.kernel_release, unsafe_sysctls)?,
+        app_armor: stores.machine.app_armor,
+        pressure: stores.pressure.clone(),
+        shutting_down: stores.shutting_down.clone(),
+        features,
+        node: stores.node_object.clone(),
+    })
+}

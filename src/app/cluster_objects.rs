@@ -3,8 +3,8 @@
 use super::Stores;
 use crate::{
     apiserver::{
-        claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses,
-        service::Services, token::Tokens, trust_bundle::TrustBundles,
+        claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses, service::Services,
+        token::Tokens, trust_bundle::TrustBundles,
     },
     base::Tasks,
     config::KubeletConfig,

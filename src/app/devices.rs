@@ -50,7 +50,10 @@ pub(super) fn start(
     let shutdown = tasks.shutdown();
     let plugins = config.root_dir.join("plugins_registry");
     let api = pod_resources(stores, workers, devices.clone(), managers);
-    let ContainerDevices { plugins: device_plugins, dra } = devices;
+    let ContainerDevices {
+        plugins: device_plugins,
+        dra,
+    } = devices;
     let mut handlers = PluginHandlers::new();
     handlers.insert("DevicePlugin", Arc::new(device_plugins.clone()));
     handlers.insert("DRAPlugin", Arc::new(dra.clone()));
@@ -79,5 +82,11 @@ fn pod_resources(
         let mut all = known.pods().into_iter();
         all.find(|pod| pod.namespace() == namespace && pod.name() == name)
     };
-    PodResources::new(Arc::new(active), Arc::new(named), devices, managers, &stores.metrics)
+    PodResources::new(
+        Arc::new(active),
+        Arc::new(named),
+        devices,
+        managers,
+        &stores.metrics,
+    )
 }

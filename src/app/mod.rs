@@ -56,12 +56,12 @@ use crate::{
 };
 use anyhow::Context as _;
 use https::Secured;
-use stores::{Stores, Writers};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
+use stores::{Stores, Writers};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for the tasks to stop.

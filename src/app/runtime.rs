@@ -1,9 +1,7 @@
 //! The runtime manager, from the configuration.
 
 use super::{
-    Stores, cgroups,
-    cluster_objects::ClusterObjects,
-    container_resources::ContainerResources,
+    Stores, cgroups, cluster_objects::ClusterObjects, container_resources::ContainerResources,
     images, logs,
 };
 use crate::{

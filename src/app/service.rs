@@ -32,7 +32,10 @@ pub(super) async fn watchdog(
         };
         match &fault {
             None => notify(&manager, "WATCHDOG=1"),
-            Some(why) if !starved => tracing::error!(why, "The sync loop hangs; no more watchdog notifications are sent"),
+            Some(why) if !starved => tracing::error!(
+                why,
+                "The sync loop hangs; no more watchdog notifications are sent"
+            ),
             Some(_) => {}
         }
         starved = fault.is_some();

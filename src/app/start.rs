@@ -1,9 +1,7 @@
 //! Composition root: builds the components that need the runtime and starts their tasks.
 
 use super::{
-    Periods, Stores, Writers,
-    cluster_node, cluster_objects,
-    cluster_pods,
+    Periods, Stores, Writers, cluster_node, cluster_objects, cluster_pods,
     container_resources::{self, ContainerResources},
     devices, eviction, images,
     introspect::Live,
@@ -119,7 +117,16 @@ pub(super) async fn start(
     let _ = stores.live.set(live);
 
     let plugins = resources.devices.plugins.clone();
-    cluster_node::start(config, stores, writers.node_object, state, plugins, info, tasks).await?;
+    cluster_node::start(
+        config,
+        stores,
+        writers.node_object,
+        state,
+        plugins,
+        info,
+        tasks,
+    )
+    .await?;
     devices::start(
         config,
         stores,

@@ -9,7 +9,7 @@ use crate::{
     server::explain::{Overview, row},
     server::{
         Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts, LogReaders,
-        NewsView, NodeLogs, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews,
+        NodeLogs, OverviewVersion, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews,
         StreamMetrics, StreamParts, Streams, Views,
     },
 };
@@ -58,9 +58,13 @@ pub(super) fn of(
         live: stores.live.clone(),
         node_name: node_name.into(),
         endpoint: stores.runtime.connection().endpoint().to_string(),
-        news: news(stores),
+        overview_version: overview_version(stores),
     };
-    let (overview, explain, news) = (reporter.clone(), reporter.clone(), reporter.news);
+    let (overview, explain, overview_version) = (
+        reporter.clone(),
+        reporter.clone(),
+        reporter.overview_version,
+    );
     let pods: PodsView = Arc::new(move || known_pods.list());
     let stream_idle = config.server.stream_idle;
     let streams = StreamParts {
@@ -92,7 +96,7 @@ pub(super) fn of(
         explanations: Explanations {
             overview: Arc::new(move || overview.overview()),
             explain: Arc::new(move |query| explain.explain(query)),
-            news,
+            overview_version,
             recorded: recorded.clone(),
             version: process.version,
         },
@@ -142,7 +146,7 @@ fn known_by(stores: &Stores) -> Known {
 
 /// The version of the overview changes with every status and every entry of the history. It names this process,
 /// so that a client notices a restart.
-fn news(stores: &Stores) -> NewsView {
+fn overview_version(stores: &Stores) -> OverviewVersion {
     let (statuses, pod_history) = (stores.statuses.clone(), stores.pod_history.clone());
     let started = stores.started_at.as_millisecond();
     Arc::new(move || {
@@ -169,18 +173,19 @@ struct PodReporter {
     live: Arc<OnceLock<Live>>,
     node_name: Arc<str>,
     endpoint: String,
-    news: NewsView,
+    overview_version: OverviewVersion,
 }
 
 impl PodReporter {
     fn overview(&self) -> Overview {
         // Read before the stores, so that a change in between is not missed.
-        let (version, _) = (self.news)();
+        let (version, _) = (self.overview_version)();
         let live = self.live.get();
         let terminating = live.map(Live::terminating).unwrap_or_default();
         let pods = self.pods.list();
-        let line =
-            |(pod, status): &KnownPod| row(pod, status.as_deref(), terminating.contains(&pod.uid()));
+        let line = |(pod, status): &KnownPod| {
+            row(pod, status.as_deref(), terminating.contains(&pod.uid()))
+        };
         let mut pods: Vec<_> = pods.iter().map(line).collect();
         pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
         let unreached = || {

@@ -1,4 +1,4 @@
-//! How often something may begin: `qps` on average, `burst` at once. Pure.
+//! A rate limit: `qps` on average, `burst` at once. Pure.
 
 use std::time::Duration;
 
@@ -35,10 +35,10 @@ impl Rate {
         };
         let next = self.next.map_or(now, |next| next.max(now));
         // The first `burst` tokens after a pause are ahead of their time.
-        let prefetcher = interval.saturating_mul(self.burst.saturating_sub(1));
+        let burst_credit = interval.saturating_mul(self.burst.saturating_sub(1));
         let wait = next
             .saturating_duration_since(now)
-            .saturating_sub(prefetcher);
+            .saturating_sub(burst_credit);
         if wait > most {
             return None;
         }

@@ -166,14 +166,14 @@ pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems
 fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<Problem>) -> String {
     let given = flags.hostname_override.as_deref();
     let name = given.unwrap_or(&facts.hostname).trim().to_lowercase();
-    let complaint = if name.is_empty() {
+    let problem = if name.is_empty() {
         Some("the host has no name: set one, or give --hostname-override".to_owned())
     } else if name.len() > 253 || name.contains(|c: char| c == '/' || c.is_control() || c == ' ') {
         Some(format!("{name:?} cannot name a node"))
     } else {
         None
     };
-    problems.extend(complaint.map(|message| flag_problem("hostname-override", message)));
+    problems.extend(problem.map(|message| flag_problem("hostname-override", message)));
     name
 }
 

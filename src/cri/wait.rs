@@ -1,4 +1,4 @@
-//! Waiting for the runtime when the kubelet starts, and telling people what is missing.
+//! Waits for the runtime when the kubelet starts, and logs what is missing.
 
 use std::io;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use super::error::CriError;
 use super::runtime::RuntimeClient;
 use super::v1::{RuntimeCondition, StatusResponse, VersionResponse};
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The same complaint is repeated this often.
-const REPEAT_EVERY: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which the same reason is logged again.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The runtime's condition without which nothing can be started.
 const RUNTIME_READY: &str = "RuntimeReady";
 const NETWORK_READY: &str = "NetworkReady";
 
-/// What the runtime said of itself when it was ready.
+/// The replies of the runtime when it was ready.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuntimeInfo {
     /// Name and versions.
@@ -26,9 +26,9 @@ pub struct RuntimeInfo {
     pub status: StatusResponse,
 }
 
-/// Waits, for ever if need be, until the runtime answers Version and Status and says that it is ready.
-/// What is missing is logged when it changes, and otherwise once a minute. A network that is not
-/// ready does not hold the start up: pods on the host's network need none.
+/// Waits without limit until the runtime answers Version and Status and reports `RuntimeReady`. What is missing is
+/// logged when it changes, and otherwise once a minute. `NetworkReady` is not waited for: pods on the host network
+/// need no pod network.
 pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
     let mut last: Option<(String, Instant)> = None;
     loop {
@@ -46,7 +46,7 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
             Err(missing) => missing,
         };
         let repeat = match &last {
-            Some((text, at)) => *text != missing || at.elapsed() >= REPEAT_EVERY,
+            Some((text, at)) => *text != missing || at.elapsed() >= REPEAT_INTERVAL,
             None => true,
         };
         if repeat {
@@ -54,7 +54,7 @@ pub async fn wait_for_runtime(runtime: &RuntimeClient) -> RuntimeInfo {
             tracing::warn!(%endpoint, "Waiting for the container runtime: {missing}");
             last = Some((missing, Instant::now()));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -64,16 +64,16 @@ async fn ready(runtime: &RuntimeClient) -> Result<RuntimeInfo, String> {
         .status(false)
         .await
         .map_err(|error| advice(&error))?;
-    if let Some(complaint) = not_ready(&status, RUNTIME_READY) {
-        return Err(complaint);
+    if let Some(reason) = not_ready(&status, RUNTIME_READY) {
+        return Err(reason);
     }
-    if let Some(complaint) = not_ready(&status, NETWORK_READY) {
-        tracing::info!("Starting without pod network: {complaint}");
+    if let Some(reason) = not_ready(&status, NETWORK_READY) {
+        tracing::info!("Starting without a pod network: {reason}");
     }
     Ok(RuntimeInfo { version, status })
 }
 
-/// What a failed call says about the runtime, and what to do about it.
+/// The likely cause of a failed call, and what to do about it.
 fn advice(error: &CriError) -> String {
     let advice = match error {
         CriError::Unavailable {
@@ -84,13 +84,13 @@ fn advice(error: &CriError) -> String {
             }
             io::ErrorKind::PermissionDenied => "this user may not open the socket; run as root",
             io::ErrorKind::ConnectionRefused => {
-                "nobody listens on the socket; the runtime is stopped or still starting"
+                "nothing listens on the socket; the runtime is stopped or still starting"
             }
             _ => "the runtime accepts no connections",
         },
         CriError::Unavailable { kind: None, .. } => "the connection broke",
         CriError::Unimplemented { .. } => {
-            "it speaks no CRI v1; containerd needs version 1.6 or later with its CRI plugin enabled"
+            "it does not implement CRI v1; containerd needs version 1.6 or later with its CRI plugin enabled"
         }
         CriError::OutcomeUnknown { .. } => "it accepts connections but does not answer",
         _ => "it answers with an error",
@@ -98,7 +98,7 @@ fn advice(error: &CriError) -> String {
     format!("{advice} ({error})")
 }
 
-/// The complaint of a condition that is false or missing.
+/// Why a condition is not met, if it is false or missing.
 fn not_ready(status: &StatusResponse, condition: &str) -> Option<String> {
     let conditions: &[RuntimeCondition] = status
         .status
@@ -131,13 +131,13 @@ mod tests {
         let table = [
             (away(io::ErrorKind::NotFound), "does not exist"),
             (away(io::ErrorKind::PermissionDenied), "run as root"),
-            (away(io::ErrorKind::ConnectionRefused), "nobody listens"),
+            (away(io::ErrorKind::ConnectionRefused), "nothing listens"),
             (
                 CriError::Unimplemented {
                     rpc,
                     message: "unknown service".into(),
                 },
-                "no CRI v1",
+                "not implement CRI v1",
             ),
             (
                 CriError::OutcomeUnknown {

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
     use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
 
-    fn judged(method: Method, lines: &[(&'static str, &'static str)], upgrade: bool) -> bool {
+    fn refuses(method: Method, lines: &[(&'static str, &'static str)], upgrade: bool) -> bool {
         let line = |(name, value): &(&'static str, &'static str)| {
             let name = HeaderName::from_static(name);
             (name, HeaderValue::from_static(value))
@@ -58,18 +58,18 @@ mod tests {
     #[test]
     fn pages_of_other_sites_may_not_make_a_browser_run_anything() {
         let foreign = &[("sec-fetch-site", "cross-site")];
-        assert!(judged(Method::POST, foreign, false));
-        assert!(judged(Method::PUT, foreign, false));
-        assert!(judged(Method::GET, foreign, true));
-        let link = judged(Method::GET, foreign, false);
+        assert!(refuses(Method::POST, foreign, false));
+        assert!(refuses(Method::PUT, foreign, false));
+        assert!(refuses(Method::GET, foreign, true));
+        let link = refuses(Method::GET, foreign, false);
         assert!(!link, "a link may lead here");
         for ours in ["same-origin", "same-site", "none"] {
             let ours = &[("sec-fetch-site", ours)];
-            assert!(!judged(Method::POST, ours, false), "{ours:?}");
-            assert!(!judged(Method::GET, ours, true), "{ours:?}");
+            assert!(!refuses(Method::POST, ours, false), "{ours:?}");
+            assert!(!refuses(Method::GET, ours, true), "{ours:?}");
         }
-        assert!(!judged(Method::POST, &[], false));
-        assert!(!judged(Method::GET, &[], true));
+        assert!(!refuses(Method::POST, &[], false));
+        assert!(!refuses(Method::GET, &[], true));
     }
 
     #[test]
@@ -89,13 +89,13 @@ mod tests {
         ];
         for (origin, host, refused) in rows {
             let lines = &[("origin", origin), ("host", host)];
-            assert_eq!(judged(Method::GET, lines, true), refused, "{lines:?}");
+            assert_eq!(refuses(Method::GET, lines, true), refused, "{lines:?}");
             assert!(
-                !judged(Method::GET, lines, false),
+                !refuses(Method::GET, lines, false),
                 "it only reads: {lines:?}"
             );
         }
-        assert!(judged(Method::GET, &[("origin", "https://node")], true));
+        assert!(refuses(Method::GET, &[("origin", "https://node")], true));
     }
 
     #[test]
@@ -105,12 +105,12 @@ mod tests {
             ("host", "node:10250"),
             ("x-forwarded-for", "10.0.0.7"),
         ];
-        assert!(!judged(Method::GET, &dashboard, true));
+        assert!(!refuses(Method::GET, &dashboard, true));
         let firefox = [
             ("sec-fetch-site", "cross-site"),
             ("x-forwarded-for", "10.0.0.7"),
         ];
-        assert!(!judged(Method::GET, &firefox, true));
-        assert!(!judged(Method::POST, &firefox, false));
+        assert!(!refuses(Method::GET, &firefox, true));
+        assert!(!refuses(Method::POST, &firefox, false));
     }
 }

@@ -21,7 +21,7 @@ pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
 /// Why one pod is in its state; `None` when it is not known.
 pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
 /// The version of what the overview shows, and a future that ends when it changes after this call.
-pub type NewsView = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
+pub type OverviewVersion = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
 
 /// Parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Explanations {
     /// For one pod.
     pub explain: ExplainView,
     /// For requests that wait for a change.
-    pub news: NewsView,
+    pub overview_version: OverviewVersion,
     /// Ends when the state behind both is on disk.
     pub recorded: Recorded,
     /// This program's version, for the pages.
@@ -125,10 +125,10 @@ impl Explanations {
     ) -> Response<Body> {
         self.wait(query, stopping).await;
         // Read before the pod, so that a change in between is not missed by the next request.
-        let (news, _) = (self.news)();
+        let (overview_version, _) = (self.overview_version)();
         let explanation = (self.explain)(pod);
         let name = (pod.namespace.as_str(), pod.name.as_str());
-        let page = page::pod(name, explanation.as_ref(), &news, self.version);
+        let page = page::pod(name, explanation.as_ref(), &overview_version, self.version);
         flushed(&self.recorded, page).await
     }
 
@@ -137,7 +137,7 @@ impl Explanations {
         let Some(after) = &query.after else { return };
         let changed = async {
             loop {
-                let (version, changed) = (self.news)();
+                let (version, changed) = (self.overview_version)();
                 if version != *after {
                     return;
                 }

@@ -36,7 +36,8 @@ use tokio_util::{either::Either, sync::CancellationToken};
 /// Pause after a failed accept (mostly out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// TCP keep-alive: idle time before the first probe, interval, and probes before the connection is closed.
-const ALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
+const TCP_KEEPALIVE: (Duration, Duration, u32) =
+    (Duration::from_secs(60), Duration::from_secs(15), 4);
 
 /// A port or a socket that cannot be bound.
 #[derive(Debug, thiserror::Error)]
@@ -230,7 +231,7 @@ async fn accept(socket: &Socket) -> io::Result<(Either<TcpStream, UnixStream>, S
 
 /// Lets the kernel detect clients that are gone. Without it the connection is served all the same.
 fn keep_alive(stream: &TcpStream) {
-    let (idle, between, times) = ALIVE;
+    let (idle, between, times) = TCP_KEEPALIVE;
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, idle);
     let _ = sockopt::set_tcp_keepintvl(stream, between);
@@ -279,12 +280,12 @@ impl Serving {
         let Some(tls) = tls else {
             return self.connection(stream, None).await;
         };
-        let shaken = tokio::select! {
-            shaken = timeout(self.limits.head, handshake(&tls, stream)) => shaken,
+        let handshake_result = tokio::select! {
+            handshake_result = timeout(self.limits.head, handshake(&tls, stream)) => handshake_result,
             () = self.place.taken() => return,
             () = self.shutdown.cancelled() => return,
         };
-        match shaken {
+        match handshake_result {
             Ok(Ok((stream, peer))) => self.connection(stream, peer).await,
             Ok(Err(error)) => tracing::debug!(err = chain(&error), "TLS handshake failed"),
             Err(_) => tracing::debug!("TLS handshake timed out"),

@@ -54,7 +54,7 @@ pub use checkpoint::Checkpoints;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use events::EventsQuery;
 pub use explanations::{
-    ExplainQuery, ExplainView, Explanations, NewsView, OverviewQuery, OverviewView,
+    ExplainQuery, ExplainView, Explanations, OverviewQuery, OverviewVersion, OverviewView,
 };
 pub use handlers::Handlers;
 pub use health::{HealthChecks, HealthQuery};

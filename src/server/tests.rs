@@ -118,7 +118,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
                     ..Explanation::default()
                 })
             }),
-            news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
+            overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
             recorded: Arc::new(|| Box::pin(std::future::ready(()))),
             version: "1.2.3",
         },

@@ -191,7 +191,7 @@ fn views() -> Views {
                     ..Explanation::default()
                 })
             }),
-            news: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
+            overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
             recorded: known(),
             version: "1.2.3",
         },

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full};
-use crate::planted::{Plant, Planter};
 use crate::pods::{simple, with_metadata};
 use crate::support::fake_runtime::{Call, FakeRuntime, PodView};
 use crate::support::wait::{holds, wait_for};

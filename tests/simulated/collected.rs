@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde_json::json;
 
+use crate::foreign_objects::Planter;
 use crate::node::{Node, WAIT_LIMIT, backs_off_for, full, runs, status_of};
-use crate::planted::Planter;
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Rpc};
 

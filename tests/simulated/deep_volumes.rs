@@ -69,7 +69,7 @@ async fn measuring_a_volume_of_long_paths_takes_little_memory() {
     let scratch = pod("deep", &[with(container("main"), mount)]);
     put(&kubelet.manifests, &with_spec(scratch, volumes));
     wait_runs(&fake, "deep").await;
-    let before = crate::steady::status_kib(&kubelet, "VmHWM:");
+    let before = crate::idle_cost::status_kib(&kubelet, "VmHWM:");
     let pods = dir.path().join("root/pods");
     let uid = crate::node::entries(&pods).remove(0);
     fill(
@@ -80,7 +80,7 @@ async fn measuring_a_volume_of_long_paths_takes_little_memory() {
     );
     let deadline = WAIT_LIMIT + Duration::from_micros(100 * u64::try_from(count).unwrap());
     let (bytes, inodes) = measured(&kubelet, deadline).await;
-    let peak = crate::steady::status_kib(&kubelet, "VmHWM:");
+    let peak = crate::idle_cost::status_kib(&kubelet, "VmHWM:");
     println!("{count} directories, {bytes} bytes, {inodes} inodes, peak {before} and {peak} KiB");
     assert_eq!(inodes, u64::try_from(count + LEVELS + 1).unwrap());
     assert!(

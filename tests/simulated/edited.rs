@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, status_of};
-use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Rpc};
 

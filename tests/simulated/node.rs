@@ -10,13 +10,13 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::apart::Apart;
 use crate::log::Log;
 use crate::support::fake_runtime::{Call, ContainerView, FakeRuntime, Options, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::manifests::Manifests;
 use crate::support::wait::{holds, wait_for};
+use crate::threaded_kubelet::ThreadedKubelet;
 
 /// Far longer than anything takes that does not wait for a long timer of its own, also where the machine has
 /// much else to do; sooner than an audit would find what was missed.
@@ -33,7 +33,7 @@ enum Running {
         stop: oneshot::Sender<()>,
         task: JoinHandle<anyhow::Result<()>>,
     },
-    Apart(Apart),
+    Threaded(ThreadedKubelet),
 }
 
 /// A node; everything of it ends with the test.
@@ -139,17 +139,18 @@ impl Node {
 
     /// Starts the kubelet on threads of its own, where it can be killed; returns once its sockets are
     /// open.
-    pub(crate) async fn start_apart(&mut self, log: &Log) {
+    pub(crate) async fn start_on_threads(&mut self, log: &Log) {
         assert!(self.running.is_none(), "the kubelet runs already");
         let mut tries = 0;
         loop {
             if self.ports == [0; 2] {
                 self.ports = free_ports();
             }
-            let started = Apart::start(self.load(), self.periods.clone(), log.clone()).await;
+            let started =
+                ThreadedKubelet::start(self.load(), self.periods.clone(), log.clone()).await;
             match started {
-                Ok(apart) => {
-                    self.running = Some(Running::Apart(apart));
+                Ok(kubelet) => {
+                    self.running = Some(Running::Threaded(kubelet));
                     return;
                 }
                 Err(error) if tries == PORT_TRIES => {
@@ -171,7 +172,7 @@ impl Node {
                     .expect("no panic")
                     .expect("the kubelet ends well");
             }
-            Running::Apart(apart) => apart.stop().await,
+            Running::Threaded(kubelet) => kubelet.stop().await,
         }
     }
 
@@ -186,11 +187,11 @@ impl Node {
         format!("{:#}", ended.expect_err("the kubelet ends well"))
     }
 
-    /// Ends a kubelet that was started apart as kill -9 does.
+    /// Ends a kubelet that was started on threads of its own, as kill -9 does.
     pub(crate) async fn kill(&mut self) {
         match self.running.take() {
-            Some(Running::Apart(apart)) => apart.kill().await,
-            _ => panic!("no kubelet runs apart"),
+            Some(Running::Threaded(kubelet)) => kubelet.kill().await,
+            _ => panic!("no kubelet runs on threads of its own"),
         }
     }
 

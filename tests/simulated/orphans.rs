@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tonic::Code;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, Twins, WAIT_LIMIT, full};
-use crate::planted::{Plant, Planter};
 use crate::pods::simple;
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, PodView, Rpc};
 use crate::web::WebServer;

@@ -154,7 +154,7 @@ impl History {
     }
 
     async fn start(&mut self) {
-        self.node.start_apart(&self.log).await;
+        self.node.start_on_threads(&self.log).await;
     }
 
     /// Of two files with a pod of one name or UID the first counts.

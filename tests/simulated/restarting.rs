@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Code;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{
     Node, WAIT_LIMIT, backs_off_for, full, is_ready, phase, runs, status_of, waits_for,
 };
-use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Options, Rpc,
@@ -164,7 +164,7 @@ async fn containers_of_a_sandbox_that_is_replaced_have_not_ended_either() {
 }
 
 #[tokio::test]
-async fn the_readiness_verdict_is_the_pods_readiness() {
+async fn the_readiness_probe_result_is_the_pods_readiness() {
     let node = Node::started().await;
     let ready = Arc::new(AtomicBool::new(false));
     let seen = ready.clone();

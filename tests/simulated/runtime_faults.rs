@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, Twins, WAIT_LIMIT, full, phase, runs, status_of};
-use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Lie, Options, Rpc,

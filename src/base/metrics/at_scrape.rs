@@ -1,4 +1,4 @@
-//! Families whose samples are looked up when somebody scrapes, because another board has them anyway.
+//! Families whose samples are read from another store at every scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use prometheus_client::metrics::MetricType;
 /// One sample: its labels, and its value.
 pub type Sample = (Vec<(&'static str, String)>, f64);
 
-/// A family of gauges or counters that a function looks up. The function is called with the registry
-/// locked: it must be quick, and must not scrape.
+/// A family of gauges or counters whose samples a function returns. The function is called with the registry locked:
+/// it must be quick, and must not scrape.
 #[derive(Clone)]
 pub struct AtScrape {
-    look: Arc<dyn Fn() -> Vec<Sample> + Send + Sync>,
+    read: Arc<dyn Fn() -> Vec<Sample> + Send + Sync>,
     counter: bool,
 }
 
 impl AtScrape {
-    /// What is there now.
-    pub fn gauge(look: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+    /// Gauges with the values that `read` returns.
+    pub fn gauge(read: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
         Self {
-            look: Arc::new(look),
+            read: Arc::new(read),
             counter: false,
         }
     }
 
-    /// What has been counted so far.
-    pub fn counter(look: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+    /// Counters with the values that `read` returns.
+    pub fn counter(read: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
         Self {
             counter: true,
-            ..Self::gauge(look)
+            ..Self::gauge(read)
         }
     }
 
     /// A single number without labels.
-    pub fn number(look: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
-        Self::gauge(move || vec![(Vec::new(), look())])
+    pub fn number(read: impl Fn() -> f64 + Send + Sync + 'static) -> Self {
+        Self::gauge(move || vec![(Vec::new(), read())])
     }
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for AtScrape {
 
 impl EncodeMetric for AtScrape {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (labels, value) in (self.look)() {
+        for (labels, value) in (self.read)() {
             let write = |mut sample: MetricEncoder<'_>| {
                 if self.counter {
                     sample.encode_counter::<Vec<(String, String)>, _, f64>(&value, None)

@@ -32,7 +32,7 @@ pub(super) fn choose<'a>(
     }
     match found.as_slice() {
         [pod] => Ok(pod),
-        [] => Err(nobody(overview, wanted)),
+        [] => Err(not_found(overview, wanted)),
         several => {
             let shown = |pod: &&PodRow| format!("{} ({})", shown(pod), pod.uid);
             let list: Vec<_> = several.iter().map(shown).collect();
@@ -48,7 +48,7 @@ fn shown(pod: &PodRow) -> String {
     format!("{}/{}", pod.namespace, pod.name)
 }
 
-fn nobody(overview: &Overview, wanted: &str) -> String {
+fn not_found(overview: &Overview, wanted: &str) -> String {
     let mut names: Vec<_> = overview.pods.iter().map(shown).collect();
     let more = names.len().saturating_sub(LISTED);
     names.truncate(LISTED);

@@ -53,12 +53,12 @@ impl Shared {
 
     pub(super) fn set_verbosity(&self, verbosity: u32) {
         self.verbosity.store(verbosity, Ordering::Relaxed);
-        ask_again();
+        rebuild_interest();
     }
 
     pub(super) fn set_rules(&self, rules: Vec<VModule>) {
         *self.rules.write() = rules;
-        ask_again();
+        rebuild_interest();
     }
 
     /// Rules only add to the verbosity. Asked once per callsite, not per event: tracing remembers
@@ -79,7 +79,7 @@ impl Shared {
 }
 
 /// Makes tracing ask every callsite's question again.
-fn ask_again() {
+fn rebuild_interest() {
     tracing::callsite::rebuild_interest_cache();
 }
 

@@ -20,7 +20,7 @@ use crate::cri::v1::ContainerState;
 const MAX_CONCURRENT: usize = 16;
 /// More than this are not awaited.
 const MAX: usize = 10_000;
-const FIRST_LOOK: Duration = Duration::from_millis(12);
+const FIRST_POLL: Duration = Duration::from_millis(12);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// Timeout of waiting for the CRI to show an exit; then the hint is sent anyway, and relists find the end.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
@@ -50,8 +50,8 @@ impl Exits {
             return Some(id);
         }
         if self.known.insert(id.clone()) {
-            let look = look_until_ended(self.runtime.clone(), self.calls.clone(), id);
-            self.watched.push(Box::pin(look));
+            let poll = poll_until_ended(self.runtime.clone(), self.calls.clone(), id);
+            self.watched.push(Box::pin(poll));
         }
         None
     }
@@ -68,9 +68,9 @@ impl Exits {
     }
 }
 
-async fn look_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: String) -> String {
+async fn poll_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: String) -> String {
     let begin = Instant::now();
-    let mut wait = FIRST_LOOK;
+    let mut wait = FIRST_POLL;
     while begin.elapsed() < GIVEN_UP_AFTER {
         sleep(wait).await;
         let permit = calls.acquire().await;

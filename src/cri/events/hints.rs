@@ -35,14 +35,14 @@ pub struct Hints {
 }
 
 #[derive(Default)]
-struct Board {
+struct PendingHints {
     hints: Hints,
-    fresh: bool,
+    changed: bool,
 }
 
 #[derive(Default)]
 struct HintsInner {
-    board: Mutex<Board>,
+    pending: Mutex<PendingHints>,
     notify: Notify,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct HintWriter(Arc<HintsInner>);
 /// The one reader.
 pub struct HintReader(Arc<HintsInner>);
 
-pub(super) fn board() -> (HintWriter, HintReader) {
+pub(super) fn hint_channel() -> (HintWriter, HintReader) {
     let shared = Arc::<HintsInner>::default();
     (HintWriter(shared.clone()), HintReader(shared))
 }
@@ -86,18 +86,18 @@ impl HintWriter {
 
     /// There are no hints until further notice.
     pub(super) fn disconnected(&self) {
-        let mut board = self.0.board.lock();
-        if board.hints.mode != EventsMode::None {
-            board.hints.mode = EventsMode::None;
-            board.fresh = true;
+        let mut pending = self.0.pending.lock();
+        if pending.hints.mode != EventsMode::None {
+            pending.hints.mode = EventsMode::None;
+            pending.changed = true;
             self.0.notify.notify_one();
         }
     }
 
     fn mark(&self, change: impl FnOnce(&mut Hints)) {
-        let mut board = self.0.board.lock();
-        change(&mut board.hints);
-        board.fresh = true;
+        let mut pending = self.0.pending.lock();
+        change(&mut pending.hints);
+        pending.changed = true;
         self.0.notify.notify_one();
     }
 }
@@ -115,13 +115,13 @@ impl HintReader {
 
     /// What is new, without waiting.
     pub fn take_now(&self) -> Option<Hints> {
-        let mut board = self.0.board.lock();
-        if !std::mem::take(&mut board.fresh) {
+        let mut pending = self.0.pending.lock();
+        if !std::mem::take(&mut pending.changed) {
             return None;
         }
-        let mode = board.hints.mode;
+        let mode = pending.hints.mode;
         Some(std::mem::replace(
-            &mut board.hints,
+            &mut pending.hints,
             Hints {
                 mode,
                 ..Hints::default()
@@ -131,7 +131,7 @@ impl HintReader {
 
     /// Where hints come from at the moment.
     pub fn mode(&self) -> EventsMode {
-        self.0.board.lock().hints.mode
+        self.0.pending.lock().hints.mode
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn marks_coalesce_and_a_known_pod_is_not_forgotten() {
-        let (writer, reader) = board();
+        let (writer, reader) = hint_channel();
         writer.container("a".into(), Some(PodUid::from("u")));
         writer.container("a".into(), None);
         writer.container("b".into(), None);
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_flood_becomes_one_resync() {
-        let (writer, reader) = board();
+        let (writer, reader) = hint_channel();
         (0..MAX * 3).for_each(|n| writer.container(n.to_string(), None));
         let hints = reader.take_now().unwrap();
         assert!(hints.resync);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_lost_stream_is_told_once() {
-        let (writer, reader) = board();
+        let (writer, reader) = hint_channel();
         writer.connected(EventsMode::Cri);
         assert_eq!(reader.mode(), EventsMode::Cri);
         assert!(reader.take_now().unwrap().resync);

@@ -24,6 +24,6 @@ use super::runtime::RuntimeClient;
 
 /// The task that listens to `runtime`, to be spawned, and the reader of its hints.
 pub fn event_stream(runtime: RuntimeClient, metrics: EventMetrics) -> (EventStream, HintReader) {
-    let (writer, reader) = hints::board();
+    let (writer, reader) = hints::hint_channel();
     (EventStream::new(runtime, writer, metrics), reader)
 }

@@ -31,7 +31,7 @@ const FULL: u8 = 2;
 /// One sampling at a time.
 static UNDERWAY: AtomicBool = AtomicBool::new(false);
 /// The places, or null while nothing is sampled.
-static BOARD: AtomicPtr<SampleStore> = AtomicPtr::new(ptr::null_mut());
+static STORE: AtomicPtr<SampleStore> = AtomicPtr::new(ptr::null_mut());
 /// Handlers that may be looking at the places.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
@@ -70,10 +70,10 @@ pub(super) struct Registers {
 /// Sampling that is under way; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Sampling {
-    board: *mut SampleStore,
+    store: *mut SampleStore,
 }
 
-// The board is shared with handlers on every thread anyway.
+// The store is shared with handlers on every thread anyway.
 unsafe impl Send for Sampling {}
 
 impl Sampling {
@@ -87,15 +87,15 @@ impl Sampling {
             return Ok(None);
         }
         let layout = std::alloc::Layout::new::<SampleStore>();
-        // SAFETY: a board of zeroes is one whose places are free and that has missed nothing; it is too
+        // SAFETY: a store of zeroes is one whose places are free and that has missed nothing; it is too
         // large for a stack.
-        let board = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<SampleStore>();
-        let sampling = Self { board };
-        if board.is_null() {
+        let store = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<SampleStore>();
+        let sampling = Self { store };
+        if store.is_null() {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         handle()?;
-        BOARD.store(board, Ordering::SeqCst);
+        STORE.store(store, Ordering::SeqCst);
         arm(every)?;
         Ok(Some(sampling))
     }
@@ -103,7 +103,7 @@ impl Sampling {
     /// Hands over the samples that have been taken, with what was copied of each stack. Gives their places
     /// back.
     pub(super) fn take(&mut self, mut each: impl FnMut(Registers, &[u64])) {
-        for place in &self.board().places {
+        for place in &self.store().places {
             if place.state.load(Ordering::Acquire) != FULL {
                 continue;
             }
@@ -119,27 +119,27 @@ impl Sampling {
 
     /// Samples for which there was no place.
     pub(super) fn missed(&self) -> u64 {
-        self.board().missed.load(Ordering::Relaxed)
+        self.store().missed.load(Ordering::Relaxed)
     }
 
-    fn board(&self) -> &SampleStore {
+    fn store(&self) -> &SampleStore {
         // SAFETY: it is there until this is dropped, and all that changes in it is atomic or in cells.
-        unsafe { &*self.board }
+        unsafe { &*self.store }
     }
 }
 
 impl Drop for Sampling {
     fn drop(&mut self) {
         let _ = arm(Duration::ZERO);
-        BOARD.store(ptr::null_mut(), Ordering::SeqCst);
-        // A handler says that it is there before it looks for the board.
+        STORE.store(ptr::null_mut(), Ordering::SeqCst);
+        // A handler says that it is there before it looks for the store.
         while INSIDE.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
-        if !self.board.is_null() {
+        if !self.store.is_null() {
             // SAFETY: it was allocated with this layout, and nobody can find it any more.
             unsafe {
-                std::alloc::dealloc(self.board.cast(), std::alloc::Layout::new::<SampleStore>())
+                std::alloc::dealloc(self.store.cast(), std::alloc::Layout::new::<SampleStore>())
             };
         }
         UNDERWAY.store(false, Ordering::SeqCst);
@@ -181,22 +181,22 @@ fn arm(every: Duration) -> io::Result<()> {
 
 extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     INSIDE.fetch_add(1, Ordering::SeqCst);
-    let board = BOARD.load(Ordering::SeqCst);
-    if !board.is_null() && !context.is_null() {
-        // SAFETY: the board is not given back while this counts as inside; the kernel passes a context.
+    let store = STORE.load(Ordering::SeqCst);
+    if !store.is_null() && !context.is_null() {
+        // SAFETY: the store is not freed while this counts as inside; the kernel passes a context.
         // What was interrupted finds its errno as it left it.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
-            sample(&*board, &*context.cast::<libc::ucontext_t>());
+            sample(&*store, &*context.cast::<libc::ucontext_t>());
             *errno = before;
         }
     }
     INSIDE.fetch_sub(1, Ordering::SeqCst);
 }
 
-fn sample(board: &SampleStore, context: &libc::ucontext_t) {
-    let free = board.places.iter().find(|place| {
+fn sample(store: &SampleStore, context: &libc::ucontext_t) {
+    let free = store.places.iter().find(|place| {
         let taken = Ordering::Acquire;
         let took = place
             .state
@@ -204,7 +204,7 @@ fn sample(board: &SampleStore, context: &libc::ucontext_t) {
         took.is_ok()
     });
     let Some(place) = free else {
-        board.missed.fetch_add(1, Ordering::Relaxed);
+        store.missed.fetch_add(1, Ordering::Relaxed);
         return;
     };
     // SAFETY: the place has just been taken.

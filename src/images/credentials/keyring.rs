@@ -41,19 +41,19 @@ impl NodeFiles {
 
     /// The first file that can be used, and what is wrong with those before it. Blocking.
     fn read(&self) -> (Auths, Vec<String>) {
-        let mut complaints = Vec::new();
+        let mut warnings = Vec::new();
         for (form, path) in &self.candidates {
             match read_one(*form, path) {
                 Ok(Some((auths, strange))) => {
                     let strange = strange.into_iter();
-                    complaints.extend(strange.map(|what| format!("{}: {what}", path.display())));
-                    return (auths, complaints);
+                    warnings.extend(strange.map(|what| format!("{}: {what}", path.display())));
+                    return (auths, warnings);
                 }
                 Ok(None) => {}
-                Err(problem) => complaints.push(format!("{}: {problem}", path.display())),
+                Err(problem) => warnings.push(format!("{}: {problem}", path.display())),
             }
         }
-        (Auths::default(), complaints)
+        (Auths::default(), warnings)
     }
 }
 
@@ -77,7 +77,7 @@ struct KeyringInner {
     files: NodeFiles,
     plugins: Plugins,
     /// What was last said about files that cannot be used.
-    complaints: Mutex<Vec<String>>,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl Keyring {
@@ -117,12 +117,12 @@ impl Keyring {
         }
         let keyring = self.clone();
         let read = with_own_files(move || keyring.inner.files.read()).await;
-        let (auths, complaints) = read.unwrap_or_default();
-        let mut last = self.inner.complaints.lock();
-        for complaint in complaints.iter().filter(|said| !last.contains(said)) {
-            tracing::warn!("Skipping registry credentials: {complaint}");
+        let (auths, warnings) = read.unwrap_or_default();
+        let mut last = self.inner.warnings.lock();
+        for warning in warnings.iter().filter(|known| !last.contains(known)) {
+            tracing::warn!("Skipping registry credentials: {warning}");
         }
-        *last = complaints;
+        *last = warnings;
         auths
     }
 }

@@ -1,6 +1,6 @@
 //! Converts hints of the event stream to inspections and relists.
 
-use super::{RelistTrigger, Watch};
+use super::{PlegContext, RelistTrigger};
 use crate::{
     cri::events::{HintReader, Hints},
     model::{PodUid, Seq},
@@ -24,15 +24,19 @@ struct Unknown {
 
 /// Task `pleg.events`.
 pub struct HintTask {
-    watch: Watch,
+    context: PlegContext,
     hints: HintReader,
     request_relist: RelistTrigger,
 }
 
 impl HintTask {
-    pub(super) fn new(watch: Watch, hints: HintReader, request_relist: RelistTrigger) -> Self {
+    pub(super) fn new(
+        context: PlegContext,
+        hints: HintReader,
+        request_relist: RelistTrigger,
+    ) -> Self {
         Self {
-            watch,
+            context,
             hints,
             request_relist,
         }
@@ -69,9 +73,9 @@ impl HintTask {
         self.request_relist.set_mode(hints.mode);
         for (id, pod) in hints.containers {
             match self.known(&id) {
-                Some(item) => self.watch.cache.inspect(item),
+                Some(item) => self.context.cache.inspect(item),
                 None => {
-                    let hinted = self.watch.cache.next_seq();
+                    let hinted = self.context.cache.next_seq();
                     unknown.insert(id, Unknown { pod, hinted });
                 }
             }
@@ -83,7 +87,7 @@ impl HintTask {
     /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
     /// runtime takes longer than the grace, and a list would be one more thing for it to do.
     fn resolve(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
-        let cache = &self.watch.cache;
+        let cache = &self.context.cache;
         let mut missing = false;
         unknown.retain(|id, of_it| {
             // Checked first: what was created is known by the time that its creation ends.
@@ -103,17 +107,17 @@ impl HintTask {
     }
 
     fn gone(&self, id: &str) -> bool {
-        let cache = &self.watch.cache;
+        let cache = &self.context.cache;
         cache.is_gone(&ItemId::Container(id.into())) || cache.is_gone(&ItemId::Sandbox(id.into()))
     }
 
     fn known(&self, id: &str) -> Option<ItemId> {
         let container = ItemId::Container(id.into());
-        if self.watch.cache.locate(&container).is_some() {
+        if self.context.cache.locate(&container).is_some() {
             return Some(container);
         }
         let sandbox = ItemId::Sandbox(id.into());
-        self.watch
+        self.context
             .cache
             .locate(&sandbox)
             .is_some()

@@ -1,6 +1,6 @@
 //! Reads single sandboxes and containers, many at once, none waiting for a slow one.
 
-use super::{Watch, termination_message};
+use super::{PlegContext, termination_message};
 use crate::{
     base::{
         backoff::Backoff,
@@ -21,15 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Reads in flight that still count as quick.
 const IN_FLIGHT: usize = 64;
-/// A read older than this gives its place to another one and goes on beside it.
+/// A read older than this gives its permit to another one and goes on beside it.
 const SLOW: Duration = Duration::from_secs(1);
 /// A read older than this has failed.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Task `pleg.inspect`.
 pub struct InspectTask {
-    watch: Watch,
-    places: Arc<Semaphore>,
+    context: PlegContext,
+    permits: Arc<Semaphore>,
     queue: VecDeque<ItemId>,
     /// Items being read; true when another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
@@ -47,10 +47,10 @@ enum InspectionOutcome {
 }
 
 impl InspectTask {
-    pub(super) fn new(watch: Watch) -> Self {
+    pub(super) fn new(context: PlegContext) -> Self {
         Self {
-            watch,
-            places: Arc::new(Semaphore::new(IN_FLIGHT)),
+            context,
+            permits: Arc::new(Semaphore::new(IN_FLIGHT)),
             queue: VecDeque::new(),
             reading: HashMap::new(),
             reads: JoinSet::new(),
@@ -66,12 +66,12 @@ impl InspectTask {
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
             tokio::select! {
-                items = self.watch.cache.to_inspect() => items.into_iter().for_each(|i| self.enqueue(i)),
-                Ok(place) = self.places.clone().acquire_owned(), if !self.queue.is_empty() => {
+                items = self.context.cache.to_inspect() => items.into_iter().for_each(|i| self.enqueue(i)),
+                Ok(permit) = self.permits.clone().acquire_owned(), if !self.queue.is_empty() => {
                     if let Some(item) = self.queue.pop_front() {
-                        let watch = self.watch.clone();
+                        let context = self.context.clone();
                         self.reads.spawn(async move {
-                            let read = inspect(watch, item.clone(), place);
+                            let read = inspect(context, item.clone(), permit);
                             let read = contain(Place::Inspection, read).await;
                             (item, read.unwrap_or_else(InspectionOutcome::Panicked))
                         });
@@ -120,7 +120,7 @@ impl InspectTask {
                 "Cannot read from the runtime, will keep trying"
             );
         }
-        let cache = self.watch.cache.clone();
+        let cache = self.context.cache.clone();
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             cache.inspect(item);
@@ -129,20 +129,20 @@ impl InspectTask {
 }
 
 async fn inspect(
-    watch: Watch,
+    context: PlegContext,
     item: ItemId,
-    place: tokio::sync::OwnedSemaphorePermit,
+    permit: tokio::sync::OwnedSemaphorePermit,
 ) -> InspectionOutcome {
-    let Some((owner, sandbox)) = watch.cache.locate(&item) else {
+    let Some((owner, sandbox)) = context.cache.locate(&item) else {
         return InspectionOutcome::Unknown;
     };
     let begun = Instant::now();
     let reading = async {
-        let seq = watch.cache.next_seq();
+        let seq = context.cache.next_seq();
         match &item {
-            ItemId::Sandbox(id) => read_sandbox(&watch, &owner, id, seq).await,
+            ItemId::Sandbox(id) => read_sandbox(&context, &owner, id, seq).await,
             ItemId::Container(id) => {
-                read_container(&watch, &owner, id, sandbox.unwrap_or_default(), seq).await
+                read_container(&context, &owner, id, sandbox.unwrap_or_default(), seq).await
             }
         }
     };
@@ -150,25 +150,25 @@ async fn inspect(
     let result = match tokio::time::timeout(SLOW, &mut reading).await {
         Ok(result) => Some(result),
         Err(_) => {
-            drop(place);
+            drop(permit);
             tokio::time::timeout(DEADLINE - SLOW, reading).await.ok()
         }
     };
     let outcome = match result {
         Some(Ok((seq, read))) => {
-            watch.cache.apply(&owner, &item, seq, read);
-            watch.metrics.inspected(begun.elapsed());
+            context.cache.apply(&owner, &item, seq, read);
+            context.metrics.inspected(begun.elapsed());
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),
         None => InspectionOutcome::Late,
     };
-    note_failure(&watch, &item, &outcome).await;
+    note_failure(&context, &item, &outcome).await;
     outcome
 }
 
 /// Records why the item could not be read. A list may still have the state of the container.
-async fn note_failure(watch: &Watch, item: &ItemId, outcome: &InspectionOutcome) {
+async fn note_failure(context: &PlegContext, item: &ItemId, outcome: &InspectionOutcome) {
     let failure = match outcome {
         InspectionOutcome::Failed(error) => error.grpc_text(),
         _ => format!(
@@ -176,39 +176,39 @@ async fn note_failure(watch: &Watch, item: &ItemId, outcome: &InspectionOutcome)
             DEADLINE.as_secs()
         ),
     };
-    let seq = watch.cache.next_seq();
+    let seq = context.cache.next_seq();
     let listed = match item {
-        ItemId::Container(id) => listed(watch, id).await,
+        ItemId::Container(id) => listed(context, id).await,
         ItemId::Sandbox(_) => None,
     };
-    watch.cache.failed(item, seq, failure.into(), listed);
+    context.cache.failed(item, seq, failure.into(), listed);
 }
 
-async fn listed(watch: &Watch, id: &ContainerId) -> Option<ContainerStatus> {
+async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStatus> {
     let filter = ContainerFilter {
         id: id.to_string(),
         ..ContainerFilter::default()
     };
-    let list = watch.runtime.list_containers(Some(filter));
+    let list = context.runtime.list_containers(Some(filter));
     let list = tokio::time::timeout(SLOW, list).await.ok()?.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
-    let owned = translate::container_from_list(found, watch.cache.strings())?;
+    let owned = translate::container_from_list(found, context.cache.strings())?;
     Some(owned.object)
 }
 
 async fn read_sandbox(
-    watch: &Watch,
+    context: &PlegContext,
     owner: &Owner,
     id: &SandboxId,
     seq: Seq,
 ) -> Result<(Seq, Read), CriError> {
-    match watch.runtime.pod_sandbox_status(id.as_str(), false).await {
+    match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
             tracing::trace!(pod = %owner.name, sandbox = %id, "Read a sandbox");
             let status = translate::sandbox_status(
                 &reply.sandbox,
-                watch.cache.strings(),
-                watch.cache.address_order(),
+                context.cache.strings(),
+                context.cache.address_order(),
             );
             // Without a kubelet's labels it is not ours (any more).
             Ok((
@@ -222,19 +222,19 @@ async fn read_sandbox(
 }
 
 async fn read_container(
-    watch: &Watch,
+    context: &PlegContext,
     owner: &Owner,
     id: &ContainerId,
     sandbox: SandboxId,
     seq: Seq,
 ) -> Result<(Seq, Read), CriError> {
-    let reply = match watch.runtime.container_status(id.as_str()).await {
+    let reply = match context.runtime.container_status(id.as_str()).await {
         Ok(reply) => reply,
         Err(error) if error.is_not_found() => return Ok((seq, Read::Gone)),
         Err(error) => return Err(error),
     };
     tracing::trace!(pod = %owner.name, container = %id, "Read a container");
-    let status = translate::container_status(&reply, sandbox, watch.cache.strings());
+    let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
         return Ok((seq, Read::Gone));
     };

@@ -64,7 +64,7 @@ impl Default for Config {
 
 /// What the tasks share.
 #[derive(Clone)]
-struct Watch {
+struct PlegContext {
     runtime: RuntimeClient,
     cache: Arc<PodCacheWriter>,
     config: Config,
@@ -103,7 +103,7 @@ pub fn build(
     features: FeaturesWriter,
     metrics: PlegMetrics,
 ) -> (Pleg, RuntimeStateReader) {
-    let watch = Watch {
+    let context = PlegContext {
         runtime,
         cache: Arc::new(cache),
         config,
@@ -111,13 +111,13 @@ pub fn build(
     };
     let (state, state_reader) = state::runtime_state(status_poll::read(first));
     let returned = Arc::<Notify>::default();
-    let (relist, request_relist) = RelistTask::new(watch.clone(), returned.clone());
+    let (relist, request_relist) = RelistTask::new(context.clone(), returned.clone());
     let pleg = Pleg {
         relist,
         returned,
-        hints: HintTask::new(watch.clone(), hints, request_relist),
-        inspect: InspectTask::new(watch.clone()),
-        status: StatusTask::new(watch, state, features),
+        hints: HintTask::new(context.clone(), hints, request_relist),
+        inspect: InspectTask::new(context.clone()),
+        status: StatusTask::new(context, state, features),
     };
     (pleg, state_reader)
 }

@@ -1,6 +1,6 @@
 //! Lists everything: at start, after a lost stream, and as an audit.
 
-use super::Watch;
+use super::PlegContext;
 use crate::{
     cri::{
         CriError, Relist, RelistMemory,
@@ -61,7 +61,7 @@ impl RelistTrigger {
 
 /// Task `pleg.relist`.
 pub struct RelistTask {
-    watch: Watch,
+    context: PlegContext,
     request_relist: RelistTrigger,
     returned: Arc<Notify>,
     sandboxes: RelistMemory<PodSandbox>,
@@ -69,7 +69,7 @@ pub struct RelistTask {
 }
 
 impl RelistTask {
-    pub(super) fn new(watch: Watch, returned: Arc<Notify>) -> (Self, RelistTrigger) {
+    pub(super) fn new(context: PlegContext, returned: Arc<Notify>) -> (Self, RelistTrigger) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
         let request_relist = RelistTrigger {
             notify: Arc::default(),
@@ -77,7 +77,7 @@ impl RelistTask {
             reconnected: Arc::default(),
         };
         let task = Self {
-            watch,
+            context,
             request_relist: request_relist.clone(),
             returned,
             sandboxes: RelistMemory::new(),
@@ -92,14 +92,14 @@ impl RelistTask {
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
-            let begun = self.watch.metrics.begins();
+            let begun = self.context.metrics.begins();
             let listed = tokio::select! {
                 listed = self.list() => listed,
                 () = shutdown.cancelled() => return Ok(()),
             };
             let wait = match listed {
                 Ok(()) => {
-                    self.watch.metrics.listed(begun);
+                    self.context.metrics.listed(begun);
                     if failing {
                         tracing::info!("Listing the runtime works again");
                     }
@@ -138,19 +138,19 @@ impl RelistTask {
 
     fn period(&self, mode: EventsMode) -> Duration {
         match mode {
-            EventsMode::None => self.watch.config.relist_period,
-            EventsMode::Cri | EventsMode::Containerd => self.watch.config.audit_period,
+            EventsMode::None => self.context.config.relist_period,
+            EventsMode::Cri | EventsMode::Containerd => self.context.config.audit_period,
         }
     }
 
     async fn list(&mut self) -> Result<(), CriError> {
-        let runtime = &self.watch.runtime;
-        let seq = self.watch.cache.next_seq();
+        let runtime = &self.context.runtime;
+        let seq = self.context.cache.next_seq();
         let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
         let containers = runtime.relist_containers(&mut self.containers).await?;
         let (sandboxes, containers) = match (sandboxes, containers) {
             (Relist::Changed(sandboxes), Relist::Changed(containers)) => (sandboxes, containers),
-            (Relist::Unchanged, Relist::Unchanged) if self.watch.cache.confirm_list(seq) => {
+            (Relist::Unchanged, Relist::Unchanged) if self.context.cache.confirm_list(seq) => {
                 return Ok(());
             }
             _ => return self.list_in_full().await,
@@ -163,8 +163,8 @@ impl RelistTask {
     async fn list_in_full(&mut self) -> Result<(), CriError> {
         self.sandboxes.forget();
         self.containers.forget();
-        let seq = self.watch.cache.next_seq();
-        let runtime = &self.watch.runtime;
+        let seq = self.context.cache.next_seq();
+        let runtime = &self.context.runtime;
         let sandboxes = runtime.relist_pod_sandboxes(&mut self.sandboxes).await?;
         let containers = runtime.relist_containers(&mut self.containers).await?;
         if let (Relist::Changed(sandboxes), Relist::Changed(containers)) = (sandboxes, containers) {
@@ -179,8 +179,8 @@ impl RelistTask {
         sandboxes: Vec<PodSandbox>,
         containers: Vec<Container>,
     ) {
-        let strings = self.watch.cache.strings();
-        self.watch.cache.apply_list(
+        let strings = self.context.cache.strings();
+        self.context.cache.apply_list(
             seq,
             sandboxes
                 .iter()

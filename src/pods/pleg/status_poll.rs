@@ -1,6 +1,6 @@
 //! Polls the runtime's `Status`.
 
-use super::{RuntimeState, Watch};
+use super::{PlegContext, RuntimeState};
 use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
 use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
@@ -8,19 +8,19 @@ use tokio_util::sync::CancellationToken;
 
 /// Task `pleg.status`.
 pub struct StatusTask {
-    watch: Watch,
+    context: PlegContext,
     state: watch::Sender<RuntimeState>,
     features: FeaturesWriter,
 }
 
 impl StatusTask {
     pub(super) fn new(
-        watch: Watch,
+        context: PlegContext,
         state: watch::Sender<RuntimeState>,
         features: FeaturesWriter,
     ) -> Self {
         Self {
-            watch,
+            context,
             state,
             features,
         }
@@ -30,12 +30,12 @@ impl StatusTask {
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
             let reply = tokio::select! {
-                reply = self.watch.runtime.status(false) => reply,
+                reply = self.context.runtime.status(false) => reply,
                 () = shutdown.cancelled() => return Ok(()),
             };
             self.publish(reply);
             tokio::select! {
-                () = tokio::time::sleep(self.watch.config.status_period) => {}
+                () = tokio::time::sleep(self.context.config.status_period) => {}
                 () = shutdown.cancelled() => return Ok(()),
             }
         }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Code;
 
-use super::{Config, PlegMetrics, RelistTask, RelistTrigger, Watch};
+use super::{Config, PlegContext, PlegMetrics, RelistTask, RelistTrigger};
 use crate::{
     base::metrics::Metrics,
     cri::{
@@ -25,13 +25,13 @@ fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
         audit_period: long,
         status_period: long,
     };
-    let watch = Watch {
+    let context = PlegContext {
         runtime: runtime.client(long),
         cache: Arc::new(cache),
         config,
         metrics,
     };
-    let (task, request_relist) = RelistTask::new(watch, Arc::default());
+    let (task, request_relist) = RelistTask::new(context, Arc::default());
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));
     (request_relist, shutdown.drop_guard())

@@ -35,7 +35,7 @@ use crate::{
     pods::pod_sync::syncer::PodSyncer,
 };
 use parking_lot::Mutex;
-use registry::Map;
+use registry::WorkerMap;
 use state::{Input, PodState};
 use std::{collections::HashSet, sync::Arc};
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ pub struct PodWorkers {
 }
 
 struct PodWorkersInner {
-    map: Mutex<Map>,
+    map: Mutex<WorkerMap>,
     syncer: Arc<dyn PodSyncer>,
     observer: Option<PodSyncObserver>,
     delays: Delays,

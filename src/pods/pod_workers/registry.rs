@@ -23,12 +23,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long a worker rests after a panic in its bookkeeping.
+/// Delay of a worker after a panic in its bookkeeping.
 const RECOVERY_DELAY: Duration = Duration::from_secs(10);
 
 /// All workers and the gate, under one lock that is never held across a wait.
 #[derive(Default)]
-pub(super) struct Map {
+pub(super) struct WorkerMap {
     entries: HashMap<PodUid, WorkerEntry>,
     gate: StartGate,
     /// Names held for pods that run without a worker.
@@ -43,11 +43,11 @@ struct WorkerEntry {
     full_name: PodFullName,
     generation: u64,
     /// The task, once there was something to deliver.
-    link: Option<Box<Link>>,
+    handle: Option<Box<WorkerHandle>>,
 }
 
-/// The map's end of a worker task.
-struct Link {
+/// The sending side of a worker task.
+struct WorkerHandle {
     sender: mpsc::Sender<UpdateKind>,
     /// The strongest of the updates that came while the worker was busy.
     undelivered: Option<UpdateKind>,
@@ -63,7 +63,7 @@ struct Link {
     due: Option<Instant>,
 }
 
-impl Map {
+impl WorkerMap {
     pub(super) fn state(&self, uid: &PodUid) -> Option<&PodState> {
         self.entries.get(uid).map(|entry| &entry.state)
     }
@@ -98,7 +98,7 @@ impl Map {
 
     pub(super) fn worker_status(&self, uid: &PodUid) -> Option<WorkerStatus> {
         let entry = self.entries.get(uid)?;
-        let link = entry.link.as_deref();
+        let handle = entry.handle.as_deref();
         let phase = entry.state.phase().clone();
         let waits_for = match phase {
             Phase::Waiting { .. } => self.gate.inside(&entry.full_name),
@@ -106,8 +106,8 @@ impl Map {
         };
         Some(WorkerStatus {
             phase,
-            sync_since: link.and_then(|link| link.running_since),
-            next_sync: link.and_then(|link| link.due),
+            sync_since: handle.and_then(|handle| handle.running_since),
+            next_sync: handle.and_then(|handle| handle.due),
             waits_for,
         })
     }
@@ -181,7 +181,7 @@ impl PodWorkersInner {
             full_name: state.full_name(),
             generation: map.generations,
             state,
-            link: None,
+            handle: None,
         };
         map.entries.insert(uid.clone(), entry);
         map.held.remove(&uid);
@@ -189,7 +189,13 @@ impl PodWorkersInner {
     }
 
     /// Feeds the state machine of one pod.
-    pub(super) fn input(self: &Arc<Self>, map: &mut Map, uid: &PodUid, input: Input, now: Instant) {
+    pub(super) fn input(
+        self: &Arc<Self>,
+        map: &mut WorkerMap,
+        uid: &PodUid,
+        input: Input,
+        now: Instant,
+    ) {
         if let Some(entry) = map.entries.get_mut(uid) {
             let effects = entry.state.on(input, now);
             self.apply(map, uid, effects, now);
@@ -197,7 +203,13 @@ impl PodWorkersInner {
     }
 
     /// Carries effects out. Letting a pod through the gate has effects of its own, on that pod.
-    fn apply(self: &Arc<Self>, map: &mut Map, uid: &PodUid, effects: Vec<Effect>, now: Instant) {
+    fn apply(
+        self: &Arc<Self>,
+        map: &mut WorkerMap,
+        uid: &PodUid,
+        effects: Vec<Effect>,
+        now: Instant,
+    ) {
         let mut queue: VecDeque<(PodUid, Effect)> =
             effects.into_iter().map(|e| (uid.clone(), e)).collect();
         while let Some((uid, effect)) = queue.pop_front() {
@@ -212,17 +224,22 @@ impl PodWorkersInner {
     }
 
     /// Returns the pod that may start because of this.
-    fn apply_one(self: &Arc<Self>, map: &mut Map, uid: &PodUid, effect: Effect) -> Option<PodUid> {
+    fn apply_one(
+        self: &Arc<Self>,
+        map: &mut WorkerMap,
+        uid: &PodUid,
+        effect: Effect,
+    ) -> Option<PodUid> {
         let entry = map.entries.get_mut(uid)?;
         match effect {
             Effect::Deliver(update) => self.deliver(entry, uid, update),
             Effect::CancelSync => {
-                if let Some(cancel) = entry.link.as_ref().and_then(|l| l.cancel.as_ref()) {
+                if let Some(cancel) = entry.handle.as_ref().and_then(|l| l.cancel.as_ref()) {
                     cancel.cancel();
                 }
             }
             Effect::ShortenGrace(deadline) => {
-                if let Some(grace) = entry.link.as_ref().and_then(|l| l.grace.as_ref()) {
+                if let Some(grace) = entry.handle.as_ref().and_then(|l| l.grace.as_ref()) {
                     grace.send_replace(deadline);
                 }
             }
@@ -244,13 +261,13 @@ impl PodWorkersInner {
     /// The channel of one, and behind it the slot for the last undelivered update.
     fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: UpdateKind) {
         let generation = entry.generation;
-        let link = entry.link.get_or_insert_with(|| {
+        let handle = entry.handle.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(1);
             let worker = task::run(self.clone(), uid.clone(), generation, receiver);
             self.tasks.spawn(worker);
-            Box::new(Link::new(sender))
+            Box::new(WorkerHandle::new(sender))
         });
-        link.send(update);
+        handle.send(update);
     }
 
     /// A worker is free; `None` when it is no longer needed.
@@ -263,21 +280,21 @@ impl PodWorkersInner {
     ) -> Option<Job> {
         let mut map = self.map.lock();
         let entry = map.entry(uid, generation)?;
-        let link = entry.link.as_deref_mut()?;
-        link.busy = true;
+        let handle = entry.handle.as_deref_mut()?;
+        handle.busy = true;
         // This call does what the updates that came meanwhile are about.
-        let update = link.undelivered.take().max(update);
+        let update = handle.undelivered.take().max(update);
         let Some(call) = entry.state.begin(update, now) else {
             // The pod is finished: its state stays, its task ends.
-            entry.link = None;
+            entry.handle = None;
             return None;
         };
         let cancel = self.shutdown.child_token();
         // A call without a deadline does not read it.
         let deadline = call.deadline().unwrap_or(GraceDeadline::starting(now, 0));
         let (sender, grace) = watch::channel(deadline);
-        (link.cancel, link.grace) = (Some(cancel.clone()), Some(sender));
-        (link.running_since, link.due) = (Some(now), None);
+        (handle.cancel, handle.grace) = (Some(cancel.clone()), Some(sender));
+        (handle.running_since, handle.due) = (Some(now), None);
         Some(Job {
             call,
             cancel,
@@ -297,9 +314,12 @@ impl PodWorkersInner {
         let entry = map.entry(uid, generation)?;
         let (next, effects) = entry.state.end_call(outcome);
         let due = next.map(|next| delay::due(next, &self.delays, now, fastrand::f64()));
-        let rest = entry.link.as_deref_mut().and_then(|link| link.rest(due));
+        let wake_at = entry
+            .handle
+            .as_deref_mut()
+            .and_then(|handle| handle.park(due));
         self.apply(&mut map, uid, effects, now);
-        rest
+        wake_at
     }
 
     /// The bookkeeping of a worker has panicked. What it was at is over; it begins again after a delay.
@@ -307,11 +327,14 @@ impl PodWorkersInner {
         let mut map = self.map.lock();
         let entry = map.entry(uid, generation)?;
         entry.state.interrupt();
-        entry.link.as_deref_mut()?.rest(Some(now + RECOVERY_DELAY))
+        entry
+            .handle
+            .as_deref_mut()?
+            .park(Some(now + RECOVERY_DELAY))
     }
 }
 
-impl Link {
+impl WorkerHandle {
     fn new(sender: mpsc::Sender<UpdateKind>) -> Self {
         Self {
             sender,
@@ -324,8 +347,8 @@ impl Link {
         }
     }
 
-    /// Nothing runs any more. An update that was not delivered ends the rest before it begins.
-    fn rest(&mut self, due: Option<Instant>) -> Option<Instant> {
+    /// Nothing runs any more. Returns when the next call is due; `None` if an undelivered update comes first.
+    fn park(&mut self, due: Option<Instant>) -> Option<Instant> {
         (self.cancel, self.grace, self.running_since) = (None, None, None);
         self.due = due.filter(|_| self.undelivered.is_none());
         self.busy = self.due.is_none();
@@ -357,12 +380,12 @@ mod tests {
             (Kill, Create, Kill),
         ] {
             let (sender, mut inbox) = mpsc::channel(1);
-            let mut link = Link::new(sender);
+            let mut handle = WorkerHandle::new(sender);
             for update in [Sync, first, second] {
-                link.send(update);
+                handle.send(update);
             }
             assert_eq!(inbox.try_recv(), Ok(Sync));
-            assert_eq!(link.undelivered, Some(left), "{first:?} then {second:?}");
+            assert_eq!(handle.undelivered, Some(left), "{first:?} then {second:?}");
         }
     }
 }

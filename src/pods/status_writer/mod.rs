@@ -27,7 +27,7 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
-use plan::{Exchange, Next, Said};
+use plan::{Exchange, Next, StatusVersion};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
@@ -63,7 +63,7 @@ pub struct StatusWriter {
 /// A request about a pod.
 #[derive(Clone, Debug)]
 enum StatusRequest {
-    Patch(Said, Value),
+    Patch(StatusVersion, Value),
     Delete,
 }
 
@@ -151,21 +151,21 @@ impl StatusWriter {
             .or_insert_with(|| Exchange::new(&object));
         exchange.watched(&object);
         let request = match exchange.next(&entry, &object, may_run, now) {
-            Next::Patch(said, status) => StatusRequest::Patch(said, status),
+            Next::Patch(version_sent, status) => StatusRequest::Patch(version_sent, status),
             Next::Delete => StatusRequest::Delete,
             Next::Nothing => return self.queue.done(&uid),
             Next::Later(at) => {
                 self.queue.done(&uid);
                 return self.queue.add_at(uid, at);
             }
-            Next::Illegal(said, error) => {
+            Next::Illegal(version_sent, error) => {
                 tracing::error!(
                     pod = %entry.pod.full_name(),
                     podUID = %uid,
                     err = %error,
                     "Status update on pod aborted"
                 );
-                exchange.refused(said, &object, now);
+                exchange.refused(version_sent, &object, now);
                 return self.queue.done(&uid);
             }
         };
@@ -194,8 +194,8 @@ impl StatusWriter {
             return self.queue.done(uid);
         };
         let error = match (result, request) {
-            (Some(Ok(Some(response))), StatusRequest::Patch(said, patch)) => {
-                exchange.taken(*said, patch.clone(), &object, response, now);
+            (Some(Ok(Some(response))), StatusRequest::Patch(version_sent, patch)) => {
+                exchange.taken(*version_sent, patch.clone(), &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
@@ -220,8 +220,8 @@ impl StatusWriter {
         let (pod, text) = (object.full_name(), chain(&error));
         match request {
             // The same again would be refused again.
-            StatusRequest::Patch(said, _) if is_final(&error) => {
-                exchange.refused(*said, &object, now);
+            StatusRequest::Patch(version_sent, _) if is_final(&error) => {
+                exchange.refused(*version_sent, &object, now);
                 tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
                 self.queue.done(uid);
                 self.queue.add(uid.clone(), false, now);

@@ -9,12 +9,12 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// How long an edit of somebody else stands, if the status itself has not changed since it was sent.
+/// Time after which the edit of another client is overwritten, if the status has not changed since it was sent.
 /// Upstream's status manager compares as often.
 const MIN_REPEAT: Duration = Duration::from_secs(10);
-/// How long a response counts that the watch has not caught up with. Storage that was restored from a backup never
-/// catches up.
-const TRUST: Duration = Duration::from_secs(30);
+/// Time for which a response counts that the watch has not caught up with. The watch of storage that was restored from
+/// a backup never catches up.
+const RESPONSE_TTL: Duration = Duration::from_secs(30);
 
 /// What has been exchanged about one object.
 #[derive(Clone, Debug)]
@@ -24,14 +24,14 @@ pub(super) struct Exchange {
     /// What was sent last, and what the API server made of it.
     sent: Option<Sent>,
     /// What the API server will not take, and of which object.
-    refused: Option<(Said, Option<String>)>,
+    refused: Option<(StatusVersion, Option<String>)>,
     /// When the object was deleted by this kubelet.
     deleted: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct Sent {
-    said: Said,
+    version_sent: StatusVersion,
     patch: Value,
     at: Instant,
     response: Arc<Pod>,
@@ -42,15 +42,15 @@ struct Sent {
 impl Sent {
     /// Until when the response counts and not the watched object: it is newer, and the watch has not gone back.
     fn counts_until(&self, watched: &Pod, now: Instant) -> Option<Instant> {
-        let (watched, end) = (number(watched), self.at + TRUST);
+        let (watched, end) = (number(watched), self.at + RESPONSE_TTL);
         let is_newer = number(&self.response) > watched && watched >= self.watched;
         (is_newer && now < end).then_some(end)
     }
 }
 
-/// What a patch says: a status, by its version, of a pod that may run.
+/// The content of a patch: the version of a status, and whether containers of the pod may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct StatusVersion {
     version: u64,
     may_run: bool,
 }
@@ -63,11 +63,11 @@ pub(super) enum Next {
     /// Look again then.
     Later(Instant),
     /// The `status` of a strategic merge patch.
-    Patch(Said, Value),
+    Patch(StatusVersion, Value),
     /// The pod has ended, and the API server knows how.
     Delete,
     /// The API server has a status that this one cannot follow.
-    Illegal(Said, IllegalTransition),
+    Illegal(StatusVersion, IllegalTransition),
 }
 
 impl Exchange {
@@ -104,14 +104,18 @@ impl Exchange {
         now: Instant,
     ) -> Next {
         // The watch says that it is gone before that, unless its storage was restored.
-        if let Some(end) = self.deleted.map(|at| at + TRUST).filter(|end| now < *end) {
+        if let Some(end) = self
+            .deleted
+            .map(|at| at + RESPONSE_TTL)
+            .filter(|end| now < *end)
+        {
             return Next::Later(end);
         }
         let newest = self.newest(watched, now);
         let remote = newest.status.clone().unwrap_or_default();
         let version = entry.version;
-        let said = Said { version, may_run };
-        let refused = Some((said, version_of(newest)));
+        let version_sent = StatusVersion { version, may_run };
+        let refused = Some((version_sent, version_of(newest)));
         let may_delete = !may_run && entry.ended && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();
         let sent = self.sent.as_ref();
@@ -129,12 +133,12 @@ impl Exchange {
             Ok(None) => return rest(),
             // Whatever it shows, nothing of the pod is left.
             Err(_) if delete => return Next::Delete,
-            Err(illegal) => return Next::Illegal(said, illegal),
+            Err(illegal) => return Next::Illegal(version_sent, illegal),
         };
-        match sent.filter(|sent| sent.said == said) {
+        match sent.filter(|sent| sent.version_sent == version_sent) {
             Some(sent) if sent.patch == patch && self.is_ignored(entry, sent) => rest(),
             Some(sent) if now < sent.at + MIN_REPEAT => Next::Later(sent.at + MIN_REPEAT),
-            _ => Next::Patch(said, patch),
+            _ => Next::Patch(version_sent, patch),
         }
     }
 
@@ -144,7 +148,7 @@ impl Exchange {
         let Some(response) = &sent.response.status else {
             return false;
         };
-        let may_run = sent.said.may_run;
+        let may_run = sent.version_sent.may_run;
         let left = merge::merge(&entry.pod, &entry.status, response, may_run);
         left.is_ok_and(|left| left.as_ref() == Some(&sent.patch))
     }
@@ -160,14 +164,14 @@ impl Exchange {
     /// A patch of the watched object was taken.
     pub(super) fn taken(
         &mut self,
-        said: Said,
+        version_sent: StatusVersion,
         patch: Value,
         watched: &Pod,
         response: Pod,
         at: Instant,
     ) {
         self.sent = Some(Sent {
-            said,
+            version_sent,
             patch,
             at,
             response: Arc::new(response),
@@ -176,8 +180,8 @@ impl Exchange {
     }
 
     /// The API server will not take this status.
-    pub(super) fn refused(&mut self, said: Said, watched: &Pod, now: Instant) {
-        self.refused = Some((said, version_of(self.newest(watched, now))));
+    pub(super) fn refused(&mut self, version_sent: StatusVersion, watched: &Pod, now: Instant) {
+        self.refused = Some((version_sent, version_of(self.newest(watched, now))));
     }
 
     /// The object was deleted, or is no more.

@@ -55,7 +55,7 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
     let url = request.url.to_string();
     let reading = AtomicBool::new(false);
     match within(timeout, get(request, &reading)).await {
-        Ok(Ok(answer)) => judge(&answer),
+        Ok(Ok(answer)) => classify(&answer),
         Ok(Err(FetchError { error, .. })) if error.local => ProbeOutcome::unknown(error.text),
         Ok(Err(FetchError { error, .. })) => ProbeOutcome::failure(error.text),
         Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
@@ -70,7 +70,7 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
     }
 }
 
-fn judge(answer: &Answer) -> ProbeOutcome {
+fn classify(answer: &Answer) -> ProbeOutcome {
     let code = answer.status.as_u16();
     match code {
         200..300 => ProbeOutcome::success(shown(&answer.body)),

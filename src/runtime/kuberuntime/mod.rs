@@ -411,13 +411,13 @@ impl KubeGenericRuntimeManager {
 
     /// Entries that are kept about pods, by kind.
     pub fn kept(&self) -> [(&'static str, usize); 5] {
-        let (backing_off, prefetcher) = self.images.kept();
+        let (backing_off, prefetches) = self.images.kept();
         [
             ("restart_back_off", self.back_off.len()),
             ("sandbox_back_off", self.sandboxes.back_off.len()),
             ("stops", self.killer.stops().len()),
             ("pull_back_off", backing_off),
-            ("pulls_ahead", prefetcher),
+            ("image_prefetches", prefetches),
         ]
     }
 

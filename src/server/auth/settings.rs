@@ -56,7 +56,7 @@ pub enum Unfit {
          or, to do without that server:\n\nenableServer: false",
         lines(false)
     )]
-    NobodyKnown,
+    NoAuthentication,
 }
 
 /// The lines for the configuration file of a node without an API server.
@@ -94,7 +94,7 @@ impl AuthSettings {
         if known || self.token_ttl.is_some() {
             Ok(())
         } else {
-            Err(Unfit::NobodyKnown)
+            Err(Unfit::NoAuthentication)
         }
     }
 }
@@ -121,7 +121,7 @@ mod tests {
             };
             settings.check(has_api).map_err(|error| match error {
                 Unfit::NoApiServer { fields, .. } => fields.len(),
-                Unfit::NobodyKnown => 0,
+                Unfit::NoAuthentication => 0,
             })
         };
         use Authorization::AlwaysAllow;

@@ -122,7 +122,7 @@ pub struct Explanation {
     /// Its probes.
     pub probes: Vec<ProbeReport>,
     /// Its history, oldest first.
-    #[serde(rename = "decisions")]
+    #[serde(rename = "history")]
     pub pod_history: Vec<HistoryReport>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
@@ -242,7 +242,7 @@ pub struct ProbeReport {
     /// `Liveness`, `Readiness` or `Startup`.
     pub kind: String,
     /// The current probe result: `success`, `failure`, or `unknown` before the first one.
-    #[serde(rename = "verdict")]
+    #[serde(rename = "result")]
     pub probe_result: String,
     /// Result of the last run: `success`, `failure`, or `unknown` when it could not run.
     pub last_result: Option<String>,

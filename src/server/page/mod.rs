@@ -73,11 +73,11 @@ pub(super) fn node(
     answer(StatusCode::OK, parts.chain([tail, after]))
 }
 
-/// One pod by namespace and name; without an explanation it is not known. `news` is the version of the data.
+/// One pod by namespace and name; without an explanation it is not known. `overview_version` is the version of the data.
 pub(super) fn pod(
     (namespace, name): (&str, &str),
     explanation: Option<&Explanation>,
-    news: &str,
+    overview_version: &str,
     version: &'static str,
 ) -> Response<Body> {
     let (status, content) = match explanation {
@@ -86,7 +86,7 @@ pub(super) fn pod(
     };
     let title = Html::new().text(namespace, LONG).own("/");
     let title = title.text(name, LONG);
-    let (before, after) = around((ABOVE, &title, news), version);
+    let (before, after) = around((ABOVE, &title, overview_version), version);
     answer(status, [before, content, after].into_iter())
 }
 

@@ -93,7 +93,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
 fn handlers_with_news(version: &tokio::sync::watch::Sender<u64>) -> Handlers {
     let version = version.clone();
     let mut views = views(vec![]);
-    views.explanations.news = Arc::new(move || {
+    views.explanations.overview_version = Arc::new(move || {
         let mut changes = version.subscribe();
         let now = changes.borrow_and_update().to_string();
         let changed = async move {

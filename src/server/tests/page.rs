@@ -189,7 +189,7 @@ fn changing() -> Views {
                 ..Explanation::default()
             })
         }),
-        news: Arc::new(move || {
+        overview_version: Arc::new(move || {
             let (state, version) = (state.clone(), state.load(Ordering::Relaxed));
             let changed = async move {
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -376,13 +376,13 @@ async fn a_response_may_take_longer_than_a_client_may_be_idle() {
         stall: Duration::from_millis(50),
         ..Limits::default()
     };
-    let (changed, news) = tokio::sync::watch::channel(1);
+    let (changed, overview_version) = tokio::sync::watch::channel(1);
     let mut views = views(vec![]);
-    views.explanations.news = Arc::new(move || {
-        let mut news = news.clone();
-        let version = news.borrow_and_update().to_string();
+    views.explanations.overview_version = Arc::new(move || {
+        let mut overview_version = overview_version.clone();
+        let version = overview_version.borrow_and_update().to_string();
         let changed = async move {
-            let _ = news.changed().await;
+            let _ = overview_version.changed().await;
         };
         (version, Box::pin(changed))
     });

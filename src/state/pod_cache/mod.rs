@@ -229,10 +229,10 @@ impl PodCache {
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
         let waiting = waiters.lock().len() + watchers.lock().len();
         [
-            ("pictures", pods),
+            ("pod_statuses", pods),
             ("runtime_items", items),
             ("removed_items", tombstones),
-            ("waiting_for_pictures", waiting),
+            ("status_waiters", waiting),
         ]
     }
 

@@ -25,7 +25,11 @@ pub struct PodRecord {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub back_off: BTreeMap<String, BackOffStep>,
     /// Settled probe results per container instance.
-    #[serde(rename = "verdicts", skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(
+        rename = "probeResults",
+        alias = "verdicts",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
     pub probe_results: BTreeMap<String, SavedProbeResults>,
     /// Since when the pod has been active.
     #[serde(skip_serializing_if = "Option::is_none")]

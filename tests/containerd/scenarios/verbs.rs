@@ -147,7 +147,7 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     // It is told a moment after it is done.
     wait_for("both starts are told", WAIT_LIMIT, || async {
         let told = told(&node, &["explain", "bad"])?;
-        let pod_history = told["decisions"].as_array().unwrap();
+        let pod_history = told["history"].as_array().unwrap();
         let starts = pod_history
             .iter()
             .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");

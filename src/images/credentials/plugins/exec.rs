@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Longest answer in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 /// How much of what a program says to people is kept, in bytes.
-const LONGEST_COMPLAINT: usize = 2048;
+const MAX_STDERR: usize = 2048;
 
 /// A program and how it is called.
 pub(super) struct Program {
@@ -120,7 +120,7 @@ struct RunningProgram {
 impl RunningProgram {
     async fn talk(&mut self, question: &[u8]) -> Result<Vec<u8>, ExecError> {
         let child = &mut self.child;
-        let (input, output, complaints) =
+        let (input, output, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let ask = async {
             if let Some(mut input) = input {
@@ -129,13 +129,12 @@ impl RunningProgram {
             }
             Ok(())
         };
-        let (answer, complaint, ()) =
-            tokio::try_join!(read_all(output), read_head(complaints), ask)?;
+        let (answer, message, ()) = tokio::try_join!(read_all(output), read_head(stderr), ask)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
         if status.success() {
             Ok(answer)
         } else {
-            Err(ExecError::Failed(status, complaint))
+            Err(ExecError::Failed(status, message))
         }
     }
 }
@@ -169,7 +168,7 @@ async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Exe
 async fn read_head(output: Option<impl AsyncRead + Unpin>) -> Result<String, ExecError> {
     let mut bytes = Vec::new();
     if let Some(mut output) = output {
-        let mut head = (&mut output).take(LONGEST_COMPLAINT as u64);
+        let mut head = (&mut output).take(MAX_STDERR as u64);
         let read = head.read_to_end(&mut bytes).await;
         read.map_err(ExecError::Pipe)?;
         let rest = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;

@@ -151,16 +151,16 @@ impl ManifestCache {
             Reading::Bad(digest, why) => {
                 let same = record.digest == Some(digest);
                 record.digest = Some(digest);
-                record.find_fault(why, same);
+                record.set_fault(why, same);
             }
             Reading::Unread(why) => {
                 record.digest = None;
-                record.find_fault(why, true);
+                record.set_fault(why, true);
             }
             Reading::NotAFile(what) => {
                 record.digest = None;
                 let before = record.good.take();
-                record.find_fault(what, true);
+                record.set_fault(what, true);
                 replaced(&mut self.names, &mut self.pods, before, None);
             }
         }
@@ -202,8 +202,8 @@ impl ManifestCache {
     }
 
     /// The pods that should run, in order of their files' names, and what to report.
-    pub(super) fn outcome(&mut self, looked_at: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
-        self.tell_faults(looked_at);
+    pub(super) fn outcome(&mut self, scanned: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
+        self.report_faults(scanned);
         let pods = match self.pods.take() {
             Some(pods) => pods,
             None if self.names.values().all(|count| *count == 1) => {
@@ -217,12 +217,12 @@ impl ManifestCache {
         (pods, std::mem::take(&mut self.notices))
     }
 
-    fn tell_faults(&mut self, looked_at: &Scope) {
+    fn report_faults(&mut self, scanned: &Scope) {
         for (path, record) in &mut self.files {
             let Some(fault) = &mut record.fault else {
                 continue;
             };
-            if let Scope::Entries(names) = looked_at
+            if let Scope::Entries(names) = scanned
                 && !name(path).is_some_and(|name| names.contains(name))
             {
                 continue;
@@ -341,7 +341,7 @@ pub fn one_of_each_name<'a>(
 
 impl CachedManifest {
     /// `same_bytes`: the fault is known if it reads the same.
-    fn find_fault(&mut self, why: String, same_bytes: bool) {
+    fn set_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {
             let report = ReportState::Fresh;

@@ -90,9 +90,9 @@ pub(super) async fn run(
             source = returned;
             let event_pause = started + event_pause(started.elapsed());
             report(&scan.notices, &recorder, &node);
-            for pods in scan.in_between.into_iter().chain(scan.pods) {
+            for pods in scan.without_restored.into_iter().chain(scan.pods) {
                 let is_known = delivered.as_ref().is_some_and(|(known, completeness)| {
-                    same(known, &pods) && *completeness == scan.completeness
+                    is_same_list(known, &pods) && *completeness == scan.completeness
                 });
                 if is_known {
                     continue;
@@ -191,7 +191,7 @@ impl FileSource {
             let before = scan;
             scan = self.scanner.scan(&BTreeSet::new());
             scan.notices.splice(0..0, before.notices);
-            scan.in_between = scan.in_between.or(before.in_between);
+            scan.without_restored = scan.without_restored.or(before.without_restored);
         }
         (self, scan)
     }
@@ -223,7 +223,7 @@ impl FileSource {
     }
 }
 
-fn same(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
+fn is_same_list(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 

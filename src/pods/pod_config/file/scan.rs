@@ -39,13 +39,13 @@ pub(super) struct Scanner {
     links: Vec<PathBuf>,
 }
 
-/// What a scan showed.
+/// The result of a scan.
 pub(super) struct Scan {
     /// All good pods, or `None` when the path could not be listed: nothing is known then.
     pub(super) pods: Option<Vec<Arc<Pod>>>,
     /// The pods without those whose file was removed and is back with the same content: delivered before, so
     /// that such a pod starts over as upstream's does.
-    pub(super) in_between: Option<Vec<Arc<Pod>>>,
+    pub(super) without_restored: Option<Vec<Arc<Pod>>>,
     /// What to report.
     pub(super) notices: Vec<Notice>,
     /// Whether the pods are all there are.
@@ -95,7 +95,7 @@ impl Scanner {
             }
             Err(error) => Scan {
                 pods: None,
-                in_between: None,
+                without_restored: None,
                 notices: self.root_notice(&error),
                 completeness: Completeness::Partial,
                 unsettled: BTreeSet::new(),
@@ -138,8 +138,8 @@ impl Scanner {
     }
 
     /// `removed`: the pods of files that left the directory since the last scan, as they were then.
-    fn outcome(&mut self, looked_at: &Scope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
-        let (pods, notices) = self.cache.outcome(looked_at);
+    fn outcome(&mut self, scanned: &Scope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
+        let (pods, notices) = self.cache.outcome(scanned);
         let is_back = |path: &Path, pod: &Arc<Pod>| {
             let now = self
                 .cache
@@ -150,9 +150,9 @@ impl Scanner {
         let back = removed.iter().filter(|(path, pod)| is_back(path, pod));
         let back: Vec<_> = back.map(|(_, pod)| pod).collect();
         let stays = |pod: &&Arc<Pod>| !back.iter().any(|back| Arc::ptr_eq(back, pod));
-        let in_between = || pods.iter().filter(stays).cloned().collect();
+        let without_restored = || pods.iter().filter(stays).cloned().collect();
         Scan {
-            in_between: (!back.is_empty()).then(in_between),
+            without_restored: (!back.is_empty()).then(without_restored),
             pods: Some(pods),
             notices,
             completeness: self.cache.unread().into(),

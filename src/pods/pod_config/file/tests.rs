@@ -363,7 +363,7 @@ fn a_scan_of_many_unchanged_files_reads_none_of_them() {
     );
     assert!(again.notices.is_empty() && again.unsettled.is_empty());
     assert!(
-        same(&first, &again.pods.unwrap()),
+        is_same_list(&first, &again.pods.unwrap()),
         "the same pods, not copies"
     );
 }

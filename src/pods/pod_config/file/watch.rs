@@ -74,7 +74,7 @@ pub(super) fn want_path(path: &Path, wanted: &mut Wanted) {
         let is_link = meta.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
         if is_link || meta.is_err() || rest.is_empty() {
             let may_be_manifest = !is_link && !meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
-            want(wanted, &at, &step, may_be_manifest);
+            add_watch(wanted, &at, &step, may_be_manifest);
         }
         if meta.is_err() {
             return;
@@ -105,7 +105,7 @@ fn steps(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(step).collect()
 }
 
-fn want(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bool) {
+fn add_watch(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bool) {
     let names = HashSet::from([name.to_os_string()]);
     let more = if may_be_manifest {
         Interest::Names(names)

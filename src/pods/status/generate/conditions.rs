@@ -197,7 +197,7 @@ fn containers_ready(
 
 fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
     let gates = pod.spec().and_then(|spec| spec.readiness_gates.as_deref());
-    let complaints: Vec<String> = gates
+    let problems: Vec<String> = gates
         .unwrap_or_default()
         .iter()
         .filter_map(|gate| {
@@ -214,10 +214,10 @@ fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
             }
         })
         .collect();
-    if complaints.is_empty() {
+    if problems.is_empty() {
         Finding::yes()
     } else {
-        Finding::no("ReadinessGatesNotReady", Some(complaints.join(", ")))
+        Finding::no("ReadinessGatesNotReady", Some(problems.join(", ")))
     }
 }
 

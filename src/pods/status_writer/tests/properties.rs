@@ -161,7 +161,7 @@ impl World {
             Next::Nothing => {}
             Next::Later(at) => assert!(at > self.now),
             Next::Illegal(..) => panic!("nothing here runs again"),
-            Next::Patch(said, patch) if arrives => {
+            Next::Patch(version_sent, patch) if arrives => {
                 self.patches += 1;
                 let Some(server) = &mut self.server else {
                     return self.exchange.deleted(self.now);
@@ -173,7 +173,7 @@ impl World {
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
                     self.exchange
-                        .taken(said, patch, &self.watched, pod.clone(), self.now);
+                        .taken(version_sent, patch, &self.watched, pod.clone(), self.now);
                 }
             }
             Next::Delete if arrives => {

@@ -25,10 +25,10 @@ fn entry(status: PodStatus, ended: bool) -> PodEntry {
 fn exchanged(entry: &PodEntry, response: Pod, now: Instant) -> Exchange {
     let watched = object("5", "Pending", false);
     let mut exchange = Exchange::new(&watched);
-    let Next::Patch(said, patch) = exchange.next(entry, &watched, false, now) else {
+    let Next::Patch(version_sent, patch) = exchange.next(entry, &watched, false, now) else {
         panic!("there is something to send");
     };
-    exchange.taken(said, patch, &watched, response, now);
+    exchange.taken(version_sent, patch, &watched, response, now);
     exchange
 }
 

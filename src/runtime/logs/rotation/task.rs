@@ -158,12 +158,12 @@ impl Rotation {
                 .collect::<Vec<_>>()
         });
         for (id, size) in sizes.await? {
-            self.judge(id, size, shutdown);
+            self.check_size(id, size, shutdown);
         }
         Ok(())
     }
 
-    fn judge(
+    fn check_size(
         &mut self,
         id: ContainerId,
         size: io::Result<Option<u64>>,

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, calls, full, is_ready, put, wait_runs, waits_for};
-use crate::planted::{Plant, Planter};
 use crate::pods::{container, exec_probe, pod, simple, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc};
 use crate::support::http;
@@ -202,7 +202,7 @@ async fn kept(node: &Node) -> Vec<String> {
     assert_eq!(code, 200);
     let lines = text
         .lines()
-        .filter(|line| line.starts_with("kubelet_board_entries{"));
+        .filter(|line| line.starts_with("kubelet_store_entries{"));
     let kept = lines.filter(|line| !line.ends_with(" 0"));
     kept.map(str::to_owned).collect()
 }

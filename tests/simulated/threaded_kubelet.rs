@@ -19,18 +19,18 @@ enum End {
 }
 
 /// A running kubelet. It is killed when dropped.
-pub(crate) struct Apart {
+pub(crate) struct ThreadedKubelet {
     end: Option<oneshot::Sender<End>>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
-impl Apart {
+impl ThreadedKubelet {
     /// Starts it; returns once its sockets are open.
     pub(crate) async fn start(
         config: KubeletConfig,
         periods: Periods,
         log: Log,
-    ) -> anyhow::Result<Apart> {
+    ) -> anyhow::Result<ThreadedKubelet> {
         let (built, is_built) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -43,12 +43,12 @@ impl Apart {
             let _log = log::keep(&log);
             runtime.block_on(live(config, periods, built, ended))
         });
-        let apart = Apart {
+        let kubelet = ThreadedKubelet {
             end: Some(end),
             thread: Some(thread),
         };
         is_built.await??;
-        Ok(apart)
+        Ok(kubelet)
     }
 
     /// As SIGTERM does it.
@@ -71,7 +71,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for ThreadedKubelet {
     fn drop(&mut self) {
         self.end.take();
         if let Some(thread) = self.thread.take() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full, status_of};
-use crate::planted::{Plant, Planter};
 use crate::pods::{container, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
 

@@ -189,7 +189,7 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     node.put(&simple("web"));
     // That it waits is known before the one who decided it has noted that.
     let held = |told: &Value| {
-        let noted = told["decisions"].as_array().and_then(|all| all.last());
+        let noted = told["history"].as_array().and_then(|all| all.last());
         let noted = noted.is_some_and(|last| last["action"] == "Hold");
         noted && told["waits"][0]["what"] == "its restart back-off of 10s"
     };
@@ -203,7 +203,7 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     let until = time(&told["waits"][0]["until"]);
     assert_eq!(told["next"][0]["what"], "main may be started again");
     assert_eq!(time(&told["next"][0]["at"]), until);
-    let pod_history = told["decisions"].as_array().unwrap();
+    let pod_history = told["history"].as_array().unwrap();
     let actions: Vec<_> = pod_history.iter().map(|one| &one["action"]).collect();
     assert_eq!(
         actions,
@@ -358,7 +358,7 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
         .await;
     let probe = &told["probes"][0];
     assert_eq!(
-        (&probe["kind"], &probe["verdict"], &probe["lastResult"]),
+        (&probe["kind"], &probe["result"], &probe["lastResult"]),
         (&json!("Readiness"), &json!("failure"), &json!("failure"))
     );
     let away = time(&probe["next"]).as_millisecond() - time(&told["now"]).as_millisecond();
@@ -369,7 +369,7 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
     ready.store(true, Ordering::SeqCst);
     let well = |told: &Value| told["summary"] == "Running: every container is ready";
     let told = node.explained("web", "it is well", well).await;
-    assert_eq!(told["probes"][0]["verdict"], "success");
+    assert_eq!(told["probes"][0]["result"], "success");
     assert_eq!(told["waits"], json!([]));
 }
 

@@ -10,6 +10,7 @@ use crate::{
         cgroup::{CgroupPath, Cgroups},
         proc,
     },
+    model::{PodExt as _, is_terminal},
     resources::{
         CpuEnforcement, MemoryQos, Swap,
         cm::{
@@ -211,9 +212,8 @@ fn active_pods(stores: &Stores) -> ActivePods {
     Box::new(move || {
         let mut pods = pods.pods();
         pods.retain(|pod| {
-            let status = statuses.get(&crate::model::PodExt::uid(&**pod));
-            let phase = status.as_ref().and_then(|status| status.phase.as_deref());
-            !matches!(phase, Some("Failed" | "Succeeded"))
+            let status = statuses.get(&pod.uid());
+            !status.is_some_and(|status| is_terminal(&status))
         });
         pods
     })

@@ -2,7 +2,7 @@
 
 use super::Stores;
 use crate::{
-    model::{Pod, PodExt, PodUid},
+    model::{Pod, PodExt, PodUid, is_terminal},
     pods::prober::{self, ContainerView, ProbeManager, View},
     pods::status::Statuses,
     runtime::handlers::runtime_exec,
@@ -44,7 +44,6 @@ fn container_view(
         let runtime_status = cache.latest(uid);
         let pod: Option<Arc<Pod>> = manager.get(uid);
         let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
-        let phase = statuses.get(uid).and_then(|status| status.phase.clone());
         View {
             container: runtime_status.newest(name).cloned(),
             pod_ip: if host_network {
@@ -52,7 +51,7 @@ fn container_view(
             } else {
                 runtime_status.ips().first().cloned()
             },
-            pod_terminal: matches!(phase.as_deref(), Some("Failed" | "Succeeded")),
+            pod_terminal: statuses.get(uid).is_some_and(|status| is_terminal(&status)),
             deleting: pod.is_some_and(|pod| pod.is_being_deleted()),
         }
     })

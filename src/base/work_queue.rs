@@ -1,13 +1,13 @@
 //! Keys that wait for a request each: bounded, coalesced, and backed off one by one.
 
-use super::{DirtySet, backoff::Backoff};
+use super::{DirtySet, backoff::Backoff, wait_until};
 use std::{
     collections::{HashMap, HashSet},
     hash::Hash,
     sync::Arc,
     time::Duration,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// First delay after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(200);
@@ -50,15 +50,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             .filter(|(key, _)| !self.in_flight.contains(*key));
         let next = waiting.map(|(_, due)| due.at).min();
         let is_full = self.in_flight.len() >= self.max_in_flight;
-        let due = async {
-            match next.filter(|_| !is_full) {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             keys = self.dirty.take() => keys,
-            () = due => HashSet::new(),
+            () = wait_until(next.filter(|_| !is_full)) => HashSet::new(),
         }
     }
 

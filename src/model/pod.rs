@@ -227,10 +227,11 @@ impl PodExt for Pod {
     }
 
     fn is_terminal(&self) -> bool {
-        let phase = self
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Failed" | "Succeeded"))
+        self.status.as_ref().is_some_and(is_terminal)
     }
+}
+
+/// Whether the phase of a status is Failed or Succeeded.
+pub fn is_terminal(status: &k8s_openapi::api::core::v1::PodStatus) -> bool {
+    matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
 }

@@ -1,9 +1,12 @@
 //! `activeDeadlineSeconds`: how long a pod may be active on the node.
 
-use crate::model::{Pod, PodExt};
+use crate::{
+    base::wait_until,
+    model::{Pod, PodExt},
+};
 use jiff::Timestamp;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// When a pod's active deadline is over, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +31,7 @@ impl Deadline {
 
     /// Waits for it.
     pub(super) async fn over(self) {
-        match self.0 {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
+        wait_until(self.0).await;
     }
 }
 

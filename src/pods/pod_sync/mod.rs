@@ -18,7 +18,7 @@ mod unread;
 
 use crate::{
     base::chain,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, reasons::event},
+    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
@@ -93,7 +93,7 @@ impl PodSync {
             };
             return synced(Ok(false), next);
         };
-        if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        if is_terminal(&status) {
             return self.ended(&pod, &status).await;
         }
         let deadline = Deadline::of(&pod, self.statuses.start_time(&pod));
@@ -190,9 +190,7 @@ impl PodSync {
     async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
         self.fail_for_deadline(pod);
         match self.statuses.statuses().get(&pod.uid()) {
-            Some(status) if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => {
-                self.ended(pod, &status).await
-            }
+            Some(status) if is_terminal(&status) => self.ended(pod, &status).await,
             _ => synced(Ok(true), RetryDelay::Resync),
         }
     }
@@ -455,7 +453,7 @@ impl PodSync {
         self.runtime.devices().plugins.release(&uid);
         self.statuses.finish(&pod);
         if let Some(status) = self.statuses.statuses().get(&uid)
-            && matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"))
+            && is_terminal(&status)
         {
             self.statuses.record_terminal(&pod, &status).await;
         }

@@ -8,6 +8,7 @@ use crate::{
     base::{
         chain,
         panics::{Place, contain, contain_blocking},
+        wait_until,
     },
     model::{GraceDeadline, PodUid},
     pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, UpdateKind},
@@ -15,7 +16,7 @@ use crate::{
 use std::sync::Arc;
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -68,13 +69,6 @@ pub(super) async fn run(
                 break;
             }
         }
-    }
-}
-
-async fn wait_until(due: Option<Instant>) {
-    match due {
-        Some(due) => sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

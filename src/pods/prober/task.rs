@@ -7,7 +7,10 @@ use super::{
     state::{Facts, Instance, Life, Next, State},
 };
 use crate::{
-    base::panics::{Place, contain},
+    base::{
+        panics::{Place, contain},
+        wait_until,
+    },
     model::{
         ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeResult, reasons,
     },
@@ -131,12 +134,6 @@ impl ProbeTask {
 
     /// Waits for a change, for a time, or for the end of an overdue run.
     async fn wait(&mut self, at: Option<Instant>) {
-        let time = async {
-            match at {
-                Some(at) => sleep_until(at).await,
-                None => pending().await,
-            }
-        };
         let overdue = async {
             match &mut self.overdue {
                 Some(overdue) => overdue.run.as_mut().await,
@@ -145,7 +142,7 @@ impl ProbeTask {
         };
         tokio::select! {
             _ = self.signal.changed() => {}
-            () = time => {}
+            () = wait_until(at) => {}
             _late = overdue => self.overdue = None,
         }
     }

@@ -33,7 +33,7 @@ use crate::{
     base::DirtySet,
     cri::FeaturesReader,
     model::validation::sysctl_allowlist::Allowlist,
-    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
+    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, is_terminal},
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
@@ -478,8 +478,7 @@ impl SyncLoop {
 
     fn has_ended(&self, uid: &PodUid) -> bool {
         let status = self.pod_sync.statuses.statuses().get(uid);
-        let phase = status.as_ref().and_then(|status| status.phase.as_deref());
-        matches!(phase, Some("Failed" | "Succeeded"))
+        status.is_some_and(|status| is_terminal(&status))
     }
 
     /// Updates the pod's worker. While the remains of an earlier pod of this UID are being removed there

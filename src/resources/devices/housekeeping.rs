@@ -4,8 +4,8 @@ use super::{
     checkpoint,
     manager::{CHECKPOINT, DeviceManager},
 };
-use crate::{model::PodUid, resources::checkpoint_file::Writer};
-use tokio::time::{Instant, sleep_until};
+use crate::{base::wait_until, model::PodUid, resources::checkpoint_file::Writer};
+use tokio::time::Instant;
 
 impl DeviceManager {
     /// Publishes and saves the devices of plugins after a change, and marks `pods` and those that wait for devices.
@@ -53,15 +53,9 @@ impl DeviceManager {
     pub(super) async fn run_housekeeping(&self) {
         loop {
             let expiry = self.state().next_expiry();
-            let over = async {
-                match expiry {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = self.0.housekeeping.notified() => self.save_or_report().await,
-                () = over => {
+                () = wait_until(expiry) => {
                     if self.state().expire(Instant::now()) {
                         self.publish([]).await;
                     }

@@ -13,7 +13,10 @@ use super::{
     slices,
 };
 use crate::{
-    base::panics::{Place, contain},
+    base::{
+        panics::{Place, contain},
+        wait_until,
+    },
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
         Deregister, Plugin, PluginHandler,
@@ -24,7 +27,7 @@ use futures::future::BoxFuture;
 use std::{path::PathBuf, time::Duration};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, transport::Channel};
@@ -246,15 +249,9 @@ impl DraManager {
         };
         loop {
             let expiry = self.0.health.lock().next_expiry(driver);
-            let expired = async {
-                match expiry {
-                    Some(expiry) => sleep_until(expiry).await,
-                    None => std::future::pending().await,
-                }
-            };
             let report = tokio::select! {
                 report = stream.message() => Some(report),
-                () = expired => None,
+                () = wait_until(expiry) => None,
             };
             let now = Instant::now();
             let changed = match report {

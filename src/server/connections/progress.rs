@@ -1,11 +1,11 @@
 //! The state of one connection, and its deadline.
 
-use crate::server::{Limits, observed::Observer};
-use std::{io, task::Poll, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
+use crate::{
+    base::wait_until,
+    server::{Limits, observed::Observer},
 };
+use std::{io, task::Poll, time::Duration};
+use tokio::{sync::watch, time::Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -81,15 +81,9 @@ impl Progress {
         let mut changes = self.status.subscribe();
         loop {
             let deadline = changes.borrow_and_update().deadline(&self.limits);
-            let due = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = due => return,
+                () = wait_until(deadline) => return,
             }
         }
     }

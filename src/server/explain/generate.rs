@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     base::GoDuration,
-    model::{Pod, PodExt, is_sidecar, reasons},
+    model::{Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{Phase, WorkerStatus},
     state::pod_history::{Noted, Record},
 };
@@ -265,7 +265,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
 fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
     let seconds = inputs.pod.spec()?.active_deadline_seconds?;
     let status = inputs.status?;
-    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
+    if is_terminal(status) {
         return None;
     }
     let seconds = Duration::from_secs(u64::try_from(seconds).ok()?);

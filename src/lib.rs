@@ -5,8 +5,8 @@
 //! facts come back up through stores and dirty sets:
 //!
 //! ```text
-//!  file   http                                            server -- reads stores only
-//!    \     |                                                |
+//!  file  http  api  posted                                server -- reads stores only
+//!    \    |    |    /                                       |
 //!    pod_config -- PodUpdate --> sync_loop -- UpdatePod --> pod_workers --> pod_sync --> kuberuntime --> cri
 //!                                  ^   ^                       ^             |   |         actions  \
 //!                                  |   '--- dirty UIDs --------+-----.   volumes  status    (pure)   kill/start

@@ -1,5 +1,12 @@
-//! The node as a whole: its object at the API server, its lease, its events, its certificates, and the usage of it
-//! and its pods.
+//! The node as a whole.
+//!
+//! * Owns: the Node object's content, the lease, the sending of events, certificates, usage statistics, and the
+//!   decisions which pods to evict or to end before the machine shuts down.
+//! * Woken by: see the modules; most have a task of their own.
+//! * Publishes: [`node_object`](crate::state::node_object), [`node_pressure`](crate::state::node_pressure) and
+//!   [`node_shutdown`](crate::state::node_shutdown); kills through the pod workers.
+//! * Must never stop a container itself.
+//! * Answers to upstream's `nodestatus`, `nodelease`, `eviction`, `nodeshutdown`, `certificate` and `stats`.
 
 pub mod stats;
 pub mod certificates;

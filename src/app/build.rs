@@ -272,7 +272,6 @@ pub(super) async fn start(
         features: features.clone(),
         node: stores.node_object.reader(),
     };
-    let status_features = features.clone();
     let cgroups = cgroups::start(config, &stores, &resources, tasks).await?;
     let node_object = stores.node_object.reader();
     let host_ips = HostIps::new(node_object, &config.node_ips, own_address());
@@ -348,7 +347,6 @@ pub(super) async fn start(
         stores.cache.clone(),
         results.clone(),
         stores.state_store.clone(),
-        status_features,
     );
     let starts = PodStartMetrics::new(&stores.metrics);
     let statuses = Arc::new(statuses.timing(starts).in_cluster(remote));

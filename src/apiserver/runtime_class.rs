@@ -53,14 +53,24 @@ impl RuntimeClasses {
     /// # Errors
     /// The pod's class is not there, or not known yet.
     pub async fn handler(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
-        let name = pod.spec().and_then(|spec| spec.runtime_class_name.clone());
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
+        let is_looked_up = !pod.is_static() && class_of(pod).is_some();
+        if let Some((_, classes)) = self.0.as_ref().filter(|_| is_looked_up) {
+            classes.is_listed().await;
+        }
+        self.handler_now(pod)
+    }
+
+    /// The same without waiting for the first list of classes.
+    ///
+    /// # Errors
+    /// The pod's class is not there, or not known yet.
+    pub fn handler_now(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
+        let Some(name) = class_of(pod) else {
             return Ok(String::new());
         };
         let Some((_, classes)) = self.0.as_ref().filter(|_| !pod.is_static()) else {
             return Err(RuntimeClassError::NotFound(name));
         };
-        classes.is_listed().await;
         let key = (String::new(), name);
         let find = || classes.read(|all| all.get(&key).cloned());
         if let Some(handler) = find() {
@@ -74,6 +84,11 @@ impl RuntimeClasses {
             None => Err(RuntimeClassError::Unsynced(key.1)),
         }
     }
+}
+
+fn class_of(pod: &Pod) -> Option<String> {
+    let name = pod.spec()?.runtime_class_name.clone()?;
+    (!name.is_empty()).then_some(name)
 }
 
 #[cfg(test)]
@@ -102,6 +117,8 @@ mod tests {
         assert_eq!(classes.handler(&pod("api", "")).await.unwrap(), "");
         let error = classes.handler(&pod("api", "kata")).await.unwrap_err();
         assert_eq!(error, RuntimeClassError::Unsynced("kata".into()));
+        let now = classes.handler_now(&pod("api", "kata"));
+        assert_eq!(now.unwrap_err(), error, "without a wait");
         server.set(Mode::Serving);
         let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
         assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
@@ -120,6 +137,8 @@ mod tests {
         assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
         let handler = classes.handler(&pod("api", "kata")).await;
         assert_eq!(handler.unwrap(), "kata-qemu");
+        let now = classes.handler_now(&pod("api", "kata"));
+        assert_eq!(now.unwrap(), "kata-qemu");
         assert!(classes.handler(&pod("file", "kata")).await.is_err());
         assert!(
             RuntimeClasses::default()

@@ -54,7 +54,7 @@ pub(super) async fn start(
         node.clone(),
         &cluster,
         &resources,
-        features.clone(),
+        features,
         results.clone(),
     );
     let (event_stream, hints) =
@@ -75,7 +75,6 @@ pub(super) async fn start(
         stores.cache.clone(),
         results.clone(),
         stores.state_store.clone(),
-        features,
     );
     let remote = stores.api.as_ref().map(|_| Remote {
         pods: stores.pods.clone(),

@@ -1,36 +1,62 @@
 //! What the runtime can do, as it says itself.
 
 use super::v1::StatusResponse;
+use std::collections::BTreeMap;
 use tokio::sync::watch;
 
-/// What pods may ask of the runtime's default handler, the one without a name that pods without a
-/// runtime class get. A runtime that does not report it counts as one that cannot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What the runtime reports that it can do. What it does not report, it cannot do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
+    /// By the handler's name, which is empty for the handler of pods without a runtime class. Runtimes that do not
+    /// know this part of CRI report no handlers at all.
+    pub handlers: BTreeMap<String, HandlerFeatures>,
+    /// Run a container without the groups that its image names (`supplementalGroupsPolicy: Strict`).
+    pub supplemental_groups_policy: bool,
+}
+
+/// What pods may request of one handler of the runtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandlerFeatures {
     /// Mount a whole tree read-only.
     pub recursive_read_only_mounts: bool,
     /// Give a pod a user namespace.
     pub user_namespaces: bool,
-    /// Run a container without the groups that its image names (`supplementalGroupsPolicy: Strict`).
-    pub supplemental_groups_policy: bool,
-    /// The runtime lists its handlers, and none of them is the default one.
-    pub default_handler_unknown: bool,
 }
+
+/// The runtime lists its handlers, and this one is not among them; upstream's text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the handler {0:?} is not known")]
+pub struct UnknownHandler(pub String);
 
 impl RuntimeFeatures {
     /// Reads the runtime's answer to `Status`.
     pub fn of(status: &StatusResponse) -> Self {
-        let handlers = &status.runtime_handlers;
-        let default = handlers.iter().find(|handler| handler.name.is_empty());
-        let handler = default.and_then(|handler| handler.features.as_ref());
+        let mut handlers = BTreeMap::new();
+        for handler in &status.runtime_handlers {
+            let features = handler.features.as_ref();
+            let features = HandlerFeatures {
+                recursive_read_only_mounts: features.is_some_and(|f| f.recursive_read_only_mounts),
+                user_namespaces: features.is_some_and(|f| f.user_namespaces),
+            };
+            // As upstream, the first of several with one name counts.
+            handlers.entry(handler.name.clone()).or_insert(features);
+        }
+        let features = status.features.as_ref();
         Self {
-            recursive_read_only_mounts: handler.is_some_and(|h| h.recursive_read_only_mounts),
-            user_namespaces: handler.is_some_and(|h| h.user_namespaces),
-            supplemental_groups_policy: status
-                .features
-                .as_ref()
-                .is_some_and(|features| features.supplemental_groups_policy),
-            default_handler_unknown: !handlers.is_empty() && default.is_none(),
+            handlers,
+            supplemental_groups_policy: features.is_some_and(|f| f.supplemental_groups_policy),
+        }
+    }
+
+    /// The features of the handler that a pod runs under; none if the runtime reports no handlers.
+    ///
+    /// # Errors
+    /// The runtime reports handlers, but not this one.
+    pub fn of_handler(&self, name: &str) -> Result<HandlerFeatures, UnknownHandler> {
+        match self.handlers.get(name) {
+            Some(features) => Ok(*features),
+            None if self.handlers.is_empty() => Ok(HandlerFeatures::default()),
+            None => Err(UnknownHandler(name.to_owned())),
         }
     }
 }
@@ -61,45 +87,58 @@ mod tests {
         }
     }
 
-    fn told(
+    fn features(
         runtime_handlers: Vec<v1::RuntimeHandler>,
-        groups: Option<bool>,
-    ) -> (bool, bool, bool, bool) {
-        let features = groups.map(|supplemental_groups_policy| v1::RuntimeFeatures {
-            supplemental_groups_policy,
-            ..v1::RuntimeFeatures::default()
-        });
-        let read = RuntimeFeatures::of(&StatusResponse {
+        features: Option<v1::RuntimeFeatures>,
+    ) -> RuntimeFeatures {
+        RuntimeFeatures::of(&StatusResponse {
             runtime_handlers,
             features,
             ..StatusResponse::default()
-        });
-        (
-            read.recursive_read_only_mounts,
-            read.user_namespaces,
-            read.supplemental_groups_policy,
-            read.default_handler_unknown,
-        )
+        })
     }
 
     #[test]
-    fn only_the_default_handlers_features_count() {
-        let other = || handler("other", true, true);
-        let table = [
-            (told(vec![], None), (false, false, false, false)),
-            (told(vec![], Some(true)), (false, false, true, false)),
-            (told(vec![other()], None), (false, false, false, true)),
-            (
-                told(vec![other(), handler("", false, true)], Some(false)),
-                (false, true, false, false),
-            ),
-            (
-                told(vec![handler("", true, false), other()], None),
-                (true, false, false, false),
-            ),
-        ];
-        for (index, (read, expected)) in table.into_iter().enumerate() {
-            assert_eq!(read, expected, "row {index}");
+    fn each_handler_has_its_own_features() {
+        let silent = v1::RuntimeHandler {
+            name: "silent".into(),
+            features: None,
+        };
+        let all = || {
+            vec![
+                handler("kata", true, false),
+                silent.clone(),
+                handler("", false, true),
+                handler("kata", false, true),
+            ]
+        };
+        let unknown = |name: &str| Err(UnknownHandler(name.into()));
+        for (handlers, name, expected) in [
+            (all(), "", Ok((false, true))),
+            (all(), "kata", Ok((true, false))),
+            (all(), "silent", Ok((false, false))),
+            (all(), "gvisor", unknown("gvisor")),
+            (vec![handler("kata", true, true)], "", unknown("")),
+            (vec![], "", Ok((false, false))),
+            (vec![], "kata", Ok((false, false))),
+        ] {
+            let found = features(handlers, None).of_handler(name);
+            let found = found.map(|f| (f.recursive_read_only_mounts, f.user_namespaces));
+            assert_eq!(found, expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn groups_are_a_feature_of_the_whole_runtime() {
+        for (reported, expected) in [(None, false), (Some(false), false), (Some(true), true)] {
+            let reported = reported.map(|supplemental_groups_policy| v1::RuntimeFeatures {
+                supplemental_groups_policy,
+                ..v1::RuntimeFeatures::default()
+            });
+            assert_eq!(
+                features(vec![], reported).supplemental_groups_policy,
+                expected
+            );
         }
     }
 }

@@ -35,7 +35,10 @@ pub use codec::SmallBuffers;
 pub use connection::CriConnection;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{CriError, go_code};
-pub use features::{FeaturesReader, FeaturesWriter, RuntimeFeatures, features_store};
+pub use features::{
+    FeaturesReader, FeaturesWriter, HandlerFeatures, RuntimeFeatures, UnknownHandler,
+    features_store,
+};
 pub use image::ImageClient;
 pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};

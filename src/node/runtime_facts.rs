@@ -104,18 +104,21 @@ fn plain_version(text: &str) -> &str {
 
 fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
     let handlers = status.runtime_handlers.iter().map(|handler| {
-        let features = handler.features.as_ref();
+        let features = handler.features.unwrap_or_default();
         NodeRuntimeHandler {
             name: Some(handler.name.clone()),
-            features: features.map(|features| NodeRuntimeHandlerFeatures {
+            features: Some(NodeRuntimeHandlerFeatures {
                 recursive_read_only_mounts: Some(features.recursive_read_only_mounts),
                 user_namespaces: Some(features.user_namespaces),
             }),
         }
     });
+    let mut handlers: Vec<_> = handlers.collect();
+    // containerd lists them in no order, and an equal list is no change.
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
     let features = status.features.as_ref();
     RuntimeFacts {
-        handlers: handlers.collect(),
+        handlers,
         supplemental_groups_policy: features.map(|features| features.supplemental_groups_policy),
         ..facts
     }
@@ -162,8 +165,12 @@ mod tests {
                 user_namespaces: false,
             }),
         };
+        let plain = RuntimeHandler {
+            name: String::new(),
+            features: None,
+        };
         let status = StatusResponse {
-            runtime_handlers: vec![handler],
+            runtime_handlers: vec![handler, plain],
             features: Some(RuntimeFeatures {
                 supplemental_groups_policy: true,
                 ..RuntimeFeatures::default()
@@ -172,9 +179,18 @@ mod tests {
         };
         let facts = with_status(RuntimeFacts::default(), &status);
         assert_eq!(facts.supplemental_groups_policy, Some(true));
-        let features = facts.handlers[0].features.clone().unwrap();
-        assert_eq!(features.recursive_read_only_mounts, Some(true));
-        assert_eq!(features.user_namespaces, Some(false));
+        let handlers = facts.handlers.iter().map(|handler| {
+            let features = handler.features.clone().unwrap();
+            let recursive = features.recursive_read_only_mounts;
+            (handler.name.as_deref(), recursive, features.user_namespaces)
+        });
+        assert_eq!(
+            handlers.collect::<Vec<_>>(),
+            [
+                (Some(""), Some(false), Some(false)),
+                (Some("runc"), Some(true), Some(false))
+            ]
+        );
     }
 
     #[test]

@@ -225,12 +225,9 @@ fn over_request<'a>(
     let used = match resource {
         Resource::Memory => bytes(working_set(stats)?),
         Resource::Disk => {
-            let of = |fs: &Option<FsStats>| fs.as_ref().and_then(|fs| fs.used_bytes);
-            bytes(
-                of(&stats.rootfs)
-                    .unwrap_or(0)
-                    .saturating_add(of(&stats.logs).unwrap_or(0)),
-            )
+            // As upstream, nothing is said of a container of which one of the two is unknown.
+            let of = |fs: &Option<FsStats>| fs.as_ref()?.used_bytes;
+            bytes(of(&stats.rootfs)?.saturating_add(of(&stats.logs)?))
         }
         Resource::Inodes | Resource::Pids => return None,
     };

@@ -6,11 +6,17 @@ use crate::base::{
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::time::Instant;
 
-/// When a reading ended, and what it returned; nothing, where it failed.
-type Reading<T> = Option<(Instant, Arc<T>)>;
+/// The generation in which a reading began, when it ended, and what it returned; nothing, where it failed.
+type Reading<T> = Option<(u64, Instant, Arc<T>)>;
 
 /// How old a reading may be, and how long one waits for it.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +33,15 @@ pub(super) struct Pace {
 pub(super) struct Source<T> {
     pace: Pace,
     in_flight: SingleFlight<(), Reading<T>>,
+    /// Readings that began in an earlier generation are not fresh.
+    generation: Arc<AtomicU64>,
     state: Mutex<SourceState<T>>,
 }
 
 struct SourceState<T> {
     last: Reading<T>,
-    /// Readings that ended before are not fresh.
-    outdated: Option<Instant>,
+    /// The generation in which a flight was joined last.
+    joined: u64,
     /// Keeps a reading alive whose callers have all timed out, so that a source that hangs is read only once.
     flight: Option<Flight<Reading<T>>>,
 }
@@ -42,36 +50,33 @@ impl<T: Send + Sync + 'static> Source<T> {
     pub(super) fn new(pace: Pace) -> Self {
         let state = SourceState {
             last: None,
-            outdated: None,
+            joined: 0,
             flight: None,
         };
         Self {
             pace,
             in_flight: SingleFlight::default(),
+            generation: Arc::default(),
             state: Mutex::new(state),
         }
     }
 
     /// The last reading, if it is fresh.
     pub(super) fn fresh(&self) -> Option<Arc<T>> {
-        self.last(self.pace.fresh).filter(|_| !self.is_outdated())
+        let generation = self.generation.load(Ordering::SeqCst);
+        self.last(self.pace.fresh, |began| began == generation)
     }
 
-    /// The last reading is not fresh any more.
+    /// Readings that have begun are not fresh any more, not even those that have not ended.
     pub(super) fn outdate(&self) {
-        self.state.lock().outdated = Some(Instant::now());
-    }
-
-    fn is_outdated(&self) -> bool {
-        let state = self.state.lock();
-        let last = state.last.as_ref().map(|(at, _)| *at);
-        state
-            .outdated
-            .is_some_and(|outdated| last.is_none_or(|last| last <= outdated))
+        self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The last reading if it is fresh, else that of the flight that this joins or begins. When that takes too
-    /// long or fails: the last one, unless it is stale.
+    /// long or fails: the last one, unless it is stale. A flight that began before the last call of [`outdate`] is not
+    /// joined; it ends first, so that a source that hangs is not read twice at the same time.
+    ///
+    /// [`outdate`]: Self::outdate
     pub(super) async fn get(
         &self,
         read: impl FnOnce() -> BoxFuture<'static, Option<T>>,
@@ -79,31 +84,48 @@ impl<T: Send + Sync + 'static> Source<T> {
         if let Some(fresh) = self.fresh() {
             return Some(fresh);
         }
-        let flight = self.in_flight.join((), || {
-            // Callers that share a future that panicked would all panic.
-            let read = contain(Place::Stats, read());
-            async {
-                let value = read.await.ok().flatten()?;
-                Some((Instant::now(), Arc::new(value)))
-            }
-        });
-        self.state.lock().flight = Some(flight.clone());
+        let flight = self.join(read);
         let ended = tokio::time::timeout(self.pace.timeout, flight).await;
-        let Ok(Some((at, value))) = ended else {
-            return self.last(self.pace.stale);
+        let Ok(Some((generation, at, value))) = ended else {
+            return self.last(self.pace.stale, |_| true);
         };
         let mut state = self.state.lock();
-        if state.last.as_ref().is_none_or(|(last, _)| *last <= at) {
-            state.last = Some((at, value.clone()));
+        let last = state.last.as_ref();
+        if last.is_none_or(|(known, last, _)| (*known, *last) <= (generation, at)) {
+            state.last = Some((generation, at, value.clone()));
         }
         Some(value)
     }
 
-    /// The last reading, if it is younger than `age`.
-    fn last(&self, age: Duration) -> Option<Arc<T>> {
+    fn join(&self, read: impl FnOnce() -> BoxFuture<'static, Option<T>>) -> Flight<Reading<T>> {
+        let mut state = self.state.lock();
+        let begin = || {
+            // Callers that share a future that panicked would all panic.
+            let read = contain(Place::Stats, read());
+            let generation = self.generation.clone();
+            async move {
+                let generation = generation.load(Ordering::SeqCst);
+                let value = read.await.ok().flatten()?;
+                Some((generation, Instant::now(), Arc::new(value)))
+            }
+        };
+        let generation = self.generation.load(Ordering::SeqCst);
+        let flight = if state.joined == generation {
+            self.in_flight.join((), begin)
+        } else {
+            let reading = begin();
+            self.in_flight.next((), move || reading)
+        };
+        state.joined = generation;
+        state.flight = Some(flight.clone());
+        flight
+    }
+
+    /// The last reading, if it is younger than `age` and began in a generation that is accepted.
+    fn last(&self, age: Duration, accepts: impl Fn(u64) -> bool) -> Option<Arc<T>> {
         let state = self.state.lock();
-        let (at, last) = state.last.as_ref()?;
-        (at.elapsed() < age).then(|| last.clone())
+        let (generation, at, last) = state.last.as_ref()?;
+        (at.elapsed() < age && accepts(*generation)).then(|| last.clone())
     }
 }
 
@@ -159,6 +181,25 @@ mod tests {
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&3));
         assert_eq!(source.fresh().as_deref(), Some(&3), "once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_that_began_before_it_was_outdated_is_not_joined() {
+        let (source, slow) = (Source::new(PACE), Slow::default());
+        let mut first = Box::pin(source.get(|| slow.ask()));
+        assert!((&mut first).now_or_never().is_none());
+        source.outdate();
+        let mut others =
+            Box::pin(async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) });
+        assert!((&mut others).now_or_never().is_none());
+        slow.go.notify_one();
+        assert_eq!(first.await.as_deref(), Some(&1));
+        assert_eq!(source.fresh(), None, "it began before");
+        assert!((&mut others).now_or_never().is_none(), "it is read again");
+        slow.go.notify_one();
+        let (second, third) = others.await;
+        assert_eq!((second.as_deref(), third.as_deref()), (Some(&2), Some(&2)));
+        assert_eq!(source.fresh().as_deref(), Some(&2));
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,6 @@ use super::{
     recorded::{remembered, with_remote},
 };
 use crate::{
-    cri::FeaturesReader,
     model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons, runs_again},
     pods::status::{
         StatusManager, Statuses,
@@ -56,7 +55,6 @@ pub struct StatusPublisher {
     cache: PodCache,
     results: ProbeResults,
     state_store: PodStateStore,
-    features: FeaturesReader,
     starts: Option<PodStartMetrics>,
     remote: Option<Remote>,
     notes: Mutex<HashMap<PodUid, Notes>>,
@@ -79,7 +77,6 @@ impl StatusPublisher {
         cache: PodCache,
         results: ProbeResults,
         state_store: PodStateStore,
-        features: FeaturesReader,
     ) -> Self {
         let notes = Mutex::default();
         Self {
@@ -89,7 +86,6 @@ impl StatusPublisher {
             cache,
             results,
             state_store,
-            features,
             starts: None,
             remote: None,
             notes,
@@ -290,7 +286,7 @@ impl StatusPublisher {
             failed_because: notes.failed_because.as_ref(),
             resize: &resize,
             devices: &devices,
-            recursive_read_only_mounts: self.features.borrow().recursive_read_only_mounts,
+            recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
             ..Inputs::new(pod, runtime_status, now)
         };
         if !live {

@@ -9,7 +9,6 @@ mod pressure;
 
 use super::preemption::{self, Shortage};
 use crate::{
-    cri::RuntimeFeatures,
     model::validation::{sysctl_allowlist::Allowlist, unsupported_api_fields},
     model::{Pod, PodExt},
     state::node_pressure::NodePressure,
@@ -24,8 +23,8 @@ pub struct NodeView<'a> {
     pub sysctls: &'a Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// What the runtime can do.
-    pub features: RuntimeFeatures,
+    /// The runtime can run containers without the groups that their images name.
+    pub supplemental_groups_policy: bool,
     /// What the node is short of.
     pub pressure: NodePressure,
     /// The machine is going down.
@@ -111,7 +110,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         return Err(refusal.clone());
     }
     operating_system(pod)?;
-    supplemental_groups(pod, node.features)?;
+    supplemental_groups(pod, node.supplemental_groups_policy)?;
     let fits = fits(pod, node);
     if let Err(Refusal::Rejected(_)) = fits {
         return fits;
@@ -266,10 +265,10 @@ fn operating_system(pod: &Pod) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn supplemental_groups(pod: &Pod, features: RuntimeFeatures) -> Result<(), Rejection> {
+fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
     let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
     let policy = context.and_then(|context| context.supplemental_groups_policy.as_deref());
-    if policy == Some("Strict") && !features.supplemental_groups_policy {
+    if policy == Some("Strict") && !supported {
         return Err(Rejection::new(
             "SupplementalGroupsPolicyNotSupported",
             "SupplementalGroupsPolicy=Strict is not supported in this node",

@@ -295,6 +295,11 @@ impl KubeGenericRuntimeManager {
         Some(back_off_text(pod, name, delay))
     }
 
+    /// Whether the runtime handler of the pod can mount a whole tree read-only.
+    pub fn supports_recursive_read_only(&self, pod: &Pod) -> bool {
+        self.builder.supports_recursive_read_only(pod)
+    }
+
     /// Takes back the ids of a pod none of whose processes is left.
     pub async fn release_user_namespace(&self, uid: &PodUid) {
         self.builder.release_user_namespace(uid).await;

@@ -212,3 +212,37 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
         "The node was low on resource: memory. "
     );
 }
+
+#[test]
+fn a_container_of_which_some_usage_on_disk_is_unknown_is_not_in_the_message() {
+    let threshold = Threshold {
+        signal: Signal::NodeFsAvailable,
+        value: Value::Absolute(100 << 20),
+        grace: None,
+        min_reclaim: Value::Absolute(0),
+    };
+    let low = "The node was low on resource: ephemeral-storage. ";
+    for (layer, log, over) in [
+        (Some(fs(4096)), Some(fs(4096)), true),
+        (Some(fs(4096)), None, false),
+        (None, Some(fs(4096)), false),
+        (Some(fs(4096)), Some(FsStats::default()), false),
+        (Some(fs(512)), Some(fs(512)), false),
+    ] {
+        let usage = PodStats {
+            containers: vec![ContainerStats {
+                name: "c".into(),
+                rootfs: layer.clone(),
+                logs: log.clone(),
+                ..ContainerStats::default()
+            }],
+            ..PodStats::default()
+        };
+        let candidate = Candidate {
+            pod: pod("p", 0, "1"),
+            usage: Some(usage),
+        };
+        let text = message(&candidate, &threshold, None);
+        assert_eq!(text != low, over, "{layer:?} {log:?}: {text}");
+    }
+}

@@ -12,10 +12,7 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
         shutting_down: false,
         sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
-        features: RuntimeFeatures {
-            supplemental_groups_policy: strict_groups,
-            ..RuntimeFeatures::default()
-        },
+        supplemental_groups_policy: strict_groups,
         in_place: true,
         object: None,
         others: &Others::default(),
@@ -87,7 +84,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             shutting_down: false,
             sysctls: &Allowlist::new("6.1", &[]).unwrap(),
             app_armor: false,
-            features: RuntimeFeatures::default(),
+            supplemental_groups_policy: false,
             in_place,
             object,
             others: &others,
@@ -191,7 +188,7 @@ fn others_make_room_for_a_critical_pod() {
             shutting_down: false,
             sysctls: &Allowlist::new("6.1", &[]).unwrap(),
             app_armor: false,
-            features: RuntimeFeatures::default(),
+            supplemental_groups_policy: false,
             in_place: false,
             object: Some(&node),
             others: &others,
@@ -343,7 +340,7 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
         let mut node = NodeView {
             sysctls: &sysctls,
             app_armor: true,
-            features: RuntimeFeatures::default(),
+            supplemental_groups_policy: false,
             pressure,
             shutting_down: false,
             in_place: false,
@@ -384,7 +381,7 @@ fn a_node_that_goes_down_takes_no_pod() {
         let view = |shutting_down| NodeView {
             sysctls: &sysctls,
             app_armor: true,
-            features: RuntimeFeatures::default(),
+            supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down,
             in_place: false,

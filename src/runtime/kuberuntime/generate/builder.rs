@@ -14,7 +14,7 @@ use super::{
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
     security_context::ImageUser,
     settings::SpecSettings,
-    user_namespaces::{UserNamespaceError, UserNamespaces, ranges::IdRange},
+    user_namespaces::{self, UserNamespaces, ranges::IdRange},
 };
 use crate::runtime::kuberuntime::log_paths;
 use crate::{
@@ -104,10 +104,22 @@ impl ConfigBuilder {
         self.runtime_classes.handler(pod).await
     }
 
+    /// Whether the pod's handler can mount a whole tree read-only; not if the handler is unknown.
+    pub(in crate::runtime::kuberuntime) fn supports_recursive_read_only(&self, pod: &Pod) -> bool {
+        let handler = self.runtime_classes.handler_now(pod).ok();
+        let features = handler.and_then(|handler| self.features.borrow().of_handler(&handler).ok());
+        features.is_some_and(|features| features.recursive_read_only_mounts)
+    }
+
     /// The pod's own ids, or none.
-    async fn user_namespace(&self, pod: &Pod) -> Result<Option<IdRange>, UserNamespaceError> {
-        let features = *self.features.borrow();
-        self.user_namespaces.of_pod(pod, features).await
+    async fn user_namespace(&self, pod: &Pod) -> anyhow::Result<Option<IdRange>> {
+        if !user_namespaces::is_wanted(pod) {
+            return Ok(None);
+        }
+        let handler = self.runtime_handler(pod).await?;
+        let features = self.features.borrow().of_handler(&handler);
+        let ids = self.user_namespaces.of_pod(pod, &handler, features).await?;
+        Ok(Some(ids))
     }
 
     /// Takes back the ids of a pod none of whose processes is left.
@@ -234,7 +246,7 @@ impl ConfigBuilder {
                 files: &files,
             },
             user_namespace: self.user_namespace(pod).await?,
-            features: *self.features.borrow(),
+            recursive_read_only_mounts: self.supports_recursive_read_only(pod),
             devices: &devices,
         };
         Ok(generate_container_config(

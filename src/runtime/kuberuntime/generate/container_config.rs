@@ -7,7 +7,7 @@ use super::security_context::{self, ImageUser};
 use super::stop_signal::stop_signal;
 use super::user_namespaces::ranges::IdRange;
 use super::{config_error::ConfigError, settings::SpecSettings};
-use crate::cri::{RuntimeFeatures, v1};
+use crate::cri::v1;
 use crate::model::Pod;
 use crate::resources::{self, devices::RunOptions};
 use crate::runtime::kuberuntime::{labels, log_paths};
@@ -32,8 +32,8 @@ pub struct ContainerInputs<'a> {
     pub sources: MountSources<'a>,
     /// The pod's own ids; `None` for the node's.
     pub user_namespace: Option<IdRange>,
-    /// What the runtime can do.
-    pub features: RuntimeFeatures,
+    /// The pod's handler can mount a whole tree read-only.
+    pub recursive_read_only_mounts: bool,
     /// What device plugins add.
     pub devices: &'a RunOptions,
 }
@@ -63,7 +63,7 @@ pub fn generate_container_config(
         container,
         &inputs.sources,
         inputs.environment,
-        inputs.features.recursive_read_only_mounts,
+        inputs.recursive_read_only_mounts,
     )?);
     // Files keep their owners, as the pod's ids call them.
     let mappings = security_context::id_mappings(inputs.user_namespace);

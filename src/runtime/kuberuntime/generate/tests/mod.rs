@@ -4,7 +4,6 @@ mod mounts;
 mod network;
 mod user_namespaces;
 
-use crate::cri::RuntimeFeatures;
 use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
 use crate::model::{Pod, PodExt};
 use crate::resources::devices::RunOptions;
@@ -101,7 +100,7 @@ fn container_with_devices(
             },
         },
         user_namespace,
-        features: RuntimeFeatures::default(),
+        recursive_read_only_mounts: false,
         devices,
     };
     generate_container_config(pod, container, &settings, &inputs)

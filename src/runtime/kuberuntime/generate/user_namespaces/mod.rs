@@ -10,7 +10,7 @@ pub mod ranges;
 
 use crate::{
     base::{atomic_file, chain, with_own_files},
-    cri::RuntimeFeatures,
+    cri::{HandlerFeatures, UnknownHandler},
     host::files,
     model::{Pod, PodExt, PodUid},
     volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs},
@@ -31,14 +31,12 @@ const MAX_FILE: usize = 4096;
 /// Why a pod cannot have the user namespace it wants; texts as upstream's.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
-    /// The runtime cannot.
-    #[error("can't set `spec.hostUsers: false`, runtime does not support user namespaces")]
-    Unsupported,
-    /// The runtime lists its handlers, and the default one is not there.
-    #[error(
-        "can't set `spec.hostUsers: false`, runtime does not support user namespaces: the handler \"\" is not known"
-    )]
-    UnknownHandler,
+    /// The pod's handler cannot.
+    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(.0))]
+    Unsupported(String),
+    /// The runtime lists its handlers, and the pod's is not among them.
+    #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(&.0.0))]
+    UnknownHandler(#[source] UnknownHandler),
     /// No range for it.
     #[error("create user namespace")]
     Create(#[source] RangeError),
@@ -60,6 +58,15 @@ pub enum UserNamespaceError {
     /// The file work was cut off.
     #[error("user namespace")]
     Task(#[from] tokio::task::JoinError),
+}
+
+/// A handler in error messages; upstream's words.
+fn shown(handler: &str) -> String {
+    if handler.is_empty() {
+        "runtime".to_owned()
+    } else {
+        format!("RuntimeClass handler {handler:?}")
+    }
 }
 
 /// Gives pods their ranges; cheap to clone.
@@ -99,22 +106,27 @@ impl UserNamespaces {
         Ok(known)
     }
 
-    /// The ids of a pod that wants some of its own; `None` for one that uses the node's.
+    /// The ids of a pod that wants some of its own ([`is_wanted`]). `features` are those of its `handler`, whose name
+    /// is empty for the runtime's default.
+    ///
+    /// # Errors
+    /// The handler cannot give it a user namespace, or its ids cannot be read or allocated.
     pub async fn of_pod(
         &self,
         pod: &Pod,
-        features: RuntimeFeatures,
-    ) -> Result<Option<IdRange>, UserNamespaceError> {
-        if !wanted(pod, features)? {
-            return Ok(None);
+        handler: &str,
+        features: Result<HandlerFeatures, UnknownHandler>,
+    ) -> Result<IdRange, UserNamespaceError> {
+        let features = features.map_err(UserNamespaceError::UnknownHandler)?;
+        if !features.user_namespaces {
+            return Err(UserNamespaceError::Unsupported(handler.to_owned()));
         }
         let uid = pod.uid();
         if let Some(known) = self.ranges.lock().of(&uid) {
-            return Ok(Some(known));
+            return Ok(known);
         }
         let this = self.clone();
-        let made = with_own_files(move || this.read_or_make(&uid)).await??;
-        Ok(Some(made))
+        with_own_files(move || this.read_or_make(&uid)).await?
     }
 
     /// Takes a pod's range back. To be called when none of its processes is left.
@@ -179,16 +191,9 @@ impl UserNamespaces {
     }
 }
 
-/// Whether the pod wants ids of its own, which the runtime must be able to give.
-fn wanted(pod: &Pod, features: RuntimeFeatures) -> Result<bool, UserNamespaceError> {
-    if pod.spec().and_then(|spec| spec.host_users) != Some(false) {
-        return Ok(false);
-    }
-    match (features.default_handler_unknown, features.user_namespaces) {
-        (true, _) => Err(UserNamespaceError::UnknownHandler),
-        (false, false) => Err(UserNamespaceError::Unsupported),
-        (false, true) => Ok(true),
-    }
+/// Whether the pod wants ids of its own.
+pub fn is_wanted(pod: &Pod) -> bool {
+    pod.spec().and_then(|spec| spec.host_users) == Some(false)
 }
 
 /// The file, if it is one; `NotFound` when there is none.
@@ -203,12 +208,10 @@ mod tests {
     use ranges::UNIT;
     use serde_json::json;
 
-    const CAN: RuntimeFeatures = RuntimeFeatures {
+    const CAN: Result<HandlerFeatures, UnknownHandler> = Ok(HandlerFeatures {
         recursive_read_only_mounts: false,
         user_namespaces: true,
-        supplemental_groups_policy: false,
-        default_handler_unknown: false,
-    };
+    });
 
     fn space() -> IdSpace {
         IdSpace::new((UNIT, 2 * UNIT), UNIT, 2).unwrap()
@@ -226,48 +229,67 @@ mod tests {
         let root = KubeletRoot::create(dir.path()).unwrap();
         let (a, b) = (pod_of("a"), pod_of("b"));
         let first = UserNamespaces::open(root.clone(), space()).unwrap();
-        let of_b = first.of_pod(&b, CAN).await.unwrap().unwrap();
-        let of_a = first.of_pod(&a, CAN).await.unwrap().unwrap();
+        let of_b = first.of_pod(&b, "", CAN).await.unwrap();
+        let of_a = first.of_pod(&a, "", CAN).await.unwrap();
         assert_eq!((of_b.host_id, of_a.host_id), (65536, 131_072));
         let file = dir.path().join("pods/a/userns");
         assert!(fs::read_to_string(&file).unwrap().contains("131072"));
 
         let second = UserNamespaces::open(root.clone(), space()).unwrap();
-        assert_eq!(second.of_pod(&a, CAN).await.unwrap(), Some(of_a));
+        assert_eq!(second.of_pod(&a, "", CAN).await.unwrap(), of_a);
         let c = pod_of("c");
-        let none = second.of_pod(&c, CAN).await.unwrap_err();
+        let none = second.of_pod(&c, "", CAN).await.unwrap_err();
         assert_eq!(
             chain(&none),
             "create user namespace: could not find an empty slot to allocate a user namespace"
         );
         second.release(&a.uid()).await;
         assert!(!file.exists());
-        assert_eq!(second.of_pod(&c, CAN).await.unwrap(), Some(of_a));
+        assert_eq!(second.of_pod(&c, "", CAN).await.unwrap(), of_a);
     }
 
     #[tokio::test]
-    async fn only_pods_that_ask_need_a_runtime_that_can() {
+    async fn only_pods_that_ask_need_a_handler_that_can() {
         let dir = tempfile::tempdir().unwrap();
         let root = KubeletRoot::create(dir.path()).unwrap();
         let all = UserNamespaces::open(root.clone(), space()).unwrap();
-        let none = RuntimeFeatures::default();
-        for spec in [json!({}), json!({"hostUsers": true})] {
-            assert_eq!(all.of_pod(&pod(spec), none).await.unwrap(), None);
+        for (spec, expected) in [
+            (json!({}), false),
+            (json!({"hostUsers": true}), false),
+            (json!({"hostUsers": false}), true),
+        ] {
+            assert_eq!(is_wanted(&pod(spec.clone())), expected, "{spec}");
         }
-        let asks = pod_of("a");
-        assert_eq!(
-            all.of_pod(&asks, none).await.unwrap_err().to_string(),
-            "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
-        );
-        let odd = RuntimeFeatures {
-            default_handler_unknown: true,
-            ..none
-        };
-        assert_eq!(
-            all.of_pod(&asks, odd).await.unwrap_err().to_string(),
-            "can't set `spec.hostUsers: false`, runtime does not support user namespaces: the \
-             handler \"\" is not known"
-        );
+        let unknown = |name: &str| Err(UnknownHandler(name.into()));
+        for (handler, features, expected) in [
+            (
+                "",
+                Ok(HandlerFeatures::default()),
+                "runtime does not support user namespaces",
+            ),
+            (
+                "",
+                unknown(""),
+                "runtime does not support user namespaces: the handler \"\" is not known",
+            ),
+            (
+                "kata",
+                Ok(HandlerFeatures::default()),
+                "RuntimeClass handler \"kata\" does not support user namespaces",
+            ),
+            (
+                "kata",
+                unknown("kata"),
+                "RuntimeClass handler \"kata\" does not support user namespaces: the handler \
+                 \"kata\" is not known",
+            ),
+        ] {
+            let error = all.of_pod(&pod_of("a"), handler, features).await;
+            assert_eq!(
+                chain(&error.unwrap_err()),
+                format!("can't set `spec.hostUsers: false`, {expected}")
+            );
+        }
     }
 
     #[test]
@@ -291,11 +313,11 @@ mod tests {
         pod_dirs::create(&root.pod(&a.uid()).unwrap()).unwrap();
         fs::write(dir.path().join("pods/a/userns"), "{").unwrap();
         let all = UserNamespaces::open(root, space()).unwrap();
-        let error = chain(&all.of_pod(&a, CAN).await.unwrap_err());
+        let error = chain(&all.of_pod(&a, "", CAN).await.unwrap_err());
         assert!(
             error.starts_with("user namespace: invalid user namespace mappings file: "),
             "{error}"
         );
-        assert!(all.of_pod(&b, CAN).await.unwrap().is_some());
+        assert!(all.of_pod(&b, "", CAN).await.is_ok());
     }
 }

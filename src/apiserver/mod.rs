@@ -32,7 +32,7 @@ pub use kubeconfig::{
     certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,
 };
 pub use recovery::Recovery;
-pub use request::{Patch, Place};
+pub use request::{Place, StrategicPatch};
 pub use review::TIMEOUT;
 pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};
 

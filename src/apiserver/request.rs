@@ -60,14 +60,9 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A change of an object.
+/// A strategic merge patch: lists are merged by their keys.
 #[derive(Clone, Debug)]
-pub enum Patch {
-    /// A strategic merge patch: lists are merged by their keys.
-    Strategic(Value),
-    /// A JSON merge patch: lists are replaced.
-    Merge(Value),
-}
+pub struct StrategicPatch(pub Value);
 
 /// The path of a collection, or of an object in it.
 pub(super) fn path<K: Resource>(
@@ -141,17 +136,15 @@ impl ApiServer {
         &self,
         at: Place<'_>,
         subresource: Option<&str>,
-        patch: &Patch,
+        patch: &StrategicPatch,
     ) -> Result<K, ApiError>
     where
         K: Resource + DeserializeOwned,
     {
         let path = path::<K>(at.namespace, Some(at.name), subresource);
-        let (body, kind) = match patch {
-            Patch::Strategic(body) => (body, "application/strategic-merge-patch+json"),
-            Patch::Merge(body) => (body, "application/merge-patch+json"),
-        };
-        let response = self.send(Method::PATCH, path, text(body)?, kind).await?;
+        let kind = "application/strategic-merge-patch+json";
+        let body = text(&patch.0)?;
+        let response = self.send(Method::PATCH, path, body, kind).await?;
         parsed(&response)
     }
 

@@ -7,7 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Patch, Place, Recovery, Selection, WatchEvent},
+    apiserver::{ApiError, ApiServer, Place, Recovery, Selection, StrategicPatch, WatchEvent},
     base::chain,
     node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
     node::registration::{self, RegistrationSettings},
@@ -285,7 +285,7 @@ impl NodeManager {
     }
 
     async fn patch(&mut self, what: &'static str, patch: Value) -> Result<(), SyncFailure> {
-        let patch = Patch::Strategic(patch);
+        let patch = StrategicPatch(patch);
         let patched = self
             .deps
             .api

@@ -49,10 +49,10 @@ async fn each_request_has_its_method_path_and_body() {
     assert_eq!(api.create(Some("default"), &made).await.unwrap(), made);
     let at = Place::namespaced("kube-node-lease", "n1");
     let _: Lease = api.update(at, &Lease::default()).await.unwrap();
-    let patch = Patch::Strategic(json!({"status": {"phase": "Running"}}));
+    let patch = StrategicPatch(json!({"status": {"phase": "Running"}}));
     let at = Place::namespaced("default", "web");
     let _: Pod = api.patch(at, Some("status"), &patch).await.unwrap();
-    let patch = Patch::Merge(json!({"data": null}));
+    let patch = StrategicPatch(json!({"data": null}));
     let _: ConfigMap = api.patch(at, None, &patch).await.unwrap();
     let options = DeleteOptions {
         grace_period_seconds: Some(0),
@@ -86,11 +86,8 @@ async fn each_request_has_its_method_path_and_body() {
     );
     let kinds: Vec<_> = received.iter().map(|one| &*one.content_type).collect();
     let json = "application/json";
-    let (strategic, merge) = (
-        "application/strategic-merge-patch+json",
-        "application/merge-patch+json",
-    );
-    assert_eq!(kinds, ["", "", json, json, strategic, merge, json, json]);
+    let patch = "application/strategic-merge-patch+json";
+    assert_eq!(kinds, ["", "", json, json, patch, patch, json, json]);
     assert_eq!(received[4].body, json!({"status": {"phase": "Running"}}));
     assert_eq!(received[5].body, json!({"data": null}));
     assert_eq!(received[6].body["gracePeriodSeconds"], 0);

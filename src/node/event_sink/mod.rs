@@ -13,7 +13,7 @@ mod pending;
 mod tests;
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Patch, Place},
+    apiserver::{ApiError, ApiServer, Place, StrategicPatch},
     base::{Rate, chain, metrics::Metrics},
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
@@ -213,7 +213,7 @@ impl EventSink {
 
     async fn count_in(&self, namespace: &str, name: &str, record: &Record) -> Result<(), ApiError> {
         let at = Place::namespaced(namespace, name);
-        let patch = Patch::Strategic(counted(record));
+        let patch = StrategicPatch(counted(record));
         self.api.patch::<Event>(at, None, &patch).await.map(drop)
     }
 }

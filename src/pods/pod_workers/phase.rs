@@ -1,7 +1,7 @@
 //! The phases of a pod's life, each with what is true only then.
 
 use crate::{
-    model::{GraceDeadline, Pod, PodExt, PodStatus},
+    model::{GraceDeadline, Pod, PodStatus},
     pods::pod_sync::syncer::{TerminationReason, UpdateKind},
 };
 use std::sync::Arc;
@@ -21,8 +21,6 @@ pub(super) enum Subject {
 pub struct End {
     /// Why it ends; the first reason stays.
     pub reason: TerminationReason,
-    /// The pod's object is deleted or unknown: after the end nothing of it has to stay.
-    pub deleted: bool,
     /// The same UID was added again and has to start again after this end.
     pub restart: bool,
 }
@@ -72,10 +70,9 @@ pub enum Phase {
 }
 
 impl End {
-    pub(super) fn new(reason: TerminationReason, pod: &Pod) -> Self {
+    pub(super) fn new(reason: TerminationReason) -> Self {
         Self {
             reason,
-            deleted: pod.is_being_deleted(),
             restart: false,
         }
     }
@@ -105,11 +102,6 @@ impl Grace {
     pub(crate) fn begin(&mut self, now: Instant) -> GraceDeadline {
         let starting = GraceDeadline::starting(now, self.seconds);
         *self.deadline.get_or_insert(starting)
-    }
-
-    /// Stopping has begun.
-    pub fn is_running(&self) -> bool {
-        self.deadline.is_some()
     }
 
     /// Until when the pod may take to stop, once that has begun.

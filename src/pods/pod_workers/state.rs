@@ -142,7 +142,7 @@ impl PodState {
         let subject = Subject::Pod(pod.clone());
         if pod.is_terminal() && !may_run {
             // It had ended before this kubelet started; only the clean-up may be missing.
-            let end = End::new(TerminationReason::Finished, &pod);
+            let end = End::new(TerminationReason::Finished);
             let state = Self::new(subject, Phase::Terminated { end });
             return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
         }
@@ -163,11 +163,7 @@ impl PodState {
     fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
         let kill = options.kill?;
         let phase = Phase::Terminating {
-            end: End {
-                reason: kill.reason,
-                deleted: true,
-                restart: false,
-            },
+            end: End::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
         let state = Self::new(Subject::Runtime(options.running?), phase);
@@ -229,7 +225,6 @@ impl PodState {
             (Phase::Terminating { .. }, _) => self.shorten_grace(options.grace_seconds(), now),
             (Phase::Terminated { .. }, _) if runtime_only => Vec::new(),
             (Phase::Terminated { .. }, _) => {
-                self.note_deletion();
                 vec![Effect::Deliver(UpdateKind::Kill)]
             }
             (_, Some(reason)) => self.terminate(reason, options.grace_seconds()),
@@ -259,8 +254,7 @@ impl PodState {
         let Subject::Pod(pod) = &self.subject else {
             return Vec::new();
         };
-        let mut end = End::new(reason, pod);
-        end.deleted |= end.reason == TerminationReason::Orphaned;
+        let end = End::new(reason);
         let never_ran = matches!(
             self.phase,
             Phase::Waiting { may_run: false, .. } | Phase::Starting { may_run: false }
@@ -296,7 +290,6 @@ impl PodState {
 
     /// An update of a pod that is being stopped: less grace, perhaps, and a retry of a stop that failed.
     fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
-        self.note_deletion();
         let seconds = self.explicit_grace(within);
         let Phase::Terminating { grace, .. } = &mut self.phase else {
             return Vec::new();
@@ -305,15 +298,6 @@ impl PodState {
         let shortened = moved.map(Effect::ShortenGrace);
         let retry = Effect::Deliver(UpdateKind::Kill);
         shortened.into_iter().chain([retry]).collect()
-    }
-
-    fn note_deletion(&mut self) {
-        let Subject::Pod(pod) = &self.subject else {
-            return;
-        };
-        if let Phase::Terminating { end, .. } | Phase::Terminated { end } = &mut self.phase {
-            end.deleted |= pod.is_being_deleted();
-        }
     }
 
     fn on_may_start(&mut self) -> Vec<Effect> {

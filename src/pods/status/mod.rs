@@ -131,19 +131,6 @@ impl StatusManager {
         known
     }
 
-    /// Forgets the pods that `keep` does not want; returns how many those were.
-    pub fn remove_orphans(&self, keep: impl Fn(&PodUid) -> bool) -> usize {
-        let mut entries = self.store.entries.write();
-        let before = entries.len();
-        entries.retain(|uid, _| keep(uid));
-        let removed = before - entries.len();
-        drop(entries);
-        if removed > 0 {
-            self.store.version.send_modify(|version| *version += 1);
-        }
-        removed
-    }
-
     fn set_at(&self, pod: &Arc<Pod>, mut status: PodStatus, now: Timestamp) -> bool {
         let mut entries = self.store.entries.write();
         let known = entries.get_mut(&pod.uid());

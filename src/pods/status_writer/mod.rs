@@ -18,7 +18,7 @@ use super::{
     status::{PodEntry, Statuses},
 };
 use crate::{
-    apiserver::{ApiError, ApiServer, Patch, Place},
+    apiserver::{ApiError, ApiServer, Place, StrategicPatch},
     base::{
         DirtySet, WorkQueue, chain,
         panics::{self, contain},
@@ -258,7 +258,7 @@ async fn send(
     match request {
         StatusRequest::Patch(_, status) => {
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
-            let patched = api.patch(at, Some("status"), &Patch::Strategic(body)).await;
+            let patched = api.patch(at, Some("status"), &StrategicPatch(body)).await;
             patched.map(|mut pod: Pod| {
                 // The largest parts of many pods, which are not used here.
                 pod.metadata.managed_fields = None;

@@ -200,7 +200,6 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     grace.begin(bed.here - Duration::from_secs(10));
     let end = End {
         reason: TerminationReason::Deleted,
-        deleted: true,
         restart: false,
     };
     bed.worker.phase = Phase::Terminating { end, grace };

@@ -91,7 +91,7 @@ impl Pod1 {
 
     /// Whether its stop has begun.
     fn stops(&self) -> bool {
-        matches!(self.state.phase(), Phase::Terminating { grace, .. } if grace.is_running())
+        matches!(self.state.phase(), Phase::Terminating { grace, .. } if grace.deadline().is_some())
     }
 
     fn end(&self) -> End {
@@ -185,19 +185,18 @@ fn what_makes_a_pod_end() {
     let failed = Arc::new(in_phase(api_pod("u", "web"), "Failed"));
     let succeeded = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
     let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
-    for (options, reason, deleted) in [
-        (sync(Update, &gone), Deleted, true),
-        (sync(Sync, &failed), Finished, false),
-        (sync(Update, &succeeded), Finished, false),
-        (kill(&api()), Deleted, false),
-        (UpdateOptions::kill(api(), evicted.clone()), evicted, false),
-        (orphan, Orphaned, true),
+    for (options, reason) in [
+        (sync(Update, &gone), Deleted),
+        (sync(Sync, &failed), Finished),
+        (sync(Update, &succeeded), Finished),
+        (kill(&api()), Deleted),
+        (UpdateOptions::kill(api(), evicted.clone()), evicted),
+        (orphan, Orphaned),
     ] {
         let mut p = syncing(&api());
         p.update(options.clone());
         let expected = End {
             reason,
-            deleted,
             restart: false,
         };
         assert_eq!(p.end(), expected, "{options:?}");
@@ -205,7 +204,7 @@ fn what_makes_a_pod_end() {
 }
 
 #[test]
-fn the_first_reason_to_end_stays_and_a_deletion_is_added() {
+fn the_first_reason_to_end_stays() {
     let mut p = syncing(&api());
     p.update(sync(
         Update,
@@ -216,7 +215,6 @@ fn the_first_reason_to_end_stays_and_a_deletion_is_added() {
         p.end(),
         End {
             reason: Finished,
-            deleted: true,
             restart: false
         }
     );

@@ -7,7 +7,7 @@
 //! * Answers to upstream's `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
 //! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
-//! their current step, drain the servers and flush the pod state store, within [`DRAIN`] and [`FLUSH`].
+//! their current step, drain the servers and flush the pod state store, within 12 seconds in all.
 
 mod certificates;
 mod cgroups;

@@ -1,15 +1,15 @@
-//! Takes pods off a node that runs out of memory, disk or processes.
+//! Evicts pods from a node that runs out of memory, disk or processes.
 //!
-//! * Owns: which thresholds are passed, and since when.
+//! * Owns: which thresholds are met, and since when.
 //! * Woken by: a timer that is the shorter the nearer a threshold is (50 ms to 10 s).
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a static pod or one of the system, or a pod while those that leave already give back enough.
+//! * Must never evict a static pod or one of the system, or a pod while those that terminate already free enough.
 //! * Answers to upstream's `pkg/kubelet/eviction`.
 
 pub mod thresholds;
 pub mod decide;
 pub mod rank;
-pub mod leaving;
+pub mod terminating;
 pub mod local_storage;
 pub mod observe;
 
@@ -27,7 +27,6 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use decide::EvictionState;
-use leaving::LeavingPods;
 use observe::{Measured, Places};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -35,6 +34,7 @@ use prometheus_client::{
 };
 use rank::{Candidate, Files, Layout};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use terminating::TerminatingEvictions;
 use thresholds::{Resource, Signal, Threshold};
 use tokio::{
     task::JoinHandle,
@@ -133,7 +133,7 @@ pub struct EvictionManager {
     /// The removal of containers and images, until it has ended. It may take minutes.
     freeing_disk: Option<AbortOnDropHandle<anyhow::Result<()>>>,
     evictions: Family<BySignal, Counter>,
-    leaving: LeavingPods,
+    terminating: TerminatingEvictions,
     /// When the next attempt is made for a signal, after one that found nothing to do.
     retry_after: HashMap<Signal, Instant>,
     local_storage_due: Instant,
@@ -162,7 +162,7 @@ impl EvictionManager {
             freeing_disk: None,
             state: EvictionState::default(),
             evictions,
-            leaving: LeavingPods::default(),
+            terminating: TerminatingEvictions::default(),
             retry_after: HashMap::new(),
             local_storage_due: Instant::now() + LOCAL_STORAGE_INTERVAL,
             started: Instant::now(),
@@ -236,7 +236,7 @@ impl EvictionManager {
     fn forget_ended(&mut self) {
         let workers = &self.deps.workers;
         let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
-        for pod in self.leaving.forget(Instant::now(), ended) {
+        for pod in self.terminating.forget(Instant::now(), ended) {
             tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
         }
     }
@@ -270,14 +270,14 @@ impl EvictionManager {
         let resource = threshold.signal.resource();
         let files = Files::of(threshold.signal, measured.layout);
         let mut candidates = Vec::new();
-        if !self.leaving.is_empty() {
+        if !self.terminating.is_empty() {
             // What a pod has on a disk is measured too rarely: there all of it has to be gone.
             if resource.is_on_disk() {
                 return ReclaimOutcome::InProgress;
             }
             // Before the measurement: what is given back between the two counts twice, and not never.
             candidates = self.candidates(resource).await;
-            let expected = self.leaving.expected(resource);
+            let expected = self.terminating.expected(resource);
             let now = self.measure().await.observations;
             if !decide::is_met_with(threshold, &now, expected) {
                 return ReclaimOutcome::InProgress;
@@ -359,7 +359,7 @@ impl EvictionManager {
     /// could evict the wrong pod.
     async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
         // A pod that fills the memory has much more of it than a moment ago.
-        self.deps.stats.outdate();
+        self.deps.stats.invalidate();
         let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return Vec::new();
@@ -368,9 +368,9 @@ impl EvictionManager {
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
-        self.leaving.update(&usage);
+        self.terminating.update(&usage);
         let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
-        let pods = pods.filter(|pod| !self.leaving.contains(&pod.uid()));
+        let pods = pods.filter(|pod| !self.terminating.contains(&pod.uid()));
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
@@ -408,7 +408,7 @@ impl EvictionManager {
     fn is_stopped_within(&mut self, candidate: Candidate, grace: i64) {
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         let until = Instant::now() + grace + CLEANUP_TIMEOUT;
-        self.leaving.add(candidate, until);
+        self.terminating.add(candidate, until);
     }
 
     /// Stops a pod for good.

@@ -17,7 +17,8 @@ async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memor
     node.configure(
         "evictionHard: {nodefs.available: \"99.9%\"}\n\
          evictionSoft: {memory.available: \"99.9%\"}\n\
-         evictionSoftGracePeriod: {memory.available: 3s}",
+         evictionSoftGracePeriod: {memory.available: 3s}\n\
+         imageMinimumGCAge: 0s",
     );
     node.fake.add_image("localhost/unused:1");
     node.fake.inject(Fault::hang(Rpc::RemoveImage));

@@ -160,7 +160,6 @@ impl Stats {
         // The sampler holds the lock while it reads.
         let sampler = self.inner.sampler.try_lock();
         let samples = sampler.map_or(0, |sampler| sampler.len());
-        // The machine's own cgroups do not belong to pods.
         samples.saturating_sub(NODE_CGROUPS) + self.inner.disks.len()
     }
 
@@ -175,9 +174,8 @@ impl Stats {
         sources.for_each(|(_, source)| source.invalidate());
     }
 
-    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with
-    /// the number of processes. `None` when the cgroups could
-    /// not be read in time.
+    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with the number of processes.
+    /// `None` when the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {

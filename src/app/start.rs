@@ -24,6 +24,7 @@ use crate::{
         pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
         sync_loop::{self, Admission, LoopMetrics, Resizes, SyncLoop},
     },
+    runtime::kuberuntime::KubeGenericRuntimeManager,
     state::probe_results,
 };
 use std::sync::Arc;
@@ -76,15 +77,15 @@ pub(super) async fn start(
         results.clone(),
         stores.state_store.clone(),
     );
-    let remote = stores.api.as_ref().map(|_| Remote {
+    let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
+    let statuses = statuses.in_cluster(stores.api.as_ref().map(|_| Remote {
         pods: stores.pods.clone(),
         host_ips: cluster.host_ips,
-    });
-    let starts = PodStartMetrics::new(&stores.metrics);
+    }));
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
-        statuses: Arc::new(statuses.timing(starts).in_cluster(remote)),
+        statuses: Arc::new(statuses),
         probes: probes::manager(stores, node.address().into(), results_writer),
         volumes: cluster.volumes,
         cgroups: resources.cgroups,
@@ -93,15 +94,8 @@ pub(super) async fn start(
         pod_history: stores.pod_history.clone(),
         state: state.clone(),
     });
-    let delays = Delays {
-        resync: config.sync_frequency,
-        ..Delays::default()
-    };
-    let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
-    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
-    let desired = stores.pods.clone();
-    pod_workers::metrics::count(&workers, move || desired.uids(), &stores.metrics);
-    let live = Live {
+    let workers = workers(config, stores, &pod_sync);
+    let _ = stores.live.set(Live {
         workers: workers.clone(),
         runtime: runtime.clone(),
         probes: pod_sync.probes.clone(),
@@ -112,8 +106,7 @@ pub(super) async fn start(
         events: stores.events.clone(),
         statuses: pod_sync.statuses.clone(),
         volumes: pod_sync.volumes.clone(),
-    };
-    let _ = stores.live.set(live);
+    });
 
     let plugins = resources.devices.plugins.clone();
     cluster_node::start(
@@ -139,14 +132,8 @@ pub(super) async fn start(
     let (updates, sources) = PodConfig::start(pod_sources, stores.events.clone(), tasks)?;
     let sources_ready = sources.reader();
     cluster_pods::start(config, stores, &workers, &sources_ready, tasks);
-    let reclaim = Arc::new(Reclaim {
-        collector: images::collector(config, stores),
-        runtime,
-        cache: stores.cache.clone(),
-        events: stores.events.clone(),
-        node_name: config.node_name.clone(),
-        tracer: stores.tracer.clone(),
-    });
+    shutdown::start(config, stores, &workers, writers.shutting_down, tasks);
+    let reclaim = reclaim(config, stores, runtime);
     let eviction = Deps {
         root: config.root_dir.clone(),
         cgroup_v2: stores.machine.cgroup_v2,
@@ -160,23 +147,14 @@ pub(super) async fn start(
         pressure: writers.pressure,
     };
     eviction::start(config, eviction, &stores.metrics, tasks);
-    shutdown::start(config, stores, &workers, writers.shutting_down, tasks);
     let shutdown = tasks.shutdown();
     if !config.image_gc.is_off() {
         tasks.spawn("reclaim", reclaim.run(sources_ready, shutdown.clone()));
     }
-    tasks.spawn(
-        "memory",
-        memory::run(stores.statuses.clone(), shutdown.clone()),
-    );
-    let state_store = stores.state_store.clone();
-    tasks.spawn("pod_state_store", state_store.run(shutdown.clone()));
+    start_upkeep(config, stores, tasks);
     tasks.spawn("cri.events", event_stream.run(shutdown.clone()));
     let runtime_returned = pleg.returned.clone();
     pleg.start(tasks);
-    if let Some(rotation) = logs::rotation(config, &stores.runtime, &stores.cache) {
-        tasks.spawn("logs.rotation", rotation.run(shutdown.clone()));
-    }
     let resize_rules = resource_managers::resize_rules(config, stores);
     let sync_loop = SyncLoop::new(sync_loop::Deps {
         updates,
@@ -196,6 +174,45 @@ pub(super) async fn start(
     });
     tasks.spawn("sync_loop", sync_loop.run(shutdown));
     Ok(workers)
+}
+
+/// The pod workers, with their metrics.
+fn workers(config: &KubeletConfig, stores: &Stores, pod_sync: &Arc<PodSync>) -> PodWorkers {
+    let delays = Delays {
+        resync: config.sync_frequency,
+        ..Delays::default()
+    };
+    let observer = PodSyncObserver::new(&stores.metrics, &stores.tracer);
+    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
+    let desired = stores.pods.clone();
+    pod_workers::metrics::count(&workers, move || desired.uids(), &stores.metrics);
+    workers
+}
+
+fn reclaim(
+    config: &KubeletConfig,
+    stores: &Stores,
+    runtime: KubeGenericRuntimeManager,
+) -> Arc<Reclaim> {
+    Arc::new(Reclaim {
+        collector: images::collector(config, stores),
+        runtime,
+        cache: stores.cache.clone(),
+        events: stores.events.clone(),
+        node_name: config.node_name.clone(),
+        tracer: stores.tracer.clone(),
+    })
+}
+
+/// Starts the tasks that save the pod state store, return memory to the kernel and rotate logs.
+fn start_upkeep(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) {
+    let state_store = stores.state_store.clone();
+    tasks.spawn("pod_state_store", state_store.run(tasks.shutdown()));
+    let statuses = stores.statuses.clone();
+    tasks.spawn("memory", memory::run(statuses, tasks.shutdown()));
+    if let Some(rotation) = logs::rotation(config, &stores.runtime, &stores.cache) {
+        tasks.spawn("logs.rotation", rotation.run(tasks.shutdown()));
+    }
 }
 
 fn admission(

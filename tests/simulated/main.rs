@@ -35,6 +35,7 @@ mod devices;
 mod disk_orphans;
 mod dra;
 mod edited;
+mod eviction;
 mod exclusive;
 mod fake_runtime;
 mod families;

@@ -1,11 +1,28 @@
 //! Which pods use more of the node's disk than they may. Pure.
 
 use super::rank::{Candidate, bytes, local_volumes};
-use super::thresholds::Resource;
-use crate::model::{Pod, PodExt, Quantity};
+use crate::model::{Amount, Pod, PodExt, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
 use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+/// A limit that is not zero.
+struct Limit {
+    bytes: i64,
+    /// As the manifest has it, in canonical form.
+    text: String,
+}
+
+impl Limit {
+    fn of(quantity: &ApiQuantity) -> Option<Self> {
+        let limit = Quantity::from_api(quantity).ok()?;
+        limit.is_positive().then(|| Self {
+            bytes: limit.value(),
+            text: canonical(quantity).0,
+        })
+    }
+}
 
 /// Whether a pod has a limit of its own that has to be watched.
 pub fn has_limits(pod: &Pod) -> bool {
@@ -34,12 +51,11 @@ fn volumes(pod: &Pod) -> &[Volume] {
         .unwrap_or_default()
 }
 
-fn size_limit(volume: &Volume) -> Option<i64> {
+fn size_limit(volume: &Volume) -> Option<Limit> {
     let dir = volume.empty_dir.as_ref()?;
-    let limit = Quantity::from_api(dir.size_limit.as_ref()?).ok()?;
     // A medium with a size of its own is limited by it.
     let is_on_disk = dir.medium.as_deref().unwrap_or("").is_empty();
-    (is_on_disk && limit.is_positive()).then(|| limit.value())
+    Limit::of(dir.size_limit.as_ref()?).filter(|_| is_on_disk)
 }
 
 fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
@@ -50,11 +66,10 @@ fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
             .iter()
             .find(|stats| stats.name == volume.name)?;
         let used = stats.fs.used_bytes.map(bytes)?;
-        let shown = Resource::Disk.show(limit);
-        (used > limit).then(|| {
+        (used > limit.bytes).then(|| {
             format!(
-                "Usage of EmptyDir volume {:?} exceeds the limit {shown:?}. ",
-                volume.name
+                "Usage of EmptyDir volume {:?} exceeds the limit {:?}. ",
+                volume.name, limit.text
             )
         })
     })
@@ -62,40 +77,36 @@ fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
 
 /// The sum of the containers' limits, where there is one.
 fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
-    let resources = requests::of_pod::<Quantity>(pod).ok()?;
-    let limit = resources.limit(requests::EPHEMERAL_STORAGE)?.value();
+    let resources = requests::of_pod::<Amount>(pod).ok()?;
+    let limit = resources.limits.get(requests::EPHEMERAL_STORAGE)?;
+    let limit = Limit::of(&limit.to_api())?;
     let of_containers = usage.containers.iter().map(used_by_container);
     let local = local_volumes(pod);
     let of_volumes = usage.volumes.iter();
     let of_volumes = of_volumes.filter(|volume| local.contains(&volume.name.as_str()));
     let of_volumes = of_volumes.filter_map(|volume| volume.fs.used_bytes);
     let used = of_containers.chain(of_volumes).fold(0, u64::saturating_add);
-    (limit > 0 && bytes(used) > limit).then(|| {
-        let shown = Resource::Disk.show(limit);
-        format!("Pod ephemeral local storage usage exceeds the total limit of containers {shown}. ")
+    (bytes(used) > limit.bytes).then(|| {
+        let limit = limit.text;
+        format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ")
     })
 }
 
 fn containers(pod: &Pod, usage: &PodStats) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
         let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
-        (bytes(used_by_container(stats)) > limit).then(|| {
-            let shown = Resource::Disk.show(limit);
+        (bytes(used_by_container(stats)) > limit.bytes).then(|| {
             format!(
-                "Container {} exceeded its local ephemeral storage limit {shown:?}. ",
-                stats.name
+                "Container {} exceeded its local ephemeral storage limit {:?}. ",
+                stats.name, limit.text
             )
         })
     })
 }
 
-fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>) -> Option<i64> {
-    let limit = resources?
-        .limits
-        .as_ref()?
-        .get(requests::EPHEMERAL_STORAGE)?;
-    let limit = Quantity::from_api(limit).ok()?;
-    limit.is_positive().then(|| limit.value())
+fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>) -> Option<Limit> {
+    let limits = resources?.limits.as_ref()?;
+    Limit::of(limits.get(requests::EPHEMERAL_STORAGE)?)
 }
 
 /// The writable layer and the logs.
@@ -145,6 +156,8 @@ mod tests {
         let limited = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}}],"volumes":[{"name":"v","emptyDir":{}}]}"#;
         let sized = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1Ki"}}]}"#;
         let in_memory = r#"{"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"medium":"Memory","sizeLimit":"1Ki"}}]}"#;
+        let decimal =
+            r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"1000M"}}}]}"#;
         let of_two = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
         for (spec, layer, log, volume, expected) in [
             (limited, 50, 50, 0, None),
@@ -180,6 +193,15 @@ mod tests {
                 0,
                 1025,
                 Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "),
+            ),
+            (
+                decimal,
+                1_000_000_001,
+                0,
+                0,
+                Some(
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 1G. ",
+                ),
             ),
             (in_memory, 0, 0, 5000, None),
         ] {

@@ -1,15 +1,15 @@
-//! Takes pods off a node that runs out of memory, disk or processes.
+//! Evicts pods from a node that runs out of memory, disk or processes.
 //!
-//! * Owns: which thresholds are passed, and since when.
+//! * Owns: which thresholds are met, and since when.
 //! * Woken by: a timer that is the shorter the nearer a threshold is (50 ms to 10 s).
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a static pod or one of the system, or a pod while those that leave already give back enough.
+//! * Must never evict a static pod or one of the system, or a pod while those that terminate already free enough.
 //! * Answers to upstream's `pkg/kubelet/eviction`.
 
 pub mod thresholds;
 pub mod decide;
 pub mod rank;
-pub mod leaving;
+pub mod terminating;
 pub mod local_storage;
 pub mod observe;
 
@@ -27,7 +27,6 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use decide::EvictionState;
-use leaving::LeavingPods;
 use observe::{Measured, Places};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -35,27 +34,28 @@ use prometheus_client::{
 };
 use rank::{Candidate, Files, Layout};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use terminating::TerminatingEvictions;
 use thresholds::{Resource, Signal, Threshold};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// The grace of a pod that a hard threshold evicts, seconds.
 const HARD_GRACE: i64 = 1;
 /// How long a measurement may take.
-const MEASURE: Duration = Duration::from_secs(5);
-/// How much longer than its grace a pod may take to be gone.
-const STOP: Duration = Duration::from_secs(30);
-/// After so long a disk is freed although a source has not delivered.
-const SOURCES: Duration = Duration::from_secs(300);
-/// How often pods with limits on the disk are measured.
-const LOCAL_STORAGE: Duration = Duration::from_secs(10);
-/// How often it is measured whether the pods that leave give back enough.
-const WHILE_LEAVING: Duration = Duration::from_millis(100);
-/// The time until the next attempt when there was nothing to do about a threshold.
-const NOTHING_TO_EVICT: Duration = Duration::from_secs(10);
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much longer than its grace a pod may take to be cleaned up.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time after which a disk is freed although a source has not delivered.
+const SOURCES_TIMEOUT: Duration = Duration::from_secs(300);
+/// Interval at which pods with limits on local storage are measured.
+const LOCAL_STORAGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of measurements while evicted pods terminate or a disk is being freed.
+const EVICTING_INTERVAL: Duration = Duration::from_millis(100);
+/// Delay after an attempt that found nothing to reclaim and no pod to evict.
+const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The configuration.
 #[derive(Clone, Debug)]
@@ -96,15 +96,25 @@ pub struct Deps {
     pub pressure: NodePressureWriter,
 }
 
-/// What was done about a threshold.
+/// The outcome of an attempt to reclaim a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Relief {
-    /// Something was freed, or a pod evicted.
-    Acted,
-    /// Pods that are being stopped give back enough.
-    Waits,
-    /// There is nothing to free, and no pod to evict.
-    Nothing,
+enum ReclaimOutcome {
+    /// Enough was freed, or a pod was evicted.
+    Reclaimed,
+    /// A disk is being freed, or pods that terminate will give back enough.
+    InProgress,
+    /// There was nothing to free, and no pod to evict.
+    NothingToDo,
+}
+
+/// What freeing a disk without touching pods came to.
+enum DiskOutcome {
+    /// It is above the threshold again.
+    Enough,
+    /// It has not ended.
+    InProgress,
+    /// Pods have to be evicted.
+    NotEnough,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -120,10 +130,12 @@ pub struct EvictionManager {
     places: Places,
     /// A measurement of the disks that has not ended: one that hangs is not joined by others.
     measuring_disks: Option<JoinHandle<Measured>>,
+    /// The removal of containers and images, until it has ended. It may take minutes.
+    freeing_disk: Option<AbortOnDropHandle<anyhow::Result<()>>>,
     evictions: Family<BySignal, Counter>,
-    leaving: LeavingPods,
-    /// Until when nothing is tried about a signal.
-    in_vain: HashMap<Signal, Instant>,
+    terminating: TerminatingEvictions,
+    /// When the next attempt is made for a signal, after one that found nothing to do.
+    retry_after: HashMap<Signal, Instant>,
     local_storage_due: Instant,
     started: Instant,
 }
@@ -147,11 +159,12 @@ impl EvictionManager {
             deps,
             places,
             measuring_disks: None,
+            freeing_disk: None,
             state: EvictionState::default(),
             evictions,
-            leaving: LeavingPods::default(),
-            in_vain: HashMap::new(),
-            local_storage_due: Instant::now() + LOCAL_STORAGE,
+            terminating: TerminatingEvictions::default(),
+            retry_after: HashMap::new(),
+            local_storage_due: Instant::now() + LOCAL_STORAGE_INTERVAL,
             started: Instant::now(),
         }
     }
@@ -171,12 +184,12 @@ impl EvictionManager {
     /// Measures, and evicts one pod at the most; when to do it again.
     async fn step(&mut self) -> Duration {
         if self.places.images.is_none() {
-            let mounts = timeout(MEASURE, self.deps.reclaim.collector.mounts()).await;
+            let mounts = timeout(MEASURE_TIMEOUT, self.deps.reclaim.collector.mounts()).await;
             self.places.images = mounts.ok().and_then(Result::ok);
         }
         // Before: what a pod that ends meanwhile gives back is not in the measurement.
         self.forget_ended();
-        let measured = self.measure().await;
+        let mut measured = self.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
         let observed = &measured.observations;
         let found = self
@@ -188,41 +201,43 @@ impl EvictionManager {
             changed
         });
         if self.local_storage_due <= Instant::now() {
-            self.local_storage_due = Instant::now() + LOCAL_STORAGE;
+            self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
             if self.enforce_limits().await {
-                return WHILE_LEAVING;
+                return EVICTING_INTERVAL;
             }
         }
         // Which images no pod needs is known once all pods are.
-        let known = self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES;
+        let known =
+            self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES_TIMEOUT;
         let mut again = found.again;
         for threshold in &found.act_on {
-            if !known && threshold.signal.resource().is_on_disk() || self.is_in_vain(threshold) {
+            if !known && threshold.signal.resource().is_on_disk() || self.is_backing_off(threshold)
+            {
                 continue;
             }
-            match self.relieve(threshold, &measured).await {
-                Relief::Acted => return WHILE_LEAVING,
-                Relief::Waits => again = WHILE_LEAVING,
-                Relief::Nothing => {
-                    let until = Instant::now() + NOTHING_TO_EVICT;
-                    self.in_vain.insert(threshold.signal, until);
+            match self.reclaim(threshold, &mut measured).await {
+                ReclaimOutcome::Reclaimed => return EVICTING_INTERVAL,
+                ReclaimOutcome::InProgress => again = EVICTING_INTERVAL,
+                ReclaimOutcome::NothingToDo => {
+                    let next = Instant::now() + RETRY_DELAY;
+                    self.retry_after.insert(threshold.signal, next);
                 }
             }
         }
         again
     }
 
-    /// There was nothing to do about a threshold a short time ago.
-    fn is_in_vain(&self, threshold: &Threshold) -> bool {
-        let until = self.in_vain.get(&threshold.signal);
-        until.is_some_and(|until| Instant::now() < *until)
+    /// Whether the latest attempt for the threshold found nothing to do, a short time ago.
+    fn is_backing_off(&self, threshold: &Threshold) -> bool {
+        let next = self.retry_after.get(&threshold.signal);
+        next.is_some_and(|next| Instant::now() < *next)
     }
 
     fn forget_ended(&mut self) {
         let workers = &self.deps.workers;
         let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
-        for pod in self.leaving.forget(Instant::now(), ended) {
-            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: the pod takes long to stop");
+        for pod in self.terminating.forget(Instant::now(), ended) {
+            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
         }
     }
 
@@ -234,10 +249,12 @@ impl EvictionManager {
         let running = self.measuring_disks.take();
         let mut disks =
             running.unwrap_or_else(|| tokio::task::spawn_blocking(move || observe::disks(&places)));
-        let mut measured = match timeout(MEASURE, &mut disks).await {
+        let mut measured = match timeout(MEASURE_TIMEOUT, &mut disks).await {
             Ok(measured) => measured.unwrap_or_default(),
             Err(_) => {
-                tracing::warn!("The node's disks do not answer, no pod is evicted because of them");
+                tracing::warn!(
+                    "Measuring the node's disks timed out; no pod is evicted because of them"
+                );
                 self.measuring_disks = Some(disks);
                 Measured::default()
             }
@@ -248,32 +265,31 @@ impl EvictionManager {
         measured
     }
 
-    /// Does something about a threshold that is passed.
-    async fn relieve(&mut self, threshold: &Threshold, measured: &Measured) -> Relief {
+    /// Frees a disk or evicts a pod, because a threshold is met. After a disk was freed, `measured` is replaced.
+    async fn reclaim(&mut self, threshold: &Threshold, measured: &mut Measured) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         let files = Files::of(threshold.signal, measured.layout);
         let mut candidates = Vec::new();
-        if !self.leaving.is_empty() {
+        if !self.terminating.is_empty() {
             // What a pod has on a disk is measured too rarely: there all of it has to be gone.
             if resource.is_on_disk() {
-                return Relief::Waits;
+                return ReclaimOutcome::InProgress;
             }
             // Before the measurement: what is given back between the two counts twice, and not never.
             candidates = self.candidates(resource).await;
-            let expected = self.leaving.expected(resource);
+            let expected = self.terminating.expected(resource);
             let now = self.measure().await.observations;
             if !decide::is_met_with(threshold, &now, expected) {
-                return Relief::Waits;
+                return ReclaimOutcome::InProgress;
             }
         }
-        tracing::info!(resourceName = resource.as_str(), "Attempting to reclaim");
-        let node = ObjectRef::node(&self.settings.node_name);
-        let text = format!("Attempting to reclaim {}", resource.as_str());
-        self.deps
-            .events
-            .warning(&node, "EvictionThresholdMet", text);
-        if self.reclaim_from_node(threshold, measured).await {
-            return Relief::Acted;
+        if self.freeing_disk.is_none() || !resource.is_on_disk() {
+            self.report_attempt(resource);
+        }
+        match self.free_disk(threshold, measured).await {
+            DiskOutcome::Enough => return ReclaimOutcome::Reclaimed,
+            DiskOutcome::InProgress => return ReclaimOutcome::InProgress,
+            DiskOutcome::NotEnough => {}
         }
         if candidates.is_empty() {
             candidates = self.candidates(resource).await;
@@ -293,14 +309,22 @@ impl EvictionManager {
             let signal = threshold.signal.as_str();
             self.evict(&candidate.pod, grace, message, true, signal);
             self.is_stopped_within(candidate, grace);
-            return Relief::Acted;
+            return ReclaimOutcome::Reclaimed;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
-        Relief::Nothing
+        ReclaimOutcome::NothingToDo
     }
 
-    /// Whether it was enough to remove what no pod needs.
-    async fn reclaim_from_node(&mut self, threshold: &Threshold, measured: &Measured) -> bool {
+    fn report_attempt(&self, resource: Resource) {
+        tracing::info!(resourceName = resource.as_str(), "Attempting to reclaim");
+        let node = ObjectRef::node(&self.settings.node_name);
+        let text = format!("Attempting to reclaim {}", resource.as_str());
+        let events = &self.deps.events;
+        events.warning(&node, "EvictionThresholdMet", text);
+    }
+
+    /// Removes containers and images that no pod needs, in a task, so that other thresholds are not kept waiting.
+    async fn free_disk(&mut self, threshold: &Threshold, measured: &mut Measured) -> DiskOutcome {
         let on_disk = threshold.signal.resource().is_on_disk();
         let of_images = matches!(
             threshold.signal,
@@ -308,20 +332,34 @@ impl EvictionManager {
         );
         let is_elsewhere = measured.layout == Layout::DedicatedImages && !of_images;
         if !on_disk || is_elsewhere {
-            return false;
+            return DiskOutcome::NotEnough;
         }
-        if let Err(error) = self.deps.reclaim.free_disk().await {
+        let mut freeing = self.freeing_disk.take().unwrap_or_else(|| {
+            let reclaim = self.deps.reclaim.clone();
+            AbortOnDropHandle::new(tokio::spawn(async move { reclaim.free_disk().await }))
+        });
+        let Ok(ended) = timeout(EVICTING_INTERVAL, &mut freeing).await else {
+            self.freeing_disk = Some(freeing);
+            return DiskOutcome::InProgress;
+        };
+        let freed = ended.map_err(anyhow::Error::from);
+        if let Err(error) = freed.and_then(|freed| freed) {
             tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
         }
-        let now = self.measure().await.observations;
-        now.contains_key(&threshold.signal) && !decide::is_met(threshold, &now, true)
+        *measured = self.measure().await;
+        let now = &measured.observations;
+        if now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true) {
+            DiskOutcome::Enough
+        } else {
+            DiskOutcome::NotEnough
+        }
     }
 
     /// Pods that run and were not evicted, with their usage; none if that cannot be read, because a rank without usage
     /// could evict the wrong pod.
     async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
         // A pod that fills the memory has much more of it than a moment ago.
-        self.deps.stats.outdate();
+        self.deps.stats.invalidate();
         let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return Vec::new();
@@ -330,9 +368,9 @@ impl EvictionManager {
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
-        self.leaving.update(&usage);
+        self.terminating.update(&usage);
         let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
-        let pods = pods.filter(|pod| !self.leaving.contains(&pod.uid()));
+        let pods = pods.filter(|pod| !self.terminating.contains(&pod.uid()));
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
@@ -369,7 +407,8 @@ impl EvictionManager {
     /// What an evicted pod uses is expected back soon after its grace, seconds.
     fn is_stopped_within(&mut self, candidate: Candidate, grace: i64) {
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-        self.leaving.add(candidate, Instant::now() + grace + STOP);
+        let until = Instant::now() + grace + CLEANUP_TIMEOUT;
+        self.terminating.add(candidate, until);
     }
 
     /// Stops a pod for good.

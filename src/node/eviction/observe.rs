@@ -52,10 +52,10 @@ pub fn disks(places: &Places) -> Measured {
     let mut measured = Measured::default();
     let node = filesystem_usage(&places.root).ok();
     let signals = (Signal::NodeFsAvailable, Signal::NodeFsInodesFree);
-    disk(&mut measured.observations, node, signals);
+    observe_filesystem(&mut measured.observations, node, signals);
     if let Some(images) = &places.images {
         let signals = (Signal::ImageFsAvailable, Signal::ImageFsInodesFree);
-        disk(
+        observe_filesystem(
             &mut measured.observations,
             filesystem_usage(&images.images).ok(),
             signals,
@@ -69,7 +69,7 @@ pub fn disks(places: &Places) -> Measured {
     measured
 }
 
-fn disk(
+fn observe_filesystem(
     observations: &mut Observations,
     usage: Option<FilesystemUsage>,
     signals: (Signal, Signal),

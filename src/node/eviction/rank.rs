@@ -2,10 +2,11 @@
 
 use super::decide::Observation;
 use super::thresholds::{Resource, Signal, Threshold};
-use crate::model::{Pod, PodExt, Quantity};
+use crate::model::{Pod, PodExt, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
 use k8s_openapi::api::core::v1::{Container, Volume};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -202,15 +203,13 @@ pub fn message(
         );
     }
     let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
-    for (stats, used, requested) in
-        usage.filter_map(|stats| over_request(candidate, stats, resource))
+    for (stats, used, request) in usage.filter_map(|stats| over_request(candidate, stats, resource))
     {
         let _ = write!(
             text,
-            "Container {} was using {}, request is {}, has larger consumption of {}. ",
+            "Container {} was using {}, request is {request}, has larger consumption of {}. ",
             stats.name,
             resource.show(used),
-            resource.show(requested),
             resource.as_str()
         );
     }
@@ -221,7 +220,7 @@ fn over_request<'a>(
     candidate: &Candidate,
     stats: &'a ContainerStats,
     resource: Resource,
-) -> Option<(&'a ContainerStats, i64, i64)> {
+) -> Option<(&'a ContainerStats, i64, String)> {
     let used = match resource {
         Resource::Memory => bytes(working_set(stats)?),
         Resource::Disk => {
@@ -232,16 +231,18 @@ fn over_request<'a>(
         Resource::Inodes | Resource::Pids => return None,
     };
     let container = candidate.pod.container(&stats.name)?;
-    let requested = container_request(container, resource);
-    (used > requested).then_some((stats, used, requested))
+    let request = container_request(container, resource);
+    let requested = Quantity::from_api(&request).unwrap_or_default().value();
+    (used > requested).then(|| (stats, used, canonical(&request).0))
 }
 
-fn container_request(container: &Container, resource: Resource) -> i64 {
-    let resources = requests::of_container::<Quantity>(container);
-    let request = resources
-        .ok()
-        .and_then(|all| all.request(resource.as_str()));
-    request.unwrap_or_default().value()
+fn container_request(container: &Container, resource: Resource) -> ApiQuantity {
+    let resources = container.resources.as_ref();
+    let requests = resources.and_then(|resources| resources.requests.as_ref());
+    let request = requests.and_then(|requests| requests.get(resource.as_str()));
+    request
+        .cloned()
+        .unwrap_or_else(|| ApiQuantity("0".to_owned()))
 }
 
 #[cfg(test)]

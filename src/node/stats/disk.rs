@@ -15,11 +15,11 @@ const MAX: u64 = 2_000_000;
 
 /// How a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum Method {
     /// Entry by entry, at most once in this period.
     Walk(Duration),
     /// By the statistics of its own file system.
-    Ask,
+    Statfs,
 }
 
 /// A measurement of a directory.
@@ -46,16 +46,16 @@ pub(super) struct DiskMeter {
 impl DiskMeter {
     /// Measures the directories that are due and forgets all others. Each result is available at once.
     /// Blocking; may take long.
-    pub(super) fn measure(&self, wanted: HashMap<PathBuf, How>) {
-        let mut due: Vec<(Option<Instant>, PathBuf, How)> = Vec::new();
+    pub(super) fn measure(&self, wanted: HashMap<PathBuf, Method>) {
+        let mut due: Vec<(Option<Instant>, PathBuf, Method)> = Vec::new();
         {
             let mut facts = self.facts.lock();
             facts.retain(|path, _| wanted.contains_key(path));
             for (path, how) in wanted {
                 let before = facts.get(&path).map(|measured| measured.when);
                 let period = match how {
-                    How::Walk(period) => period,
-                    How::Ask => Duration::ZERO,
+                    Method::Walk(period) => period,
+                    Method::Statfs => Duration::ZERO,
                 };
                 if before.is_none_or(|when| when.elapsed() >= period) {
                     due.push((before, path, how));
@@ -65,8 +65,8 @@ impl DiskMeter {
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
             let (usage, filesystem) = match how {
-                How::Ask => (None, filesystem_usage(&path).ok()),
-                How::Walk(_) => match disk_usage(&path, MAX) {
+                Method::Statfs => (None, filesystem_usage(&path).ok()),
+                Method::Walk(_) => match disk_usage(&path, MAX) {
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                         self.facts.lock().remove(&path);
                         continue;
@@ -140,10 +140,10 @@ mod tests {
         let meter = DiskMeter::default();
         let wanted = || {
             HashMap::from([
-                (seldom.clone(), How::Walk(Duration::from_secs(3600))),
-                (often.clone(), How::Walk(Duration::ZERO)),
-                (top.path().join("gone"), How::Walk(Duration::ZERO)),
-                (top.path().to_owned(), How::Ask),
+                (seldom.clone(), Method::Walk(Duration::from_secs(3600))),
+                (often.clone(), Method::Walk(Duration::ZERO)),
+                (top.path().join("gone"), Method::Walk(Duration::ZERO)),
+                (top.path().to_owned(), Method::Statfs),
             ])
         };
         meter.measure(wanted());

@@ -29,7 +29,7 @@ pub(super) struct Inputs<'a> {
     pub(super) started: Time,
     pub(super) snapshot: &'a Snapshot,
     /// The runtime's container stats, by container id.
-    pub(super) said: &'a HashMap<String, v1::ContainerStats>,
+    pub(super) runtime_stats: &'a HashMap<String, v1::ContainerStats>,
     /// Disk usage; `None` leaves out everything about disks.
     pub(super) disks: Option<Disks<'a>>,
 }
@@ -195,7 +195,7 @@ fn container(
     container: &ContainerSubject,
     sample: Option<&Sample>,
 ) -> ContainerStats {
-    let said = inputs.said.get(&*container.id);
+    let runtime_stats = inputs.runtime_stats.get(&*container.id);
     let disks = inputs.disks;
     let logs = disks.and_then(|disks| {
         let path = disks.pods.get(&pod.uid)?.logs.get(&*container.name)?;
@@ -204,11 +204,15 @@ fn container(
     ContainerStats {
         name: container.name.to_string(),
         start_time: Time(container.created_at),
-        cpu: sample.and_then(cpu).or_else(|| said_cpu(said?)),
-        memory: sample.and_then(memory).or_else(|| said_memory(said?)),
-        swap: sample.and_then(swap).or_else(|| said_swap(said?)),
+        cpu: sample.and_then(cpu).or_else(|| runtime_cpu(runtime_stats?)),
+        memory: sample
+            .and_then(memory)
+            .or_else(|| runtime_memory(runtime_stats?)),
+        swap: sample
+            .and_then(swap)
+            .or_else(|| runtime_swap(runtime_stats?)),
         io: disks.and(sample.and_then(io)),
-        rootfs: disks.and_then(|disks| rootfs(disks, said?)),
+        rootfs: disks.and_then(|disks| rootfs(disks, runtime_stats?)),
         logs,
     }
 }
@@ -351,12 +355,12 @@ fn sum_swap(containers: &[ContainerStats]) -> Option<SwapStats> {
     sum
 }
 
-fn value(said: Option<&UInt64Value>) -> Option<u64> {
-    said.map(|value| value.value)
+fn value(runtime_stats: Option<&UInt64Value>) -> Option<u64> {
+    runtime_stats.map(|value| value.value)
 }
 
-fn said_cpu(said: &v1::ContainerStats) -> Option<CpuStats> {
-    let cpu = said.cpu.as_ref()?;
+fn runtime_cpu(runtime_stats: &v1::ContainerStats) -> Option<CpuStats> {
+    let cpu = runtime_stats.cpu.as_ref()?;
     Some(CpuStats {
         time: Time(cpu.timestamp),
         usage_nano_cores: value(cpu.usage_nano_cores.as_ref()),
@@ -365,8 +369,8 @@ fn said_cpu(said: &v1::ContainerStats) -> Option<CpuStats> {
     })
 }
 
-fn said_memory(said: &v1::ContainerStats) -> Option<MemoryStats> {
-    let memory = said.memory.as_ref()?;
+fn runtime_memory(runtime_stats: &v1::ContainerStats) -> Option<MemoryStats> {
+    let memory = runtime_stats.memory.as_ref()?;
     Some(MemoryStats {
         time: Time(memory.timestamp),
         available_bytes: value(memory.available_bytes.as_ref()),
@@ -379,8 +383,8 @@ fn said_memory(said: &v1::ContainerStats) -> Option<MemoryStats> {
     })
 }
 
-fn said_swap(said: &v1::ContainerStats) -> Option<SwapStats> {
-    let swap = said.swap.as_ref()?;
+fn runtime_swap(runtime_stats: &v1::ContainerStats) -> Option<SwapStats> {
+    let swap = runtime_stats.swap.as_ref()?;
     Some(SwapStats {
         time: Time(swap.timestamp),
         swap_available_bytes: value(swap.swap_available_bytes.as_ref()),
@@ -417,8 +421,8 @@ fn part_of(disks: Disks<'_>, measured: &Measured) -> FsStats {
 }
 
 /// The writable layer of a container.
-fn rootfs(disks: Disks<'_>, said: &v1::ContainerStats) -> Option<FsStats> {
-    let layer = said.writable_layer.as_ref()?;
+fn rootfs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStats> {
+    let layer = runtime_stats.writable_layer.as_ref()?;
     let around = disks.images.cloned().unwrap_or_default();
     Some(FsStats {
         time: Time(layer.timestamp),

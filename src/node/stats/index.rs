@@ -22,7 +22,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Finds these containers and forgets all others. Blocking.
-    pub(super) fn learn(&mut self, wanted: &HashSet<Arc<str>>, fs: &CgroupFs, now: Instant) {
+    pub(super) fn refresh(&mut self, wanted: &HashSet<Arc<str>>, fs: &CgroupFs, now: Instant) {
         self.paths.retain(|id, _| wanted.contains(id));
         self.missed
             .retain(|id, at| wanted.contains(id) && now.saturating_duration_since(*at) < AGAIN);
@@ -143,19 +143,19 @@ mod tests {
                 .collect::<HashSet<Arc<str>>>()
         };
         let (mut index, now) = (Index::default(), Instant::now());
-        index.learn(&ids(&["one", "two", "three"]), &fs, now);
+        index.refresh(&ids(&["one", "two", "three"]), &fs, now);
         assert_eq!(index.path("one").as_deref(), Some("/k8s.io/one"));
         assert_eq!(index.path("three").as_deref(), Some("/k8s.io/three"));
         assert_eq!(index.path("two"), None, "it belongs to another container");
         make("two");
-        index.learn(&ids(&["one", "two"]), &fs, now + AGAIN / 2);
+        index.refresh(&ids(&["one", "two"]), &fs, now + AGAIN / 2);
         assert_eq!((index.path("two"), index.path("three")), (None, None));
-        index.learn(&ids(&["one", "two"]), &fs, now + AGAIN);
+        index.refresh(&ids(&["one", "two"]), &fs, now + AGAIN);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
         index.lost("two");
-        index.learn(&ids(&["two"]), &fs, now + AGAIN);
+        index.refresh(&ids(&["two"]), &fs, now + AGAIN);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
-        index.learn(&ids(&[]), &fs, now);
+        index.refresh(&ids(&[]), &fs, now);
         assert_eq!(index.len(), 0);
     }
 }

@@ -49,35 +49,35 @@ use crate::{
 };
 use api::{FsStats, Summary, Time};
 use cadvisor::MachineFacts;
-use disk::{DiskFacts, DiskMeter, How};
+use disk::{DiskFacts, DiskMeter, Method};
 use futures::future::BoxFuture;
 use generate::{Disks, Inputs, PodPlaces};
 use parking_lot::Mutex;
-use source::{Pace, Source};
+use source::{CachePolicy, CachedReading};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-/// Logs are measured at most this often: they grow meanwhile.
-const LOGS: Duration = Duration::from_secs(10);
+/// Minimal interval between measurements of log directories, which grow all the time.
+const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Scrapes share a result for this long.
-const FRESH: Duration = Duration::from_secs(1);
+/// Scrapes share a reading for this time.
+const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// The kernel, which is fast unless the machine is in trouble.
-const KERNEL: Pace = Pace {
-    fresh: FRESH,
+/// Readings of the kernel, which are fast unless the machine is overloaded.
+const KERNEL_SOURCE: CachePolicy = CachePolicy {
+    fresh: CACHE_TTL,
     timeout: Duration::from_secs(8),
     stale: Duration::from_secs(60),
 };
 
-/// The runtime and disks, which may be slow or hang.
-const SLOW: Pace = Pace {
-    fresh: FRESH,
+/// Readings of the runtime and of disks, which may be slow or hang.
+const SLOW_SOURCE: CachePolicy = CachePolicy {
+    fresh: CACHE_TTL,
     timeout: Duration::from_secs(2),
     stale: Duration::from_secs(120),
 };
 
-/// What hardly ever changes.
-const SELDOM: Pace = Pace {
+/// Readings that hardly ever change.
+const STATIC_SOURCE: CachePolicy = CachePolicy {
     fresh: Duration::from_secs(300),
     timeout: Duration::from_secs(1),
     stale: Duration::MAX,
@@ -122,14 +122,14 @@ struct StatsState {
     sampler: Arc<Mutex<sampler::Sampler>>,
     disks: DiskMeter,
     /// One for each depth.
-    snapshots: [(Depth, Source<Arc<Snapshot>>); 3],
-    said: Source<HashMap<String, v1::ContainerStats>>,
-    measured: Source<()>,
-    node_fs: Source<(Time, FilesystemUsage, String)>,
-    image_fs: Source<(FsStats, FilesystemUsage, String)>,
-    sandbox_image: Source<String>,
-    runtime_name: Source<String>,
-    runtime_pid: Source<u32>,
+    snapshots: [(Depth, CachedReading<Arc<Snapshot>>); 3],
+    runtime_stats: CachedReading<HashMap<String, v1::ContainerStats>>,
+    disk_measurement: CachedReading<()>,
+    node_fs: CachedReading<(Time, FilesystemUsage, String)>,
+    image_fs: CachedReading<(FsStats, FilesystemUsage, String)>,
+    sandbox_image: CachedReading<String>,
+    runtime_name: CachedReading<String>,
+    runtime_pid: CachedReading<u32>,
 }
 
 impl Stats {
@@ -142,14 +142,14 @@ impl Stats {
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
                 snapshots: [Depth::Core, Depth::Common, Depth::Everything]
-                    .map(|depth| (depth, Source::new(KERNEL))),
-                said: Source::new(SLOW),
-                measured: Source::new(SLOW),
-                node_fs: Source::new(SLOW),
-                image_fs: Source::new(SLOW),
-                sandbox_image: Source::new(SELDOM),
-                runtime_name: Source::new(SELDOM),
-                runtime_pid: Source::new(SELDOM),
+                    .map(|depth| (depth, CachedReading::new(KERNEL_SOURCE))),
+                runtime_stats: CachedReading::new(SLOW_SOURCE),
+                disk_measurement: CachedReading::new(SLOW_SOURCE),
+                node_fs: CachedReading::new(SLOW_SOURCE),
+                image_fs: CachedReading::new(SLOW_SOURCE),
+                sandbox_image: CachedReading::new(STATIC_SOURCE),
+                runtime_name: CachedReading::new(STATIC_SOURCE),
+                runtime_pid: CachedReading::new(STATIC_SOURCE),
                 parts,
             }),
         }
@@ -160,24 +160,22 @@ impl Stats {
         // The sampler holds the lock while it reads.
         let sampler = self.inner.sampler.try_lock();
         let samples = sampler.map_or(0, |sampler| sampler.len());
-        // The machine's own cgroups do not belong to pods.
-        samples.saturating_sub(OWN) + self.inner.disks.len()
+        samples.saturating_sub(NODE_CGROUPS) + self.inner.disks.len()
     }
 
-    /// Whether that is nothing.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Has usage read again although it was read a moment ago.
-    pub fn outdate(&self) {
+    /// Makes the next reading of usage a new one.
+    pub fn invalidate(&self) {
         let sources = self.inner.snapshots.iter();
-        sources.for_each(|(_, source)| source.outdate());
+        sources.for_each(|(_, source)| source.invalidate());
     }
 
-    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with
-    /// the number of processes. `None` when the cgroups could
-    /// not be read in time.
+    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with the number of processes.
+    /// `None` when the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {
@@ -185,8 +183,8 @@ impl Stats {
         }
         let snapshot = inner.snapshot(Depth::Common).await?;
         let pods = inner.places(&snapshot);
-        let (said, node, images, facts) = tokio::join!(
-            inner.said(),
+        let (runtime_stats, node, images, facts) = tokio::join!(
+            inner.runtime_stats(),
             inner.node_fs(),
             inner.image_fs(),
             inner.measure(&pods)
@@ -200,10 +198,10 @@ impl Stats {
             pods: &pods,
             threads,
         };
-        let said = said.unwrap_or_default();
+        let runtime_stats = runtime_stats.unwrap_or_default();
         Some(generate::summary(&inner.inputs(
             &snapshot,
-            &said,
+            &runtime_stats,
             Some(disks),
         )))
     }
@@ -211,12 +209,16 @@ impl Stats {
     async fn cpu_and_memory(&self, depth: Depth) -> Option<Summary> {
         let inner = &self.inner;
         let snapshot = inner.snapshot(depth).await?;
-        let said = if lacks_cgroups(&snapshot) {
-            inner.said().await.unwrap_or_default()
+        let runtime_stats = if lacks_cgroups(&snapshot) {
+            inner.runtime_stats().await.unwrap_or_default()
         } else {
             Arc::default()
         };
-        Some(generate::summary(&inner.inputs(&snapshot, &said, None)))
+        Some(generate::summary(&inner.inputs(
+            &snapshot,
+            &runtime_stats,
+            None,
+        )))
     }
 
     /// The series of cAdvisor, as text in pieces. `None` when the cgroups could not be read in time.
@@ -262,7 +264,7 @@ impl Stats {
 }
 
 /// Kept cgroups that belong to no pod: those of the machine, the kubelet, the runtime, the system and all pods.
-const OWN: usize = 5;
+const NODE_CGROUPS: usize = 5;
 
 fn lacks_cgroups(snapshot: &Snapshot) -> bool {
     let mut samples = snapshot.pods.iter().flat_map(|pod| &pod.containers);
@@ -273,7 +275,7 @@ impl StatsState {
     fn inputs<'a>(
         &'a self,
         snapshot: &'a Snapshot,
-        said: &'a HashMap<String, v1::ContainerStats>,
+        runtime_stats: &'a HashMap<String, v1::ContainerStats>,
         disks: Option<Disks<'a>>,
     ) -> Inputs<'a> {
         Inputs {
@@ -281,7 +283,7 @@ impl StatsState {
             booted: Time(self.machine.booted),
             started: Time(self.parts.started_at),
             snapshot,
-            said,
+            runtime_stats,
             disks,
         }
     }
@@ -308,7 +310,7 @@ impl StatsState {
     }
 
     /// The runtime's container stats, by id.
-    async fn said(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
+    async fn runtime_stats(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
         let ask = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
             let runtime = self.parts.runtime.clone();
             Box::pin(async move {
@@ -322,7 +324,7 @@ impl StatsState {
                 Some(stats.ok()?.into_iter().filter_map(id).collect())
             })
         };
-        self.said.get(ask).await
+        self.runtime_stats.get(ask).await
     }
 
     async fn node_fs(&self) -> Option<Arc<(Time, FilesystemUsage, String)>> {
@@ -443,11 +445,11 @@ impl StatsState {
             let mut wanted = HashMap::new();
             for places in pods.values() {
                 let logs = places.logs.values();
-                wanted.extend(logs.map(|path| (path.clone(), How::Walk(LOGS))));
+                wanted.extend(logs.map(|path| (path.clone(), Method::Walk(LOG_MEASURE_INTERVAL))));
                 for volume in &places.volumes {
                     let how = match (volume.in_memory, self.parts.volume_period) {
-                        (true, _) => How::Ask,
-                        (false, Some(period)) => How::Walk(period),
+                        (true, _) => Method::Statfs,
+                        (false, Some(period)) => Method::Walk(period),
                         (false, None) => continue,
                     };
                     wanted.insert(volume.path.clone(), how);
@@ -456,7 +458,7 @@ impl StatsState {
             let disks = self.disks.clone();
             Box::pin(blocking(move || disks.measure(wanted)))
         };
-        self.measured.get(ask).await;
+        self.disk_measurement.get(ask).await;
         self.disks.facts()
     }
 }

@@ -174,7 +174,7 @@ impl Sampler {
         };
         self.turns = Turns::among(&self.kept, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
-        self.index.learn(&ids, &self.fs, pass.now);
+        self.index.refresh(&ids, &self.fs, pass.now);
         self.kept.values_mut().for_each(|kept| kept.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);

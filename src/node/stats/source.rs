@@ -18,27 +18,27 @@ use tokio::time::Instant;
 /// The generation in which a reading began, when it ended, and what it returned; nothing, where it failed.
 type Reading<T> = Option<(u64, Instant, Arc<T>)>;
 
-/// How old a reading may be, and how long one waits for it.
+/// The age at which a reading is repeated, and how long callers wait for it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// For so long a reading is not repeated.
+pub(super) struct CachePolicy {
+    /// Age up to which a reading is not repeated.
     pub(super) fresh: Duration,
-    /// After so long an older reading is returned instead.
+    /// Time after which an older reading is returned instead.
     pub(super) timeout: Duration,
-    /// The greatest age of that one.
+    /// Greatest age of that older reading.
     pub(super) stale: Duration,
 }
 
-/// Something to read.
-pub(super) struct Source<T> {
-    pace: Pace,
+/// A reading that is kept and shared.
+pub(super) struct CachedReading<T> {
+    policy: CachePolicy,
     in_flight: SingleFlight<(), Reading<T>>,
     /// Readings that began in an earlier generation are not fresh.
     generation: Arc<AtomicU64>,
-    state: Mutex<SourceState<T>>,
+    state: Mutex<ReadingState<T>>,
 }
 
-struct SourceState<T> {
+struct ReadingState<T> {
     last: Reading<T>,
     /// The generation in which a flight was joined last.
     joined: u64,
@@ -46,15 +46,15 @@ struct SourceState<T> {
     flight: Option<Flight<Reading<T>>>,
 }
 
-impl<T: Send + Sync + 'static> Source<T> {
-    pub(super) fn new(pace: Pace) -> Self {
-        let state = SourceState {
+impl<T: Send + Sync + 'static> CachedReading<T> {
+    pub(super) fn new(policy: CachePolicy) -> Self {
+        let state = ReadingState {
             last: None,
             joined: 0,
             flight: None,
         };
         Self {
-            pace,
+            policy,
             in_flight: SingleFlight::default(),
             generation: Arc::default(),
             state: Mutex::new(state),
@@ -64,19 +64,19 @@ impl<T: Send + Sync + 'static> Source<T> {
     /// The last reading, if it is fresh.
     pub(super) fn fresh(&self) -> Option<Arc<T>> {
         let generation = self.generation.load(Ordering::SeqCst);
-        self.last(self.pace.fresh, |began| began == generation)
+        self.last(self.policy.fresh, |began| began == generation)
     }
 
     /// Readings that have begun are not fresh any more, not even those that have not ended.
-    pub(super) fn outdate(&self) {
+    pub(super) fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The last reading if it is fresh, else that of the flight that this joins or begins. When that takes too
-    /// long or fails: the last one, unless it is stale. A flight that began before the last call of [`outdate`] is not
+    /// long or fails: the last one, unless it is stale. A flight that began before the last call of [`invalidate`] is not
     /// joined; it ends first, so that a source that hangs is not read twice at the same time.
     ///
-    /// [`outdate`]: Self::outdate
+    /// [`invalidate`]: Self::invalidate
     pub(super) async fn get(
         &self,
         read: impl FnOnce() -> BoxFuture<'static, Option<T>>,
@@ -85,9 +85,9 @@ impl<T: Send + Sync + 'static> Source<T> {
             return Some(fresh);
         }
         let flight = self.join(read);
-        let ended = tokio::time::timeout(self.pace.timeout, flight).await;
+        let ended = tokio::time::timeout(self.policy.timeout, flight).await;
         let Ok(Some((generation, at, value))) = ended else {
-            return self.last(self.pace.stale, |_| true);
+            return self.last(self.policy.stale, |_| true);
         };
         let mut state = self.state.lock();
         let last = state.last.as_ref();
@@ -136,7 +136,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::sync::Notify;
 
-    const PACE: Pace = Pace {
+    const POLICY: CachePolicy = CachePolicy {
         fresh: Duration::from_secs(1),
         timeout: Duration::from_secs(5),
         stale: Duration::from_secs(60),
@@ -166,29 +166,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn simultaneous_callers_share_a_reading_and_it_stays_fresh_for_a_while() {
-        let (source, slow) = (Source::new(PACE), Slow::default());
+        let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         let both = async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) };
         slow.go.notify_one();
         let (first, second) = both.await;
         assert_eq!((first.as_deref(), second.as_deref()), (Some(&1), Some(&1)));
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
-        tokio::time::advance(PACE.fresh).await;
+        tokio::time::advance(POLICY.fresh).await;
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&2));
-        tokio::time::advance(PACE.fresh / 2).await;
-        source.outdate();
-        tokio::time::advance(PACE.fresh / 4).await;
+        tokio::time::advance(POLICY.fresh / 2).await;
+        source.invalidate();
+        tokio::time::advance(POLICY.fresh / 4).await;
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&3));
         assert_eq!(source.fresh().as_deref(), Some(&3), "once");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reading_that_began_before_it_was_outdated_is_not_joined() {
-        let (source, slow) = (Source::new(PACE), Slow::default());
+    async fn a_reading_that_began_before_it_was_invalidated_is_not_joined() {
+        let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         let mut first = Box::pin(source.get(|| slow.ask()));
         assert!((&mut first).now_or_never().is_none());
-        source.outdate();
+        source.invalidate();
         let mut others =
             Box::pin(async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) });
         assert!((&mut others).now_or_never().is_none());
@@ -204,9 +204,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn while_a_source_hangs_the_last_reading_is_returned_until_it_is_stale() {
-        let (source, slow) = (Source::new(PACE), Slow::default());
+        let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         assert_eq!(source.get(|| at_once(Some(7))).await.as_deref(), Some(&7));
-        tokio::time::advance(PACE.fresh).await;
+        tokio::time::advance(POLICY.fresh).await;
         for _ in 0..3 {
             assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&7));
         }
@@ -215,7 +215,7 @@ mod tests {
             1,
             "asked again while it hangs"
         );
-        tokio::time::advance(PACE.stale).await;
+        tokio::time::advance(POLICY.stale).await;
         assert_eq!(source.get(|| slow.ask()).await, None);
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
@@ -223,16 +223,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reading_that_fails_is_repeated_by_the_next_caller() {
-        let source = Source::new(PACE);
+        let source = CachedReading::new(POLICY);
         assert_eq!(source.get(|| at_once(None)).await, None);
         assert_eq!(source.get(|| at_once(Some(1))).await.as_deref(), Some(&1));
-        tokio::time::advance(PACE.fresh).await;
+        tokio::time::advance(POLICY.fresh).await;
         assert_eq!(source.get(|| at_once(None)).await.as_deref(), Some(&1));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_leaves_does_not_block_later_ones() {
-        let (source, slow) = (Source::new(PACE), Slow::default());
+        let (source, slow) = (CachedReading::new(POLICY), Slow::default());
         assert!(source.get(|| slow.ask()).now_or_never().is_none());
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
@@ -240,7 +240,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reading_that_panics_is_repeated_by_the_next_caller() {
-        let source = Source::new(PACE);
+        let source = CachedReading::new(POLICY);
         let panics =
             || -> BoxFuture<'static, Option<u32>> { Box::pin(async { panic!("as scripted") }) };
         assert_eq!(source.get(panics).await, None);

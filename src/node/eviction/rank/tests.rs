@@ -203,6 +203,12 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
          Container c was using 20Mi, request is 10Mi, has larger consumption of memory. "
     );
+    let decimal = Candidate {
+        pod: pod("p", 0, "1000k"),
+        ..candidate.clone()
+    };
+    let text = message(&decimal, &threshold, None);
+    assert!(text.contains("request is 1M,"), "{text}");
     let modest = Candidate {
         usage: Some(usage(1)),
         ..candidate

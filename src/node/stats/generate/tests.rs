@@ -90,7 +90,7 @@ fn reported(snapshot: &Snapshot, disks: Option<Disks<'_>>) -> Summary {
 
 fn told_with(
     snapshot: &Snapshot,
-    said: &HashMap<String, v1::ContainerStats>,
+    runtime_stats: &HashMap<String, v1::ContainerStats>,
     disks: Option<Disks<'_>>,
 ) -> Summary {
     summary(&Inputs {
@@ -98,7 +98,7 @@ fn told_with(
         booted: Time(1_600_000_000 * S),
         started: Time(1_650_000_000 * S),
         snapshot,
-        said,
+        runtime_stats,
         disks,
     })
 }
@@ -236,7 +236,7 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
     snapshot.pods[0].containers = vec![None, None];
     snapshot.pods[0].sandbox = None;
     let number = |value| Some(UInt64Value { value });
-    let said = v1::ContainerStats {
+    let runtime_stats = v1::ContainerStats {
         cpu: Some(v1::CpuUsage {
             timestamp: 1_700_000_000 * S,
             usage_core_nano_seconds: number(7),
@@ -249,11 +249,11 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
         }),
         ..v1::ContainerStats::default()
     };
-    let said = HashMap::from([
-        ("id-a".to_owned(), said.clone()),
-        ("unknown".to_owned(), said),
+    let runtime_stats = HashMap::from([
+        ("id-a".to_owned(), runtime_stats.clone()),
+        ("unknown".to_owned(), runtime_stats),
     ]);
-    let reported = told_with(&snapshot, &said, None);
+    let reported = told_with(&snapshot, &runtime_stats, None);
     let pod = &reported.pods[0];
     let [a, b] = &pod.containers[..] else {
         panic!()
@@ -275,7 +275,7 @@ fn without_a_cgroup_the_runtimes_values_are_used_and_without_both_none() {
 fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     let snapshot = one_pod();
     let number = |value| Some(UInt64Value { value });
-    let said = v1::ContainerStats {
+    let runtime_stats = v1::ContainerStats {
         writable_layer: Some(v1::FilesystemUsage {
             timestamp: 1_700_000_000 * S,
             used_bytes: number(1_000),
@@ -284,7 +284,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         }),
         ..v1::ContainerStats::default()
     };
-    let said = HashMap::from([("id-a".to_owned(), said)]);
+    let runtime_stats = HashMap::from([("id-a".to_owned(), runtime_stats)]);
     let fs = FilesystemUsage {
         capacity: 1 << 30,
         available: 1 << 20,
@@ -332,7 +332,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         pods: &pods,
         threads: (Some(300), Some(32_768)),
     };
-    let reported = as_json(&told_with(&snapshot, &said, Some(disks)));
+    let reported = as_json(&told_with(&snapshot, &runtime_stats, Some(disks)));
     let pod = &reported["pods"][0];
     assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_230);
     assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 15);

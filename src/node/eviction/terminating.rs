@@ -1,4 +1,4 @@
-//! Pods that are evicted and have not ended: what they use comes back soon. Pure.
+//! Evicted pods that have not ended: the resources that they use will be free soon. Pure.
 
 use super::{
     rank::{self, Candidate, Files},
@@ -11,26 +11,26 @@ use crate::{
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// How much later the kernel has given back all that a pod had.
+/// Time until the kernel has freed all resources of a pod that has ended.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// The evicted pods that are still there.
+/// The evicted pods that have not ended.
 #[derive(Debug, Default)]
-pub struct LeavingPods(Vec<Leaving>);
+pub struct TerminatingEvictions(Vec<Terminating>);
 
 #[derive(Debug)]
-struct Leaving {
+struct Terminating {
     candidate: Candidate,
-    /// When it was seen that nothing of it is left.
+    /// When it was found to have ended.
     gone: Option<Instant>,
-    /// What it uses is not expected back after that.
+    /// Its usage is not expected to be freed after that.
     until: Instant,
 }
 
-impl LeavingPods {
-    /// A pod is being stopped, and should be gone by `until`.
+impl TerminatingEvictions {
+    /// Adds a pod that is being stopped and should have ended by `until`.
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
-        self.0.push(Leaving {
+        self.0.push(Terminating {
             candidate,
             gone: None,
             until,
@@ -42,29 +42,30 @@ impl LeavingPods {
         self.0.iter().any(|one| one.candidate.pod.uid() == *uid)
     }
 
-    /// Whether nothing is expected back.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Forgets the pods that `ended` some time ago, and those that took too long, which are returned.
     pub fn forget(&mut self, now: Instant, ended: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        for leaving in &mut self.0 {
-            if leaving.gone.is_none() && ended(&leaving.candidate.pod) {
-                leaving.gone = Some(now);
+        for terminating in &mut self.0 {
+            if terminating.gone.is_none() && ended(&terminating.candidate.pod) {
+                terminating.gone = Some(now);
             }
         }
         let is_over = |gone: Option<Instant>| gone.is_some_and(|gone| now >= gone + SETTLING);
-        self.0.retain(|leaving| !is_over(leaving.gone));
-        let is_late = |leaving: &mut Leaving| leaving.gone.is_none() && leaving.until <= now;
+        self.0.retain(|terminating| !is_over(terminating.gone));
+        let is_late =
+            |terminating: &mut Terminating| terminating.gone.is_none() && terminating.until <= now;
         let late = self.0.extract_if(.., is_late);
-        late.map(|leaving| leaving.candidate.pod).collect()
+        late.map(|terminating| terminating.candidate.pod).collect()
     }
 
-    /// Takes what pods use now. The cgroups of containers that have ended are gone while the pod's volumes in memory are
-    /// still there: what was known of such a pod stays.
+    /// Updates their usage. The cgroups of containers that have ended are gone while the pod's volumes in memory are
+    /// still there: the known usage of such a pod stays.
     pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>) {
-        for Leaving { candidate, .. } in &mut self.0 {
+        for Terminating { candidate, .. } in &mut self.0 {
             let usage = usage.get(&candidate.pod.uid());
             if let Some(usage) = usage.filter(|usage| usage.memory.is_some()) {
                 candidate.usage = Some(usage.clone());
@@ -72,9 +73,9 @@ impl LeavingPods {
         }
     }
 
-    /// How much memory, or how many processes, will come back. What is not known may be enough.
+    /// The memory, or the number of processes, that will be freed. Unknown usage counts as enough.
     pub fn expected(&self, resource: Resource) -> i64 {
-        let used = self.0.iter().map(|Leaving { candidate, .. }| {
+        let used = self.0.iter().map(|Terminating { candidate, .. }| {
             let usage = candidate.usage.as_ref();
             usage.map_or(i64::MAX, |usage| {
                 rank::used(candidate, usage, resource, Files::default())
@@ -109,42 +110,42 @@ mod tests {
     #[test]
     fn what_an_evicted_pod_uses_is_expected_back_until_it_is_gone_or_late() {
         let start = Instant::now();
-        let mut leaving = LeavingPods::default();
+        let mut terminating = TerminatingEvictions::default();
         for (uid, memory, seconds) in [("a", 10, 30), ("b", 200, 31)] {
             let candidate = Candidate {
                 pod: pod(uid),
                 usage: Some(usage(memory)),
             };
-            leaving.add(candidate, start + Duration::from_secs(seconds));
+            terminating.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
-        let expected = |leaving: &LeavingPods| leaving.expected(Resource::Memory);
-        assert_eq!(expected(&leaving), 210);
+        let expected = |terminating: &TerminatingEvictions| terminating.expected(Resource::Memory);
+        assert_eq!(expected(&terminating), 210);
         // `a` went on growing, and the containers of `b` are gone; its volumes are not.
         let grown = HashMap::from([(PodUid::from("a"), usage(50))]);
-        leaving.update(&grown);
-        assert_eq!(expected(&leaving), 250);
+        terminating.update(&grown);
+        assert_eq!(expected(&terminating), 250);
         // Its cgroup is there, and has nothing that says what volumes use.
         let empty = HashMap::from([(PodUid::from("b"), PodStats::default())]);
-        leaving.update(&empty);
-        assert_eq!(expected(&leaving), 250);
+        terminating.update(&empty);
+        assert_eq!(expected(&terminating), 250);
         let late = at(30);
-        assert!(leaving.forget(start, |_| false).is_empty());
-        assert_eq!(leaving.forget(late, |_| false), [pod("a")]);
-        assert!(!leaving.contains(&"a".into()) && leaving.contains(&"b".into()));
-        assert_eq!(expected(&leaving), 200);
-        assert!(leaving.forget(late, |_| true).is_empty(), "it ended");
-        assert_eq!(expected(&leaving), 200, "the kernel takes its time");
-        assert!(leaving.forget(at(31), |_| true).is_empty(), "in time");
-        assert!(leaving.is_empty());
-        assert_eq!(expected(&leaving), 0);
+        assert!(terminating.forget(start, |_| false).is_empty());
+        assert_eq!(terminating.forget(late, |_| false), [pod("a")]);
+        assert!(!terminating.contains(&"a".into()) && terminating.contains(&"b".into()));
+        assert_eq!(expected(&terminating), 200);
+        assert!(terminating.forget(late, |_| true).is_empty(), "it ended");
+        assert_eq!(expected(&terminating), 200, "the kernel takes its time");
+        assert!(terminating.forget(at(31), |_| true).is_empty(), "in time");
+        assert!(terminating.is_empty());
+        assert_eq!(expected(&terminating), 0);
         // Nothing is known of one that has just started.
         let candidate = Candidate {
             pod: pod("c"),
             usage: None,
         };
-        leaving.add(candidate, at(60));
-        leaving.update(&HashMap::new());
-        assert_eq!(expected(&leaving), i64::MAX);
+        terminating.add(candidate, at(60));
+        terminating.update(&HashMap::new());
+        assert_eq!(expected(&terminating), i64::MAX);
     }
 }

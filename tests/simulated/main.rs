@@ -35,7 +35,6 @@ mod devices;
 mod disk_orphans;
 mod dra;
 mod edited;
-mod eviction;
 mod exclusive;
 mod fake_runtime;
 mod families;

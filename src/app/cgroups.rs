@@ -26,7 +26,7 @@ use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, time::Duration};
 
 /// Attempts to get the cgroup driver from a runtime that does not answer.
 const TRIES: usize = 3;
@@ -45,7 +45,7 @@ pub(super) async fn start(
     }
     let driver = driver(stores, config.cgroups.driver).await?;
     let node = NodeCgroups {
-        slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(Arc::default())),
+        slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(stores.system.bus.clone())),
         ..node_cgroups(config, &stores.machine)
     };
     let managers = managers.clone();

@@ -46,7 +46,7 @@ use crate::{
         logging::{self, LogControl},
     },
     cri,
-    host::{Machine, ServiceManager},
+    host::{Machine, ServiceManager, SystemBus},
     node::stats::Stats,
     pods::pleg,
     pods::pod_workers::PodWorkers,
@@ -187,6 +187,13 @@ impl App {
     #[must_use]
     pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
         self.stores.system.sys = directory;
+        self
+    }
+
+    /// The same app with systemd and logind at this address, for tests.
+    #[must_use]
+    pub fn with_system_bus_at(mut self, address: String) -> Self {
+        self.stores.system.bus = Arc::new(SystemBus::at(address));
         self
     }
 

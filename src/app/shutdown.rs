@@ -12,7 +12,6 @@ use crate::{
     pods::pod_workers::PodWorkers,
     state::node_shutdown::NodeShutdownWriter,
 };
-use std::sync::Arc;
 
 /// Starts the task, unless no grace period is configured.
 pub(super) fn start(
@@ -33,7 +32,7 @@ pub(super) fn start(
             phases,
             root: config.root_dir.clone(),
             logind_config: LOGIND_CONFIG_DIRECTORY.into(),
-            logind: Logind::new(Arc::default()),
+            logind: Logind::new(stores.system.bus.clone()),
             pods: stores.pods.clone(),
             workers: workers.clone(),
             events: stores.events.clone(),

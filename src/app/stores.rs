@@ -6,7 +6,7 @@ use crate::{
     base::{metrics::Metrics, otel::Tracer},
     config::KubeletConfig,
     cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
-    host::Machine,
+    host::{Machine, SystemBus},
     images::{credentials::Keyring, records::PullRecords},
     model::AddressOrder,
     pods::pod_config::PostedPods,
@@ -74,7 +74,7 @@ pub(super) struct Stores {
     pub(super) posted: Option<PostedPods>,
     /// Whether every source has delivered.
     pub(super) all_delivered: watch::Receiver<bool>,
-    pub(super) system: SystemDirs,
+    pub(super) system: System,
     /// The cgroup of all pods, once it exists.
     pub(super) pods_cgroup: Arc<OnceLock<String>>,
 }
@@ -92,22 +92,25 @@ pub(super) struct Writers {
     pub(super) pod_resources: pod_resources::Socket,
 }
 
-/// Directories of the kernel's file systems, which tests replace.
-pub(super) struct SystemDirs {
+/// What of the machine tests replace: directories of the kernel's file systems, and the message bus.
+pub(super) struct System {
     /// A directory of plain directories instead of the kernel's cgroups.
     pub(super) cgroups: Option<PathBuf>,
     /// `/sys`.
     pub(super) sys: PathBuf,
     /// `/proc`, for processes that are moved between cgroups.
     pub(super) proc: PathBuf,
+    /// Where systemd and logind are.
+    pub(super) bus: Arc<SystemBus>,
 }
 
-impl Default for SystemDirs {
+impl Default for System {
     fn default() -> Self {
         Self {
             cgroups: None,
             sys: "/sys".into(),
             proc: "/proc".into(),
+            bus: Arc::default(),
         }
     }
 }
@@ -174,7 +177,7 @@ pub(super) fn open(
         records,
         posted,
         all_delivered: writers.all_delivered.subscribe(),
-        system: SystemDirs::default(),
+        system: System::default(),
         pods_cgroup: Arc::default(),
     };
     Ok((stores, writers))

@@ -57,8 +57,7 @@ pub(super) struct Object {
 enum Source {
     /// Where the environment says, or at the usual place; without a bus at systemd's own socket.
     System,
-    /// At this address.
-    #[cfg(test)]
+    /// At this address, where the service itself answers.
     Address(String),
 }
 
@@ -78,8 +77,8 @@ impl SystemBus {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn at(address: String) -> Self {
+    /// A bus that is one service, at this address, for tests; nothing is connected yet.
+    pub fn at(address: String) -> Self {
         Self {
             source: Source::Address(address),
             connection: Mutex::default(),
@@ -108,7 +107,6 @@ impl SystemBus {
                 let private = of(connection::Builder::address(address.as_str()).p2p());
                 private.build().await.map_err(|_| no_bus)
             }
-            #[cfg(test)]
             Source::Address(address) => {
                 of(connection::Builder::address(address.as_str()).p2p())
                     .build()

@@ -49,6 +49,9 @@ pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
 /// The image's signature was rejected, by the runtime.
 pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
 
+/// The node rejects a pod because it is shutting down.
+pub const NODE_SHUTDOWN: &str = "NodeShutdown";
+
 /// Events, `reason` field.
 pub mod event {
     /// A pod is not admitted yet (an extension of ours).

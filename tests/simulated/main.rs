@@ -22,6 +22,10 @@ mod scripted;
 #[path = "../../src/base/otel/tests/collector.rs"]
 mod collector;
 
+#[allow(dead_code)]
+#[path = "../../src/host/systemd/fake.rs"]
+mod systemd;
+
 mod api_pods;
 mod api_server;
 mod api_source;
@@ -35,6 +39,7 @@ mod devices;
 mod disk_orphans;
 mod dra;
 mod edited;
+mod eviction;
 mod exclusive;
 mod fake_runtime;
 mod families;
@@ -67,6 +72,7 @@ mod runtime_faults;
 mod runtime_losses;
 mod secured;
 mod service;
+mod shutdown;
 mod slow_syncs;
 mod starting;
 mod statuses;

@@ -46,6 +46,7 @@ pub(crate) struct Node {
     ports: [u16; 2],
     running: Option<Running>,
     dir: tempfile::TempDir,
+    system_bus: Option<String>,
     _log: tracing::subscriber::DefaultGuard,
 }
 
@@ -70,6 +71,7 @@ impl Node {
             ports: [0; 2],
             running: None,
             dir,
+            system_bus: None,
             _log: crate::log::print_on_this_thread(),
         }
     }
@@ -90,6 +92,11 @@ impl Node {
     /// Adds an argument to the command line.
     pub(crate) fn argue(&mut self, arg: &str) {
         self.args.push(arg.to_owned());
+    }
+
+    /// Where systemd and logind are, from the next start on.
+    pub(crate) fn system_bus_at(&mut self, address: &str) {
+        self.system_bus = Some(address.to_owned());
     }
 
     /// How often the kubelet looks by itself, from its next start on.
@@ -132,6 +139,9 @@ impl Node {
         }
         if self.path("sys").exists() {
             app = app.with_machine_in(self.path("sys"));
+        }
+        if let Some(address) = self.system_bus.clone() {
+            app = app.with_system_bus_at(address);
         }
         let task = tokio::spawn(app.run_until(asked));
         self.running = Some(Running::Here { stop, task });

@@ -1,6 +1,5 @@
 //! A systemd that keeps units in memory, and a logind, on a bus of their own.
 
-use super::super::system_bus::SystemBus;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, io::PipeReader, path::PathBuf, sync::Arc};
 use zbus::{
@@ -34,7 +33,7 @@ pub(crate) struct Told {
 /// The fake; it ends with its directory.
 pub(crate) struct FakeSystemd {
     pub(crate) told: Arc<Mutex<Told>>,
-    pub(crate) bus: Arc<SystemBus>,
+    pub(crate) address: String,
     connections: Arc<Mutex<Vec<zbus::Connection>>>,
     _directory: tempfile::TempDir,
 }
@@ -64,7 +63,7 @@ impl FakeSystemd {
         let address = format!("unix:path={}", path.display());
         Self {
             told,
-            bus: Arc::new(SystemBus::at(address)),
+            address,
             connections,
             _directory: directory,
         }

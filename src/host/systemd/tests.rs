@@ -7,7 +7,7 @@ async fn blocking<T: Send + 'static>(
     fake: &FakeSystemd,
     work: impl FnOnce(&Slices) -> T + Send + 'static,
 ) -> T {
-    let slices = Slices::new(fake.bus.clone());
+    let slices = Slices::new(Arc::new(SystemBus::at(fake.address.clone())));
     tokio::task::spawn_blocking(move || work(&slices))
         .await
         .unwrap()
@@ -74,7 +74,7 @@ async fn a_slice_that_systemd_cannot_create_is_an_error_that_says_so() {
 #[tokio::test]
 async fn a_broken_connection_is_made_again() {
     let fake = FakeSystemd::start().await;
-    let slices = Slices::new(fake.bus.clone());
+    let slices = Slices::new(Arc::new(SystemBus::at(fake.address.clone())));
     for round in 0..3 {
         let slices = slices.clone();
         let name = format!("a{round}.slice");

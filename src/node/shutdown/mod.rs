@@ -37,8 +37,6 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-const REASON: &str = "Terminated";
-const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 /// logind waits so much longer than pods have: their last statuses are sent in this time.
 const RESERVE: Duration = Duration::from_secs(3);
 /// The delays before logind is tried again.
@@ -263,13 +261,8 @@ impl ShutdownManager {
                 gracePeriod = grace,
                 "Shutdown manager killing pod with gracePeriod"
             );
-            let reason = TerminationReason::Evicted {
-                reason: REASON.to_owned(),
-                message: MESSAGE.to_owned(),
-                disruption: true,
-            };
-            let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
-            self.deps.workers.update_pod(kill);
+            let kill = UpdateOptions::kill(pod.clone(), TerminationReason::NodeShutdown);
+            self.deps.workers.update_pod(kill.within(grace));
         }
         let finished = until_finished(&self.deps.workers, pods);
         let what = if timeout_at(end, finished).await.is_ok() {

@@ -2,7 +2,7 @@ use super::*;
 use crate::node::active_pods::STOP_CHECK;
 use crate::{
     base::metrics::Metrics,
-    host::systemd_fake::FakeSystemd,
+    host::{SystemBus, systemd_fake::FakeSystemd},
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
         pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, UpdateKind},
@@ -121,7 +121,7 @@ impl World {
             phases: vec![phase(0, 3), phase(10, 1)],
             root: directory.path().to_owned(),
             logind_config: directory.path().join("logind.conf.d"),
-            logind: Logind::new(bus.bus.clone()),
+            logind: Logind::new(Arc::new(SystemBus::at(bus.address.clone()))),
             pods: pods.reader(),
             workers: workers.clone(),
             events: events.clone(),

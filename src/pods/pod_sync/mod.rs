@@ -380,18 +380,11 @@ impl PodSync {
             .note(&uid, stop.until(Timestamp::now() + until));
         self.pod_history
             .doing(&uid, Some("stopping the pod".into()));
-        if let TerminationReason::Evicted {
-            reason,
-            message,
-            disruption,
-        } = reason
-        {
-            let because = FailedBecause {
-                reason,
-                message,
-                disruption,
-            };
+        if let Some(because) = reason.failed_because() {
             self.statuses.note_failed(&uid, because);
+        }
+        if reason == TerminationReason::NodeShutdown && pod.is_static() {
+            self.statuses.note_runs_again(&uid);
         }
         self.runtime.stop_prefetches(&uid);
         self.statuses.note_stage(&uid, Stage::Ending);

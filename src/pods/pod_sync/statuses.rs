@@ -45,6 +45,8 @@ struct Notes {
     start: Start,
     /// The node rejected it: its status stays, unless something of it runs.
     rejected: bool,
+    /// A shutdown of the node ended it, and it runs again after that.
+    runs_again: bool,
 }
 
 /// Generates and publishes statuses, whenever one of their inputs has changed.
@@ -355,6 +357,22 @@ impl StatusPublisher {
         first
     }
 
+    /// Remembers that a shutdown of the node ends a pod that no API server would replace.
+    pub(super) fn note_runs_again(&self, uid: &PodUid) {
+        let mut notes = self.notes.lock();
+        notes.entry(uid.clone()).or_default().runs_again = true;
+    }
+
+    /// Whether a pod ended, or was rejected, only because the node was going to shut down.
+    pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
+        self.notes.lock().get(uid).is_some_and(|notes| {
+            let because = notes.failed_because.as_ref();
+            let for_shutdown =
+                because.is_some_and(|because| because.reason == reasons::NODE_SHUTDOWN);
+            notes.runs_again || notes.rejected && for_shutdown
+        })
+    }
+
     /// Since when a pod has been active, by its status, or by that of an earlier kubelet.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
         let remote = self.remote_status(pod);
@@ -364,14 +382,15 @@ impl StatusPublisher {
     }
 
     /// Records that a pod has ended, so that no later kubelet runs it again (P-15). A rejection is not
-    /// recorded: another configuration may admit the pod.
+    /// recorded: another configuration may admit the pod. Nor is an end by a shutdown of the node that the pod
+    /// comes back from.
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &api::PodStatus) {
         let uid = &pod.uid();
         if self
             .notes
             .lock()
             .get(uid)
-            .is_some_and(|notes| notes.rejected)
+            .is_some_and(|notes| notes.rejected || notes.runs_again)
         {
             return;
         }

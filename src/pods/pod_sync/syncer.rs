@@ -1,6 +1,9 @@
 //! What a pod worker calls. Tests replace it with a syncer that blocks on command.
 
-use crate::model::{GraceDeadline, Pod, PodStatus};
+use crate::{
+    model::{GraceDeadline, Pod, PodStatus},
+    pods::status::generate::FailedBecause,
+};
 use futures::future::BoxFuture;
 use std::{fmt, sync::Arc};
 use tokio::{sync::watch, time::Instant};
@@ -48,8 +51,33 @@ pub enum TerminationReason {
         /// What replaces the pod does not count its end as a failure.
         disruption: bool,
     },
+    /// The machine goes down.
+    NodeShutdown,
     /// Only the runtime knows it.
     Orphaned,
+}
+
+impl TerminationReason {
+    /// What the pod's status says of it, if the node makes the pod fail.
+    pub fn failed_because(&self) -> Option<FailedBecause> {
+        match self {
+            Self::Evicted {
+                reason,
+                message,
+                disruption,
+            } => Some(FailedBecause {
+                reason: reason.clone(),
+                message: message.clone(),
+                disruption: *disruption,
+            }),
+            Self::NodeShutdown => Some(FailedBecause {
+                reason: "Terminated".into(),
+                message: "Pod was terminated in response to imminent node shutdown.".into(),
+                disruption: true,
+            }),
+            Self::Deleted | Self::Finished | Self::Orphaned => None,
+        }
+    }
 }
 
 impl fmt::Display for TerminationReason {
@@ -60,6 +88,7 @@ impl fmt::Display for TerminationReason {
             Self::Evicted {
                 reason, message, ..
             } => write!(f, "{reason}: {message}"),
+            Self::NodeShutdown => f.write_str("the node is shutting down"),
             Self::Orphaned => f.write_str("only the runtime knows it"),
         }
     }

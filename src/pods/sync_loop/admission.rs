@@ -10,7 +10,7 @@ mod pressure;
 use super::preemption::{self, Shortage};
 use crate::{
     model::validation::{sysctl_allowlist::Allowlist, unsupported_api_fields},
-    model::{Pod, PodExt},
+    model::{Pod, PodExt, reasons},
     state::node_pressure::NodePressure,
 };
 use k8s_openapi::api::core::v1::Node;
@@ -118,7 +118,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     app_armor::admit(pod, node.app_armor)?;
     if node.shutting_down {
         let message = "Pod was rejected as the node is shutting down.";
-        return Err(Rejection::new("NodeShutdown", message).into());
+        return Err(Rejection::new(reasons::NODE_SHUTDOWN, message).into());
     }
     fits
 }

@@ -37,6 +37,19 @@ impl SyncLoop {
         self.retry_resizes(Trigger::PodTerminated);
     }
 
+    /// The node goes down, or does not after all: then the static pods start again that the shutdown ended. What it
+    /// ended of an API server is failed there for good, and replaced.
+    pub(super) fn on_node_shutdown(&mut self) {
+        if *self.admission.shutting_down.borrow_and_update() {
+            return;
+        }
+        let mut pods = self.manager.reader().pods();
+        pods.retain(|pod| pod.is_static() && self.pod_sync.statuses.ended_by_shutdown(&pod.uid()));
+        for pod in pods {
+            self.create(pod);
+        }
+    }
+
     /// A source no longer has the pod. One that had ended before has only its remains left.
     pub(super) fn end(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();

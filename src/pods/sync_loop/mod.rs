@@ -252,6 +252,7 @@ impl SyncLoop {
                 uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.audits.due() => self.audit(complete),
+                Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.something_waits() => {
                     self.retry_waiting();
                     self.retry_resizes(Trigger::NodeChanged);

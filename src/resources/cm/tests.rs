@@ -7,7 +7,7 @@ use super::{
 use crate::resources::managers::ResourceManagers;
 use crate::{
     base::{metrics::Metrics, with_own_files},
-    host::{Slices, cgroup::Cgroups, systemd_fake::FakeSystemd},
+    host::{Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
     model::{Pod, PodUid},
     state::events::EventRecorder,
 };
@@ -326,7 +326,7 @@ async fn sliced(fake: &FakeSystemd) -> Tree {
     for entry in fs::read_dir(tree.dir.path()).unwrap() {
         fs::create_dir(entry.unwrap().path().join("r.slice")).unwrap();
     }
-    tree.node.slices = Some(Slices::new(fake.bus.clone()));
+    tree.node.slices = Some(Slices::new(Arc::new(SystemBus::at(fake.address.clone()))));
     tree
 }
 

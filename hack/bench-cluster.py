@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures kubelets as the only node of a real cluster, in turns, and writes target/bench/cluster.md.
 
-    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] NAME=KUBELET...
+    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [--managers] NAME=KUBELET...
 
 Each kubelet gets a new control plane and containerd in namespaces of its own, and the same pods. Times are those of a
 watch of the API server; memory and processor time are what the kernel counts for the kubelet's process; requests are
@@ -34,6 +34,20 @@ DEADLINE = 600
 SINGLE_PODS = 10
 UNLIMITED = [("memory", "available"), ("nodefs", "available"), ("nodefs", "inodesFree"), ("imagefs", "available"), ("imagefs", "inodesFree")]
 SIZES = (100, 200)
+# The managers of exclusive resources, reservations, evictions and shutdowns, all on.
+MANAGERS = {
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "memoryManagerPolicy": "Static",
+    "kubeReserved": {"memory": "256Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "356Mi"}}],
+    "topologyManagerPolicy": "best-effort",
+    "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
+    "evictionSoft": {"memory.available": "200Mi"},
+    "evictionSoftGracePeriod": {"memory.available": "30s"},
+    "shutdownGracePeriod": "30s",
+    "shutdownGracePeriodCriticalPods": "10s",
+}
 
 
 # -- outside: one cluster per kubelet ---------------------------------------------------------------------------
@@ -55,7 +69,7 @@ def measure(kubelet, chosen):
         endpoint = script(*inside, f"{ROOT}/hack/containerd.sh", "endpoint", containerd, env=environment, stdout=subprocess.PIPE, text=True)
         with open(directory + "/private/kubelet.conf", "w") as file:
             script("control-plane.sh", "kubeconfig", directory, NODE, env=environment, stdout=file)
-        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence)]
+        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence), str(chosen.managers)]
         printed = script(*inside, sys.executable, os.path.abspath(__file__), "--inside", *arguments, env=environment, stdout=subprocess.PIPE, text=True)
         return json.loads(printed.stdout)
     finally:
@@ -79,6 +93,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rest", type=int, default=120, help="seconds over which a node at rest is measured")
     parser.add_argument("--absence", type=int, default=120, help="seconds that the API server is away")
+    parser.add_argument("--managers", action="store_true", help="with static CPU and memory managers, evictions and shutdowns")
     chosen = parser.parse_args()
     # Whatever stops this script stops its clusters.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -181,7 +196,7 @@ def spec():
 
 
 class Kubelet:
-    def __init__(self, program, directory, endpoint):
+    def __init__(self, program, directory, endpoint, more):
         self.directory = directory
         manifests = directory + "/manifests"
         os.makedirs(manifests, exist_ok=True)
@@ -201,6 +216,7 @@ class Kubelet:
             # A machine that is nearly full may not change what is measured.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {f"{what}.{of}": "0%" for what, of in UNLIMITED},
+            **more,
         }
         with open(directory + "/kubelet.json", "w") as file:
             json.dump(config, file)
@@ -319,12 +335,12 @@ def kill_container(endpoint, pod):
     os.kill(facts["info"]["pid"], signal.SIGKILL)
 
 
-def inside(directory, program, endpoint, seconds, away):
+def inside(directory, program, endpoint, seconds, away, managers):
     api = Api(directory)
     figures = {}
     nodes, pods = Watched(api, "/api/v1/nodes"), Watched(api, "/api/v1/namespaces/default/pods")
     since = time.monotonic()
-    kubelet = Kubelet(program, directory, endpoint)
+    kubelet = Kubelet(program, directory, endpoint, MANAGERS if managers else {})
     figures["start to node Ready, s"] = nodes.wait("Ready", lambda all: any(map(is_ready, all.values()))) - since
     rest(kubelet, seconds, 0, figures)
     one_by_one(api, pods, figures)
@@ -338,6 +354,6 @@ def inside(directory, program, endpoint, seconds, away):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]))
+        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]), sys.argv[7] == "True")
     else:
         main()

@@ -22,8 +22,7 @@ pub(super) fn start(
     tasks: &mut Tasks,
 ) {
     let phases = phases(&config.effective);
-    let gate = config.feature_gates.get("GracefulNodeShutdown");
-    if phases.is_empty() || gate == Some(&false) {
+    if phases.is_empty() {
         return;
     }
     let manager = ShutdownManager::new(

@@ -2,7 +2,7 @@
 
 use super::{Stores, introspect::Live, logs};
 use crate::{
-    config::{KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
+    config::{Gate, KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
     model::PodExt,
     pods::pod_sync::{KnownPod, KnownPods},
     runtime::logs::ContainerLogs,
@@ -79,7 +79,7 @@ pub(super) fn of(
         logs: ContainerLogs::new(stores.cache.clone(), logs::path(config)),
         pods: pods.clone(),
         known: known.clone(),
-        split_streams: config.gate_enabled("PodLogsQuerySplitStreams"),
+        split_streams: config.is_on(Gate::PodLogsQuerySplitStreams),
         stall: stream_idle,
     };
     let recorded: Recorded = Arc::new(recorded);

@@ -1,5 +1,6 @@
 //! The node's cgroups: what the configuration says of them. Pure.
 
+use super::feature_gates::Gate;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::values::some_text;
 use crate::model::Quantity;
@@ -43,7 +44,7 @@ pub struct CgroupsConfig {
 pub(super) fn cgroups(
     config: &KubeletConfiguration,
     runtime: Option<&str>,
-    gate: impl Fn(&str) -> bool,
+    gate: impl Fn(Gate) -> bool,
 ) -> CgroupsConfig {
     let cpus = some_text(&config.reserved_system_cpus);
     let cpus = cpus.and_then(|list| resources::cpu_count(&list));
@@ -104,12 +105,12 @@ pub(super) fn cgroups(
         reservations: [system, kube],
         reserved,
         pod_pids: config.pod_pids_limit.filter(|limit| *limit > 0),
-        memory_qos: gate("MemoryQoS"),
+        memory_qos: gate(Gate::MemoryQos),
         tiered_reservation: policy == Some("TieredReservation"),
         kubelet: some_text(&config.kubelet_cgroups).and_then(|path| cgroup(&path)),
         system: some_text(&config.system_cgroups).and_then(|path| cgroup(&path)),
         runtime: runtime.filter(|path| !path.is_empty()).and_then(cgroup),
-        qos_reserved_percent: percent.filter(|_| gate("QOSReserved")),
+        qos_reserved_percent: percent.filter(|_| gate(Gate::QosReserved)),
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
     fn of(text: &str) -> CgroupsConfig {
         let mut config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
         super::super::defaults::apply(&mut config);
-        cgroups(&config, Some("runtime/"), |name| name == "MemoryQoS")
+        cgroups(&config, Some("runtime/"), |gate| gate == Gate::MemoryQos)
     }
 
     #[test]

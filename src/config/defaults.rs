@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::feature_gates::{ENSURE_SECRET_PULLED_IMAGES, beta_is_off};
+use super::feature_gates::Gate;
 use super::kubelet_configuration::*;
 use crate::base::GoDuration;
 use crate::base::document::{Node, Value};
@@ -158,7 +158,7 @@ fn apply_auth(config: &mut KubeletConfiguration) {
 fn apply_images_and_events(config: &mut KubeletConfiguration) {
     fill(&mut config.registry_pull_qps, 5);
     fill(&mut config.registry_burst, 10);
-    if !beta_is_off(config.feature_gates.as_ref(), ENSURE_SECRET_PULLED_IMAGES) {
+    if Gate::KubeletEnsureSecretPulledImages.is_on(config.feature_gates.as_ref()) {
         let policy = &mut config.image_pull_credentials_verification_policy;
         fill(policy, "NeverVerifyPreloadedImages");
     }

@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 
 use super::decode::closest;
 
-/// Whether it is recorded and verified who may use an image.
-pub(super) const ENSURE_SECRET_PULLED_IMAGES: &str = "KubeletEnsureSecretPulledImages";
-
 /// Every known name, sorted; `AllAlpha` and `AllBeta` set whole groups.
 const KNOWN: &[&str] = &[
     "APIResponseCompression",
@@ -266,20 +263,110 @@ pub(super) fn is_known(name: &str) -> bool {
     KNOWN.binary_search(&name).is_ok()
 }
 
-/// Whether a gate that is on by default as a beta feature has been switched off, by itself or with all
-/// others of its kind.
-pub(super) fn beta_is_off(gates: Option<&BTreeMap<String, bool>>, name: &str) -> bool {
-    let given = |name: &str| gates.and_then(|gates| gates.get(name)).copied();
-    given(name).or_else(|| given("AllBeta")) == Some(false)
+/// The gates that change what this kubelet does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Options of the CPU manager that are alpha.
+    CpuManagerPolicyAlphaOptions,
+    /// Options of the CPU manager that are beta.
+    CpuManagerPolicyBetaOptions,
+    /// Containers with CPUs of their own have no CFS quota.
+    DisableCpuQuotaWithExclusiveCpus,
+    /// Pods are stopped before the machine goes down.
+    GracefulNodeShutdown,
+    /// Each priority of pods may have a grace period of its own then.
+    GracefulNodeShutdownBasedOnPodPriority,
+    /// It is recorded and verified who may use an image.
+    KubeletEnsureSecretPulledImages,
+    /// Requests and limits of memory are given to cgroups of version 2.
+    MemoryQos,
+    /// A client may read one output of a container alone.
+    PodLogsQuerySplitStreams,
+    /// Memory that pods request is kept from lower QoS classes.
+    QosReserved,
+}
+
+/// The kinds of gates that can be set together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// `AllAlpha`.
+    Alpha,
+    /// `AllBeta`.
+    Beta,
+    /// By itself only.
+    Deprecated,
+}
+
+impl Gate {
+    const ALL: [Self; 9] = [
+        Self::CpuManagerPolicyAlphaOptions,
+        Self::CpuManagerPolicyBetaOptions,
+        Self::DisableCpuQuotaWithExclusiveCpus,
+        Self::GracefulNodeShutdown,
+        Self::GracefulNodeShutdownBasedOnPodPriority,
+        Self::KubeletEnsureSecretPulledImages,
+        Self::MemoryQos,
+        Self::PodLogsQuerySplitStreams,
+        Self::QosReserved,
+    ];
+
+    /// As in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CpuManagerPolicyAlphaOptions => "CPUManagerPolicyAlphaOptions",
+            Self::CpuManagerPolicyBetaOptions => "CPUManagerPolicyBetaOptions",
+            Self::DisableCpuQuotaWithExclusiveCpus => "DisableCPUQuotaWithExclusiveCPUs",
+            Self::GracefulNodeShutdown => "GracefulNodeShutdown",
+            Self::GracefulNodeShutdownBasedOnPodPriority => {
+                "GracefulNodeShutdownBasedOnPodPriority"
+            }
+            Self::KubeletEnsureSecretPulledImages => "KubeletEnsureSecretPulledImages",
+            Self::MemoryQos => "MemoryQoS",
+            Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
+            Self::QosReserved => "QOSReserved",
+        }
+    }
+
+    /// Its stage in v1.36, and whether it is on by default.
+    fn defaults(self) -> (Stage, bool) {
+        match self {
+            Self::CpuManagerPolicyBetaOptions
+            | Self::GracefulNodeShutdown
+            | Self::GracefulNodeShutdownBasedOnPodPriority
+            | Self::KubeletEnsureSecretPulledImages => (Stage::Beta, true),
+            Self::CpuManagerPolicyAlphaOptions
+            | Self::MemoryQos
+            | Self::PodLogsQuerySplitStreams
+            | Self::QosReserved => (Stage::Alpha, false),
+            Self::DisableCpuQuotaWithExclusiveCpus => (Stage::Deprecated, true),
+        }
+    }
+
+    /// Whether it is on: as given for itself, else for all of its stage, else by default.
+    pub fn is_on(self, given: Option<&BTreeMap<String, bool>>) -> bool {
+        let of = |name: &str| given.and_then(|gates| gates.get(name)).copied();
+        let (stage, default) = self.defaults();
+        let of_stage = match stage {
+            Stage::Alpha => of("AllAlpha"),
+            Stage::Beta => of("AllBeta"),
+            Stage::Deprecated => None,
+        };
+        of(self.name()).or(of_stage).unwrap_or(default)
+    }
 }
 
 /// What of the gates given has no effect, in words; `None` when all have theirs.
 pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
-    let idle = gates
-        .keys()
-        .filter(|name| *name != ENSURE_SECRET_PULLED_IMAGES);
+    let gate = |name: &str| Gate::ALL.into_iter().find(|gate| gate.name() == name);
+    let of_stage = |stage| {
+        let gates = Gate::ALL.into_iter();
+        let gates = gates.filter(|gate| gate.defaults().0 == stage);
+        gates.map(Gate::name).collect::<Vec<_>>().join(", ")
+    };
+    let idle = gates.keys().filter(|name| gate(name).is_none());
     let shown = |name: &String| match name.as_str() {
-        "AllBeta" => format!("AllBeta (but for {ENSURE_SECRET_PULLED_IMAGES})"),
+        "AllAlpha" => format!("AllAlpha (but for {})", of_stage(Stage::Alpha)),
+        "AllBeta" => format!("AllBeta (but for {})", of_stage(Stage::Beta)),
         name => name.to_owned(),
     };
     let names: Vec<String> = idle.map(shown).collect();
@@ -306,6 +393,39 @@ mod tests {
     #[test]
     fn the_table_is_sorted_so_that_it_can_be_searched() {
         assert!(KNOWN.is_sorted());
+        assert!(Gate::ALL.into_iter().all(|gate| is_known(gate.name())));
+    }
+
+    #[test]
+    fn a_gate_is_as_it_was_set_or_as_its_stage_or_as_by_default() {
+        use Gate::{DisableCpuQuotaWithExclusiveCpus, GracefulNodeShutdown, MemoryQos};
+        for (given, gate, on) in [
+            (vec![], MemoryQos, false),
+            (vec![], GracefulNodeShutdown, true),
+            (vec![("AllAlpha", true)], MemoryQos, true),
+            (
+                vec![("AllAlpha", true), ("MemoryQoS", false)],
+                MemoryQos,
+                false,
+            ),
+            (vec![("AllBeta", false)], GracefulNodeShutdown, false),
+            (
+                vec![("AllBeta", false), ("GracefulNodeShutdown", true)],
+                GracefulNodeShutdown,
+                true,
+            ),
+            (vec![("AllAlpha", true)], GracefulNodeShutdown, true),
+            (
+                vec![("AllAlpha", false), ("AllBeta", false)],
+                DisableCpuQuotaWithExclusiveCpus,
+                true,
+            ),
+        ] {
+            let gates = given.iter().map(|(name, on)| ((*name).to_owned(), *on));
+            let gates = gates.collect();
+            assert_eq!(gate.is_on(Some(&gates)), on, "{gate:?} {given:?}");
+        }
+        assert!(!MemoryQos.is_on(None));
     }
 
     #[test]

@@ -90,8 +90,7 @@ pub fn resolve(
         image_gc: image_gc(&effective),
         containers: containers(&effective, flags),
         cgroups: cgroups::cgroups(&effective, flags.runtime_cgroups.as_deref(), |gate| {
-            let gates = effective.feature_gates.as_ref();
-            gates.and_then(|gates| gates.get(gate)) == Some(&true)
+            gate.is_on(effective.feature_gates.as_ref())
         }),
         managers: managers::managers(&effective),
         user_namespaces: user_namespaces(&effective),

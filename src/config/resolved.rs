@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cgroups::CgroupsConfig;
+use super::feature_gates::Gate;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use super::managers::ManagersConfig;
@@ -277,8 +278,8 @@ impl KubeletConfig {
         behaviour == Some("LimitedSwap")
     }
 
-    /// Whether a gate was switched on explicitly.
-    pub fn gate_enabled(&self, name: &str) -> bool {
-        self.feature_gates.get(name).copied().unwrap_or(false)
+    /// Whether a gate is on.
+    pub fn is_on(&self, gate: Gate) -> bool {
+        gate.is_on(Some(&self.feature_gates))
     }
 }

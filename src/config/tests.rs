@@ -183,7 +183,7 @@ featureGates: {EventedPLEG: true, MemoryQoS: true}
             ("NodeSwap", true)
         ]
     );
-    assert!(config.gate_enabled("MemoryQoS") && !config.gate_enabled("EventedPLEG"));
+    assert!(config.is_on(Gate::MemoryQos) && !config.is_on(Gate::QosReserved));
 }
 
 #[test]
@@ -369,7 +369,7 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
         resolved(&list, &[]).unwrap().warnings.concat()
     };
     assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
-    assert!(gates("AllBeta=false").ends_with("AllBeta (but for KubeletEnsureSecretPulledImages)"));
+    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages)"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Settings of images.
 
 use super::Violations;
-use crate::config::feature_gates::{ENSURE_SECRET_PULLED_IMAGES, beta_is_off};
+use crate::config::feature_gates::Gate;
 use crate::config::kubelet_configuration::KubeletConfiguration;
 use crate::images::records::check_pattern;
 
@@ -51,14 +51,14 @@ fn image_verification(config: &KubeletConfiguration, found: &mut Violations) {
     let policy = config.image_pull_credentials_verification_policy.as_ref();
     let allowlist = config.preloaded_images_verification_allowlist.as_deref();
     let allowlist = allowlist.unwrap_or_default();
-    if beta_is_off(config.feature_gates.as_ref(), ENSURE_SECRET_PULLED_IMAGES) {
+    let gate = Gate::KubeletEnsureSecretPulledImages;
+    if !gate.is_on(config.feature_gates.as_ref()) {
         let given = [
             (policy_field, policy.is_some()),
             (allowlist_field, !allowlist.is_empty()),
         ];
         for (field, _) in given.iter().filter(|(_, given)| *given) {
-            let message =
-                format!("must not be set while feature gate {ENSURE_SECRET_PULLED_IMAGES} is off");
+            let message = format!("must not be set while feature gate {} is off", gate.name());
             found.add(field, message);
         }
         return;

@@ -1,6 +1,7 @@
 //! Rules about the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
 
 use super::super::cgroups::cgroup;
+use super::super::feature_gates::Gate;
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::base::otel::Collector;
@@ -143,6 +144,23 @@ fn shutdown(config: &KubeletConfiguration, found: &mut Violations) {
         .shutdown_grace_period_by_pod_priority
         .as_deref()
         .unwrap_or_default();
+    let gates = config.feature_gates.as_ref();
+    for (gate, field, is_set) in [
+        (
+            Gate::GracefulNodeShutdown,
+            "shutdownGracePeriod",
+            total > GoDuration::default(),
+        ),
+        (
+            Gate::GracefulNodeShutdownBasedOnPodPriority,
+            "shutdownGracePeriodByPodPriority",
+            !by_priority.is_empty(),
+        ),
+    ] {
+        found.require(!is_set || gate.is_on(gates), field, || {
+            format!("must not be set while feature gate {} is off", gate.name())
+        });
+    }
     if !by_priority.is_empty() && (total, critical) != Default::default() {
         let message = "cannot be used with shutdownGracePeriod";
         found.add("shutdownGracePeriodByPodPriority", message);

@@ -133,6 +133,14 @@ fn each_rule_is_broken_by_its_own_example() {
         ),
         ("shutdownGracePeriod: 10ms", "must be 0s or at least 1s"),
         (
+            "shutdownGracePeriod: 10s\nfeatureGates: {GracefulNodeShutdown: false}",
+            "must not be set while feature gate GracefulNodeShutdown is off",
+        ),
+        (
+            "shutdownGracePeriodByPodPriority: [{priority: 0}]\nfeatureGates: {AllBeta: false}",
+            "must not be set while feature gate GracefulNodeShutdownBasedOnPodPriority is off",
+        ),
+        (
             "registerWithTaints: [{key: a, effect: Never}]",
             "effect: must be one of",
         ),

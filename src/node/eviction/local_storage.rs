@@ -1,6 +1,6 @@
 //! Which pods use more of the node's disk than they may. Pure.
 
-use super::rank::{Candidate, bytes, local_volumes};
+use super::rank::{Candidate, Layout, bytes, local_volumes};
 use crate::model::{Amount, Pod, PodExt, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
@@ -38,11 +38,11 @@ pub fn has_limits(pod: &Pod) -> bool {
 }
 
 /// Why a pod has to go, as `status.message` says it; `None` when it is within its limits.
-pub fn excess(candidate: &Candidate) -> Option<String> {
+pub fn excess(candidate: &Candidate, layout: Layout) -> Option<String> {
     let usage = candidate.usage.as_ref()?;
     empty_dirs(&candidate.pod, usage)
         .or_else(|| whole(&candidate.pod, usage))
-        .or_else(|| containers(&candidate.pod, usage))
+        .or_else(|| containers(&candidate.pod, usage, layout))
 }
 
 fn volumes(pod: &Pod) -> &[Volume] {
@@ -92,10 +92,15 @@ fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
     })
 }
 
-fn containers(pod: &Pod, usage: &PodStats) -> Option<String> {
+/// A container's limit is for the node's disk: writable layers on a disk of their own do not count.
+fn containers(pod: &Pod, usage: &PodStats, layout: Layout) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
         let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
-        (bytes(used_by_container(stats)) > limit.bytes).then(|| {
+        let used = match layout {
+            Layout::DedicatedImages => used_on(&stats.logs),
+            Layout::OneDisk | Layout::SplitImages => used_by_container(stats),
+        };
+        (bytes(used) > limit.bytes).then(|| {
             format!(
                 "Container {} exceeded its local ephemeral storage limit {:?}. ",
                 stats.name, limit.text
@@ -111,8 +116,11 @@ fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>
 
 /// The writable layer and the logs.
 fn used_by_container(stats: &ContainerStats) -> u64 {
-    let of = |fs: &Option<FsStats>| fs.as_ref().and_then(|fs| fs.used_bytes).unwrap_or(0);
-    of(&stats.rootfs).saturating_add(of(&stats.logs))
+    used_on(&stats.rootfs).saturating_add(used_on(&stats.logs))
+}
+
+fn used_on(fs: &Option<FsStats>) -> u64 {
+    fs.as_ref().and_then(|fs| fs.used_bytes).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -207,11 +215,25 @@ mod tests {
         ] {
             let candidate = candidate(spec, layer, log, volume);
             assert_eq!(
-                excess(&candidate).as_deref(),
+                excess(&candidate, Layout::OneDisk).as_deref(),
                 expected,
                 "{spec} {layer} {log} {volume}"
             );
             assert_eq!(has_limits(&candidate.pod), spec != in_memory, "{spec}");
+        }
+    }
+
+    #[test]
+    fn writable_layers_on_a_disk_of_their_own_do_not_count_for_a_container() {
+        let spec = r#"{"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"100"}}},{"name":"d","resources":{"limits":{"ephemeral-storage":"100"}}}]}"#;
+        for (layer, log, layout, goes) in [
+            (101, 0, Layout::OneDisk, true),
+            (101, 0, Layout::SplitImages, true),
+            (101, 0, Layout::DedicatedImages, false),
+            (0, 101, Layout::DedicatedImages, true),
+        ] {
+            let found = excess(&candidate(spec, layer, log, 0), layout);
+            assert_eq!(found.is_some(), goes, "{layer} {log} {layout:?}");
         }
     }
 }

@@ -202,7 +202,7 @@ impl EvictionManager {
         });
         if self.local_storage_due <= Instant::now() {
             self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
-            if self.enforce_limits().await {
+            if self.enforce_limits(measured.layout).await {
                 return EVICTING_INTERVAL;
             }
         }
@@ -380,7 +380,7 @@ impl EvictionManager {
 
     /// Evicts the pods that use more of the disk than they may. Whether there were any: what they give back may be
     /// enough for the thresholds, too.
-    async fn enforce_limits(&mut self) -> bool {
+    async fn enforce_limits(&mut self, layout: Layout) -> bool {
         let workers = self.deps.workers.clone();
         let limited = |pod: &Arc<Pod>| {
             let is_stopping = workers.is_pod_termination_requested(&pod.uid());
@@ -393,7 +393,7 @@ impl EvictionManager {
         let mut any = false;
         for candidate in self.candidates(Resource::Disk).await {
             if let Some(message) =
-                local_storage::excess(&candidate).filter(|_| limited(&candidate.pod))
+                local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
                 let signal = "ephemeralpodfs.limit";
                 self.evict(&candidate.pod, HARD_GRACE, message, false, signal);

@@ -202,6 +202,16 @@ pub fn message(
             resource.show(observed.available)
         );
     }
+    if let Some((used, request)) = of_pod_level(candidate).filter(|_| resource == Resource::Memory)
+    {
+        let _ = write!(
+            text,
+            "Pod {} was using {}, request is {request}, has larger consumption of {}. ",
+            candidate.pod.name(),
+            resource.show(used),
+            resource.as_str()
+        );
+    }
     let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
     for (stats, used, request) in usage.filter_map(|stats| over_request(candidate, stats, resource))
     {
@@ -214,6 +224,18 @@ pub fn message(
         );
     }
     text
+}
+
+/// Memory that a pod uses and its own request; upstream names them whichever is larger.
+fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
+    let resources = candidate.pod.spec()?.resources.as_ref()?;
+    let request = resources
+        .requests
+        .as_ref()?
+        .get(Resource::Memory.as_str())?;
+    let memory = candidate.usage.as_ref()?.memory.as_ref()?;
+    let used = bytes(memory.working_set_bytes.unwrap_or(0));
+    Some((used, canonical(request).0))
 }
 
 fn over_request<'a>(

@@ -220,6 +220,43 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
 }
 
 #[test]
+fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
+    let threshold = Threshold {
+        signal: Signal::MemoryAvailable,
+        value: Value::Absolute(100 << 20),
+        grace: None,
+        min_reclaim: Value::Absolute(0),
+    };
+    let spec = r#"{"containers":[{"name":"c"}],"resources":{"requests":{"memory":"30Mi"}}}"#;
+    let candidate = Candidate {
+        pod: Arc::new(Pod {
+            spec: serde_json::from_str(spec).unwrap(),
+            ..(*pod("p", 0, "0")).clone()
+        }),
+        usage: Some(PodStats {
+            memory: Some(MemoryStats {
+                working_set_bytes: Some(20 << 20),
+                ..MemoryStats::default()
+            }),
+            ..PodStats::default()
+        }),
+    };
+    assert_eq!(
+        message(&candidate, &threshold, None),
+        "The node was low on resource: memory. \
+         Pod p was using 20Mi, request is 30Mi, has larger consumption of memory. "
+    );
+    let disk = Threshold {
+        signal: Signal::NodeFsAvailable,
+        ..threshold
+    };
+    assert_eq!(
+        message(&candidate, &disk, None),
+        "The node was low on resource: ephemeral-storage. "
+    );
+}
+
+#[test]
 fn a_container_of_which_some_usage_on_disk_is_unknown_is_not_in_the_message() {
     let threshold = Threshold {
         signal: Signal::NodeFsAvailable,

@@ -30,6 +30,8 @@ pub(super) struct NodePath {
     pub(super) check: HostPathCheck,
     /// The runtime may give it the pod's SELinux label.
     pub(super) managed: bool,
+    /// Its files are given to the pod's group.
+    pub(super) owned: bool,
 }
 
 /// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
@@ -82,19 +84,17 @@ pub(super) fn node_path(
             path: host_path.path.clone(),
             check: check.ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_owned())))?,
             managed: false,
+            owned: false,
         });
     }
     let Some(local) = &spec.local else {
         return unsupported(&format!("spec.{}", kind(spec)));
     };
-    // Upstream gives all files of it to the group.
-    if claim.group.0.is_some() && !claim.read_only {
-        return unsupported("spec.securityContext.fsGroup with spec.local");
-    }
     Ok(NodePath {
         path: local.path.clone(),
         check: HostPathCheck::Directory,
         managed: !claim.read_only,
+        owned: claim.group.0.is_some() && !claim.read_only,
     })
 }
 
@@ -122,7 +122,11 @@ fn kind(spec: &PersistentVolumeSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{apiserver::claim::ClaimKey, base::chain, volumes::content::Group};
+    use crate::{
+        apiserver::claim::ClaimKey,
+        base::chain,
+        volumes::{content::Group, ownership::ChangePolicy},
+    };
     use serde_json::{Value, json};
 
     fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
@@ -135,6 +139,7 @@ mod tests {
             },
             read_only: false,
             group: Group(group),
+            change_policy: ChangePolicy::Always,
         };
         node_path("v", &claim, &volume, node).map_err(|error| chain(&error))
     }
@@ -151,24 +156,22 @@ mod tests {
             (
                 json!({"hostPath": {"path": "/d"}}),
                 Some(7),
-                Ok(("/d", HostPathCheck::None, false)),
+                Ok(("/d", HostPathCheck::None, false, false)),
             ),
             (
                 json!({"hostPath": {"path": "/d", "type": "Directory"}, "volumeMode": "Filesystem", "accessModes": ["ReadWriteOnce"]}),
                 None,
-                Ok(("/d", HostPathCheck::Directory, false)),
+                Ok(("/d", HostPathCheck::Directory, false, false)),
             ),
             (
                 json!({"local": {"path": "/d"}}),
                 None,
-                Ok(("/d", HostPathCheck::Directory, true)),
+                Ok(("/d", HostPathCheck::Directory, true, false)),
             ),
             (
                 json!({"local": {"path": "/d"}}),
                 Some(7),
-                Err(
-                    r#"spec.securityContext.fsGroup with spec.local of PersistentVolume "pv1" is not supported by this kubelet"#,
-                ),
+                Ok(("/d", HostPathCheck::Directory, true, true)),
             ),
             (
                 json!({"csi": {"driver": "d", "volumeHandle": "h"}, "capacity": {"storage": "1Gi"}}),
@@ -194,10 +197,11 @@ mod tests {
             ),
         ] {
             let expected = expected
-                .map(|(path, check, managed)| NodePath {
+                .map(|(path, check, managed, owned)| NodePath {
                     path: path.to_owned(),
                     check,
                     managed,
+                    owned,
                 })
                 .map_err(|why| format!("{set_up}: {why}"));
             assert_eq!(found(spec, group, None), expected);

@@ -19,6 +19,7 @@ mod empty_dir;
 mod error;
 mod host_path;
 mod mounter;
+mod ownership;
 mod paths;
 pub mod plan;
 pub mod pod_dirs;

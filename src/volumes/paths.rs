@@ -75,16 +75,19 @@ pub enum Plugin {
     Projected,
     /// downwardAPI.
     DownwardApi,
+    /// A persistent volume of kind local, as another kubelet binds it.
+    Local,
 }
 
 impl Plugin {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::EmptyDir,
         Self::ConfigMap,
         Self::Secret,
         Self::Projected,
         Self::DownwardApi,
+        Self::Local,
     ];
 
     /// Upstream's name for it.
@@ -95,6 +98,7 @@ impl Plugin {
             Self::Secret => "kubernetes.io/secret",
             Self::Projected => "kubernetes.io/projected",
             Self::DownwardApi => "kubernetes.io/downward-api",
+            Self::Local => "kubernetes.io/local-volume",
         }
     }
 
@@ -153,6 +157,11 @@ impl PodDir {
     /// Directory whose file `ready` says that an emptyDir volume was set up.
     pub fn empty_dir_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.empty_dir_notes().join(component(volume)?))
+    }
+
+    /// Directory whose file `ready` says that a volume of the node was given to the pod's group.
+    pub fn ownership_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_note(&format!("owned_{volume}"))
     }
 
     /// Directory whose file `ready` says that a volume of files was set up.

@@ -1,7 +1,7 @@
 //! Which volumes a pod needs and what each of them is. Pure.
 
 use super::content::{self, ContentVolume, Group};
-use super::{SetUpError, VolumeError, paths::Plugin, record::Record};
+use super::{SetUpError, VolumeError, ownership::ChangePolicy, paths::Plugin, record::Record};
 use crate::apiserver::{claim::ClaimKey, configmap_secret::ObjectKey, token::TokenKey};
 use crate::model::{Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
@@ -81,6 +81,8 @@ pub struct ClaimVolume {
     pub read_only: bool,
     /// The pod's `fsGroup`.
     pub group: Group,
+    /// When the files are given to it.
+    pub change_policy: ChangePolicy,
 }
 
 /// Where an emptyDir's data is.
@@ -233,6 +235,7 @@ fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, V
             },
             read_only: claim.read_only.unwrap_or(false),
             group: group(pod).map_err(fail)?,
+            change_policy: change_policy(pod),
         }));
     }
     let sources = content::sources(pod, volume, node);
@@ -260,6 +263,15 @@ fn group(pod: &Pod) -> Result<Group, SetUpError> {
         Some(group) => u32::try_from(group)
             .map(|group| Group(Some(group)))
             .map_err(|_| SetUpError::Unsupported(format!("fsGroup {group}"))),
+    }
+}
+
+fn change_policy(pod: &Pod) -> ChangePolicy {
+    let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
+    let policy = security.and_then(|context| context.fs_group_change_policy.as_deref());
+    match policy {
+        Some("OnRootMismatch") => ChangePolicy::OnRootMismatch,
+        _ => ChangePolicy::Always,
     }
 }
 

@@ -5,7 +5,7 @@ use super::{
     VolumePath, VolumePaths, claim,
     content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
-    empty_dir, host_path,
+    empty_dir, host_path, ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs, record, sub_path,
 };
@@ -160,7 +160,7 @@ impl VolumeManagerInner {
                     read_only: false,
                 })
             }
-            VolumeKind::Claim(claim) => set_up_claim(name, claim, inputs),
+            VolumeKind::Claim(claim) => self.set_up_claim(pod, name, claim, inputs),
             VolumeKind::Content(content) => {
                 let host_path = self.set_up_content(pod, name, content, inputs, made);
                 let host_path = host_path.map_err(fail)?;
@@ -171,6 +171,43 @@ impl VolumeManagerInner {
                 })
             }
         }
+    }
+
+    fn set_up_claim(
+        &self,
+        pod: &PodDir,
+        name: &str,
+        claim: &ClaimVolume,
+        inputs: &Inputs,
+    ) -> Result<VolumePath, VolumeError> {
+        let found = inputs.claims.get(&claim.key).cloned();
+        let found = found.unwrap_or_else(|| Err(ClaimError::Claim("it was not looked up".into())));
+        let volume = found.map_err(|source| VolumeError::Claim {
+            volume: name.to_owned(),
+            key: claim.key.clone(),
+            source: Box::new(source),
+        })?;
+        let at = claim::node_path(name, claim, &volume, inputs.node.as_deref())?;
+        let own_name = volume.metadata.name.as_deref().unwrap_or(name);
+        let fail = |source| of_volume(own_name, source);
+        let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
+        if at.owned {
+            let owner = (claim.group, claim.change_policy);
+            let shared = self.is_in_use(&host_path);
+            ownership::set_up(pod, own_name, &host_path, owner, shared).map_err(fail)?;
+        }
+        Ok(VolumePath {
+            host_path,
+            managed: at.managed,
+            read_only: claim.read_only,
+        })
+    }
+
+    /// Whether a pod has been given this path of the node.
+    fn is_in_use(&self, path: &Path) -> bool {
+        let prepared = self.prepared.lock();
+        let mut paths = prepared.values().flat_map(|known| known.paths.values());
+        paths.any(|given| given.host_path == path)
     }
 
     /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
@@ -230,28 +267,6 @@ fn is_of_node(volume: &PlannedVolume) -> bool {
         volume.kind,
         VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
     )
-}
-
-fn set_up_claim(
-    name: &str,
-    claim: &ClaimVolume,
-    inputs: &Inputs,
-) -> Result<VolumePath, VolumeError> {
-    let found = inputs.claims.get(&claim.key).cloned();
-    let found = found.unwrap_or_else(|| Err(ClaimError::Claim("it was not looked up".into())));
-    let volume = found.map_err(|source| VolumeError::Claim {
-        volume: name.to_owned(),
-        key: claim.key.clone(),
-        source: Box::new(source),
-    })?;
-    let at = claim::node_path(name, claim, &volume, inputs.node.as_deref())?;
-    let own_name = volume.metadata.name.as_deref().unwrap_or(name);
-    let host_path = host_path::set_up(&at.path, at.check);
-    Ok(VolumePath {
-        host_path: host_path.map_err(|source| of_volume(own_name, source))?,
-        managed: at.managed,
-        read_only: claim.read_only,
-    })
 }
 
 /// The objects that stay as they are.

@@ -224,7 +224,7 @@ fn switch(root: BorrowedFd<'_>, version: &str, group: Group) -> Result<(), Errno
         Err(error) => return Err(error),
     }
     rustix::fs::symlinkat(version, root, NEW_DATA)?;
-    group.own_link(root, NEW_DATA)?;
+    group.own_link(root, NEW_DATA, AtFlags::empty())?;
     rustix::fs::renameat(root, NEW_DATA, root, DATA)
 }
 
@@ -257,7 +257,7 @@ fn tidy(
     }
     for name in missing {
         rustix::fs::symlinkat(format!("{DATA}/{name}"), root, name)?;
-        group.own_link(root, name)?;
+        group.own_link(root, name, AtFlags::empty())?;
     }
     Ok(())
 }

@@ -43,16 +43,17 @@ impl Group {
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
     }
 
-    /// Gives a link to the group.
+    /// Gives a link to the group; with [`AtFlags::EMPTY_PATH`] and no name, what is open.
     pub(in crate::volumes) fn own_link(
         self,
         directory: BorrowedFd<'_>,
         name: &str,
+        flags: AtFlags,
     ) -> Result<(), rustix::io::Errno> {
         let Some(group) = self.0 else {
             return Ok(());
         };
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let flags = flags | AtFlags::SYMLINK_NOFOLLOW;
         rustix::fs::chownat(directory, name, None, Some(Gid::from_raw(group)), flags)
     }
 

@@ -302,6 +302,72 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
     assert!(at.path().join("kept").exists());
 }
 
+fn pod_of_group(uid: &str, group: u32, policy: &str) -> Pod {
+    let mut pod = pod_with_claim(false);
+    pod.metadata.uid = Some(uid.into());
+    let context = json!({"fsGroup": group, "fsGroupChangePolicy": policy});
+    let spec = pod.spec.as_mut().unwrap();
+    spec.security_context = serde_json::from_value(context).unwrap();
+    pod
+}
+
+#[tokio::test]
+async fn the_first_pod_of_a_local_volume_gives_it_to_its_group_once() {
+    let cluster = cluster(3607).await;
+    let (at, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (directory, secret) = (at.path().join("d"), outside.path().join("secret"));
+    let (file, link) = (directory.join("file"), directory.join("link"));
+    fs::create_dir(&directory).unwrap();
+    fs::write(&file, "").unwrap();
+    fs::write(&secret, "").unwrap();
+    for (path, mode) in [
+        (at.path(), 0o700),
+        (&directory, 0o755),
+        (&file, 0o600),
+        (&secret, 0o600),
+    ] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    symlink(&secret, &link).unwrap();
+    let fifo = directory.join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let shown = |path: &Path| {
+        let found = path.symlink_metadata().unwrap();
+        (found.gid(), found.mode() & 0o7777)
+    };
+    cluster.claim("Bound");
+    cluster.volume(json!({"local": {"path": at.path()}}));
+    let first = pod_of_group("first", 4321, "Always");
+    cluster.prepare(&first).await.unwrap();
+    assert_eq!(shown(at.path()), (4321, 0o2770));
+    assert_eq!(shown(&directory), (4321, 0o2775));
+    assert_eq!(shown(&file), (4321, 0o660));
+    assert_eq!(shown(&fifo), (4321, 0o660));
+    assert_eq!(shown(&link).0, 4321);
+    assert_eq!(shown(&secret), (0, 0o600), "what a link leads to stays");
+    // What the pod does with its files stays, also over a restart of the kubelet and beside another pod.
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    cluster.manager.shared.prepared.lock().clear();
+    cluster.prepare(&first).await.unwrap();
+    assert_eq!(shown(&file), (4321, 0o600));
+    let second = pod_of_group("second", 77, "Always");
+    cluster.prepare(&second).await.unwrap();
+    assert_eq!(shown(&file), (4321, 0o600));
+    for pod in [&first, &second] {
+        cluster.manager.teardown(&pod.uid()).await.unwrap();
+        cluster.manager.remove_pod_dir(&pod.uid()).await.unwrap();
+    }
+    // A directory that fits stands for what is in it, where that is wanted.
+    let third = pod_of_group("third", 4321, "OnRootMismatch");
+    cluster.prepare(&third).await.unwrap();
+    assert_eq!(shown(&file), (4321, 0o600));
+    cluster.manager.teardown(&third.uid()).await.unwrap();
+    let fourth = pod_of_group("fourth", 77, "OnRootMismatch");
+    cluster.prepare(&fourth).await.unwrap();
+    assert_eq!(shown(&file), (77, 0o660));
+}
+
 #[tokio::test]
 async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() {
     let cluster = cluster(3607).await;

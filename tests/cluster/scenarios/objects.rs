@@ -169,6 +169,45 @@ spec:
   - {name: data, persistentVolumeClaim: {claimName: data, readOnly: true}}
 ";
 
+/// A user who may write to a directory of root's only because its group is the pod's.
+const OWNED: &str = "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: owned}
+spec:
+  storageClassName: owned
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Mi}
+  local: {path: DIRECTORY}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [node1]}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: own}
+spec:
+  storageClassName: owned
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: owner}
+spec:
+  nodeName: node1
+  terminationGracePeriodSeconds: 1
+  securityContext: {runAsUser: 1000, runAsGroup: 1000, fsGroup: 3000}
+  containers:
+  - name: main
+    image: localhost/busybox:dev
+    command: [sh, -c, 'touch /data/made && stat -c %g /data/made; exec sleep 1000']
+    volumeMounts: [{name: data, mountPath: /data}]
+  volumes:
+  - {name: data, persistentVolumeClaim: {claimName: own}}
+";
+
 const VOLUME: &str = "
 apiVersion: v1
 kind: PersistentVolume
@@ -201,4 +240,16 @@ pub async fn a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to(
     .await;
     cluster.kubectl(&["delete", "pod", "user"]);
     cluster.kubectl(&["delete", "pvc", "data"]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    cluster.create(&OWNED.replace("DIRECTORY", path));
+    cluster.wait("condition=Ready", "pod/owner");
+    wait_for("it wrote to its volume", DEADLINE, || async {
+        let logs = cluster.kubectl(&["logs", "owner"]);
+        holds(logs.contains("3000"), logs)
+    })
+    .await;
+    assert!(directory.path().join("made").exists());
+    cluster.kubectl(&["delete", "pod", "owner"]);
+    cluster.kubectl(&["delete", "pvc", "own"]);
 }

@@ -1,0 +1,118 @@
+//! `fsGroup` of volumes whose data is the node's: all files are given to the group. Blocking.
+//!
+//! Answers to upstream's `pkg/volume/volume_linux.go`.
+
+use super::{
+    PodDir, SetUpError,
+    content::{Group, READ_WRITE},
+    error::io_error,
+    paths::Plugin,
+    pod_dirs::make_dir,
+};
+use crate::host::files;
+use rustix::{
+    fd::{AsFd, AsRawFd, BorrowedFd},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
+    io::Errno,
+};
+use std::{io, path::Path};
+
+/// Directories below this depth are refused: each one on the way is open.
+const MAX_DEPTH: usize = 128;
+
+/// When the files of a volume are given to the pod's group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChangePolicy {
+    /// Whenever a pod is the first to use the volume.
+    #[default]
+    Always,
+    /// Only if the volume's own directory is not as it would be then.
+    OnRootMismatch,
+}
+
+/// Gives a volume, by the name of its PersistentVolume, to the group, once per pod. `shared` is whether another pod
+/// uses it already: then it stays as it is, and so does one that another kubelet has bound for the pod.
+pub(super) fn set_up(
+    pod: &PodDir,
+    volume: &str,
+    directory: &Path,
+    (group, policy): (Group, ChangePolicy),
+    shared: bool,
+) -> Result<(), SetUpError> {
+    let note = pod.ownership_note(volume)?;
+    let ready = note.join("ready");
+    if ready.exists() || pod.volume(Plugin::Local, volume)?.exists() {
+        return Ok(());
+    }
+    if !shared {
+        give(directory, group, policy).map_err(io_error("give to the pod's group", directory))?;
+    }
+    make_dir(&pod.empty_dir_notes(), 0o750)?;
+    make_dir(&note, 0o750)?;
+    files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))
+}
+
+/// The volume's own directory comes last, so that one that fits says that everything in it was given.
+fn give(directory: &Path, group: Group, policy: ChangePolicy) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty())?;
+    let mode = mode_of(&rustix::fs::fstat(&opened)?);
+    if policy == ChangePolicy::OnRootMismatch && fits(&opened, group)? {
+        return Ok(());
+    }
+    give_content(opened.as_fd(), group, 0)?;
+    group.own(opened.as_fd(), mode, READ_WRITE, true)
+}
+
+fn fits(directory: impl AsFd, group: Group) -> io::Result<bool> {
+    let stat = rustix::fs::fstat(directory)?;
+    let mode = mode_of(&stat);
+    Ok(group.owns(&stat) && group.widen(mode, READ_WRITE, true) == mode)
+}
+
+/// Links are given themselves, and never what they lead to.
+fn give_content(directory: BorrowedFd<'_>, group: Group, depth: usize) -> io::Result<()> {
+    if depth == MAX_DEPTH {
+        let text = format!("there are directories below a depth of {MAX_DEPTH}");
+        return Err(io::Error::other(text));
+    }
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let child = match rustix::fs::openat(directory, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            opened => opened?,
+        };
+        let stat = rustix::fs::fstat(&child)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let opened = rustix::fs::openat(&child, c".", flags, Mode::empty())?;
+                give_content(opened.as_fd(), group, depth + 1)?;
+                group.own(opened.as_fd(), mode_of(&stat), READ_WRITE, true)?;
+            }
+            FileType::Symlink => give_entry(child.as_fd(), group)?,
+            _ => {
+                give_entry(child.as_fd(), group)?;
+                // A descriptor that was only opened as a path has no mode to change. To open the file itself might
+                // wake a device.
+                let path = format!("/proc/self/fd/{}", child.as_raw_fd());
+                let mode = group.widen(mode_of(&stat), READ_WRITE, false);
+                rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn give_entry(entry: BorrowedFd<'_>, group: Group) -> io::Result<()> {
+    Ok(group.own_link(entry, "", AtFlags::EMPTY_PATH)?)
+}
+
+fn mode_of(stat: &Stat) -> u32 {
+    stat.st_mode & 0o7777
+}

@@ -339,7 +339,15 @@ impl App {
         let checks = checks.counted(counted);
         let stats = stats::views(&self.stores, &self.stats);
         let shutdown = tasks.shutdown();
-        let views = views::of(&self.stores, &self.config, &self.log, stats, shutdown);
+        let claims = stats::claims(&self.stores);
+        let views = views::of(
+            &self.stores,
+            &self.config,
+            &self.log,
+            stats,
+            claims,
+            shutdown,
+        );
         tasks.spawn("server.streams", views.streams.clone().drained());
         let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
         let handlers = handlers.traced(self.stores.tracer.clone());

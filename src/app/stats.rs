@@ -5,8 +5,8 @@ use crate::{
     base::GoDuration,
     config::KubeletConfig,
     model::PodUid,
-    node::stats::{Parts, Stats, SystemCgroups},
-    server::{StatsViews, TextPieces},
+    node::stats::{ClaimMeter, Parts, Stats, SystemCgroups},
+    server::{BeforeScrape, StatsViews, TextPieces},
 };
 use std::sync::Arc;
 
@@ -39,6 +39,20 @@ pub(super) fn of(config: &KubeletConfig, stores: &Stores) -> Stats {
         },
     };
     Stats::new(parts, &stores.machine)
+}
+
+/// Measures the volumes of claims before a scrape of `/metrics`.
+pub(super) fn claims(stores: &Stores) -> BeforeScrape {
+    let live = stores.live.clone();
+    let paths = move || {
+        let claims = live.get().map(|live: &Live| live.volumes.claims());
+        claims.unwrap_or_default()
+    };
+    let meter = ClaimMeter::new(Arc::new(paths), &stores.metrics);
+    Arc::new(move || {
+        let meter = meter.clone();
+        Box::pin(async move { meter.measure().await })
+    })
 }
 
 /// What the server asks.

@@ -8,9 +8,9 @@ use crate::{
     runtime::logs::ContainerLogs,
     server::explain::{Overview, row},
     server::{
-        Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts, LogReaders,
-        NodeLogs, OverviewVersion, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews,
-        StreamMetrics, StreamParts, Streams, Views,
+        BeforeScrape, Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts,
+        LogReaders, NodeLogs, OverviewVersion, PodLists, PodsView, Process, Recorded, Scrapes,
+        StatsViews, StreamMetrics, StreamParts, Streams, Views,
     },
 };
 use futures::future::BoxFuture;
@@ -35,6 +35,7 @@ pub(super) fn of(
     config: &KubeletConfig,
     log: &LogControl,
     stats: StatsViews,
+    claims: BeforeScrape,
     shutdown: CancellationToken,
 ) -> Views {
     let node_name = config.node_name.as_str();
@@ -90,6 +91,7 @@ pub(super) fn of(
         scrapes: Scrapes::new(
             Arc::new(move || metrics.text()),
             Arc::new(move || sli_metrics.text()),
+            claims,
         ),
         http: Some(HttpMetrics::new(&stores.metrics)),
         stats,

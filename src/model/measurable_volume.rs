@@ -9,6 +9,17 @@ pub struct MeasurableVolume {
     pub name: String,
     /// Where it is on the node.
     pub path: PathBuf,
-    /// It is a file system of its own, in memory.
-    pub in_memory: bool,
+    /// It is measured as a file system of its own.
+    pub filesystem: bool,
+    /// The claim that it is the volume of.
+    pub claim: Option<ClaimRef>,
+}
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }

@@ -30,7 +30,7 @@ pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
-pub use measurable_volume::MeasurableVolume;
+pub use measurable_volume::{ClaimRef, MeasurableVolume};
 pub use pod::{
     Pod, PodExt, RESTART_PERIODS, SYSTEM_CRITICAL_PRIORITY, as_container, is_sidecar, is_terminal,
     parse_restart_period,

@@ -67,7 +67,7 @@ pub use posted::Post;
 pub use process::Process;
 pub use router::Views;
 pub use routes::{ENTRIES, Entry, Port, Route, RouteError, Switch, document, route, subresources};
-pub use scrapes::{MetricsView, Scrapes};
+pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamParts, Streams};
 pub use views::{Known, PodsView, Recorded, RunningPodsView};

@@ -3,6 +3,7 @@
 use super::response::{Body, full, full_bytes, text};
 use crate::base::{SingleFlight, metrics::CONTENT_TYPE};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use hyper::{Response, StatusCode, header::HeaderValue};
 use std::sync::Arc;
 use tokio::task::spawn_blocking;
@@ -12,28 +13,34 @@ pub(super) const METRICS: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 /// Metrics as text in Prometheus' exposition format 0.0.4.
 pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
 
+/// What a scrape waits for.
+pub type BeforeScrape = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// Serves metrics to Prometheus.
 #[derive(Clone)]
 pub struct Scrapes {
     metrics: MetricsView,
     sli_metrics: MetricsView,
+    before: BeforeScrape,
     in_flight: Arc<SingleFlight<(), Result<Bytes, String>>>,
 }
 
 impl Scrapes {
-    /// Of the kubelet's metrics and of the results of its health checks.
-    pub fn new(metrics: MetricsView, sli_metrics: MetricsView) -> Self {
+    /// Of the kubelet's metrics, which are written after `before` has ended, and of the results of its health checks.
+    pub fn new(metrics: MetricsView, sli_metrics: MetricsView, before: BeforeScrape) -> Self {
         Self {
             metrics,
             sli_metrics,
+            before,
             in_flight: Arc::default(),
         }
     }
 
     /// `/metrics`.
     pub(super) async fn metrics(&self) -> Response<Body> {
-        let metrics = self.metrics.clone();
-        let begin = move || async {
+        let (before, metrics) = (self.before.clone(), self.metrics.clone());
+        let begin = move || async move {
+            before().await;
             let written = spawn_blocking(move || metrics()).await;
             written.map(Bytes::from).map_err(|error| error.to_string())
         };
@@ -63,7 +70,11 @@ mod tests {
             assert!(counted.fetch_add(1, Ordering::SeqCst) > 0, "as scripted");
             "up 1\n".to_owned()
         };
-        let scrapes = Scrapes::new(Arc::new(metrics), Arc::new(String::new));
+        let scrapes = Scrapes::new(
+            Arc::new(metrics),
+            Arc::new(String::new),
+            Arc::new(|| Box::pin(std::future::ready(()))),
+        );
         let failed = scrapes.metrics().await.status();
         assert_eq!(failed, StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(scrapes.metrics().await.status(), StatusCode::OK);

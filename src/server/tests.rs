@@ -102,6 +102,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         scrapes: Scrapes::new(
             Arc::new(|| "up 1\n".to_owned()),
             Arc::new(|| "kubernetes_healthcheck 1\n".to_owned()),
+            Arc::new(|| Box::pin(std::future::ready(()))),
         ),
         http: None,
         stats: stats(),

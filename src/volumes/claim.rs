@@ -32,6 +32,8 @@ pub(super) struct NodePath {
     pub(super) managed: bool,
     /// Its files are given to the pod's group.
     pub(super) owned: bool,
+    /// Its file system is measured, as upstream measures that of `local` and not that of `hostPath`.
+    pub(super) measured: bool,
 }
 
 /// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
@@ -85,6 +87,7 @@ pub(super) fn node_path(
             check: check.ok_or_else(|| fail(SetUpError::InvalidHostPathType(wanted.to_owned())))?,
             managed: false,
             owned: false,
+            measured: false,
         });
     }
     let Some(local) = &spec.local else {
@@ -95,6 +98,7 @@ pub(super) fn node_path(
         check: HostPathCheck::Directory,
         managed: !claim.read_only,
         owned: claim.group.0.is_some() && !claim.read_only,
+        measured: true,
     })
 }
 
@@ -198,6 +202,7 @@ mod tests {
         ] {
             let expected = expected
                 .map(|(path, check, managed, owned)| NodePath {
+                    measured: managed,
                     path: path.to_owned(),
                     check,
                     managed,

@@ -39,7 +39,7 @@ use crate::apiserver::{
     token::{TokenKey, Tokens},
     trust_bundle::TrustBundles,
 };
-use crate::model::{MeasurableVolume, Pod, PodExt, PodUid};
+use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use content::{Digest, Inputs};
 use detached::{DetachedWork, NotDone, Permit};
@@ -67,6 +67,8 @@ pub struct VolumePath {
     pub managed: bool,
     /// Containers only read it, whatever their mounts say.
     pub read_only: bool,
+    /// It is a file system of the node that is measured for its claim.
+    pub measured: bool,
 }
 
 /// Where a pod's volumes are, by volume name.
@@ -235,18 +237,28 @@ impl VolumeManager {
         self.len() == 0
     }
 
-    /// The volumes that a pod has been given and that are its own: paths of the node are not.
+    /// The volumes of claims that pods have been given and that are measured.
+    pub fn claims(&self) -> BTreeMap<ClaimRef, PathBuf> {
+        let pods: Vec<_> = self.shared.prepared.lock().keys().cloned().collect();
+        let volumes = pods.iter().flat_map(|uid| self.measurable(uid));
+        let claims = volumes.filter_map(|volume| Some((volume.claim?, volume.path)));
+        claims.collect()
+    }
+
+    /// The volumes that a pod has been given and that are its own, and `local` ones of its claims: other paths of the
+    /// node are not.
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
         let Some(known) = self.shared.prepared.lock().get(uid).cloned() else {
             return Vec::new();
         };
         let volumes = known.plan.iter().filter_map(|volume| {
-            let in_memory = volume.kind.is_in_memory()?;
-            let path = known.paths.get(&volume.name)?.host_path.clone();
+            let path = known.paths.get(&volume.name)?;
+            let claim = volume.claim().filter(|_| path.measured);
             Some(MeasurableVolume {
                 name: volume.name.clone(),
-                path,
-                in_memory,
+                path: path.host_path.clone(),
+                filesystem: claim.is_some() || volume.kind.is_in_memory()?,
+                claim,
             })
         });
         volumes.collect()

@@ -3,7 +3,7 @@
 use super::content::{self, ContentVolume, Group};
 use super::{SetUpError, VolumeError, ownership::ChangePolicy, paths::Plugin, record::Record};
 use crate::apiserver::{claim::ClaimKey, configmap_secret::ObjectKey, token::TokenKey};
-use crate::model::{Pod, PodExt, Quantity};
+use crate::model::{ClaimRef, Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -61,6 +61,17 @@ impl PlannedVolume {
             VolumeKind::HostPath { .. } | VolumeKind::Claim(_) => return None,
         };
         Some(Record::new(&self.name, plugin, mounted))
+    }
+
+    /// The claim, if it is mounted by one.
+    pub(super) fn claim(&self) -> Option<ClaimRef> {
+        match &self.kind {
+            VolumeKind::Claim(claim) => Some(ClaimRef {
+                namespace: claim.key.namespace.clone(),
+                name: claim.key.name.clone(),
+            }),
+            _ => None,
+        }
     }
 
     /// The volume, if it is one of files that the kubelet writes.

@@ -150,6 +150,7 @@ impl VolumeManagerInner {
                     host_path,
                     managed: true,
                     read_only: false,
+                    measured: false,
                 })
             }
             VolumeKind::HostPath { path, check } => {
@@ -158,6 +159,7 @@ impl VolumeManagerInner {
                     host_path,
                     managed: false,
                     read_only: false,
+                    measured: false,
                 })
             }
             VolumeKind::Claim(claim) => self.set_up_claim(pod, name, claim, inputs),
@@ -168,6 +170,7 @@ impl VolumeManagerInner {
                     host_path,
                     managed: true,
                     read_only: true,
+                    measured: false,
                 })
             }
         }
@@ -200,6 +203,7 @@ impl VolumeManagerInner {
             host_path,
             managed: at.managed,
             read_only: claim.read_only,
+            measured: at.measured,
         })
     }
 

@@ -166,7 +166,11 @@ fn views() -> Views {
             known: known(),
             recorded: known(),
         },
-        scrapes: Scrapes::new(Arc::new(|| "up 1\n".to_owned()), Arc::new(String::new)),
+        scrapes: Scrapes::new(
+            Arc::new(|| "up 1\n".to_owned()),
+            Arc::new(String::new),
+            Arc::new(|| Box::pin(std::future::ready(()))),
+        ),
         http: None,
         stats: StatsViews {
             summary: Arc::new(|_| Box::pin(ready(Some(Summary::default())))),

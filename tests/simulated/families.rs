@@ -45,6 +45,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_container_requested_resizes_total",
         "a resize; tests of resize",
     ),
+    ("kubelet_volume_stats_", "a claim; tests of node::stats"),
     (
         "kubelet_preemptions",
         "a critical pod without room; tests of preemption",

@@ -152,6 +152,7 @@ mod tests {
             volumes: vec![VolumeStats {
                 name: "v".into(),
                 fs: used(volume),
+                pvc_ref: None,
             }],
             ..PodStats::default()
         };

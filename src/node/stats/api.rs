@@ -233,6 +233,15 @@ message! {
         #[serde(flatten)]
         fs: FsStats,
         name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pvc_ref: Option<PvcReference>,
+    }
+}
+message! {
+    /// The claim of a volume.
+    PvcReference {
+        name: String,
+        namespace: String,
     }
 }
 message! {

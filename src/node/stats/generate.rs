@@ -440,8 +440,13 @@ fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
             Some(fs) => whole_fs(Time(measured.at), fs),
             None => part_of(disks, measured),
         };
+        let pvc_ref = volume.claim.as_ref().map(|claim| PvcReference {
+            name: claim.name.clone(),
+            namespace: claim.namespace.clone(),
+        });
         let name = volume.name.clone();
-        Some((measured.filesystem.is_none(), VolumeStats { fs, name }))
+        let stats = VolumeStats { fs, name, pvc_ref };
+        Some((measured.filesystem.is_none(), stats))
     };
     places.volumes.iter().filter_map(stats).collect()
 }

@@ -15,6 +15,7 @@
 
 pub mod api;
 mod cadvisor;
+mod claims;
 mod disk;
 mod families;
 mod generate;
@@ -31,6 +32,7 @@ mod system;
 mod text;
 
 pub use cadvisor::Pieces;
+pub use claims::{ClaimMeter, ClaimPaths};
 pub use info::{ContainerInfo, InfoOf};
 pub use sampler::Snapshot;
 pub use system::SystemCgroups;
@@ -394,7 +396,7 @@ impl StatsState {
                 }
                 // containerd 2 has it elsewhere, and reports it with a sandbox.
                 let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
-                image_of_sandbox(&status.ok()?.info)
+                running_pods::image_of_sandbox(&status.ok()?.info)
             })
         };
         self.sandbox_image.get(ask).await
@@ -447,7 +449,7 @@ impl StatsState {
                 let logs = places.logs.values();
                 wanted.extend(logs.map(|path| (path.clone(), Method::Walk(LOG_MEASURE_INTERVAL))));
                 for volume in &places.volumes {
-                    let how = match (volume.in_memory, self.parts.volume_period) {
+                    let how = match (volume.filesystem, self.parts.volume_period) {
                         (true, _) => Method::Statfs,
                         (false, Some(period)) => Method::Walk(period),
                         (false, None) => continue,
@@ -463,13 +465,6 @@ impl StatsState {
     }
 }
 
-/// The image of a sandbox, in its verbose status.
-fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
-    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
-    let image = info.get("image")?.as_str()?;
-    (!image.is_empty()).then(|| image.to_owned())
-}
-
 /// Runs blocking work on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
@@ -481,20 +476,4 @@ async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
 
 fn now() -> Time {
     Time(i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_image_of_a_sandbox_is_optional() {
-        let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
-        let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
-        assert_eq!(image.as_deref(), Some("pause:3"));
-        for other in ["{}", "no json", r#"{"image": 3}"#, r#"{"image": ""}"#] {
-            assert_eq!(image_of_sandbox(&info(other)), None);
-        }
-        assert_eq!(image_of_sandbox(&HashMap::new()), None);
-    }
 }

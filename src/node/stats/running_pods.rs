@@ -1,7 +1,10 @@
 //! The pods that stats are about: those with running containers or sandboxes. Pure.
 
 use crate::model::{ContainerState, NetworkMode, PodStatus, PodUid};
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// A pod that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +91,13 @@ fn subject(pod: &PodStatus) -> Option<PodSubject> {
     })
 }
 
+/// The image of a sandbox, in its verbose status.
+pub(super) fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
+    let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
+    let image = info.get("image")?.as_str()?;
+    (!image.is_empty()).then(|| image.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +158,16 @@ mod tests {
             .collect();
         assert_eq!(shown, [("2", 2), ("3", 5)]);
         assert_eq!(found[1].sandbox, None);
+    }
+
+    #[test]
+    fn the_image_of_a_sandbox_is_optional() {
+        let info = |text: &str| HashMap::from([("info".to_owned(), text.to_owned())]);
+        let image = image_of_sandbox(&info(r#"{"pid": 7, "image": "pause:3"}"#));
+        assert_eq!(image.as_deref(), Some("pause:3"));
+        for other in ["{}", "no json", r#"{"image": 3}"#, r#"{"image": ""}"#] {
+            assert_eq!(image_of_sandbox(&info(other)), None);
+        }
+        assert_eq!(image_of_sandbox(&HashMap::new()), None);
     }
 }

@@ -289,8 +289,15 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         host_path: at.path().into(),
         managed,
         read_only,
+        measured: true,
     };
     assert_eq!(prepared.paths["v"], expected(true, false));
+    let claim = ClaimRef {
+        namespace: "ns".into(),
+        name: "data".into(),
+    };
+    let measured = BTreeMap::from([(claim, at.path().to_owned())]);
+    assert_eq!(cluster.manager.claims(), measured);
     // An API server that is away takes nothing from a pod that has its volumes.
     cluster.server.set(Mode::Refusing(503));
     let prepared = cluster.prepare(&pod).await.unwrap();

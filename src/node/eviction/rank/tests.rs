@@ -91,10 +91,12 @@ fn only_files_on_the_scarce_disk_count() {
                 VolumeStats {
                     name: "scratch".into(),
                     fs: fs(volume),
+                    pvc_ref: None,
                 },
                 VolumeStats {
                     name: "host".into(),
                     fs: fs(host),
+                    pvc_ref: None,
                 },
             ],
             ..PodStats::default()

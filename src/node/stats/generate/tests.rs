@@ -5,7 +5,7 @@ use crate::{
         DiskUsage,
         cgroup::{CpuUsage, Limits, MemoryUsage, Pressures, TaskCount, Usage},
     },
-    model::MeasurableVolume,
+    model::{ClaimRef, MeasurableVolume},
 };
 use serde_json::{Value, json};
 use std::{path::PathBuf, sync::Arc};
@@ -305,14 +305,27 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         ),
         (PathBuf::from("/v/full"), Measured::of(at, None, None)),
         (
+            PathBuf::from("/v/claimed"),
+            Measured::of(at, None, Some(fs)),
+        ),
+        (
             PathBuf::from("/v/memory"),
             Measured::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
         ),
     ]);
-    let volume = |name: &str, in_memory| MeasurableVolume {
+    let volume = |name: &str, filesystem| MeasurableVolume {
         name: name.into(),
         path: format!("/v/{name}").into(),
-        in_memory,
+        filesystem,
+        claim: None,
+    };
+    let claim = ClaimRef {
+        namespace: "default".into(),
+        name: "data".into(),
+    };
+    let claimed = MeasurableVolume {
+        claim: Some(claim),
+        ..volume("claimed", true)
     };
     let places = PodPlaces {
         volumes: vec![
@@ -320,6 +333,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             volume("full", false),
             volume("memory", true),
             volume("unmeasured", false),
+            claimed,
         ],
         logs: HashMap::from([("a".to_owned(), PathBuf::from("/logs/a"))]),
     };
@@ -343,7 +357,11 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     assert!(pod["containers"][1].get("rootfs").is_none());
     let volumes = pod["volume"].as_array().unwrap();
     let names: Vec<_> = volumes.iter().map(|volume| &volume["name"]).collect();
-    assert_eq!(names, ["disk", "full", "memory"]);
+    assert_eq!(names, ["disk", "full", "memory", "claimed"]);
+    let claim = json!({"name": "data", "namespace": "default"});
+    assert_eq!(volumes[3]["pvcRef"], claim);
+    assert_eq!(volumes[3]["usedBytes"], 1 << 29);
+    assert!(volumes[0].get("pvcRef").is_none());
     assert!(volumes[1].get("usedBytes").is_none());
     assert_eq!(volumes[2]["usedBytes"], 1 << 29);
     assert!(volumes[2].get("inodes").is_none());

@@ -48,6 +48,7 @@ fn volumes() -> VolumePaths {
         host_path: path.into(),
         managed,
         read_only: false,
+        measured: false,
     };
     VolumePaths::from([
         ("scratch".to_string(), at("/k/scratch", true)),

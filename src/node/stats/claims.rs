@@ -1,0 +1,147 @@
+//! How full the volumes of claims are, for `/metrics`.
+//!
+//! Answers to upstream's `pkg/kubelet/metrics/collectors/volume_stats.go`.
+
+use super::{SLOW_SOURCE, blocking, source::CachedReading};
+use crate::{
+    base::metrics::{AtScrape, Metrics},
+    host::{FilesystemUsage, filesystem_usage},
+    model::ClaimRef,
+};
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+/// The volumes of claims that pods use.
+pub type ClaimPaths = Arc<dyn Fn() -> BTreeMap<ClaimRef, PathBuf> + Send + Sync>;
+
+type Usage = BTreeMap<ClaimRef, FilesystemUsage>;
+
+type Family = (&'static str, &'static str, fn(&FilesystemUsage) -> u64);
+
+const FAMILIES: [Family; 6] = [
+    (
+        "kubelet_volume_stats_capacity_bytes",
+        "Capacity in bytes of the volume",
+        |usage| usage.capacity,
+    ),
+    (
+        "kubelet_volume_stats_available_bytes",
+        "Number of available bytes in the volume",
+        |usage| usage.available,
+    ),
+    (
+        "kubelet_volume_stats_used_bytes",
+        "Number of used bytes in the volume",
+        |usage| usage.used,
+    ),
+    (
+        "kubelet_volume_stats_inodes",
+        "Maximum number of inodes in the volume",
+        |usage| usage.inodes,
+    ),
+    (
+        "kubelet_volume_stats_inodes_free",
+        "Number of free inodes in the volume",
+        |usage| usage.inodes_free,
+    ),
+    (
+        "kubelet_volume_stats_inodes_used",
+        "Number of used inodes in the volume",
+        |usage| usage.inodes.saturating_sub(usage.inodes_free),
+    ),
+];
+
+/// Measures the volumes of claims, before a scrape, and keeps the results for it. Cheap to clone.
+#[derive(Clone)]
+pub struct ClaimMeter {
+    paths: ClaimPaths,
+    reading: Arc<CachedReading<()>>,
+    usage: Arc<Mutex<Usage>>,
+}
+
+impl ClaimMeter {
+    /// A meter that has measured nothing yet.
+    pub fn new(paths: ClaimPaths, metrics: &Metrics) -> Self {
+        let usage: Arc<Mutex<Usage>> = Arc::default();
+        for (name, help, value) in FAMILIES {
+            let usage = usage.clone();
+            let read = move || {
+                let usage = usage.lock();
+                let samples = usage.iter().map(|(claim, usage)| {
+                    let labels = vec![
+                        ("namespace", claim.namespace.clone()),
+                        ("persistentvolumeclaim", claim.name.clone()),
+                    ];
+                    (labels, value(usage) as f64)
+                });
+                samples.collect()
+            };
+            metrics.register(name, help, AtScrape::gauge(read));
+        }
+        Self {
+            paths,
+            reading: Arc::new(CachedReading::new(SLOW_SOURCE)),
+            usage,
+        }
+    }
+
+    /// Measures, unless that was done within the last second. A file system that hangs leaves the last results.
+    pub async fn measure(&self) {
+        let paths = (self.paths)();
+        if paths.is_empty() {
+            self.usage.lock().clear();
+            return;
+        }
+        let usage = self.usage.clone();
+        let read = || -> BoxFuture<'static, Option<()>> {
+            Box::pin(blocking(move || {
+                let measured = paths.into_iter();
+                let measured = measured
+                    .filter_map(|(claim, path)| Some((claim, filesystem_usage(&path).ok()?)));
+                *usage.lock() = measured.collect();
+            }))
+        };
+        self.reading.get(read).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_has_samples_while_a_pod_uses_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let claim = ClaimRef {
+            namespace: "shop".into(),
+            name: "data".into(),
+        };
+        let used = Arc::new(Mutex::new(BTreeMap::from([(
+            claim,
+            directory.path().to_owned(),
+        )])));
+        let paths = used.clone();
+        let metrics = Metrics::new();
+        let meter = ClaimMeter::new(Arc::new(move || paths.lock().clone()), &metrics);
+        let line = "kubelet_volume_stats_capacity_bytes{namespace=\"shop\",persistentvolumeclaim=\"data\"} ";
+        let value = |text: &str| {
+            let line = text.lines().find_map(|found| found.strip_prefix(line));
+            line.map(|value| value.parse::<f64>().unwrap())
+        };
+        assert_eq!(value(&metrics.text()), None);
+        meter.measure().await;
+        let text = metrics.text();
+        let expected = filesystem_usage(directory.path()).unwrap().capacity as f64;
+        assert_eq!(value(&text), Some(expected));
+        for (name, _, _) in FAMILIES {
+            assert!(
+                text.contains(&format!("{name}{{namespace=\"shop\"")),
+                "{name}"
+            );
+        }
+        used.lock().clear();
+        meter.measure().await;
+        assert_eq!(value(&metrics.text()), None);
+    }
+}

@@ -50,7 +50,8 @@ impl<K, V> Clone for Subscriptions<K, V> {
 
 struct SubscriptionsInner<K, V> {
     values: HashMap<K, Subscription<V>>,
-    by_pod: HashMap<PodUid, BTreeSet<K>>,
+    /// In order.
+    by_pod: HashMap<PodUid, Box<[K]>>,
 }
 
 struct Subscription<V> {
@@ -145,6 +146,7 @@ where
     {
         let mut inner = self.inner.lock();
         let before = inner.by_pod.remove(uid).unwrap_or_default();
+        let before: BTreeSet<K> = before.into_iter().collect();
         for key in before.difference(&keys) {
             inner.release(uid, key);
         }
@@ -154,7 +156,7 @@ where
             value.publisher.0.users.lock().insert(uid.clone());
         }
         if !keys.is_empty() {
-            inner.by_pod.insert(uid.clone(), keys);
+            inner.by_pod.insert(uid.clone(), keys.into_iter().collect());
         }
     }
 

@@ -157,7 +157,8 @@ impl ApiTokens {
         let mut delay = FIRST_DELAY;
         let mut expires = None;
         loop {
-            match self.request(key).await {
+            // Boxed, so that a task that waits for the next request does not keep room for it.
+            match Box::pin(self.request(key)).await {
                 Ok(issued) => {
                     delay = FIRST_DELAY;
                     expires = Some(issued.expires);

@@ -31,7 +31,7 @@ pub use update::UpdateOptions;
 
 use crate::{
     base::DirtySet,
-    model::{PodExt, PodFullName, PodStatus, PodUid},
+    model::{Pod, PodExt, PodFullName, PodStatus, PodUid},
     pods::pod_sync::syncer::PodSyncer,
 };
 use parking_lot::Mutex;
@@ -142,6 +142,14 @@ impl PodWorkers {
             self.shared
                 .input(&mut map, &uid, Input::Update(options), Instant::now());
         }
+    }
+
+    /// Only the pod's status changed. Its worker is not woken; it lets go of the version before, which is as large.
+    pub fn refresh(&self, pod: Arc<Pod>) {
+        let uid = pod.uid();
+        let mut map = self.shared.map.lock();
+        self.shared
+            .input(&mut map, &uid, Input::Refreshed(pod), Instant::now());
     }
 
     /// The runtime status of a pod that no source wants any more changed: a stop or clean-up of it that

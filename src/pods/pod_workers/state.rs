@@ -25,6 +25,8 @@ use tokio::time::Instant;
 pub(super) enum Input {
     /// A call of `update_pod`.
     Update(UpdateOptions),
+    /// What changed in the pod is not for its worker, which holds it from now on in place of the one before.
+    Refreshed(Arc<Pod>),
     /// The gate lets the pod start.
     MayStart,
     /// No source wants the pod any more. Only valid once every source has delivered.
@@ -185,6 +187,12 @@ impl PodState {
     pub(super) fn on(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::Update(options) => self.on_update(options, now),
+            Input::Refreshed(pod) => {
+                if self.phase == Phase::Syncing {
+                    self.subject = Subject::Pod(pod);
+                }
+                Vec::new()
+            }
             Input::MayStart => self.on_may_start(),
             Input::Unwanted => self.on_unwanted(),
             Input::StatusChanged => self.try_again(),

@@ -305,7 +305,11 @@ impl SyncLoop {
                 Step::Create(pod) => {
                     self.create_after(&predecessors, current(pod));
                 }
-                Step::Refresh(pod) => self.publish(&current(pod)),
+                Step::Refresh(pod) => {
+                    let pod = current(pod);
+                    self.publish(&pod);
+                    self.workers.refresh(pod);
+                }
                 Step::Update(pod) => {
                     let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
                     self.workers.update_known_pod(update);

@@ -35,13 +35,68 @@ pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
         annotations.remove(keys::CONFIG_SEEN);
     }
     annotations.insert(keys::CONFIG_SOURCE.into(), PodSource::Api.as_str().into());
+    shrink(&mut pod);
     Ok(pod)
+}
+
+/// Gives back what lists have room for. They are decoded before their length is known, into room for four elements at
+/// least, and each element has hundreds of bytes.
+fn shrink(pod: &mut Pod) {
+    fn list<T>(list: &mut Option<Vec<T>>) {
+        list.iter_mut().for_each(Vec::shrink_to_fit);
+    }
+    list(&mut pod.metadata.owner_references);
+    if let Some(spec) = &mut pod.spec {
+        spec.containers.shrink_to_fit();
+        list(&mut spec.init_containers);
+        list(&mut spec.tolerations);
+        list(&mut spec.image_pull_secrets);
+        list(&mut spec.volumes);
+        let containers = spec.containers.iter_mut();
+        for container in containers.chain(spec.init_containers.iter_mut().flatten()) {
+            list(&mut container.env);
+            list(&mut container.env_from);
+            list(&mut container.ports);
+            list(&mut container.volume_mounts);
+        }
+        for volume in spec.volumes.iter_mut().flatten() {
+            if let Some(projected) = &mut volume.projected {
+                list(&mut projected.sources);
+            }
+        }
+    }
+    if let Some(status) = &mut pod.status {
+        list(&mut status.conditions);
+        list(&mut status.container_statuses);
+        list(&mut status.init_container_statuses);
+        list(&mut status.host_ips);
+        list(&mut status.pod_ips);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn lists_have_no_more_room_than_they_need() {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"nodeName": "node1", "containers": [{"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let pod: Pod = serde_json::from_str(&pod.to_string()).unwrap();
+        let room = |pod: &Pod| {
+            let spec = pod.spec.as_ref().unwrap();
+            let mounts = spec.containers[0].volume_mounts.as_ref().unwrap();
+            let conditions = pod.status.as_ref().unwrap().conditions.as_ref().unwrap();
+            [mounts.capacity(), conditions.capacity()]
+        };
+        assert!(room(&pod).into_iter().all(|room| room > 1));
+        let pod = accept(pod, "node1").unwrap();
+        assert_eq!(room(&pod), [1, 1]);
+    }
 
     fn pod(annotations: serde_json::Value) -> Pod {
         let pod = json!({

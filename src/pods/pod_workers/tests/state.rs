@@ -526,3 +526,22 @@ fn a_second_sync_never_begins_while_one_runs() {
     p.update(kill(&pod));
     assert_eq!(p.begin(), "", "not even a kill");
 }
+
+#[test]
+fn a_pod_of_which_only_the_status_changed_wakes_nothing_and_takes_the_place_of_the_one_before() {
+    let held = |pod: &mut Pod1| match pod.state.begin(None, pod.now) {
+        Some(PodSyncCall::Sync(pod, _) | PodSyncCall::Terminating(pod, ..)) => pod,
+        other => panic!("{other:?}"),
+    };
+    let (mut pod, _) = first(sync(Create, &api()));
+    pod.begin();
+    let newer = api();
+    assert_eq!(pod.on(Input::Refreshed(newer.clone())), "");
+    pod.ended(LIVE);
+    assert!(Arc::ptr_eq(&held(&mut pod), &newer));
+    pod.ended(LIVE);
+    let kill = UpdateOptions::kill(newer.clone(), Deleted);
+    pod.update(kill);
+    assert_eq!(pod.on(Input::Refreshed(api())), "");
+    assert!(Arc::ptr_eq(&held(&mut pod), &newer), "it ends as it was");
+}

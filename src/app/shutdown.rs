@@ -3,7 +3,7 @@
 use super::Stores;
 use crate::{
     base::{GoDuration, Tasks},
-    config::{KubeletConfig, kubelet_configuration::KubeletConfiguration},
+    config::{Gate, KubeletConfig, kubelet_configuration::KubeletConfiguration},
     host::{LOGIND_CONFIG_DIRECTORY, Logind},
     node::shutdown::{
         Deps, ShutdownManager,
@@ -13,7 +13,7 @@ use crate::{
     state::node_shutdown::NodeShutdownWriter,
 };
 
-/// Starts the task, unless no grace period is configured.
+/// Starts the task, unless no grace period is configured or its gate is off.
 pub(super) fn start(
     config: &KubeletConfig,
     stores: &Stores,
@@ -22,7 +22,7 @@ pub(super) fn start(
     tasks: &mut Tasks,
 ) {
     let phases = phases(&config.effective);
-    if phases.is_empty() {
+    if phases.is_empty() || !config.is_on(Gate::GracefulNodeShutdown) {
         return;
     }
     let manager = ShutdownManager::new(

@@ -1,8 +1,11 @@
-//! The C library's heap: free memory that it keeps.
+//! Memory that this process keeps without needing it: free memory of the C library's heap, and pages of the program's
+//! file that were used at start only.
 #![allow(
     unsafe_code,
-    reason = "functions of the C library that take and give plain numbers"
+    reason = "functions of the C library that take plain numbers, and advice on mappings that are never written"
 )]
+
+use std::fs;
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod gnu {
@@ -27,4 +30,92 @@ pub fn share_one_heap() {
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::malloc_trim(0);
+    unmap_program();
+}
+
+/// Removes the pages of the program's file from this process. They stay in the page cache, and those that are used
+/// again come back without a read. Without it all code that ran once, most of it at start, counts as resident for ever.
+/// Returns the size of what was mapped, in bytes.
+fn unmap_program() -> usize {
+    let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
+        return 0;
+    };
+    let ranges = program_ranges(&maps, unmap_program as fn() -> usize as usize);
+    let unmap = |range: &std::ops::Range<usize>| {
+        let (start, length) = (range.start as *mut libc::c_void, range.len());
+        // SAFETY: the range is a mapping of this program's file that is never written, so that reading it again from
+        // the file gives the same bytes.
+        let result = unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
+        if result == 0 { length } else { 0 }
+    };
+    ranges.iter().map(unmap).sum()
+}
+
+/// The mappings of the file whose code is at `here` that have never been writable: its code, and the read-only data
+/// before it. What lies behind the code was written by the dynamic linker before it became read-only. Pure.
+fn program_ranges(maps: &str, here: usize) -> Vec<std::ops::Range<usize>> {
+    let mappings: Vec<_> = maps.lines().filter_map(mapping).collect();
+    let Some(code) = mappings.iter().find(|one| one.range.contains(&here)) else {
+        return Vec::new();
+    };
+    let is_unwritten = |one: &&Mapping<'_>| {
+        one.file == code.file
+            && one.range.start <= code.range.start
+            && matches!(one.permissions, "r-xp" | "r--p")
+    };
+    let unwritten = mappings.iter().filter(is_unwritten);
+    unwritten.map(|one| one.range.clone()).collect()
+}
+
+/// A line of `/proc/self/maps`.
+struct Mapping<'a> {
+    range: std::ops::Range<usize>,
+    permissions: &'a str,
+    /// Device and inode.
+    file: (&'a str, &'a str),
+}
+
+fn mapping(line: &str) -> Option<Mapping<'_>> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let start = usize::from_str_radix(start, 16).ok()?;
+    let end = usize::from_str_radix(end, 16).ok()?;
+    let permissions = words.next()?;
+    let _offset = words.next()?;
+    Some(Mapping {
+        range: start..end,
+        permissions,
+        file: (words.next()?, words.next()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAPS: &str = "\
+55f0a000-55f0b000 r--p 00000000 fe:00 77                                 /usr/bin/kubelet
+55f0b000-55f2b000 r-xp 00001000 fe:00 77                                 /usr/bin/kubelet
+55f2b000-55f2c000 r--p 00021000 fe:00 77                                 /usr/bin/kubelet
+55f2c000-55f2d000 rw-p 00022000 fe:00 77                                 /usr/bin/kubelet
+55f2d000-55f4e000 rw-p 00000000 00:00 0                                  [heap]
+7f0000000000-7f0000020000 r-xp 00000000 fe:00 12                         /lib/libc.so.6
+garbage
+";
+
+    #[test]
+    fn only_what_was_never_writable_is_unmapped() {
+        let ranges = |here| program_ranges(MAPS, here);
+        let code = [0x55f0_a000..0x55f0_b000, 0x55f0_b000..0x55f2_b000];
+        assert_eq!(ranges(0x55f0_b123), code);
+        assert!(ranges(0x1).is_empty());
+        assert!(program_ranges("", 0x55f0_b123).is_empty());
+    }
+
+    #[test]
+    fn the_program_runs_on_without_its_pages() {
+        give_back();
+        let unmapped = unmap_program();
+        assert!(unmapped > 1 << 20, "{unmapped} bytes");
+    }
 }

@@ -9,7 +9,11 @@ use crate::{
     state::events::{EventType, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
-use std::{borrow::Cow, collections::HashSet, time::Duration};
+use std::{
+    borrow::Cow,
+    hash::{BuildHasher as _, RandomState},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// Most objects, and most events, that are remembered.
@@ -24,14 +28,10 @@ const REFILL: Duration = Duration::from_secs(300);
 /// The first words of an event that stands for similar ones.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// Which event an occurrence counts in. Without a message: that of all similar ones.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct EventKey {
-    object: ObjectRef,
-    kind: EventType,
-    reason: Cow<'static, str>,
-    message: Option<String>,
-}
+/// The event that an occurrence counts in: a hash of its object, type, reason and message. A thousand keys with all
+/// their texts would take megabytes; with a hash of 64 bits and a random seed, two of them are equal once in 10^13 nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct EventKey(u64);
 
 /// An event as it should be at the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,29 +48,34 @@ pub(super) struct Record {
 /// What is remembered of an event.
 #[derive(Debug)]
 struct Remembered {
-    record: Record,
+    count: i32,
+    first: Timestamp,
     /// Its name, once it exists.
-    name: Option<String>,
+    name: Option<Box<str>>,
 }
 
-/// The messages of similar occurrences.
+/// The messages of similar occurrences, by their hashes: fewer than [`SIMILAR`].
 #[derive(Debug)]
 struct Series {
-    messages: HashSet<String>,
+    messages: Vec<u64>,
     last: Timestamp,
 }
 
 /// Remembers what it needs, and no more.
 #[derive(Debug)]
 pub(super) struct Correlator {
+    hasher: RandomState,
+    /// By the key of all similar ones, which has no message.
     series: Lru<EventKey, Series>,
     records: Lru<EventKey, Remembered>,
-    rates: Lru<ObjectRef, Rate>,
+    /// By the hash of an object.
+    rates: Lru<u64, Rate>,
 }
 
 impl Correlator {
     pub(super) fn new() -> Self {
         Self {
+            hasher: RandomState::new(),
             series: Lru::new(REMEMBERED),
             records: Lru::new(REMEMBERED),
             rates: Lru::new(REMEMBERED),
@@ -84,29 +89,35 @@ impl Correlator {
         occurrence: Occurrence,
         now: Instant,
     ) -> Option<(EventKey, Record)> {
-        let (key, message) = self.event_of(&occurrence);
-        let Occurrence { object, at, .. } = occurrence;
-        let remembered = self.records.get_or_insert(&key, || Remembered {
-            record: Record {
-                object: object.clone(),
-                kind: occurrence.kind,
-                reason: occurrence.reason.clone(),
-                message: String::new(),
-                count: 0,
-                first: at,
-                last: at,
-            },
-            name: None,
-        });
-        let record = &mut remembered.record;
-        record.count = record.count.saturating_add(1);
-        record.last = at;
-        record.message = message;
-        let record = record.clone();
+        // The object whole: a limit for each of its containers would be none for the object.
         let whole = ObjectRef {
             field_path: String::new(),
-            ..object
+            ..occurrence.object.clone()
         };
+        let (key, message) = self.event_of(&occurrence, &whole);
+        let Occurrence {
+            object,
+            kind,
+            reason,
+            at,
+            ..
+        } = occurrence;
+        let remembered = self.records.get_or_insert(&key, || Remembered {
+            count: 0,
+            first: at,
+            name: None,
+        });
+        remembered.count = remembered.count.saturating_add(1);
+        let record = Record {
+            object,
+            kind,
+            reason,
+            message,
+            count: remembered.count,
+            first: remembered.first,
+            last: at,
+        };
+        let whole = self.hasher.hash_one(&whole);
         let rate = self
             .rates
             .get_or_insert(&whole, || Rate::new(1.0 / REFILL.as_secs_f64(), BURST));
@@ -114,45 +125,52 @@ impl Correlator {
         Some((key, record))
     }
 
-    fn event_of(&mut self, occurrence: &Occurrence) -> (EventKey, String) {
-        let key = EventKey {
-            object: occurrence.object.clone(),
-            kind: occurrence.kind,
-            reason: occurrence.reason.clone(),
-            message: Some(occurrence.message.clone()),
+    /// The event that an occurrence counts in, with its message: its own, or that of all similar ones of the whole
+    /// object.
+    fn event_of(&mut self, occurrence: &Occurrence, whole: &ObjectRef) -> (EventKey, String) {
+        let Occurrence {
+            object,
+            kind,
+            reason,
+            message,
+            at,
+        } = occurrence;
+        let key = |object: &ObjectRef, message: Option<&str>| {
+            EventKey(self.hasher.hash_one((object, kind, reason, message)))
         };
-        let mut similar = EventKey {
-            message: None,
-            ..key.clone()
-        };
-        similar.object.field_path.clear();
-        let at = occurrence.at;
+        let (own, similar) = (key(object, Some(message)), key(whole, None));
         let series = self.series.get_or_insert(&similar, || Series {
-            messages: HashSet::new(),
-            last: at,
+            messages: Vec::new(),
+            last: *at,
         });
         if at.duration_since(series.last) > SERIES {
             series.messages.clear();
         }
-        series.last = at;
-        series.messages.insert(occurrence.message.clone());
-        if series.messages.len() < SIMILAR {
-            return (key, occurrence.message.clone());
+        series.last = *at;
+        let hash = self.hasher.hash_one(message);
+        if series.messages.contains(&hash) {
+            return (own, message.clone());
         }
-        // The set does not grow any further.
-        series.messages.remove(&occurrence.message);
-        (similar, format!("{COMBINED}{}", occurrence.message))
+        if series.messages.len() + 1 < SIMILAR {
+            series.messages.push(hash);
+            return (own, message.clone());
+        }
+        (similar, format!("{COMBINED}{message}"))
     }
 
     /// The name under which an event exists.
     pub(super) fn name(&mut self, key: &EventKey) -> Option<String> {
-        self.records.get_mut(key)?.name.clone()
+        self.records
+            .get_mut(key)?
+            .name
+            .as_deref()
+            .map(str::to_owned)
     }
 
     /// The event exists under this name.
     pub(super) fn set_name(&mut self, key: &EventKey, name: String) {
         if let Some(remembered) = self.records.get_mut(key) {
-            remembered.name = Some(name);
+            remembered.name = Some(name.into());
         }
     }
 }

@@ -55,6 +55,7 @@ def options():
     parser.add_argument("--timeout", default="2h")
     parser.add_argument("--cri-proxy", action="store_true", help="the suite sits between the kubelet and the runtime (Feature:CriProxy)")
     parser.add_argument("--standalone", action="store_true", help="the kubelet gets no API server")
+    parser.add_argument("--feature-gates", default="", help="of the suite, the API server and the kubelet, as NAME=true,…")
     parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
     parser.add_argument("--document", default=DOCUMENT)
     return parser.parse_args()
@@ -137,6 +138,8 @@ def run_suite(node, chosen):
     ]
     if chosen.standalone:
         suite.append("--standalone-mode")
+    if chosen.feature_gates:
+        suite.append(f"--feature-gates={chosen.feature_gates}")
     if chosen.cri_proxy:
         suite.append("--cri-proxy-enabled")
     with open(chosen.output + "/run.log", "w") as log:

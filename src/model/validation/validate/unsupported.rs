@@ -119,9 +119,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     ] {
         refuse(given, &path.child(field), errors);
     }
-    let context = spec.security_context.as_ref();
-    let given = context.is_some_and(|context| context.windows_options.is_some());
-    windows_options(spec, given, path, errors);
     let selector = path.child("nodeSelector");
     for (key, value) in spec.node_selector.iter().flatten() {
         refuse(
@@ -130,16 +127,6 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             errors,
         );
     }
-}
-
-/// With `os` set, the rules of that system apply; else these fields would have no effect.
-fn windows_options(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("securityContext");
-    refuse(
-        given && spec.os.is_none(),
-        &at.child("windowsOptions"),
-        errors,
-    );
 }
 
 /// Selectors that every node this program can run on satisfies. Others need the node's labels.
@@ -160,11 +147,7 @@ fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
         let list = path.child(field);
         for (index, container) in containers.iter().enumerate() {
-            let at = list.index(index);
-            container_fields(container, &at, errors);
-            let context = container.security_context.as_ref();
-            let given = context.is_some_and(|context| context.windows_options.is_some());
-            windows_options(spec, given, &at, errors);
+            container_fields(container, &list.index(index), errors);
         }
     }
 }

@@ -126,14 +126,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             "spec.affinity.nodeAffinity",
         ),
         (
-            json!({"securityContext": {"windowsOptions": {"runAsUserName": "u"}}}),
-            "spec.securityContext.windowsOptions",
-        ),
-        (
-            container(&json!({"securityContext": {"windowsOptions": {"hostProcess": true}}})),
-            "spec.containers[0].securityContext.windowsOptions",
-        ),
-        (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
             "spec.containers[0].volumeDevices",
         ),

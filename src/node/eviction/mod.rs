@@ -272,7 +272,7 @@ impl EvictionManager {
         // A pod that fills the memory has much more of it than a moment ago.
         self.deps.stats.invalidate();
         let usage = self.deps.stats.summary(true).await;
-        let Some(candidates) = self.candidates(usage) else {
+        let Some(candidates) = self.candidates(usage, resource) else {
             return ReclaimOutcome::InProgress;
         };
         if !self.terminating.is_empty() {
@@ -343,13 +343,20 @@ impl EvictionManager {
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
         self.terminating.update(&usage);
+        let cache = &self.deps.reclaim.cache;
+        let was_listed = cache.is_complete().is_some();
         let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
         let pods = pods.filter(|pod| !self.terminating.contains(&pod.uid()));
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
         });
-        Some(candidates.collect())
+        let can_free = |candidate: &Candidate| {
+            let settled = cache.try_settled(&candidate.pod.uid());
+            let settled = settled.filter(|_| was_listed);
+            rank::can_free(candidate, settled.as_deref(), resource)
+        };
+        Some(candidates.filter(can_free).collect())
     }
 
     /// Evicts the pods that use more of the disk than they may. Whether there were any: what they give back may be
@@ -370,7 +377,7 @@ impl EvictionManager {
         let Some(usage) = take_ended(&mut self.limits) else {
             return false;
         };
-        let candidates = self.candidates(usage.ok().flatten());
+        let candidates = self.candidates(usage.ok().flatten(), Resource::Disk);
         let mut any = false;
         for candidate in candidates.into_iter().flatten() {
             if let Some(message) =

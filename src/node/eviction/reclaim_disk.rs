@@ -132,7 +132,7 @@ impl EvictionManager {
         let Some(usage) = take_ended(&mut self.disk.usage) else {
             return ReclaimOutcome::InProgress;
         };
-        let Some(candidates) = self.candidates(usage.ok().flatten()) else {
+        let Some(candidates) = self.candidates(usage.ok().flatten(), resource) else {
             return ReclaimOutcome::InProgress;
         };
         self.disk.freed = None;

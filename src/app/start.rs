@@ -15,8 +15,9 @@ use crate::{
         events::{EventMetrics, event_stream},
         features_store,
     },
+    host::KERNEL_LOG,
     model::validation::sysctl_allowlist::Allowlist,
-    node::{eviction::Deps, reclaim::Reclaim, stats::Stats},
+    node::{eviction::Deps, oom, reclaim::Reclaim, stats::Stats},
     pods::{
         pleg::{self, PlegMetrics},
         pod_config::PodConfig,
@@ -132,6 +133,10 @@ pub(super) async fn start(
     let (updates, sources) = PodConfig::start(pod_sources, stores.events.clone(), tasks)?;
     let sources_ready = sources.reader();
     cluster_pods::start(config, stores, &workers, &sources_ready, tasks);
+    tasks.spawn("node.oom", {
+        let (name, events) = (config.node_name.clone(), stores.events.clone());
+        oom::run(KERNEL_LOG.into(), name, events, tasks.shutdown())
+    });
     shutdown::start(config, stores, &workers, writers.shutting_down, tasks);
     let reclaim = reclaim(config, stores, runtime);
     let eviction = Deps {

@@ -1,4 +1,4 @@
-//! The kernel's side of the node: mounts, `/proc`, `/sys`, guarded file access.
+//! The kernel's side of the node: mounts, `/proc`, `/sys`, its log, guarded file access.
 //!
 //! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`], its [`Identity`] and address,
 //!   the heap's settings.
@@ -13,6 +13,7 @@ pub mod cgroup;
 mod disk_usage;
 pub mod files;
 mod identity;
+mod kernel_log;
 mod logind;
 mod machine;
 pub mod memory;
@@ -35,6 +36,7 @@ pub use address::own_address;
 pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage};
 pub use identity::Identity;
+pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
     FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,

@@ -132,4 +132,6 @@ pub mod event {
     pub const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
     /// The node needed what the pod used; also `status.reason`.
     pub const EVICTED: &str = "Evicted";
+    /// The machine ran out of memory, and the kernel killed a process.
+    pub const SYSTEM_OOM: &str = "SystemOOM";
 }

@@ -20,3 +20,4 @@ pub mod reclaim;
 mod active_pods;
 pub mod eviction;
 pub mod shutdown;
+pub mod oom;

@@ -80,14 +80,20 @@ impl Reclaim {
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers, and all images that no pod needs.
+    /// Removes superseded containers, and then images that no pod needs, until `is_done`.
     ///
     /// # Errors
     /// What could not be removed.
-    pub async fn free_disk(&self) -> anyhow::Result<()> {
+    pub async fn free_disk<Done>(&self, is_done: impl Fn() -> Done) -> anyhow::Result<()>
+    where
+        Done: Future<Output = bool>,
+    {
         self.collect_containers().await?;
+        if is_done().await {
+            return Ok(());
+        }
         let inventory = self.collector.take_inventory().await?;
-        self.collector.remove_unused(inventory).await
+        self.collector.remove_unused(inventory, is_done).await
     }
 
     async fn collect_containers(&self) -> anyhow::Result<()> {

@@ -35,7 +35,7 @@ const AREAS: Areas = &[
     ("volumes", &[]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop"]),
-    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "reclaim", "active_pods", "eviction", "shutdown"]),
+    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "reclaim", "active_pods", "eviction", "shutdown", "oom"]),
     ("server", &[]),
     ("config", &[]),
     ("app", &[]),

@@ -1,9 +1,10 @@
 //! Evictions, as far as they do not need a machine that is really short of something.
 
+use crate::api_server::FakeApiServer;
 use crate::api_source::{joined, path, wait_runs};
-use crate::node::WAIT_LIMIT;
+use crate::node::{Node, WAIT_LIMIT};
 use crate::resize::sized;
-use crate::support::fake_runtime::{Fault, Rpc};
+use crate::support::fake_runtime::{Call, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 #[tokio::test]
@@ -23,21 +24,70 @@ async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memor
     node.fake.add_image("localhost/unused:1");
     node.fake.inject(Fault::hang(Rpc::RemoveImage));
     node.start().await;
-    let hangs = |calls: &[_]| {
-        calls
-            .iter()
-            .any(|call: &crate::support::fake_runtime::Call| call.rpc == Rpc::RemoveImage)
-    };
+    wait_called(&node, Rpc::RemoveImage).await;
+    wait_evicted(&api, "web", "memory").await;
+    node.fake.release(Rpc::RemoveImage);
+}
+
+async fn wait_called(node: &Node, rpc: Rpc) {
+    let called = move |calls: &[Call]| calls.iter().any(|call| call.rpc == rpc);
     node.fake
-        .wait_for_calls("an image is removed", WAIT_LIMIT, hangs)
+        .wait_for_calls(&format!("{rpc} is called"), WAIT_LIMIT, called)
         .await;
-    wait_for("the pod is evicted", WAIT_LIMIT, async || {
-        let status = api.object(&path("web")).unwrap_or_default()["status"].clone();
+}
+
+async fn wait_evicted(api: &FakeApiServer, name: &str, resource: &str) {
+    let begins = format!("The node was low on resource: {resource}. ");
+    wait_for(&format!("{name} is evicted"), WAIT_LIMIT, async || {
+        let status = api.object(&path(name)).unwrap_or_default()["status"].clone();
         let message = status["message"].as_str().unwrap_or_default();
-        let says = status["reason"] == "Evicted"
-            && message.starts_with("The node was low on resource: memory. ");
+        let says = status["reason"] == "Evicted" && message.starts_with(&begins);
         holds(says, status.to_string())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_disk_is_freed_of_images_before_a_pod_is_evicted() {
+    let (mut node, api) = joined().await;
+    node.start().await;
+    api.put(&path("web"), sized("web", 1, "64Mi"));
+    wait_runs(&node, "web").await;
+    node.stop().await;
+    node.configure(
+        "evictionHard: {nodefs.available: \"99.9%\", nodefs.inodesFree: \"99.9%\"}\n\
+         imageMinimumGCAge: 1ns",
+    );
+    node.fake.add_image("localhost/unused:1");
+    node.fake.inject(Fault::hang(Rpc::RemoveImage));
+    node.start().await;
+    wait_called(&node, Rpc::RemoveImage).await;
+    let status = api.object(&path("web")).unwrap()["status"].clone();
+    assert_eq!(status["phase"], "Running", "{status}");
     node.fake.release(Rpc::RemoveImage);
+    wait_for("a pod of the disk goes", WAIT_LIMIT, async || {
+        let status = api.object(&path("web")).unwrap_or_default()["status"].clone();
+        holds(status["reason"] == "Evicted", status.to_string())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pod_of_which_nothing_runs_is_not_evicted_for_memory() {
+    let (mut node, api) = joined().await;
+    node.configure(
+        "evictionSoft: {memory.available: \"99.9%\"}\n\
+         evictionSoftGracePeriod: {memory.available: 5s}",
+    );
+    node.fake
+        .inject(Fault::hang(Rpc::RunPodSandbox).only("waiting"));
+    node.start().await;
+    api.put(&path("waiting"), sized("waiting", 1, "64Mi"));
+    wait_called(&node, Rpc::RunPodSandbox).await;
+    api.put(&path("web"), sized("web", 1, "64Mi"));
+    wait_runs(&node, "web").await;
+    wait_evicted(&api, "web", "memory").await;
+    let status = api.object(&path("waiting")).unwrap()["status"].clone();
+    assert_ne!(status["reason"], "Evicted", "{status}");
+    node.fake.release(Rpc::RunPodSandbox);
 }

@@ -177,15 +177,26 @@ impl ImageCollector {
         collected
     }
 
-    /// Removes every image that no pod needs and that is old enough.
+    /// Removes images that no pod needs and that are old enough, the longest unused first, until `is_done` after one of
+    /// them.
     ///
     /// # Errors
     /// What could not be removed.
-    pub async fn remove_unused(&self, inventory: Inventory) -> anyhow::Result<()> {
+    pub async fn remove_unused<Done>(
+        &self,
+        inventory: Inventory,
+        is_done: impl Fn() -> Done,
+    ) -> anyhow::Result<()>
+    where
+        Done: Future<Output = bool>,
+    {
         let mut errors = Vec::new();
         for image in plan::for_space(&inventory.images, &self.parts.policy, inventory.at) {
             if let Err(error) = self.remove(&inventory, &image, "space").await {
                 errors.push(error);
+            }
+            if is_done().await {
+                break;
             }
         }
         self.write_history().await;

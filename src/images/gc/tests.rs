@@ -198,6 +198,16 @@ async fn removals_are_counted_by_their_reason() {
     assert_eq!((counter("space"), counter("age")), (2, 0));
 }
 
+#[tokio::test]
+async fn a_disk_is_freed_image_by_image_and_no_further_than_needed() {
+    let world = World::new(&["a", "b", "c"], &[]);
+    let collector = world.collector(policy(101, NOW, NOW));
+    let inventory = collector.take_inventory().await.unwrap();
+    let is_done = || std::future::ready(world.removed.lock().len() == 2);
+    collector.remove_unused(inventory, is_done).await.unwrap();
+    assert_eq!(world.removed(), ["a", "b"]);
+}
+
 /// Longer than a few calls take on a busy machine.
 const AGE: Duration = Duration::from_millis(1500);
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// The shortest and the longest time between two measurements.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(10);
-/// The time between two measurements while a threshold is passed.
+/// The longest time between two measurements while a threshold is passed.
 const UNDER_PRESSURE: Duration = Duration::from_secs(1);
 
 /// How much there is of something.
@@ -21,7 +21,7 @@ pub struct Observation {
     pub capacity: i64,
 }
 
-/// By signal. What could not be measured is not there, and counts as enough.
+/// By signal. What could not be measured is not there: nothing begins or ends because of it.
 pub type Observations = HashMap<Signal, Observation>;
 
 /// Since when a threshold has been passed.
@@ -93,14 +93,19 @@ impl EvictionState {
         };
         let met = thresholds.iter().filter_map(|threshold| {
             let since = since(threshold);
-            is_met(threshold, observed, since.is_some()).then(|| Met {
+            let is_met = match observed.get(&threshold.signal) {
+                Some(observation) => is_short(threshold, *observation, since.is_some()),
+                None => since.is_some(),
+            };
+            is_met.then(|| Met {
                 threshold: *threshold,
                 since: since.unwrap_or(now),
             })
         });
         self.met = met.collect();
+        let is_observed = |met: &&Met| observed.contains_key(&met.threshold.signal);
         let has = |wanted: &[Resource]| {
-            let mut met = self.met.iter();
+            let mut met = self.met.iter().filter(is_observed);
             met.any(|met| wanted.contains(&met.threshold.signal.resource()))
         };
         for (last, resources) in [
@@ -116,6 +121,7 @@ impl EvictionState {
         let mut act_on: Vec<_> = self
             .met
             .iter()
+            .filter(is_observed)
             .filter(|met| is_over_grace(met, now))
             .collect();
         act_on.sort_by_key(|met| urgency(met.threshold.signal));
@@ -130,19 +136,24 @@ impl EvictionState {
         }
     }
 
-    /// No threshold can be passed long before the next measurement, and a node with much room is rarely measured.
+    /// No threshold can be passed long before the next measurement, also while another one is passed; and a node with
+    /// much left of everything is rarely measured.
     fn again(&self, thresholds: &[Threshold], observed: &Observations) -> Duration {
-        if !self.met.is_empty() {
-            return UNDER_PRESSURE;
-        }
-        let margins = thresholds.iter().filter_map(|threshold| {
+        let longest = if self.met.is_empty() {
+            LONGEST
+        } else {
+            UNDER_PRESSURE
+        };
+        let is_met = |threshold: &Threshold| self.met.iter().any(|met| met.threshold == *threshold);
+        let open = thresholds.iter().filter(|threshold| !is_met(threshold));
+        let margins = open.filter_map(|threshold| {
             let observation = observed.get(&threshold.signal)?;
             let wanted = threshold.value.of(observation.capacity);
             let margin = observation.available.saturating_sub(wanted);
             let millis = margin.saturating_mul(1000) / threshold.signal.fastest_use();
             Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
         });
-        margins.min().unwrap_or(LONGEST).clamp(SHORTEST, LONGEST)
+        margins.min().unwrap_or(longest).clamp(SHORTEST, longest)
     }
 }
 
@@ -329,5 +340,51 @@ mod tests {
             (LONGEST, vec![]),
             "what cannot be measured is enough"
         );
+    }
+
+    #[test]
+    fn a_hard_threshold_is_noticed_in_time_while_a_soft_one_is_in_its_grace() {
+        let mib = 1_i64 << 20;
+        // Soft thresholds just before or after a measurement of each phase.
+        for soft in [5 * 1024, 5 * 1024 + 300, 5 * 1024 + 600, 5 * 1024 + 900] {
+            let thresholds = [memory(soft * mib, Some(60), 0), memory(1024 * mib, None, 0)];
+            let (mut state, start) = (EvictionState::default(), Instant::now());
+            let mut passed = Duration::ZERO;
+            let found_at = loop {
+                // A pod takes 1 GiB/s.
+                let taken = i64::try_from(passed.as_millis()).unwrap() * 1024 * mib / 1000;
+                let available = 8 * 1024 * mib - taken;
+                let found =
+                    state.observe(&thresholds, &seen(available), TRANSITION, start + passed);
+                if !found.act_on.is_empty() {
+                    break available;
+                }
+                passed += found.again;
+            };
+            let late = 1024 * mib - found_at;
+            assert!(late <= 55 * mib, "{} MiB too late", late / mib);
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_neither_begins_nor_ends() {
+        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let thresholds = [memory(100, Some(30), 0)];
+        let short = seen(99);
+        for (second, observed, acts, pressure) in [
+            (0, &short, false, true),
+            (20, &Observations::new(), false, true),
+            (30, &Observations::new(), false, true),
+            (31, &short, true, true),
+            (400, &Observations::new(), false, false),
+            (401, &seen(100), false, false),
+            (402, &Observations::new(), false, false),
+            (403, &short, false, true),
+        ] {
+            let now = start + Duration::from_secs(second);
+            let found = state.observe(&thresholds, observed, TRANSITION, now);
+            assert_eq!(!found.act_on.is_empty(), acts, "after {second} s");
+            assert_eq!(found.pressure.memory, pressure, "after {second} s");
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! * Owns: which thresholds are met, and since when.
 //! * Woken by: a timer that is the shorter the nearer a threshold is (50 ms to 10 s).
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a static pod or one of the system, or a pod while those that terminate already free enough.
+//! * Must never evict a static pod or one of the system, or a pod while those that terminate already free enough;
+//!   wait for a disk or the runtime while memory has to be measured.
 //! * Answers to upstream's `pkg/kubelet/eviction`.
 
 pub mod thresholds;
@@ -12,13 +13,20 @@ pub mod rank;
 pub mod terminating;
 pub mod local_storage;
 pub mod observe;
+mod measurements;
+mod disk;
+mod reclaim_disk;
 
 use crate::{
     base::{chain, metrics::Metrics},
+    images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
     node::reclaim::Reclaim,
-    node::stats::{Stats, api::PodStats},
+    node::stats::{
+        Stats,
+        api::{PodStats, Summary},
+    },
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{PodWorkers, UpdateOptions},
@@ -27,34 +35,38 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use decide::EvictionState;
+use futures::FutureExt as _;
+use measurements::Measurements;
 use observe::{Measured, Places};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
 };
 use rank::{Candidate, Files, Layout};
+use reclaim_disk::DiskReclaim;
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use terminating::TerminatingEvictions;
 use thresholds::{Resource, Signal, Threshold};
 use tokio::{
-    task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    task::JoinError,
+    time::{Instant, sleep},
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// The grace of a pod that a hard threshold evicts, seconds.
 const HARD_GRACE: i64 = 1;
-/// How long a measurement may take.
-const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much longer than its grace a pod may take to be cleaned up.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time after which a disk is freed although a source has not delivered.
 const SOURCES_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval at which pods with limits on local storage are measured.
 const LOCAL_STORAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// Interval of measurements while evicted pods terminate or a disk is being freed.
+/// Longest interval of measurements while evicted pods terminate, a disk is being freed or usage is being read.
 const EVICTING_INTERVAL: Duration = Duration::from_millis(100);
-/// Delay after an attempt that found nothing to reclaim and no pod to evict.
+/// Longest interval of measurements while a disk does not answer.
+const DISK_HANGS_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after an attempt that found nothing to reclaim and no pod to evict, and after the runtime did not say where it
+/// keeps images.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The configuration.
@@ -107,14 +119,14 @@ enum ReclaimOutcome {
     NothingToDo,
 }
 
-/// What freeing a disk without touching pods came to.
-enum DiskOutcome {
-    /// It is above the threshold again.
-    Enough,
-    /// It has not ended.
-    InProgress,
-    /// Pods have to be evicted.
-    NotEnough,
+/// What pods use on disks, while it is being read.
+type DiskUsage = AbortOnDropHandle<Option<Summary>>;
+
+/// The result of a task that has ended. Until then the task stays in its place.
+fn take_ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<Result<T, JoinError>> {
+    let ended = task.as_mut()?.now_or_never()?;
+    *task = None;
+    Some(ended)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -127,21 +139,20 @@ pub struct EvictionManager {
     settings: Settings,
     deps: Deps,
     state: EvictionState,
-    places: Places,
-    /// A measurement of the disks that has not ended: one that hangs is not joined by others.
-    measuring_disks: Option<JoinHandle<Measured>>,
-    /// The removal of containers and images, until it has ended. It may take minutes.
-    freeing_disk: Option<AbortOnDropHandle<anyhow::Result<()>>>,
+    measurements: Measurements,
+    disk: DiskReclaim,
     evictions: Family<BySignal, Counter>,
     terminating: TerminatingEvictions,
     /// When the next attempt is made for a signal, after one that found nothing to do.
     retry_after: HashMap<Signal, Instant>,
     local_storage_due: Instant,
+    /// What pods use on disks, being read to find those over their limits.
+    limits: Option<DiskUsage>,
     started: Instant,
 }
 
 impl EvictionManager {
-    /// A manager that has measured nothing yet.
+    /// A manager that has measured nothing yet. It starts a task, so it needs an async runtime.
     pub fn new(settings: Settings, deps: Deps, metrics: &Metrics) -> Self {
         let evictions = metrics.register(
             "kubelet_evictions",
@@ -155,16 +166,16 @@ impl EvictionManager {
             pods: deps.pods_cgroup.clone(),
         };
         Self {
+            measurements: Measurements::new(places, mounts(deps.reclaim.clone()), observe::disks),
+            disk: DiskReclaim::default(),
             settings,
             deps,
-            places,
-            measuring_disks: None,
-            freeing_disk: None,
             state: EvictionState::default(),
             evictions,
             terminating: TerminatingEvictions::default(),
             retry_after: HashMap::new(),
             local_storage_due: Instant::now() + LOCAL_STORAGE_INTERVAL,
+            limits: None,
             started: Instant::now(),
         }
     }
@@ -183,13 +194,9 @@ impl EvictionManager {
 
     /// Measures, and evicts one pod at the most; when to do it again.
     async fn step(&mut self) -> Duration {
-        if self.places.images.is_none() {
-            let mounts = timeout(MEASURE_TIMEOUT, self.deps.reclaim.collector.mounts()).await;
-            self.places.images = mounts.ok().and_then(Result::ok);
-        }
         // Before: what a pod that ends meanwhile gives back is not in the measurement.
         self.forget_ended();
-        let mut measured = self.measure().await;
+        let measured = self.measurements.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
         let observed = &measured.observations;
         let found = self
@@ -200,24 +207,24 @@ impl EvictionManager {
             *known = found.pressure;
             changed
         });
-        if self.local_storage_due <= Instant::now() {
-            self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
-            if self.enforce_limits(measured.layout).await {
-                return EVICTING_INTERVAL;
-            }
+        self.disk.observe(observed, &found.act_on);
+        if self.enforce_limits(measured.layout) {
+            return found.again.min(EVICTING_INTERVAL);
         }
-        // Which images no pod needs is known once all pods are.
-        let known =
-            self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES_TIMEOUT;
-        let mut again = found.again;
+        let mut again = found.again.min(self.longest_interval());
         for threshold in &found.act_on {
-            if !known && threshold.signal.resource().is_on_disk() || self.is_backing_off(threshold)
-            {
+            let on_disk = threshold.signal.resource().is_on_disk();
+            if on_disk && !self.may_free_disks() || self.is_backing_off(threshold) {
                 continue;
             }
-            match self.reclaim(threshold, &mut measured).await {
-                ReclaimOutcome::Reclaimed => return EVICTING_INTERVAL,
-                ReclaimOutcome::InProgress => again = EVICTING_INTERVAL,
+            let outcome = if on_disk {
+                self.reclaim_disk(threshold, &found.act_on, &measured)
+            } else {
+                self.reclaim(threshold, &measured).await
+            };
+            match outcome {
+                ReclaimOutcome::Reclaimed => return again.min(EVICTING_INTERVAL),
+                ReclaimOutcome::InProgress => again = again.min(EVICTING_INTERVAL),
                 ReclaimOutcome::NothingToDo => {
                     let next = Instant::now() + RETRY_DELAY;
                     self.retry_after.insert(threshold.signal, next);
@@ -225,6 +232,24 @@ impl EvictionManager {
             }
         }
         again
+    }
+
+    /// When a task that has to be noticed may have ended.
+    fn longest_interval(&self) -> Duration {
+        if self.limits.is_some() || !self.measurements.places_are_known() {
+            EVICTING_INTERVAL
+        } else if self.measurements.waits_for_disks() {
+            DISK_HANGS_INTERVAL
+        } else {
+            Duration::MAX
+        }
+    }
+
+    /// Which images no pod needs is known once all pods are.
+    fn may_free_disks(&self) -> bool {
+        let pods_are_known =
+            self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES_TIMEOUT;
+        pods_are_known && self.measurements.places_are_known()
     }
 
     /// Whether the latest attempt for the threshold found nothing to do, a short time ago.
@@ -241,59 +266,35 @@ impl EvictionManager {
         }
     }
 
-    /// Measures memory, processes, and the disks if they answer in time.
-    async fn measure(&mut self) -> Measured {
-        let places = self.places.clone();
-        let other = tokio::task::spawn_blocking(move || observe::memory_and_pids(&places));
-        let places = self.places.clone();
-        let running = self.measuring_disks.take();
-        let mut disks =
-            running.unwrap_or_else(|| tokio::task::spawn_blocking(move || observe::disks(&places)));
-        let mut measured = match timeout(MEASURE_TIMEOUT, &mut disks).await {
-            Ok(measured) => measured.unwrap_or_default(),
-            Err(_) => {
-                tracing::warn!(
-                    "Measuring the node's disks timed out; no pod is evicted because of them"
-                );
-                self.measuring_disks = Some(disks);
-                Measured::default()
-            }
-        };
-        measured
-            .observations
-            .extend(other.await.unwrap_or_default());
-        measured
-    }
-
-    /// Frees a disk or evicts a pod, because a threshold is met. After a disk was freed, `measured` is replaced.
-    async fn reclaim(&mut self, threshold: &Threshold, measured: &mut Measured) -> ReclaimOutcome {
+    /// Evicts a pod, because a threshold of memory or processes is met.
+    async fn reclaim(&mut self, threshold: &Threshold, measured: &Measured) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
-        let files = Files::of(threshold.signal, measured.layout);
-        let mut candidates = Vec::new();
+        // A pod that fills the memory has much more of it than a moment ago.
+        self.deps.stats.invalidate();
+        let usage = self.deps.stats.summary(true).await;
+        let Some(candidates) = self.candidates(usage, resource) else {
+            return ReclaimOutcome::InProgress;
+        };
         if !self.terminating.is_empty() {
-            // What a pod has on a disk is measured too rarely: there all of it has to be gone.
-            if resource.is_on_disk() {
-                return ReclaimOutcome::InProgress;
-            }
-            // Before the measurement: what is given back between the two counts twice, and not never.
-            candidates = self.candidates(resource).await;
+            // After the usage: what is given back between the two counts twice, and not never.
             let expected = self.terminating.expected(resource);
-            let now = self.measure().await.observations;
+            let now = self.measurements.memory_and_pids().await;
             if !decide::is_met_with(threshold, &now, expected) {
                 return ReclaimOutcome::InProgress;
             }
         }
-        if self.freeing_disk.is_none() || !resource.is_on_disk() {
-            self.report_attempt(resource);
-        }
-        match self.free_disk(threshold, measured).await {
-            DiskOutcome::Enough => return ReclaimOutcome::Reclaimed,
-            DiskOutcome::InProgress => return ReclaimOutcome::InProgress,
-            DiskOutcome::NotEnough => {}
-        }
-        if candidates.is_empty() {
-            candidates = self.candidates(resource).await;
-        }
+        self.report_attempt(resource);
+        self.evict_first(candidates, threshold, measured)
+    }
+
+    /// Evicts the pod that is the first in the ranking.
+    fn evict_first(
+        &mut self,
+        mut candidates: Vec<Candidate>,
+        threshold: &Threshold,
+        measured: &Measured,
+    ) -> ReclaimOutcome {
+        let files = Files::of(threshold.signal, measured.layout);
         rank::rank(&mut candidates, threshold.signal, files);
         for candidate in candidates {
             if candidate.pod.is_critical() {
@@ -323,75 +324,62 @@ impl EvictionManager {
         events.warning(&node, "EvictionThresholdMet", text);
     }
 
-    /// Removes containers and images that no pod needs, in a task, so that other thresholds are not kept waiting.
-    async fn free_disk(&mut self, threshold: &Threshold, measured: &mut Measured) -> DiskOutcome {
-        let on_disk = threshold.signal.resource().is_on_disk();
-        let of_images = matches!(
-            threshold.signal,
-            Signal::ImageFsAvailable | Signal::ImageFsInodesFree
-        );
-        let is_elsewhere = measured.layout == Layout::DedicatedImages && !of_images;
-        if !on_disk || is_elsewhere {
-            return DiskOutcome::NotEnough;
-        }
-        let mut freeing = self.freeing_disk.take().unwrap_or_else(|| {
-            let reclaim = self.deps.reclaim.clone();
-            AbortOnDropHandle::new(tokio::spawn(async move { reclaim.free_disk().await }))
-        });
-        let Ok(ended) = timeout(EVICTING_INTERVAL, &mut freeing).await else {
-            self.freeing_disk = Some(freeing);
-            return DiskOutcome::InProgress;
-        };
-        let freed = ended.map_err(anyhow::Error::from);
-        if let Err(error) = freed.and_then(|freed| freed) {
-            tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
-        }
-        *measured = self.measure().await;
-        let now = &measured.observations;
-        if now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true) {
-            DiskOutcome::Enough
-        } else {
-            DiskOutcome::NotEnough
-        }
+    /// Reads what pods use on disks, in a task: directories are walked, and the runtime is called.
+    fn read_disk_usage(&self) -> DiskUsage {
+        self.deps.stats.invalidate();
+        let stats = self.deps.stats.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move { stats.summary(false).await }))
     }
 
-    /// Pods that run and were not evicted, with their usage; none if that cannot be read, because a rank without usage
-    /// could evict the wrong pod.
-    async fn candidates(&mut self, resource: Resource) -> Vec<Candidate> {
-        // A pod that fills the memory has much more of it than a moment ago.
-        self.deps.stats.invalidate();
-        let Some(summary) = self.deps.stats.summary(!resource.is_on_disk()).await else {
+    /// Pods that were not evicted and that hold something of a resource, with their usage; `None` if that could not be
+    /// read, because a rank without usage could evict the wrong pod.
+    fn candidates(&mut self, usage: Option<Summary>, resource: Resource) -> Option<Vec<Candidate>> {
+        let Some(summary) = usage else {
             tracing::warn!("Eviction manager: failed to get summary stats");
-            return Vec::new();
+            return None;
         };
         let usage = summary.pods.into_iter();
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();
         self.terminating.update(&usage);
+        let cache = &self.deps.reclaim.cache;
+        let was_listed = cache.is_complete().is_some();
         let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
         let pods = pods.filter(|pod| !self.terminating.contains(&pod.uid()));
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
         });
-        candidates.collect()
+        let can_free = |candidate: &Candidate| {
+            let settled = cache.try_settled(&candidate.pod.uid());
+            let settled = settled.filter(|_| was_listed);
+            rank::can_free(candidate, settled.as_deref(), resource)
+        };
+        Some(candidates.filter(can_free).collect())
     }
 
     /// Evicts the pods that use more of the disk than they may. Whether there were any: what they give back may be
     /// enough for the thresholds, too.
-    async fn enforce_limits(&mut self, layout: Layout) -> bool {
+    fn enforce_limits(&mut self, layout: Layout) -> bool {
         let workers = self.deps.workers.clone();
         let limited = |pod: &Arc<Pod>| {
             let is_stopping = workers.is_pod_termination_requested(&pod.uid());
             !is_stopping && !pod.is_critical() && local_storage::has_limits(pod)
         };
-        let pods = active_pods(&self.deps.pods, &self.deps.workers);
-        if !self.settings.local_storage || !pods.iter().any(limited) {
-            return false;
+        if self.limits.is_none() && self.local_storage_due <= Instant::now() {
+            self.local_storage_due = Instant::now() + LOCAL_STORAGE_INTERVAL;
+            let pods = active_pods(&self.deps.pods, &self.deps.workers);
+            if self.settings.local_storage && pods.iter().any(limited) {
+                self.limits = Some(self.read_disk_usage());
+            }
         }
+        let Some(usage) = take_ended(&mut self.limits) else {
+            return false;
+        };
+        let candidates = self.candidates(usage.ok().flatten(), Resource::Disk);
         let mut any = false;
-        for candidate in self.candidates(Resource::Disk).await {
+        for candidate in candidates.into_iter().flatten() {
             if let Some(message) =
                 local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
@@ -437,5 +425,41 @@ impl EvictionManager {
         };
         let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
         self.deps.workers.update_pod(kill);
+    }
+}
+
+/// Where the runtime keeps images, as soon as it says that.
+async fn mounts(reclaim: Arc<Reclaim>) -> Mounts {
+    loop {
+        match reclaim.collector.mounts().await {
+            Ok(mounts) => return mounts,
+            Err(error) => {
+                tracing::debug!(err = %chain(error.as_ref()), "Failed to get the directories of images");
+            }
+        }
+        sleep(RETRY_DELAY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reading_that_has_not_ended_is_not_waited_for() {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let reading = tokio::spawn(answered);
+        let mut slot = Some(AbortOnDropHandle::new(reading));
+        assert!(take_ended(&mut slot).is_none());
+        assert!(slot.is_some(), "it goes on");
+        answer.send(7).unwrap();
+        let taken = loop {
+            match take_ended(&mut slot) {
+                Some(taken) => break taken,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!(taken.unwrap(), Ok(7));
+        assert!(slot.is_none() && take_ended(&mut slot).is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::decide::Observation;
 use super::thresholds::{Resource, Signal, Threshold};
-use crate::model::{Pod, PodExt, Quantity, canonical};
+use crate::model::{Pod, PodExt, PodStatus, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
 use k8s_openapi::api::core::v1::{Container, Volume};
@@ -67,6 +67,15 @@ impl Files {
             logs_and_volumes,
         }
     }
+}
+
+/// Whether evicting a pod can free something. A pod of which nothing runs uses no memory and no processes; what it has
+/// on disk counts if it is known. `settled` is its runtime status, unless that is being read.
+pub fn can_free(candidate: &Candidate, settled: Option<&PodStatus>, resource: Resource) -> bool {
+    let runs = settled.is_none_or(|status| {
+        status.ready_sandboxes().next().is_some() || status.maybe_running().next().is_some()
+    });
+    runs || resource.is_on_disk() && candidate.usage.is_some()
 }
 
 fn priority(pod: &Pod) -> i32 {

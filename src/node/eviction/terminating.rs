@@ -16,7 +16,12 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 /// The evicted pods that have not ended.
 #[derive(Debug, Default)]
-pub struct TerminatingEvictions(Vec<Terminating>);
+pub struct TerminatingEvictions {
+    /// Those whose usage is expected to be freed.
+    expected: Vec<Terminating>,
+    /// Those that took too long: evicting them again would free nothing.
+    late: Vec<Arc<Pod>>,
+}
 
 #[derive(Debug)]
 struct Terminating {
@@ -30,42 +35,49 @@ struct Terminating {
 impl TerminatingEvictions {
     /// Adds a pod that is being stopped and should have ended by `until`.
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
-        self.0.push(Terminating {
+        self.expected.push(Terminating {
             candidate,
             gone: None,
             until,
         });
     }
 
-    /// Whether this pod is one of them.
+    /// Whether this pod was evicted and has not ended.
     pub fn contains(&self, uid: &PodUid) -> bool {
-        self.0.iter().any(|one| one.candidate.pod.uid() == *uid)
+        let expected = self.expected.iter().map(|one| &one.candidate.pod);
+        let mut pods = expected.chain(&self.late);
+        pods.any(|pod| pod.uid() == *uid)
     }
 
-    /// Whether there are none.
+    /// Whether there are none whose usage is expected to be freed.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.expected.is_empty()
     }
 
-    /// Forgets the pods that `ended` some time ago, and those that took too long, which are returned.
+    /// Forgets the pods that `ended` some time ago. Those that have just become late are returned; their usage is no
+    /// longer expected to be freed.
     pub fn forget(&mut self, now: Instant, ended: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
-        for terminating in &mut self.0 {
+        self.late.retain(|pod| !ended(pod));
+        for terminating in &mut self.expected {
             if terminating.gone.is_none() && ended(&terminating.candidate.pod) {
                 terminating.gone = Some(now);
             }
         }
         let is_over = |gone: Option<Instant>| gone.is_some_and(|gone| now >= gone + SETTLING);
-        self.0.retain(|terminating| !is_over(terminating.gone));
+        self.expected
+            .retain(|terminating| !is_over(terminating.gone));
         let is_late =
             |terminating: &mut Terminating| terminating.gone.is_none() && terminating.until <= now;
-        let late = self.0.extract_if(.., is_late);
-        late.map(|terminating| terminating.candidate.pod).collect()
+        let late = self.expected.extract_if(.., is_late);
+        let late: Vec<_> = late.map(|late| late.candidate.pod).collect();
+        self.late.extend_from_slice(&late);
+        late
     }
 
     /// Updates their usage. The cgroups of containers that have ended are gone while the pod's volumes in memory are
     /// still there: the known usage of such a pod stays.
     pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>) {
-        for Terminating { candidate, .. } in &mut self.0 {
+        for Terminating { candidate, .. } in &mut self.expected {
             let usage = usage.get(&candidate.pod.uid());
             if let Some(usage) = usage.filter(|usage| usage.memory.is_some()) {
                 candidate.usage = Some(usage.clone());
@@ -75,7 +87,7 @@ impl TerminatingEvictions {
 
     /// The memory, or the number of processes, that will be freed. Unknown usage counts as enough.
     pub fn expected(&self, resource: Resource) -> i64 {
-        let used = self.0.iter().map(|Terminating { candidate, .. }| {
+        let used = self.expected.iter().map(|Terminating { candidate, .. }| {
             let usage = candidate.usage.as_ref();
             usage.map_or(i64::MAX, |usage| {
                 rank::used(candidate, usage, resource, Files::default())
@@ -132,7 +144,7 @@ mod tests {
         let late = at(30);
         assert!(terminating.forget(start, |_| false).is_empty());
         assert_eq!(terminating.forget(late, |_| false), [pod("a")]);
-        assert!(!terminating.contains(&"a".into()) && terminating.contains(&"b".into()));
+        assert!(terminating.contains(&"b".into()));
         assert_eq!(expected(&terminating), 200);
         assert!(terminating.forget(late, |_| true).is_empty(), "it ended");
         assert_eq!(expected(&terminating), 200, "the kernel takes its time");
@@ -147,5 +159,24 @@ mod tests {
         terminating.add(candidate, at(60));
         terminating.update(&HashMap::new());
         assert_eq!(expected(&terminating), i64::MAX);
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_killed_is_not_evicted_again_and_keeps_no_other_from_it() {
+        let start = Instant::now();
+        let mut terminating = TerminatingEvictions::default();
+        let candidate = Candidate {
+            pod: pod("stuck"),
+            usage: Some(usage(10)),
+        };
+        terminating.add(candidate, start + Duration::from_secs(31));
+        let late = start + Duration::from_secs(31);
+        assert_eq!(terminating.forget(late, |_| false), [pod("stuck")]);
+        assert!(terminating.contains(&"stuck".into()));
+        assert!(terminating.is_empty(), "it is not waited for");
+        assert_eq!(terminating.expected(Resource::Memory), 0);
+        assert!(terminating.forget(late, |_| false).is_empty(), "said once");
+        assert!(terminating.forget(late, |_| true).is_empty());
+        assert!(!terminating.contains(&"stuck".into()), "it has ended");
     }
 }

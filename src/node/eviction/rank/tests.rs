@@ -1,5 +1,6 @@
 use super::super::thresholds::Value;
 use super::*;
+use crate::model::{ContainerState, ContainerStatus, SandboxStatus};
 use crate::node::stats::api::{MemoryStats, ProcessStats, VolumeStats};
 
 fn pod(name: &str, priority: i32, memory: &str) -> Arc<Pod> {
@@ -47,6 +48,44 @@ const ALL: Files = Files {
     layers: true,
     logs_and_volumes: true,
 };
+
+#[test]
+fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have_on_disk() {
+    let nothing = PodStatus::default();
+    let sandbox = PodStatus {
+        sandboxes: vec![SandboxStatus {
+            ready: true,
+            ..SandboxStatus::default()
+        }],
+        ..PodStatus::default()
+    };
+    let container = |state| PodStatus {
+        containers: vec![ContainerStatus {
+            state,
+            ..ContainerStatus::default()
+        }],
+        ..PodStatus::default()
+    };
+    let running = container(ContainerState::Running);
+    let exited = container(ContainerState::Exited);
+    for (status, has_usage, memory, disk) in [
+        (Some(&nothing), false, false, false),
+        (Some(&nothing), true, false, true),
+        (Some(&exited), true, false, true),
+        (Some(&running), false, true, true),
+        (Some(&sandbox), false, true, true),
+        // Its status is being read.
+        (None, false, true, true),
+    ] {
+        let candidate = Candidate {
+            pod: pod("a", 0, "100"),
+            usage: has_usage.then(|| usage(1)),
+        };
+        let found = [Resource::Memory, Resource::Pids, Resource::Disk]
+            .map(|resource| can_free(&candidate, status, resource));
+        assert_eq!(found, [memory, memory, disk], "{status:?} {has_usage}");
+    }
+}
 
 #[test]
 fn pods_over_their_requests_go_first_then_those_of_lesser_priority_then_the_greedy() {

@@ -1,0 +1,137 @@
+//! What is done next for a disk that is short of space: containers and images go first, then pods. Pure.
+
+use super::{
+    rank::Layout,
+    thresholds::{Signal, Threshold},
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long pods wait for the removal of containers and images. A runtime may take two minutes for one image.
+pub(super) const PODS_WAIT: Duration = Duration::from_secs(60);
+/// No image is removed any more so long after the removal began.
+pub(super) const FREEING_LIMIT: Duration = Duration::from_secs(300);
+
+/// The removal of containers and images.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Freeing<'a> {
+    /// It has not begun.
+    NotBegun,
+    /// It has begun.
+    Running {
+        /// When.
+        since: Instant,
+    },
+    /// It has ended.
+    Ended {
+        /// The thresholds that it was for.
+        goal: &'a [Threshold],
+        /// The disks have been measured since.
+        measured: bool,
+    },
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskStep {
+    /// Begin to remove containers and images.
+    Free,
+    /// Wait for the removal, or for a measurement of what came of it.
+    Wait,
+    /// Evict a pod.
+    Evict,
+}
+
+/// For a threshold that is met.
+pub(super) fn step(
+    threshold: &Threshold,
+    layout: Layout,
+    freeing: Freeing<'_>,
+    now: Instant,
+) -> DiskStep {
+    if !images_are_on(threshold.signal, layout) {
+        return DiskStep::Evict;
+    }
+    match freeing {
+        Freeing::NotBegun => DiskStep::Free,
+        Freeing::Running { since } if now.duration_since(since) < PODS_WAIT => DiskStep::Wait,
+        Freeing::Running { .. } => DiskStep::Evict,
+        Freeing::Ended { goal, .. } if !goal.contains(threshold) => DiskStep::Free,
+        Freeing::Ended {
+            measured: false, ..
+        } => DiskStep::Wait,
+        Freeing::Ended { .. } => DiskStep::Evict,
+    }
+}
+
+/// Whether removing containers and images frees what a signal measures.
+pub(super) fn images_are_on(signal: Signal, layout: Layout) -> bool {
+    let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+    of_images || layout != Layout::DedicatedImages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::thresholds::Value;
+    use super::*;
+
+    fn threshold(signal: Signal) -> Threshold {
+        Threshold {
+            signal,
+            value: Value::Absolute(100),
+            grace: None,
+            min_reclaim: Value::Absolute(0),
+        }
+    }
+
+    #[test]
+    fn pods_go_when_images_were_not_enough_or_take_too_long() {
+        let node = threshold(Signal::NodeFsAvailable);
+        let inodes = threshold(Signal::NodeFsInodesFree);
+        let since = Instant::now();
+        let after = |seconds| since + Duration::from_secs(seconds);
+        let ended = |measured| Freeing::Ended {
+            goal: std::slice::from_ref(&node),
+            measured,
+        };
+        for (threshold, freeing, now, expected) in [
+            (&node, Freeing::NotBegun, since, DiskStep::Free),
+            (&node, Freeing::Running { since }, after(59), DiskStep::Wait),
+            (
+                &node,
+                Freeing::Running { since },
+                after(60),
+                DiskStep::Evict,
+            ),
+            (&node, ended(false), after(999), DiskStep::Wait),
+            (&node, ended(true), since, DiskStep::Evict),
+            // It stopped when it was enough for another one.
+            (&inodes, ended(true), since, DiskStep::Free),
+        ] {
+            let found = step(threshold, Layout::OneDisk, freeing, now);
+            assert_eq!(found, expected, "{threshold:?} {freeing:?}");
+        }
+    }
+
+    #[test]
+    fn images_on_another_disk_are_left_alone() {
+        let (freeing, now) = (Freeing::NotBegun, Instant::now());
+        for (signal, layout, expected) in [
+            (Signal::NodeFsAvailable, Layout::OneDisk, DiskStep::Free),
+            (Signal::NodeFsAvailable, Layout::SplitImages, DiskStep::Free),
+            (
+                Signal::NodeFsAvailable,
+                Layout::DedicatedImages,
+                DiskStep::Evict,
+            ),
+            (
+                Signal::ImageFsInodesFree,
+                Layout::DedicatedImages,
+                DiskStep::Free,
+            ),
+        ] {
+            let found = step(&threshold(signal), layout, freeing, now);
+            assert_eq!(found, expected, "{signal:?} {layout:?}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Measurements of the node. Neither a disk that hangs nor the runtime delays those of memory.
+
+use super::decide::Observations;
+use super::observe::{self, Measured, Places};
+use super::rank::Layout;
+use super::take_ended;
+use crate::images::gc::Mounts;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long one measurement of memory waits for the disks, which usually answer within microseconds.
+const DISKS_TIMEOUT: Duration = Duration::from_millis(50);
+/// Time after which a measurement of the disks is reported as hanging.
+const REPORT_AFTER: Duration = Duration::from_secs(5);
+/// How long disks wait at the start for the runtime's directories, without which it is not known what shares a disk.
+const MOUNTS_TIMEOUT: Duration = Duration::from_secs(5);
+
+type MeasureDisks = dyn Fn(&Places) -> Measured + Send + Sync;
+
+/// Measures memory, processes and disks.
+pub(super) struct Measurements {
+    places: Places,
+    measure_disks: Arc<MeasureDisks>,
+    /// At most one, so that a disk that hangs blocks one thread.
+    disks: Option<DisksInProgress>,
+    /// When the latest measurement of the disks that ended had begun, and what shares a disk.
+    disks_began: Option<Instant>,
+    layout: Layout,
+    mounts: Option<AbortOnDropHandle<Mounts>>,
+    started: Instant,
+}
+
+struct DisksInProgress {
+    task: AbortOnDropHandle<Measured>,
+    began: Instant,
+    reported: bool,
+}
+
+impl Measurements {
+    /// Measurements of these places; the directories of images are added once `mounts` has found them.
+    pub(super) fn new(
+        places: Places,
+        mounts: impl Future<Output = Mounts> + Send + 'static,
+        measure_disks: impl Fn(&Places) -> Measured + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            places,
+            measure_disks: Arc::new(measure_disks),
+            disks: None,
+            disks_began: None,
+            layout: Layout::default(),
+            mounts: Some(AbortOnDropHandle::new(tokio::spawn(mounts))),
+            started: Instant::now(),
+        }
+    }
+
+    /// Measures all that answers in time. Signals of disks that do not are missing.
+    pub(super) async fn measure(&mut self) -> Measured {
+        if let Some(Ok(mounts)) = take_ended(&mut self.mounts) {
+            self.places.images = Some(mounts);
+        }
+        let other = self.memory_and_pids();
+        let (other, disks) = tokio::join!(other, self.disks());
+        let mut measured = disks.unwrap_or_default();
+        measured.layout = self.layout;
+        measured.observations.extend(other);
+        measured
+    }
+
+    /// Measures memory and processes only.
+    pub(super) fn memory_and_pids(&self) -> impl Future<Output = Observations> + Send + use<> {
+        let places = self.places.clone();
+        let measuring = spawn_blocking(move || observe::memory_and_pids(&places));
+        async { measuring.await.unwrap_or_default() }
+    }
+
+    /// A function that measures the disks as long as it takes.
+    pub(super) fn disks_only(&self) -> impl Fn() -> Measured + Send + Sync + Clone + use<> {
+        let (places, measure) = (self.places.clone(), self.measure_disks.clone());
+        move || measure(&places)
+    }
+
+    /// Whether the runtime's directories are known, or not to be expected soon.
+    pub(super) fn places_are_known(&self) -> bool {
+        self.places.images.is_some() || self.started.elapsed() >= MOUNTS_TIMEOUT
+    }
+
+    /// Whether a measurement of the disks has not ended.
+    pub(super) fn waits_for_disks(&self) -> bool {
+        self.disks.is_some()
+    }
+
+    /// Whether the latest measurement of the disks that ended began after this.
+    pub(super) fn has_measured_disks_since(&self, at: Instant) -> bool {
+        self.disks_began.is_some_and(|began| began > at)
+    }
+
+    /// Only a new measurement is waited for: one that did not end in time before may never end.
+    async fn disks(&mut self) -> Option<Measured> {
+        let wait = match &self.disks {
+            Some(_) => Duration::ZERO,
+            None => DISKS_TIMEOUT,
+        };
+        let measure = self.disks_only();
+        let in_progress = self.disks.get_or_insert_with(|| DisksInProgress {
+            task: AbortOnDropHandle::new(spawn_blocking(measure)),
+            began: Instant::now(),
+            reported: false,
+        });
+        let Ok(ended) = timeout(wait, &mut in_progress.task).await else {
+            if !in_progress.reported && in_progress.began.elapsed() >= REPORT_AFTER {
+                in_progress.reported = true;
+                tracing::warn!(
+                    "Measuring the node's disks timed out; no pod is evicted because of them"
+                );
+            }
+            return None;
+        };
+        let began = in_progress.began;
+        self.disks = None;
+        let measured = ended.ok()?;
+        self.disks_began = Some(began);
+        self.layout = measured.layout;
+        Some(measured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{decide::Observation, thresholds::Signal};
+    use super::*;
+    use parking_lot::{Condvar, Mutex};
+
+    /// A disk that answers only while it is open.
+    #[derive(Clone, Default)]
+    struct Disk(Arc<(Mutex<bool>, Condvar)>);
+
+    impl Disk {
+        fn set_open(&self, open: bool) {
+            *self.0.0.lock() = open;
+            self.0.1.notify_all();
+        }
+
+        fn measure(&self) -> Measured {
+            let mut open = self.0.0.lock();
+            while !*open {
+                self.0.1.wait(&mut open);
+            }
+            let observation = Observation {
+                available: 1,
+                capacity: 2,
+            };
+            Measured {
+                observations: [(Signal::NodeFsAvailable, observation)].into(),
+                layout: Layout::SplitImages,
+            }
+        }
+    }
+
+    fn measurements(disk: &Disk) -> Measurements {
+        let places = Places {
+            root: "/".into(),
+            images: None,
+            cgroup_v2: std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+            pods: None,
+        };
+        let disk = disk.clone();
+        Measurements::new(places, std::future::pending(), move |_| disk.measure())
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_does_not_delay_measurements_of_memory() {
+        let disk = Disk::default();
+        let mut measurements = measurements(&disk);
+        let begin = Instant::now();
+        for _ in 0..20 {
+            let measured = measurements.measure().await.observations;
+            assert!(measured.contains_key(&Signal::MemoryAvailable));
+            assert!(!measured.contains_key(&Signal::NodeFsAvailable));
+        }
+        // Half a second if each of them waited its short time, 5 s if one waited for the disk.
+        assert!(begin.elapsed() < Duration::from_secs(3));
+        assert!(measurements.waits_for_disks());
+        disk.set_open(true);
+        let hung = Instant::now();
+        while !measurements
+            .measure()
+            .await
+            .observations
+            .contains_key(&Signal::NodeFsAvailable)
+        {
+            tokio::task::yield_now().await;
+        }
+        // The answer is as old as its question.
+        assert!(!measurements.has_measured_disks_since(hung));
+        while !measurements.has_measured_disks_since(hung) {
+            measurements.measure().await;
+        }
+        disk.set_open(false);
+        let measured = measurements.measure().await;
+        assert_eq!(measured.layout, Layout::SplitImages, "it is remembered");
+        disk.set_open(true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn disks_wait_a_short_time_for_the_directories_of_the_runtime() {
+        let disk = Disk::default();
+        let measurements = measurements(&disk);
+        assert!(!measurements.places_are_known());
+        tokio::time::advance(MOUNTS_TIMEOUT).await;
+        assert!(measurements.places_are_known());
+    }
+}

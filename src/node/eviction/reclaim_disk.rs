@@ -1,0 +1,141 @@
+//! Gives disk space back: removes containers and images in a task, and reads what pods use on disks in another one.
+
+use super::{
+    DiskUsage, EvictionManager, ReclaimOutcome,
+    decide::{self, Observations},
+    disk::{self, DiskStep, FREEING_LIMIT, Freeing},
+    take_ended,
+    thresholds::Threshold,
+};
+use crate::{base::chain, node::eviction::observe::Measured};
+use std::time::Duration;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// How long it is waited for what the removal of an image came to.
+const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is being done for the disks.
+#[derive(Default)]
+pub(super) struct DiskReclaim {
+    /// The removal of containers and images, until it has ended. It may take minutes.
+    freeing: Option<FreeingTask>,
+    /// When the last one ended, until the thresholds that it was for are no longer met or a pod was evicted.
+    freed: Option<(Instant, Vec<Threshold>)>,
+    /// What pods use on disks, being read so that one of them can be evicted.
+    usage: Option<DiskUsage>,
+}
+
+struct FreeingTask {
+    task: AbortOnDropHandle<anyhow::Result<()>>,
+    since: Instant,
+    goal: Vec<Threshold>,
+}
+
+impl DiskReclaim {
+    /// Forgets what was begun for thresholds that are not met any more. Nothing is known of disks that do not answer.
+    pub(super) fn observe(&mut self, observed: &Observations, act_on: &[Threshold]) {
+        if let Some(FreeingTask { task, goal, .. }) = &mut self.freeing
+            && let Some(freed) = futures::FutureExt::now_or_never(task)
+        {
+            if let Err(error) = freed.map_err(anyhow::Error::from).flatten() {
+                tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
+            }
+            self.freed = Some((Instant::now(), std::mem::take(goal)));
+            self.freeing = None;
+        }
+        if act_on.iter().any(|one| one.signal.resource().is_on_disk()) {
+            return;
+        }
+        self.usage = None;
+        if observed.keys().any(|signal| signal.resource().is_on_disk()) {
+            self.freed = None;
+        }
+    }
+}
+
+impl EvictionManager {
+    /// Does the next step for a disk whose threshold is met; never waits for disks or the runtime.
+    pub(super) fn reclaim_disk(
+        &mut self,
+        threshold: &Threshold,
+        act_on: &[Threshold],
+        measured: &Measured,
+    ) -> ReclaimOutcome {
+        // What a pod has on a disk is measured too rarely to be counted: all of it has to be gone.
+        if !self.terminating.is_empty() {
+            self.disk.usage = None;
+            return ReclaimOutcome::InProgress;
+        }
+        let freeing = match (&self.disk.freeing, &self.disk.freed) {
+            (Some(FreeingTask { since, .. }), _) => Freeing::Running { since: *since },
+            (None, Some((at, goal))) => Freeing::Ended {
+                goal,
+                measured: self.measurements.has_measured_disks_since(*at),
+            },
+            (None, None) => Freeing::NotBegun,
+        };
+        match disk::step(threshold, measured.layout, freeing, Instant::now()) {
+            DiskStep::Wait => ReclaimOutcome::InProgress,
+            DiskStep::Free => {
+                self.report_attempt(threshold.signal.resource());
+                self.free_disk(act_on, measured);
+                ReclaimOutcome::InProgress
+            }
+            DiskStep::Evict => self.evict_for_disk(threshold, measured),
+        }
+    }
+
+    fn free_disk(&mut self, act_on: &[Threshold], measured: &Measured) {
+        let on_disk = |threshold: &&Threshold| {
+            threshold.signal.resource().is_on_disk()
+                && disk::images_are_on(threshold.signal, measured.layout)
+        };
+        let goal: Vec<_> = act_on.iter().filter(on_disk).copied().collect();
+        let (thresholds, since) = (goal.clone(), Instant::now());
+        let disks = self.measurements.disks_only();
+        let is_done = move || {
+            let (thresholds, disks) = (thresholds.clone(), disks.clone());
+            async move {
+                let measuring = timeout(MEASURE_TIMEOUT, spawn_blocking(disks)).await;
+                let Ok(Ok(measured)) = measuring else {
+                    // No image goes for a disk of which nothing is known.
+                    return true;
+                };
+                let now = &measured.observations;
+                let is_over = |threshold: &Threshold| {
+                    now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true)
+                };
+                thresholds.iter().all(is_over) || since.elapsed() >= FREEING_LIMIT
+            }
+        };
+        let reclaim = self.deps.reclaim.clone();
+        let task = tokio::spawn(async move { reclaim.free_disk(is_done).await });
+        self.disk.freeing = Some(FreeingTask {
+            task: AbortOnDropHandle::new(task),
+            since,
+            goal,
+        });
+    }
+
+    fn evict_for_disk(&mut self, threshold: &Threshold, measured: &Measured) -> ReclaimOutcome {
+        let resource = threshold.signal.resource();
+        if self.disk.usage.is_none() {
+            if !disk::images_are_on(threshold.signal, measured.layout) {
+                self.report_attempt(resource);
+            }
+            self.disk.usage = Some(self.read_disk_usage());
+        }
+        let Some(usage) = take_ended(&mut self.disk.usage) else {
+            return ReclaimOutcome::InProgress;
+        };
+        let Some(candidates) = self.candidates(usage.ok().flatten(), resource) else {
+            return ReclaimOutcome::InProgress;
+        };
+        self.disk.freed = None;
+        self.evict_first(candidates, threshold, measured)
+    }
+}

@@ -56,6 +56,8 @@ pub const NODE_SHUTDOWN: &str = "NodeShutdown";
 pub mod event {
     /// A pod is not admitted yet (an extension of ours).
     pub const ADMISSION_PENDING: &str = "AdmissionPending";
+    /// The API server is not of the cluster that the pods of the node came from (an extension of ours).
+    pub const OTHER_CLUSTER: &str = "OtherCluster";
     /// An image pull secret cannot be used.
     pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
     /// A container was created.

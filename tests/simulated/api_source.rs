@@ -186,6 +186,62 @@ async fn a_list_that_lacks_a_pod_is_checked_before_the_pod_ends() {
     assert!(api.seen().iter().any(alone), "{:#?}", api.seen());
 }
 
+fn put_cluster(api: &FakeApiServer, uid: &str) {
+    let metadata = json!({"name": "kubernetes", "namespace": "default", "uid": uid});
+    api.put(CLUSTER, json!({"metadata": metadata, "spec": {}}));
+}
+
+const CLUSTER: &str = "/api/v1/namespaces/default/services/kubernetes";
+
+/// A kubelet that runs a pod, has learned the cluster and has ended; then the API server lost the node and the pod.
+async fn with_data_lost() -> (Node, FakeApiServer) {
+    let (mut node, api) = joined().await;
+    put_cluster(&api, "one");
+    api.put(&path("web"), bound("web"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_for("the cluster is known", WAIT_LIMIT, async || {
+        let stored = std::fs::read_to_string(node.path("root/api-pods/cluster"));
+        holds(stored.is_ok_and(|uid| uid == "one"), "it is not")
+    })
+    .await;
+    node.stop().await;
+    api.remove(&path("web"));
+    api.remove("/api/v1/nodes/node1");
+    (node, api)
+}
+
+#[tokio::test]
+async fn pods_stay_where_the_api_server_has_lost_its_data_and_the_node_registers_again() {
+    let (mut node, api) = with_data_lost().await;
+    put_cluster(&api, "two");
+    let before = ids(&node.fake, "web");
+    node.fake.clear_calls();
+    node.start().await;
+    wait_event(&node, "OtherCluster").await;
+    assert!(api.object("/api/v1/nodes/node1").is_some(), "registered");
+    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+    assert!(
+        node.never(Duration::from_millis(1000), touched).await,
+        "{:?}",
+        node.fake.calls()
+    );
+    assert_eq!(ids(&node.fake, "web"), before);
+    // The data is there again, but for the pod, which was deleted.
+    put_cluster(&api, "one");
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake.wait_until("web is gone", WAIT_LIMIT, gone).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_was_deleted_with_its_node_object_ends_when_the_kubelet_starts() {
+    let (mut node, api) = with_data_lost().await;
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake.wait_until("web is gone", WAIT_LIMIT, gone).await;
+    assert!(api.object("/api/v1/nodes/node1").is_some(), "registered");
+}
+
 #[tokio::test]
 async fn an_unreadable_pod_and_one_with_hostile_names_harm_no_other() {
     let (mut node, api) = joined().await;

@@ -102,6 +102,8 @@ pub mod event {
     pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
     /// A volume could not be set up.
     pub const FAILED_MOUNT: &str = "FailedMount";
+    /// A volume could not be taken down.
+    pub const FAILED_UNMOUNT: &str = "FailedUnMount";
     /// A pod could not be synced.
     pub const FAILED_SYNC: &str = "FailedSync";
     /// A pod could not be stopped.

@@ -327,6 +327,110 @@ async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
     assert!(node.fake.pods().is_empty());
 }
 
+/// A pod that runs, and that this kubelet would not have started: it has a CSI volume.
+async fn taken_over() -> (Node, FakeApiServer, Value) {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    node.stop().await;
+    pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
+    api.put(&path("web"), pod.clone());
+    node.fake.clear_calls();
+    node.start().await;
+    (node, api, pod)
+}
+
+async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(1);
+    api.put(&path(name), pod);
+}
+
+#[tokio::test]
+async fn a_pod_of_another_kubelet_with_a_field_that_is_not_supported_runs_on_until_it_is_deleted() {
+    let (node, api, pod) = taken_over().await;
+    wait_event(&node, "nothing of it is started: spec.volumes[0].csi").await;
+    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+    assert!(
+        node.never(Duration::from_millis(1000), touched).await,
+        "{:?}",
+        node.fake.calls()
+    );
+    wait_for("it is shown as running", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let status = &pod["status"];
+        holds(status["phase"] == "Running", status.to_string())
+    })
+    .await;
+    // What ends is shown, and not started again.
+    assert!(node.fake.exit("web/main", 1));
+    wait_for("it is shown as ended", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let state = &pod["status"]["containerStatuses"][0];
+        holds(state["ready"] == false, state.to_string())
+    })
+    .await;
+    let again = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 0;
+    assert!(node.never(Duration::from_millis(500), again).await);
+    delete(&api, "web", pod).await;
+    wait_for("it is gone from the API server", WAIT_LIMIT, async || {
+        holds(api.object(&path("web")).is_none(), "it is there")
+    })
+    .await;
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake
+        .wait_until("nothing is left", WAIT_LIMIT, gone)
+        .await;
+}
+
+/// A file system of another program; unmounted with the test.
+struct ForeignMount(std::path::PathBuf);
+
+impl ForeignMount {
+    /// `None` where the test may not mount.
+    fn new(at: std::path::PathBuf) -> Option<ForeignMount> {
+        std::fs::create_dir_all(&at).expect("a directory");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(&at)
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(ForeignMount(at))
+    }
+}
+
+impl Drop for ForeignMount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_mount_of_another_kubelet_keeps_an_ended_pod_with_an_event_that_names_it() {
+    let (node, api, pod) = taken_over().await;
+    let volume = "root/pods/uid-of-web/volumes/kubernetes.io~csi/disk/mount";
+    let Some(mount) = ForeignMount::new(node.path(volume)) else {
+        assert!(std::env::var_os("CI").is_none(), "it may not mount");
+        println!("SKIPPED: this test needs to mount");
+        return;
+    };
+    delete(&api, "web", pod).await;
+    wait_event(&node, "kubernetes.io~csi/disk/mount is still mounted").await;
+    let ended = |fake: &FakeRuntime| runs(fake, "web").is_none();
+    node.fake
+        .wait_until("its containers ended", WAIT_LIMIT, ended)
+        .await;
+    assert!(api.object(&path("web")).is_some());
+    drop(mount);
+    wait_for("it is gone from the API server", WAIT_LIMIT, async || {
+        holds(api.object(&path("web")).is_none(), "it is there")
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn an_ephemeral_container_starts_in_a_running_pod() {
     let (mut node, api) = joined().await;

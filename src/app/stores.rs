@@ -137,7 +137,7 @@ pub(super) fn open(
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
     let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
-    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
+    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::new(config.ipv6_first));
     let keyring = images::keyring(config, &metrics)?;
     let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
     let writers = Writers {

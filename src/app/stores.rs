@@ -138,7 +138,7 @@ pub(super) fn open(
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
     let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
     let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::new(config.ipv6_first));
-    let keyring = images::keyring(config, &metrics)?;
+    let keyring = images::keyring(config, api.clone(), &metrics)?;
     let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
     let writers = Writers {
         node_object: NodeObjectWriter::default(),

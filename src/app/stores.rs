@@ -4,7 +4,7 @@ use super::{devices, images, introspect::Live, sources};
 use crate::{
     apiserver::ApiServer,
     base::{metrics::Metrics, otel::Tracer},
-    config::KubeletConfig,
+    config::{Gate, KubeletConfig},
     cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
     host::{Machine, SystemBus},
     images::{credentials::Keyring, records::PullRecords},
@@ -220,7 +220,7 @@ fn runtime_clients(
         connect(image_endpoint)
     };
     Ok((
-        RuntimeClient::new(connection),
+        RuntimeClient::new(connection).preferring_streams(config.is_on(Gate::CriListStreaming)),
         ImageClient::new(image_connection),
     ))
 }

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::sleep;
+use tokio::time::Instant;
 
 /// The delay before the next read doubles from the first to the second.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -155,6 +155,7 @@ async fn read_until_bound(
     publisher: &Publisher<Result<Arc<PersistentVolume>, ClaimError>>,
 ) {
     let mut delay = FIRST_DELAY;
+    let mut recovery = api.recovery();
     loop {
         match read(api, key).await {
             Ok(Ok(volume)) => {
@@ -171,7 +172,8 @@ async fn read_until_bound(
                 }
             }
         }
-        sleep(delay.mul_f64(1.0 + 0.5 * fastrand::f64())).await;
+        let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
+        recovery.wait(&mut (Instant::now() + wait)).await;
         delay = (delay * 2).min(MAX_DELAY);
     }
 }

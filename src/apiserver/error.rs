@@ -99,6 +99,11 @@ impl ApiError {
         self.status() == Some(StatusCode::UNAUTHORIZED)
     }
 
+    /// The response is longer than any may be.
+    pub(super) fn is_too_large(&self) -> bool {
+        matches!(self, Self::Unreadable(error) if error.is::<http_body_util::LengthLimitError>())
+    }
+
     /// Whether the same request may succeed later.
     pub fn is_transient(&self) -> bool {
         match self {

@@ -32,7 +32,9 @@ pub(super) struct Connection {
     pub(super) host: Arc<str>,
     /// Files that the kubeconfig refers to: certificate, key, token and authorities.
     named: Vec<(PathBuf, FileVersion)>,
-    /// A program that brings the credentials has not run yet.
+    /// A program brings the credentials.
+    has_program: bool,
+    /// It has not run yet.
     is_pending: bool,
 }
 
@@ -43,6 +45,7 @@ impl Connection {
             url: SecretUrl::from(String::new()),
             host: "".into(),
             named,
+            has_program: false,
             is_pending: false,
         }
     }
@@ -59,7 +62,10 @@ impl Connection {
     /// Whether a program has to run, or one of these files has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
-        self.is_pending || named.any(|(path, version)| FileVersion::of(path) != *version)
+        let program = self.transport.as_ref().filter(|_| self.has_program);
+        self.is_pending
+            || named.any(|(path, version)| FileVersion::of(path) != *version)
+            || program.is_some_and(Transport::credentials_are_stale)
     }
 }
 
@@ -151,6 +157,7 @@ pub(super) async fn read(
         url,
         host,
         named: named_files.clone(),
+        has_program: needs_program,
         is_pending,
     })
 }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 /// Deadline of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest response, bytes: a page of a list of pods of the largest size is less.
+/// Largest response, bytes. A list with a larger page is requested in smaller ones.
 const MAX_RESPONSE: usize = 64 * 1024 * 1024;
 
 /// What is escaped in a segment of a path.

@@ -26,7 +26,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 
 /// A token is renewed after this, however long it lives.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
@@ -155,6 +158,7 @@ impl ApiTokens {
     /// Fetches a token, and another one before it expires, for ever.
     async fn keep(&self, key: &TokenKey, publisher: &Publisher<Result<Token, TokenError>>) {
         let mut delay = FIRST_DELAY;
+        let mut recovery = self.api.recovery();
         let mut expires = None;
         loop {
             // Boxed, so that a task that waits for the next request does not keep room for it.
@@ -175,7 +179,8 @@ impl ApiTokens {
                 }
                 Err(error) => {
                     failed(key, &error, expires, publisher);
-                    sleep(delay.mul_f64(1.0 + 0.5 * fastrand::f64())).await;
+                    let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
+                    recovery.wait(&mut (Instant::now() + wait)).await;
                     delay = (delay * 2).min(MAX_DELAY);
                 }
             }
@@ -184,19 +189,32 @@ impl ApiTokens {
 
     async fn request(&self, key: &TokenKey) -> Result<IssuedToken, ApiError> {
         let _permit = self.requests.acquire().await;
-        let body = TokenRequest {
-            spec: Some(spec(key)),
-            ..TokenRequest::default()
-        };
-        let account = Place::namespaced(&key.namespace, &key.service_account);
-        let reply: TokenRequest = self
-            .api
-            .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
-            .await?;
-        IssuedToken::of(reply).ok_or_else(|| {
-            ApiError::Unreadable("the response has no token or no time of expiration".into())
-        })
+        request(&self.api, key).await
     }
+}
+
+/// A token, and when it is to be replaced, for what is no volume.
+///
+/// # Errors
+/// See [`ApiError`].
+pub async fn issue(api: &ApiServer, key: &TokenKey) -> Result<(Token, Timestamp), ApiError> {
+    let issued = request(api, key).await?;
+    let renew = issued.renew_at(fastrand::f64());
+    Ok((issued.token, renew))
+}
+
+async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiError> {
+    let body = TokenRequest {
+        spec: Some(spec(key)),
+        ..TokenRequest::default()
+    };
+    let account = Place::namespaced(&key.namespace, &key.service_account);
+    let reply: TokenRequest = api
+        .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
+        .await?;
+    IssuedToken::of(reply).ok_or_else(|| {
+        ApiError::Unreadable("the response has no token or no time of expiration".into())
+    })
 }
 
 fn failed(
@@ -278,6 +296,8 @@ async fn sleep_until(at: Timestamp) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apiserver::tests::stored::{Mode, Stored};
+    use serde_json::json;
 
     fn key() -> TokenKey {
         TokenKey {
@@ -340,6 +360,32 @@ mod tests {
         let time = "2026-01-01T00:00:00Z";
         assert!(reply(serde_json::json!({"token": "t", "expirationTimestamp": time})).is_some());
         assert!(reply(serde_json::json!({"token": "", "expirationTimestamp": time})).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_token_is_fetched_soon_after_any_request_found_the_server_back() {
+        let server = Stored::start().await;
+        let api = server.client().await;
+        server.set(Mode::Refusing(503));
+        let tokens = Tokens::new(Some(api.clone()), Arc::default());
+        tokens.register(&"u1".into(), [key()].into());
+        // The next try is then more than three seconds away.
+        while server.requests() < 5 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        server.on_post(|_, _| {
+            let expires = Timestamp::now() + SignedDuration::from_hours(1);
+            let status = json!({"token": "t", "expirationTimestamp": expires.to_string()});
+            (201, json!({"spec": {"audiences": ["a"]}, "status": status}))
+        });
+        server.set(Mode::Serving);
+        let missing = api.get::<ServiceAccount>(Place::cluster("any")).await;
+        assert!(missing.unwrap_err().is_not_found());
+        let begun = Instant::now();
+        let found = tokens.get([key()].into()).await;
+        assert_eq!(found[&key()], Ok(Token("t".into())));
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
     }
 
     #[tokio::test]

@@ -5,7 +5,8 @@
 //! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
 
 use super::ApiError;
-use http::{Request, Response};
+use crate::base::x509;
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
@@ -22,9 +23,9 @@ use std::{
     error::Error,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::sync::Mutex as AsyncMutex;
 use tower::{
@@ -42,6 +43,11 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
+/// A program that brings credentials does not run more often because they are refused, or the end of their certificate
+/// comes.
+const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(10);
+/// A certificate is replaced so long before its end.
+const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
 
 /// Its response has the request with its credentials.
 type Authorizer = BoxService<Request<Body>, Response<Request<Body>>, BoxError>;
@@ -58,6 +64,42 @@ pub(super) struct Transport {
     lanes: Mutex<Vec<ConnectionLane>>,
     /// For requests that must not wait.
     urgent: ConnectionLane,
+    credentials: CredentialState,
+}
+
+/// Whether the credentials of a connection have to be fetched again, where a program brings them.
+struct CredentialState {
+    /// The end of the client certificate.
+    end: Option<SystemTime>,
+    are_refused: AtomicBool,
+    next_run: Mutex<Instant>,
+}
+
+impl CredentialState {
+    fn new(tls: &ClientConfig) -> Self {
+        let certificate = tls.client_auth_cert_resolver.resolve(&[], &[]);
+        let facts = certificate.and_then(|key| x509::facts(key.cert.first()?));
+        Self {
+            end: facts.map(|facts| SystemTime::from(facts.not_after)),
+            are_refused: AtomicBool::new(false),
+            next_run: Mutex::new(Instant::now() + CREDENTIALS_INTERVAL),
+        }
+    }
+
+    /// True once for each interval.
+    fn are_stale(&self) -> bool {
+        let soon = SystemTime::now() + CERTIFICATE_MARGIN;
+        let ends = self.end.is_some_and(|end| end <= soon);
+        if !ends && !self.are_refused.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (mut next_run, now) = (self.next_run.lock(), Instant::now());
+        let is_due = now >= *next_run;
+        if is_due {
+            *next_run = now + CREDENTIALS_INTERVAL;
+        }
+        is_due
+    }
 }
 
 struct ConnectionLane {
@@ -99,6 +141,7 @@ impl Transport {
         let lane = || ConnectionLane::new(&tls, server_name.as_ref());
         let (lanes, urgent) = (Mutex::new(vec![lane()]), lane());
         Ok(Self {
+            credentials: CredentialState::new(&tls),
             client: Client::new(service, config.default_namespace.clone()),
             authorizer: Arc::new(AsyncMutex::new(BoxService::new(authorizer))),
             urgent,
@@ -106,6 +149,11 @@ impl Transport {
             server_name,
             lanes,
         })
+    }
+
+    /// Whether the program that brought the credentials has to run again.
+    pub(super) fn credentials_are_stale(&self) -> bool {
+        self.credentials.are_stale()
     }
 
     /// Sends a request that ends.
@@ -143,7 +191,12 @@ impl Transport {
             request.extensions_mut().insert(pool);
         }
         let sent = self.client.send(request).await;
-        sent.map_err(|error| failed(error.into()))
+        let response = sent.map_err(|error| failed(error.into()))?;
+        let is_refused = response.status() == StatusCode::UNAUTHORIZED;
+        self.credentials
+            .are_refused
+            .store(is_refused, Ordering::Relaxed);
+        Ok(response)
     }
 
     async fn authorized(&self, request: Request<Body>) -> Result<Request<Body>, BoxError> {

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use std::{mem, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// Objects in one page of a list.
+/// Objects in one page of a list, at first; half as many after a page that is larger than a response may be.
 const PAGE: u32 = 500;
 /// Deadline of one page, and of the head of the response to a watch.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -82,8 +82,10 @@ pub struct ListWatch<K> {
     stream: Option<WatchStream>,
     delay: Option<Duration>,
     next_try: Instant,
-    /// Of an urgent client.
+    /// Of an urgent client, and for the pods of the node.
     recovery: Option<Recovery>,
+    /// Objects in one page of the next list.
+    page: u32,
 }
 
 /// The pages of a list so far.
@@ -155,7 +157,7 @@ enum WatchLine<K> {
 
 impl ApiServer {
     /// Lists and watches objects from the next call of [`ListWatch::next`] on.
-    pub fn list_watch<K>(&self, selection: Selection) -> ListWatch<K> {
+    pub fn list_watch<K: Resource>(&self, selection: Selection) -> ListWatch<K> {
         ListWatch {
             api: self.clone(),
             selection,
@@ -165,7 +167,8 @@ impl ApiServer {
             stream: None,
             delay: None,
             next_try: Instant::now(),
-            recovery: self.is_urgent.then(|| self.recovery()),
+            recovery: (self.is_urgent || K::KIND == "Pod").then(|| self.recovery()),
+            page: PAGE,
         }
     }
 
@@ -228,6 +231,10 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             match self.step().await {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
+                // The pages before it stay; objects this large are few.
+                Err(error) if error.is_too_large() && self.page > 1 && self.version.is_none() => {
+                    self.page /= 2;
+                }
                 Err(error) => {
                     self.closed();
                     self.listed = Listed::default();
@@ -312,7 +319,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
     fn begin(&self) -> BoxFuture<'static, Result<WatchReply, ApiError>> {
         let api = self.api.clone();
         let Some(version) = &self.version else {
-            let mut query = vec![format!("limit={PAGE}")];
+            let mut query = vec![format!("limit={}", self.page)];
             let next = self.listed.next.as_deref();
             query.extend(next.map(|next| parameter("continue", next)));
             // The pods of the node and the node itself never wait for lists of other objects that hang.

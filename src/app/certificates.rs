@@ -11,8 +11,8 @@ use crate::{
         Template,
     },
     server::tls::ServingCertificate,
+    state::node_object::NodeObject,
 };
-use std::net::IpAddr;
 use tokio::task::spawn_blocking;
 
 /// The client of the API server, unless this is a node of its own.
@@ -75,20 +75,30 @@ pub(super) fn start(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) 
         ServingCertificate::Issued { .. }
     );
     if issued && config.server.enabled {
-        let given = config.node_ips.clone();
-        let template = move || {
-            let names = [node_name.clone()];
-            Template::serving(&node_name, names, addresses(&given))
-        };
+        let template = serving(config, stores.node_object.clone());
         let manager = manager(Purpose::Serving, store(SERVER), Box::new(template));
         tasks.spawn("certificates.serving", manager.run(tasks.shutdown()));
     }
 }
 
-fn addresses(given: &[IpAddr]) -> Vec<IpAddr> {
-    if given.is_empty() {
-        own_address().into_iter().collect()
-    } else {
-        given.to_vec()
+/// What the serving certificate says: the addresses of the Node object, which a cloud provider may set. Those of this
+/// machine while it has none; nothing before the object is known, so that a restart requests nothing in vain.
+fn serving(
+    config: &KubeletConfig,
+    node: NodeObject,
+) -> impl Fn() -> Option<Template> + Send + Sync + 'static {
+    let (name, given) = (config.node_name.clone(), config.node_ips.clone());
+    let ipv6_first = config.ipv6_first;
+    move || {
+        let node = node.borrow().clone()?;
+        let status = node.status.as_ref();
+        let known = status.and_then(|status| status.addresses.as_deref());
+        match known.unwrap_or_default() {
+            [] if given.is_empty() => {
+                Template::serving(&name, [name.clone()], own_address(ipv6_first))
+            }
+            [] => Template::serving(&name, [name.clone()], given.iter().copied()),
+            known => Template::of_node(&name, known),
+        }
     }
 }

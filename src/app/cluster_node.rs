@@ -20,7 +20,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
-use std::{path::Path, sync::Arc};
+use std::{net::IpAddr, path::Path, sync::Arc};
 
 /// Volumes that need nothing attached, by the names of their directories.
 const OWN_VOLUMES: [&str; 6] = [
@@ -79,7 +79,7 @@ pub(super) async fn start(
         state,
         pressure: stores.pressure.clone(),
         shutting_down: stores.shutting_down.clone(),
-        own_ip: own_address,
+        own_ip: own_ip(config.ipv6_first),
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
@@ -93,6 +93,15 @@ pub(super) async fn start(
     });
     tasks.spawn("node.status", manager.run(shutdown));
     Ok(())
+}
+
+/// Finds the address of the default route.
+fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
+    if ipv6_first {
+        || own_address(true)
+    } else {
+        || own_address(false)
+    }
 }
 
 /// The allocatable resources of a node in a cluster, where some are reserved.

@@ -50,6 +50,10 @@ pub(super) fn start(
         services,
         runtime_classes,
         volumes: VolumeManager::in_cluster(root, node, objects, cluster, HostMounter),
-        host_ips: HostIps::new(stores.node_object.clone(), &config.node_ips, own_address()),
+        host_ips: HostIps::new(
+            stores.node_object.clone(),
+            &config.node_ips,
+            own_address(config.ipv6_first),
+        ),
     }
 }

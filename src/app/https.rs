@@ -35,7 +35,7 @@ pub(super) async fn open(
     }
     let name = config.node_name.clone();
     let addresses = if config.node_ips.is_empty() {
-        own_address().into_iter().collect()
+        own_address(config.ipv6_first).into_iter().collect()
     } else {
         config.node_ips.clone()
     };

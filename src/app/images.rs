@@ -2,6 +2,7 @@
 
 use super::Stores;
 use crate::{
+    apiserver::ApiServer,
     base::metrics::Metrics,
     config::KubeletConfig,
     images::{
@@ -15,13 +16,17 @@ use anyhow::Context as _;
 use std::path::PathBuf;
 
 /// The node's registry credentials: docker's files and credential provider plugins.
-pub(super) fn keyring(config: &KubeletConfig, metrics: &Metrics) -> anyhow::Result<Keyring> {
+pub(super) fn keyring(
+    config: &KubeletConfig,
+    api: Option<ApiServer>,
+    metrics: &Metrics,
+) -> anyhow::Result<Keyring> {
     let working = std::env::current_dir().unwrap_or_default();
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let home = home.map(PathBuf::from);
     let files = NodeFiles::of_node(&config.root_dir, &working, home.as_deref());
     let plugins = match &config.images.credential_providers {
-        Some(providers) => Plugins::load(&providers.config, &providers.programs, metrics)?,
+        Some(providers) => Plugins::load(&providers.config, &providers.programs, api, metrics)?,
         None => Plugins::default(),
     };
     Ok(Keyring::new(files, plugins))

@@ -4,7 +4,7 @@ use super::{devices, images, introspect::Live, sources};
 use crate::{
     apiserver::ApiServer,
     base::{metrics::Metrics, otel::Tracer},
-    config::KubeletConfig,
+    config::{Gate, KubeletConfig},
     cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
     host::{Machine, SystemBus},
     images::{credentials::Keyring, records::PullRecords},
@@ -137,8 +137,8 @@ pub(super) fn open(
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
     let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
-    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::of_node(&config.node_ips));
-    let keyring = images::keyring(config, &metrics)?;
+    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::new(config.ipv6_first));
+    let keyring = images::keyring(config, api.clone(), &metrics)?;
     let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
     let writers = Writers {
         node_object: NodeObjectWriter::default(),
@@ -220,7 +220,7 @@ fn runtime_clients(
         connect(image_endpoint)
     };
     Ok((
-        RuntimeClient::new(connection),
+        RuntimeClient::new(connection).preferring_streams(config.is_on(Gate::CriListStreaming)),
         ImageClient::new(image_connection),
     ))
 }

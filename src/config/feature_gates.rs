@@ -266,6 +266,8 @@ pub(super) fn is_known(name: &str) -> bool {
 /// The gates that change what this kubelet does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
+    /// Lists of the runtime are read as streams first.
+    CriListStreaming,
     /// Options of the CPU manager that are alpha.
     CpuManagerPolicyAlphaOptions,
     /// Options of the CPU manager that are beta.
@@ -298,7 +300,8 @@ enum Stage {
 }
 
 impl Gate {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
+        Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
         Self::DisableCpuQuotaWithExclusiveCpus,
@@ -313,6 +316,7 @@ impl Gate {
     /// As in the configuration.
     pub fn name(self) -> &'static str {
         match self {
+            Self::CriListStreaming => "CRIListStreaming",
             Self::CpuManagerPolicyAlphaOptions => "CPUManagerPolicyAlphaOptions",
             Self::CpuManagerPolicyBetaOptions => "CPUManagerPolicyBetaOptions",
             Self::DisableCpuQuotaWithExclusiveCpus => "DisableCPUQuotaWithExclusiveCPUs",
@@ -334,7 +338,8 @@ impl Gate {
             | Self::GracefulNodeShutdown
             | Self::GracefulNodeShutdownBasedOnPodPriority
             | Self::KubeletEnsureSecretPulledImages => (Stage::Beta, true),
-            Self::CpuManagerPolicyAlphaOptions
+            Self::CriListStreaming
+            | Self::CpuManagerPolicyAlphaOptions
             | Self::MemoryQos
             | Self::PodLogsQuerySplitStreams
             | Self::QosReserved => (Stage::Alpha, false),

@@ -48,7 +48,7 @@ pub fn resolve(
         })
         .collect();
     let node_name = node_name(flags, facts, &mut problems);
-    let node_ips = node_ips(flags, &mut problems);
+    let (node_ips, ipv6_first) = node_ips(flags, &mut problems);
     node::check(flags, &mut problems);
     check_provider_flags(flags, &mut problems);
     if flags.exit_on_lock_contention && flags.lock_file.is_none() {
@@ -74,6 +74,7 @@ pub fn resolve(
     Ok(KubeletConfig {
         node_name,
         node_ips,
+        ipv6_first,
         root_dir: flags.root_dir.clone(),
         local_objects_dir: flags.local_objects_dir.clone(),
         allow_posted_pods: flags.allow_posted_pods,
@@ -176,25 +177,26 @@ fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<Problem>) -> S
     name
 }
 
-fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<IpAddr> {
+/// The addresses of `--node-ip`, and whether IPv6 is the node's first family.
+fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> (Vec<IpAddr>, bool) {
     let Some(text) = &flags.node_ip else {
-        return Vec::new();
+        return (Vec::new(), false);
     };
     let parsed: Result<Vec<IpAddr>, _> = text
         .split(',')
         .map(|address| address.trim().parse())
         .collect();
     match parsed.as_deref() {
-        // The unspecified address only asks for a family; detection answers that.
-        Ok([one]) if one.is_unspecified() => Vec::new(),
-        Ok([one]) => vec![*one],
-        Ok([a, b]) if a.is_ipv4() != b.is_ipv4() => vec![*a, *b],
+        // The unspecified address names the family that detection prefers.
+        Ok([one]) if one.is_unspecified() => (Vec::new(), one.is_ipv6()),
+        Ok([one]) => (vec![*one], one.is_ipv6()),
+        Ok([a, b]) if a.is_ipv4() != b.is_ipv4() => (vec![*a, *b], a.is_ipv6()),
         _ => {
             let message = format!(
                 "must be one IP address, or an IPv4 and an IPv6 address with a comma; got {text:?}"
             );
             problems.push(flag_problem("node-ip", message));
-            Vec::new()
+            (Vec::new(), false)
         }
     }
 }

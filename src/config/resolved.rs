@@ -26,6 +26,8 @@ pub struct KubeletConfig {
     pub node_name: String,
     /// Addresses given for this node; empty when the one that it has is to be found.
     pub node_ips: Vec<IpAddr>,
+    /// Whether IPv6 comes before IPv4 among the addresses of the node and of pods.
+    pub ipv6_first: bool,
     /// Where pod volumes and state live.
     pub root_dir: PathBuf,
     /// Where ConfigMaps and Secrets of static pods are; `None` when static pods may not refer to any.

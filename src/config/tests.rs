@@ -414,6 +414,23 @@ fn node_addresses_are_one_or_a_dual_pair() {
 }
 
 #[test]
+fn the_family_of_the_first_address_comes_first_also_of_the_unspecified_one() {
+    let resolved = |flags: &[&str]| resolved(flags, &[]).unwrap();
+    assert!(!resolved(&[]).ipv6_first);
+    for (text, ipv6_first) in [
+        ("0.0.0.0", false),
+        ("::", true),
+        ("10.0.0.1", false),
+        ("fd00::1", true),
+        ("10.0.0.1,fd00::1", false),
+        ("fd00::1,10.0.0.1", true),
+    ] {
+        let config = resolved(&[&format!("--node-ip={text}")]);
+        assert_eq!(config.ipv6_first, ipv6_first, "{text}");
+    }
+}
+
+#[test]
 fn logging_is_resolved_from_file_and_flags() {
     let file = "logging: {format: json, verbosity: 2, flushFrequency: 5s, \
                 vmodule: [{filePattern: a, verbosity: 3}]}\n";

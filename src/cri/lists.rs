@@ -1,7 +1,7 @@
 //! Lists of all sandboxes and containers. A list that fails is an error; a list that is too large for
 //! one message is read as a stream, or in parts where the runtime cannot stream.
 
-use std::{collections::HashMap, future::Future};
+use std::{collections::HashMap, future::Future, sync::atomic::Ordering};
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
@@ -44,6 +44,10 @@ impl RuntimeClient {
         &self,
         filter: Option<PodSandboxFilter>,
     ) -> Result<Vec<PodSandbox>, CriError> {
+        let streamed = self.sandboxes_streamed(filter.clone());
+        if let Some(list) = self.streamed_first(streamed).await {
+            return list;
+        }
         match self.sandboxes_raw(filter.clone()).await {
             Ok(reply) => decode_sandboxes(reply),
             Err(error) => self.sandboxes_over_limit(filter, error).await,
@@ -55,6 +59,10 @@ impl RuntimeClient {
         &self,
         filter: Option<ContainerFilter>,
     ) -> Result<Vec<Container>, CriError> {
+        let streamed = self.containers_streamed(filter.clone());
+        if let Some(list) = self.streamed_first(streamed).await {
+            return list;
+        }
         match self.containers_raw(filter.clone()).await {
             Ok(reply) => decode_containers(reply),
             Err(error) => self.containers_over_limit(filter, error).await,
@@ -63,19 +71,41 @@ impl RuntimeClient {
 
     /// What every container uses, as the runtime sees it.
     pub async fn list_container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
+        if let Some(list) = self.streamed_first(self.stats_streamed()).await {
+            return list;
+        }
         let rpc = Rpc::ListContainerStats;
         let request = ListContainerStatsRequest { filter: None };
         let reply = Box::pin(self.raw().list_container_stats(request)).await;
         match finish(rpc, reply) {
             Ok(reply) => Ok(reply.stats),
-            Err(CriError::Exhausted { .. }) => {
-                let request = StreamContainerStatsRequest { filter: None };
-                let stream = self.raw().stream_container_stats(request).await;
-                let rpc = Rpc::StreamContainerStats;
-                collect(rpc, stream, |part| part.container_stats).await
-            }
+            Err(CriError::Exhausted { .. }) => self.stats_streamed().await,
             Err(error) => Err(error),
         }
+    }
+
+    async fn stats_streamed(&self) -> Result<Vec<ContainerStats>, CriError> {
+        let request = StreamContainerStatsRequest { filter: None };
+        let stream = Box::pin(self.raw().stream_container_stats(request)).await;
+        let rpc = Rpc::StreamContainerStats;
+        collect(rpc, stream, |part| part.container_stats).await
+    }
+
+    /// A list as a stream, where streams are preferred. `None` where it has to be read otherwise: also from a runtime
+    /// without streams, of which none is requested again, and one whose streams have messages that are too large.
+    async fn streamed_first<T>(
+        &self,
+        streamed: impl Future<Output = Result<Vec<T>, CriError>>,
+    ) -> Option<Result<Vec<T>, CriError>> {
+        if !self.prefers_streams().load(Ordering::Relaxed) {
+            return None;
+        }
+        let streamed = Box::pin(streamed).await;
+        if let Err(CriError::Unimplemented { .. }) = &streamed {
+            tracing::info!("The runtime has no streams of lists, falling back to lists");
+            self.prefers_streams().store(false, Ordering::Relaxed);
+        }
+        (!in_parts_instead(&streamed)).then_some(streamed)
     }
 
     /// All sandboxes, unless they are the ones of the last list that `memory` saw. An unchanged reply is
@@ -84,6 +114,10 @@ impl RuntimeClient {
         &self,
         memory: &mut RelistMemory<PodSandbox>,
     ) -> Result<Relist<PodSandbox>, CriError> {
+        if let Some(list) = self.streamed_first(self.sandboxes_streamed(None)).await {
+            memory.forget();
+            return list.map(Relist::Changed);
+        }
         let list = match self.sandboxes_raw(None).await {
             Ok(reply) => return memory.compare(reply, decode_sandboxes),
             Err(error) => self.sandboxes_over_limit(None, error).await,
@@ -97,6 +131,10 @@ impl RuntimeClient {
         &self,
         memory: &mut RelistMemory<Container>,
     ) -> Result<Relist<Container>, CriError> {
+        if let Some(list) = self.streamed_first(self.containers_streamed(None)).await {
+            memory.forget();
+            return list.map(Relist::Changed);
+        }
         let list = match self.containers_raw(None).await {
             Ok(reply) => return memory.compare(reply, decode_containers),
             Err(error) => self.containers_over_limit(None, error).await,
@@ -119,18 +157,31 @@ impl RuntimeClient {
             .await
     }
 
+    async fn sandboxes_streamed(
+        &self,
+        filter: Option<PodSandboxFilter>,
+    ) -> Result<Vec<PodSandbox>, CriError> {
+        let request = StreamPodSandboxesRequest { filter };
+        let stream = self.raw().stream_pod_sandboxes(request).await;
+        collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await
+    }
+
+    async fn containers_streamed(
+        &self,
+        filter: Option<ContainerFilter>,
+    ) -> Result<Vec<Container>, CriError> {
+        let request = StreamContainersRequest { filter };
+        let stream = self.raw().stream_containers(request).await;
+        collect(Rpc::StreamContainers, stream, |part| part.containers).await
+    }
+
     async fn sandboxes_over_limit(
         &self,
         filter: Option<PodSandboxFilter>,
         error: CriError,
     ) -> Result<Vec<PodSandbox>, CriError> {
         let filter = &filter;
-        let streamed = async {
-            let filter = filter.clone();
-            let request = StreamPodSandboxesRequest { filter };
-            let stream = self.raw().stream_pod_sandboxes(request).await;
-            collect(Rpc::StreamPodSandboxes, stream, |part| part.pod_sandboxes).await
-        };
+        let streamed = self.sandboxes_streamed(filter.clone());
         let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
         let states = if whole { &SANDBOX_PARTS[..] } else { &[] };
         let read = |state: PodSandboxState| async move {
@@ -152,12 +203,7 @@ impl RuntimeClient {
         error: CriError,
     ) -> Result<Vec<Container>, CriError> {
         let filter = &filter;
-        let streamed = async {
-            let filter = filter.clone();
-            let request = StreamContainersRequest { filter };
-            let stream = self.raw().stream_containers(request).await;
-            collect(Rpc::StreamContainers, stream, |part| part.containers).await
-        };
+        let streamed = self.containers_streamed(filter.clone());
         let whole = filter.as_ref().is_none_or(|filter| filter.state.is_none());
         let states = if whole { &CONTAINER_PARTS[..] } else { &[] };
         let read = |state: ContainerState| async move {
@@ -266,7 +312,14 @@ where
         match stream.try_next().await {
             Ok(Some(part)) => all.extend(entries(part)),
             Ok(None) => return Ok(all),
-            Err(status) => return Err(CriError::from_status(rpc, &status)),
+            Err(status) => {
+                let error = CriError::from_status(rpc, &status);
+                if !matches!(error, CriError::Unimplemented { .. }) {
+                    let text = format!("{} recv failed", rpc.method());
+                    tracing::error!(err = %error, itemsReceived = all.len(), "{text}");
+                }
+                return Err(error);
+            }
         }
     }
 }

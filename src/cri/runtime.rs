@@ -1,6 +1,7 @@
 //! The runtime service: sandboxes, containers and what runs in them.
 
 use std::collections::HashMap;
+use std::sync::{Arc, atomic::AtomicBool};
 use std::time::Duration;
 
 use super::connection::{CriConnection, MAX_REPLY, finish, with_deadline};
@@ -29,6 +30,8 @@ const MAX_EXEC_REPLY: usize = 16 * 1024 * 1024 + 64 * 1024;
 #[derive(Clone)]
 pub struct RuntimeClient {
     connection: CriConnection,
+    /// Whether lists are read as streams first.
+    prefers_streams: Arc<AtomicBool>,
 }
 
 /// One sandbox in full.
@@ -58,7 +61,23 @@ impl RuntimeClient {
 
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
-        RuntimeClient { connection }
+        RuntimeClient {
+            connection,
+            prefers_streams: Arc::default(),
+        }
+    }
+
+    /// The same, which reads lists as streams first, until the runtime turns out to have none.
+    #[must_use]
+    pub fn preferring_streams(self, prefers: bool) -> RuntimeClient {
+        RuntimeClient {
+            prefers_streams: Arc::new(AtomicBool::new(prefers)),
+            ..self
+        }
+    }
+
+    pub(super) fn prefers_streams(&self) -> &AtomicBool {
+        &self.prefers_streams
     }
 
     /// The connection under the calls.

@@ -356,6 +356,52 @@ async fn a_list_over_the_message_limit_is_streamed() {
 }
 
 #[tokio::test]
+async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_streams() {
+    let runtime = TestRuntime::started();
+    runtime
+        .script
+        .on("ListContainers", |_| {
+            list(vec![container(9, ContainerState::ContainerRunning)])
+        })
+        .on("StreamContainers", |_| {
+            let part = |n| StreamContainersResponse {
+                containers: vec![container(n, ContainerState::ContainerRunning)],
+            };
+            Reply::Messages((0..2).map(|n| part(n).encode_to_vec()).collect())
+        });
+    let client = runtime.client(LONG).preferring_streams(true);
+    let mut memory = RelistMemory::new();
+    for _ in 0..2 {
+        assert_eq!(
+            ids(client.list_containers(None).await.unwrap()),
+            ["c0", "c1"]
+        );
+        let relist = client.relist_containers(&mut memory).await.unwrap();
+        assert!(matches!(relist, Relist::Changed(list) if list.len() == 2));
+    }
+    assert_eq!(runtime.script.calls("ListContainers"), 0);
+    // A stream that fails is a failure, also one that takes too long.
+    runtime.script.on("StreamContainers", |_| {
+        Reply::Fail(Code::Internal, "broken")
+    });
+    assert!(client.list_containers(None).await.is_err());
+    let hasty = runtime.client(SHORT).preferring_streams(true);
+    runtime.script.on("StreamContainers", |_| Reply::Hang);
+    assert!(hasty.relist_containers(&mut memory).await.is_err());
+    assert_eq!(runtime.script.calls("ListContainers"), 0);
+    // Without streams there are lists, and no stream is requested again.
+    runtime.script.on("StreamContainers", |_| {
+        Reply::Fail(Code::Unimplemented, "no streams")
+    });
+    for _ in 0..2 {
+        assert_eq!(ids(client.list_containers(None).await.unwrap()), ["c9"]);
+    }
+    let requested = runtime.script.calls("StreamContainers");
+    client.list_containers(None).await.unwrap();
+    assert_eq!(runtime.script.calls("StreamContainers"), requested);
+}
+
+#[tokio::test]
 async fn a_list_over_the_limit_of_a_runtime_that_cannot_stream_comes_in_parts() {
     let runtime = TestRuntime::started();
     runtime.script.on("ListPodSandbox", |_| {

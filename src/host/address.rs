@@ -8,10 +8,15 @@ const ANYWHERE: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The address that the default route gives what this machine sends, IPv4 before IPv6; `None` without
-/// such a route. The routing table is read; nothing is sent and no name is resolved.
-pub fn own_address() -> Option<IpAddr> {
-    ANYWHERE.into_iter().find_map(towards)
+/// The address that the default route gives what this machine sends, of the preferred family before the
+/// other; `None` without such a route. The routing table is read; nothing is sent and no name is resolved.
+pub fn own_address(ipv6_first: bool) -> Option<IpAddr> {
+    in_order(ipv6_first).into_iter().find_map(towards)
+}
+
+fn in_order(ipv6_first: bool) -> [IpAddr; 2] {
+    let [v4, v6] = ANYWHERE;
+    if ipv6_first { [v6, v4] } else { [v4, v6] }
 }
 
 /// The address that this machine has for somebody.
@@ -39,8 +44,18 @@ mod tests {
 
     #[test]
     fn it_is_an_address_that_this_machine_has() {
-        if let Some(own) = own_address() {
-            UdpSocket::bind(SocketAddr::new(own, 0)).unwrap();
+        for ipv6_first in [false, true] {
+            if let Some(own) = own_address(ipv6_first) {
+                UdpSocket::bind(SocketAddr::new(own, 0)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn the_preferred_family_comes_first() {
+        for ipv6_first in [false, true] {
+            assert_eq!(in_order(ipv6_first)[0].is_ipv6(), ipv6_first);
+            assert_eq!(in_order(ipv6_first)[1].is_ipv6(), !ipv6_first);
         }
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::backoff::PullBackoff;
-use super::credentials::{Keyring, PullLogin};
+use super::credentials::{Keyring, LoginOwner, PullLogin};
 use super::error::{ImageError, pull_text};
 use super::image_name::ImageName;
 use super::pull_metrics::PullMetrics;
@@ -197,7 +197,11 @@ impl ImageGetter {
     fn must_pull(&self, request: &ImageRequest<'_>, image_ref: &str, repo: &str) -> bool {
         let secrets = || {
             let logins = request.secrets.iter().flat_map(|s| s.lookup(repo));
-            logins.filter_map(|login| login.secret).collect()
+            let secret = |login: PullLogin| match login.owner {
+                Some(LoginOwner::Secret(secret)) => Some(secret),
+                _ => None,
+            };
+            logins.filter_map(secret).collect()
         };
         let records = &self.shared.records;
         records.must_pull(request.image, image_ref, secrets)
@@ -219,7 +223,8 @@ impl ImageGetter {
         plan: &PullPlan,
     ) -> Vec<PullLogin> {
         let keyring = &self.shared.keyring;
-        keyring.lookup(&plan.name.repo, request.secrets).await
+        let repo = &plan.name.repo;
+        keyring.lookup(request.pod, repo, request.secrets).await
     }
 
     /// Pulls, and emits the events. The first poll of the future puts the pull into the queue.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use super::credentials::{PullLogin, UsedSecret};
+use super::credentials::{LoginOwner, PullLogin};
 use super::error::pull_text;
 use super::records::PullRecords;
 use crate::base::{Rate, SingleFlight};
@@ -158,7 +158,7 @@ impl Pull {
             )
         })?;
         let begin = Instant::now();
-        let (image_ref, secret) = match self.with_any_credentials().await {
+        let (image_ref, owner) = match self.with_any_credentials().await {
             Ok(pulled) => pulled,
             Err(error) => {
                 intent.failed().await;
@@ -170,7 +170,7 @@ impl Pull {
         // Records are looked up by id, and CRI-O answers a pull with the digest of the manifest.
         let id = image.as_ref().map(|image| image.id.as_str());
         let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
-        intent.pulled(id, secret).await;
+        intent.pulled(id, owner).await;
         Ok(Pulled {
             image_ref,
             took,
@@ -178,8 +178,8 @@ impl Pull {
         })
     }
 
-    /// The runtime's reference, and the secret that worked if it was one.
-    async fn with_any_credentials(&mut self) -> Result<(String, Option<UsedSecret>), String> {
+    /// The runtime's reference, and whose login worked.
+    async fn with_any_credentials(&mut self) -> Result<(String, Option<LoginOwner>), String> {
         let credentials = std::mem::take(&mut self.credentials);
         if credentials.is_empty() {
             let pulled = self.once(None).await;
@@ -187,9 +187,9 @@ impl Pull {
             return pulled.map_err(|error| pull_text(&error));
         }
         let mut errors = Vec::new();
-        for PullLogin { auth, secret } in credentials {
+        for PullLogin { auth, owner } in credentials {
             match self.once(Some(auth)).await {
-                Ok(image_ref) => return Ok((image_ref, secret)),
+                Ok(image_ref) => return Ok((image_ref, owner)),
                 Err(error) => {
                     // Equal failures are reported once.
                     let text = pull_text(&error);

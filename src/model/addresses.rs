@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Which family of addresses comes first: that of the node's first address, else IPv4.
+/// Which family of addresses comes first: that of `--node-ip`, else IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressOrder {
     ipv6_first: bool,
@@ -12,11 +12,9 @@ impl AddressOrder {
     /// The order where nothing is known of the node.
     pub const IPV4_FIRST: Self = Self { ipv6_first: false };
 
-    /// The order on a node with these addresses, primary first.
-    pub fn of_node(addresses: &[IpAddr]) -> Self {
-        Self {
-            ipv6_first: addresses.first().is_some_and(IpAddr::is_ipv6),
-        }
+    /// The order on a node of which this family comes first.
+    pub fn new(ipv6_first: bool) -> Self {
+        Self { ipv6_first }
     }
 
     /// The first address of the first family, then the first of the other one; runtimes may have more,
@@ -41,20 +39,23 @@ mod tests {
             let addresses = text.split_whitespace();
             addresses.map(|ip| ip.parse().unwrap()).collect()
         };
-        for (node, of_runtime, shown) in [
-            ("", "10.0.0.5 fd00::5", "10.0.0.5 fd00::5"),
-            ("", "fd00::5 10.0.0.5", "10.0.0.5 fd00::5"),
-            ("192.0.2.1 fd00::1", "fd00::5 10.0.0.5", "10.0.0.5 fd00::5"),
-            ("fd00::1", "10.0.0.5 fd00::5", "fd00::5 10.0.0.5"),
-            ("fd00::1", "10.0.0.5", "10.0.0.5"),
-            ("", "fd00::5", "fd00::5"),
-            ("", "10.0.0.5 10.0.0.6 fd00::5 fd00::6", "10.0.0.5 fd00::5"),
-            ("", "FD00:0::5", "fd00::5"),
-            ("", "", ""),
+        for (ipv6_first, of_runtime, shown) in [
+            (false, "10.0.0.5 fd00::5", "10.0.0.5 fd00::5"),
+            (false, "fd00::5 10.0.0.5", "10.0.0.5 fd00::5"),
+            (true, "10.0.0.5 fd00::5", "fd00::5 10.0.0.5"),
+            (true, "10.0.0.5", "10.0.0.5"),
+            (false, "fd00::5", "fd00::5"),
+            (
+                false,
+                "10.0.0.5 10.0.0.6 fd00::5 fd00::6",
+                "10.0.0.5 fd00::5",
+            ),
+            (false, "FD00:0::5", "fd00::5"),
+            (false, "", ""),
         ] {
-            let order = AddressOrder::of_node(&read(node));
+            let order = AddressOrder::new(ipv6_first);
             let picked = order.pick(&read(of_runtime)).join(" ");
-            assert_eq!(picked, shown, "{of_runtime} on {node}");
+            assert_eq!(picked, shown, "{of_runtime} {ipv6_first}");
         }
     }
 }

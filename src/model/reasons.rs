@@ -56,6 +56,8 @@ pub const NODE_SHUTDOWN: &str = "NodeShutdown";
 pub mod event {
     /// A pod is not admitted yet (an extension of ours).
     pub const ADMISSION_PENDING: &str = "AdmissionPending";
+    /// The API server is not of the cluster that the pods of the node came from (an extension of ours).
+    pub const OTHER_CLUSTER: &str = "OtherCluster";
     /// An image pull secret cannot be used.
     pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
     /// A container was created.
@@ -100,6 +102,8 @@ pub mod event {
     pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
     /// A volume could not be set up.
     pub const FAILED_MOUNT: &str = "FailedMount";
+    /// A volume could not be taken down.
+    pub const FAILED_UNMOUNT: &str = "FailedUnMount";
     /// A pod could not be synced.
     pub const FAILED_SYNC: &str = "FailedSync";
     /// A pod could not be stopped.

@@ -17,7 +17,12 @@ pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeE
         used |= exists(place)?;
     }
     if !used {
-        return Ok(());
+        // Another kubelet may have mounted something.
+        return if has_entries(&pod.volumes())? {
+            refuse_mounts(pod, mounter)
+        } else {
+            Ok(())
+        };
     }
     record::check(pod)?;
     unmount_ours(pod, &places, mounter)?;
@@ -93,6 +98,14 @@ fn exists(path: &Path) -> Result<bool, VolumeError> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(io_error("read", path)(error)),
+    }
+}
+
+fn has_entries(directory: &Path) -> Result<bool, VolumeError> {
+    match fs::read_dir(directory) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_error("list", directory)(error)),
     }
 }
 

@@ -3,8 +3,8 @@
 //! kubelet requests, through the API server's audit log.
 //!
 //! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
-//! skipped with a loud line, unless `CI=true`: there they fail. Where the cluster's programs are not built they are
-//! skipped, as loudly, also there; `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm` builds them.
+//! skipped with a loud line, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
+//! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm` builds them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

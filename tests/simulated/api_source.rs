@@ -186,6 +186,62 @@ async fn a_list_that_lacks_a_pod_is_checked_before_the_pod_ends() {
     assert!(api.seen().iter().any(alone), "{:#?}", api.seen());
 }
 
+fn put_cluster(api: &FakeApiServer, uid: &str) {
+    let metadata = json!({"name": "kubernetes", "namespace": "default", "uid": uid});
+    api.put(CLUSTER, json!({"metadata": metadata, "spec": {}}));
+}
+
+const CLUSTER: &str = "/api/v1/namespaces/default/services/kubernetes";
+
+/// A kubelet that runs a pod, has learned the cluster and has ended; then the API server lost the node and the pod.
+async fn with_data_lost() -> (Node, FakeApiServer) {
+    let (mut node, api) = joined().await;
+    put_cluster(&api, "one");
+    api.put(&path("web"), bound("web"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_for("the cluster is known", WAIT_LIMIT, async || {
+        let stored = std::fs::read_to_string(node.path("root/api-pods/cluster"));
+        holds(stored.is_ok_and(|uid| uid == "one"), "it is not")
+    })
+    .await;
+    node.stop().await;
+    api.remove(&path("web"));
+    api.remove("/api/v1/nodes/node1");
+    (node, api)
+}
+
+#[tokio::test]
+async fn pods_stay_where_the_api_server_has_lost_its_data_and_the_node_registers_again() {
+    let (mut node, api) = with_data_lost().await;
+    put_cluster(&api, "two");
+    let before = ids(&node.fake, "web");
+    node.fake.clear_calls();
+    node.start().await;
+    wait_event(&node, "OtherCluster").await;
+    assert!(api.object("/api/v1/nodes/node1").is_some(), "registered");
+    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+    assert!(
+        node.never(Duration::from_millis(1000), touched).await,
+        "{:?}",
+        node.fake.calls()
+    );
+    assert_eq!(ids(&node.fake, "web"), before);
+    // The data is there again, but for the pod, which was deleted.
+    put_cluster(&api, "one");
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake.wait_until("web is gone", WAIT_LIMIT, gone).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_was_deleted_with_its_node_object_ends_when_the_kubelet_starts() {
+    let (mut node, api) = with_data_lost().await;
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake.wait_until("web is gone", WAIT_LIMIT, gone).await;
+    assert!(api.object("/api/v1/nodes/node1").is_some(), "registered");
+}
+
 #[tokio::test]
 async fn an_unreadable_pod_and_one_with_hostile_names_harm_no_other() {
     let (mut node, api) = joined().await;
@@ -269,6 +325,110 @@ async fn a_pod_with_a_field_that_is_not_supported_has_failed_with_its_name() {
     })
     .await;
     assert!(node.fake.pods().is_empty());
+}
+
+/// A pod that runs, and that this kubelet would not have started: it has a CSI volume.
+async fn taken_over() -> (Node, FakeApiServer, Value) {
+    let (mut node, api) = joined().await;
+    let mut pod = bound("web");
+    api.put(&path("web"), pod.clone());
+    node.start().await;
+    wait_runs(&node, "web").await;
+    node.stop().await;
+    pod["spec"]["volumes"] = json!([{"name": "disk", "csi": {"driver": "d"}}]);
+    api.put(&path("web"), pod.clone());
+    node.fake.clear_calls();
+    node.start().await;
+    (node, api, pod)
+}
+
+async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
+    pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:01:00Z");
+    pod["metadata"]["deletionGracePeriodSeconds"] = json!(1);
+    api.put(&path(name), pod);
+}
+
+#[tokio::test]
+async fn a_pod_of_another_kubelet_with_a_field_that_is_not_supported_runs_on_until_it_is_deleted() {
+    let (node, api, pod) = taken_over().await;
+    wait_event(&node, "nothing of it is started: spec.volumes[0].csi").await;
+    let touched = |fake: &FakeRuntime| fake.mutations() > 0;
+    assert!(
+        node.never(Duration::from_millis(1000), touched).await,
+        "{:?}",
+        node.fake.calls()
+    );
+    wait_for("it is shown as running", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let status = &pod["status"];
+        holds(status["phase"] == "Running", status.to_string())
+    })
+    .await;
+    // What ends is shown, and not started again.
+    assert!(node.fake.exit("web/main", 1));
+    wait_for("it is shown as ended", WAIT_LIMIT, async || {
+        let pod = api.object(&path("web")).unwrap_or_default();
+        let state = &pod["status"]["containerStatuses"][0];
+        holds(state["ready"] == false, state.to_string())
+    })
+    .await;
+    let again = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 0;
+    assert!(node.never(Duration::from_millis(500), again).await);
+    delete(&api, "web", pod).await;
+    wait_for("it is gone from the API server", WAIT_LIMIT, async || {
+        holds(api.object(&path("web")).is_none(), "it is there")
+    })
+    .await;
+    let gone = |fake: &FakeRuntime| fake.pod("web").is_none();
+    node.fake
+        .wait_until("nothing is left", WAIT_LIMIT, gone)
+        .await;
+}
+
+/// A file system of another program; unmounted with the test.
+struct ForeignMount(std::path::PathBuf);
+
+impl ForeignMount {
+    /// `None` where the test may not mount.
+    fn new(at: std::path::PathBuf) -> Option<ForeignMount> {
+        std::fs::create_dir_all(&at).expect("a directory");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "none"])
+            .arg(&at)
+            .status();
+        mounted
+            .is_ok_and(|status| status.success())
+            .then_some(ForeignMount(at))
+    }
+}
+
+impl Drop for ForeignMount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[tokio::test]
+async fn a_mount_of_another_kubelet_keeps_an_ended_pod_with_an_event_that_names_it() {
+    let (node, api, pod) = taken_over().await;
+    let volume = "root/pods/uid-of-web/volumes/kubernetes.io~csi/disk/mount";
+    let Some(mount) = ForeignMount::new(node.path(volume)) else {
+        assert!(std::env::var_os("CI").is_none(), "it may not mount");
+        println!("SKIPPED: this test needs to mount");
+        return;
+    };
+    delete(&api, "web", pod).await;
+    wait_event(&node, "kubernetes.io~csi/disk/mount is still mounted").await;
+    let ended = |fake: &FakeRuntime| runs(fake, "web").is_none();
+    node.fake
+        .wait_until("its containers ended", WAIT_LIMIT, ended)
+        .await;
+    assert!(api.object(&path("web")).is_some());
+    drop(mount);
+    wait_for("it is gone from the API server", WAIT_LIMIT, async || {
+        holds(api.object(&path("web")).is_none(), "it is there")
+    })
+    .await;
 }
 
 #[tokio::test]

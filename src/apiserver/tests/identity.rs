@@ -1,6 +1,7 @@
 //! Whose credentials are used, and how often.
 
 use super::{
+    pki::Issued,
     renewed::write_kubeconfig,
     scripted::{Reply, TOKEN},
     *,
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use std::{
     os::unix::fs::PermissionsExt as _,
     path::Path,
+    sync::atomic::AtomicBool,
     time::{Duration, SystemTime},
 };
 use tokio::time::{Instant, sleep, timeout};
@@ -293,4 +295,96 @@ async fn a_credential_plugin_that_hangs_is_not_started_for_each_request() {
     while get(&api).await.is_err() {
         assert!(Instant::now() < end);
     }
+}
+
+/// A credential plugin that brings this status, and leaves a line in `runs` for each run.
+fn plugin_in(dir: &Path, status: &serde_json::Value) {
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": status,
+    });
+    fs::write(dir.join("credential"), credential.to_string()).unwrap();
+    let (runs, credential) = (dir.join("runs"), dir.join("credential"));
+    let script = format!(
+        "#!/bin/sh\necho >> {}\ncat {}\n",
+        runs.display(),
+        credential.display()
+    );
+    let plugin = dir.join("plugin");
+    if !plugin.exists() {
+        fs::write(&plugin, script).unwrap();
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+/// A client with the credentials of that plugin.
+async fn client_of_plugin(dir: &Path, server: &Scripted) -> ApiServer {
+    fs::write(dir.join("cluster.crt"), server.authority()).unwrap();
+    let exec = json!({
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": dir.join("plugin"),
+        "interactiveMode": "Never",
+    });
+    let path = write_kubeconfig(dir, server.port, json!({ "exec": exec }));
+    ApiServer::of_kubeconfig(&path).await.unwrap()
+}
+
+#[tokio::test]
+async fn credentials_of_a_plugin_without_an_end_are_fetched_again_when_they_are_refused() {
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let refused = is_refused.clone();
+    let server = Scripted::serve(move |_| {
+        if refused.load(Ordering::SeqCst) {
+            Reply::status(401, "Unauthorized")
+        } else {
+            Reply::Json(200, json!({"metadata": {"name": "a"}}))
+        }
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    plugin_in(dir.path(), &json!({"token": TOKEN}));
+    let api = client_of_plugin(dir.path(), &server).await;
+    let runs = || fs::read_to_string(dir.path().join("runs")).map_or(0, |runs| runs.len());
+    get(&api).await.unwrap();
+    let before = runs();
+    sleep(Duration::from_millis(1100)).await;
+    get(&api).await.unwrap();
+    assert_eq!(runs(), before, "it runs only when it has to");
+    is_refused.store(true, Ordering::SeqCst);
+    // While they are refused, it runs once in ten seconds.
+    let (begun, mut first) = (Instant::now(), None);
+    while begun.elapsed() < Duration::from_secs(14) {
+        assert!(get(&api).await.unwrap_err().is_unauthorized());
+        if runs() > before {
+            first = first.or_else(|| Some(begun.elapsed()));
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(
+        first.is_some_and(|first| first < Duration::from_secs(13)),
+        "{first:?}"
+    );
+    // The library runs it twice: for a certificate, and for a token.
+    assert!(runs() - before <= 4, "{before} {}", runs());
+}
+
+#[tokio::test]
+async fn a_certificate_of_a_plugin_is_replaced_before_its_end() {
+    let (server, dir) = (server().await, tempfile::tempdir().unwrap());
+    let status = |issued: &Issued| json!({"clientCertificateData": issued.pem, "clientKeyData": issued.key_pem});
+    let old = server.clients.expired_client("n1");
+    plugin_in(dir.path(), &status(&old));
+    let api = client_of_plugin(dir.path(), &server).await;
+    let begun = Instant::now();
+    let new = server.clients.client("n1", &[]);
+    while get(&api).await.is_err() {
+        // Only a program that runs again can bring the new one.
+        if begun.elapsed() > Duration::from_secs(2) {
+            plugin_in(dir.path(), &status(&new));
+        }
+        assert!(begun.elapsed() < Duration::from_secs(40));
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(server.certificate().unwrap(), new.der.to_vec());
 }

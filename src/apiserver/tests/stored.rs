@@ -133,6 +133,11 @@ impl Stored {
         self.state.posts.lock().clone()
     }
 
+    /// How many requests there were.
+    pub fn requests(&self) -> usize {
+        self.server.received().len()
+    }
+
     /// How many watches are open.
     pub fn watches(&self) -> usize {
         self.state.watches.load(Ordering::SeqCst)

@@ -325,10 +325,41 @@ async fn a_server_that_was_away_is_used_again() {
 }
 
 #[tokio::test]
-async fn an_urgent_watch_resumes_soon_after_any_request_found_the_server_back() {
+async fn a_list_whose_page_is_too_large_is_requested_in_smaller_pages() {
+    let server = Watched::start([]).await;
+    let huge = || Reply::Bytes(200, vec![b' '; 65 * 1024 * 1024]);
+    server.replies.lock().extend([
+        list("7", &[pod("a", "1")], Some("more")),
+        huge(),
+        huge(),
+        list("7", &[pod("b", "2")], None),
+    ]);
+    let mut watch = client(&server).await.list_watch(Selection::default());
+    assert_eq!(shown(watch.next().await), "listed a b");
+    let received = server.received();
+    let pages = received.iter().map(|one| {
+        let of = |name| one.parameter(name).unwrap_or_default();
+        [of("limit"), of("continue")].join(" ")
+    });
+    let pages: Vec<_> = pages.collect();
+    assert_eq!(pages, ["500 ", "500 more", "250 more", "125 more"]);
+}
+
+#[tokio::test]
+async fn a_watch_of_pods_resumes_soon_after_any_request_found_the_server_back() {
+    let watch = async |is_urgent: bool| resumes_soon(is_urgent).await;
+    tokio::join!(watch(false), watch(true));
+}
+
+async fn resumes_soon(is_urgent: bool) {
     let server = Watched::start([]).await;
     let api = client(&server).await;
-    let mut watch = api.unlimited().list_watch::<Pod>(Selection::default());
+    let of = if is_urgent {
+        api.unlimited()
+    } else {
+        api.clone()
+    };
+    let mut watch = of.list_watch::<Pod>(Selection::default());
     assert_eq!(shown(watch.next().await), "listed ");
     begin(&mut watch).await;
     let _first = server.next_watch().await;

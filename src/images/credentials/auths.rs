@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use super::login::UsedAccount;
 use super::matching::{DEFAULT_REGISTRY, Place, covers, is_of_default_registry};
 use crate::cri::v1::AuthConfig;
 
@@ -11,6 +12,8 @@ use crate::cri::v1::AuthConfig;
 pub(super) struct Login {
     pub(super) username: String,
     pub(super) password: String,
+    /// The service account that it was given for.
+    pub(super) account: Option<UsedAccount>,
 }
 
 impl fmt::Debug for Login {
@@ -92,6 +95,7 @@ mod tests {
             let login = Login {
                 username: (*place).to_owned(),
                 password: "hunter2".into(),
+                account: None,
             };
             assert!(auths.add(place, login), "{place}");
         }
@@ -155,6 +159,7 @@ mod tests {
         let login = Login {
             username: "u".into(),
             password: "hunter2".into(),
+            account: None,
         };
         let mut auths = Auths::default();
         assert!(!auths.add("host:port/x", login.clone()));

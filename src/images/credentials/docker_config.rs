@@ -65,6 +65,7 @@ fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
         return Ok(Login {
             username: entry.username.unwrap_or_default(),
             password: entry.password.unwrap_or_default(),
+            account: None,
         });
     };
     let config = GeneralPurposeConfig::new()
@@ -80,6 +81,7 @@ fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
     Ok(Login {
         username: username.to_owned(),
         password: password.to_owned(),
+        account: None,
     })
 }
 

@@ -7,11 +7,13 @@ use parking_lot::Mutex;
 
 use super::auths::Auths;
 use super::docker_config::{Form, parse};
+use super::login::{LoginOwner, PullLogin};
 use super::plugins::Plugins;
-use super::pull_secret::{PullLogin, PullSecret};
+use super::pull_secret::PullSecret;
 use crate::base::with_own_files;
 use crate::cri::v1::AuthConfig;
 use crate::host::files::read_head_or_empty;
+use crate::model::Pod;
 
 /// The longest configuration file that is read, in bytes.
 const LONGEST_FILE: usize = 1 << 20;
@@ -97,15 +99,16 @@ impl Keyring {
     /// for an anonymous pull.
     pub(in crate::images) async fn lookup(
         &self,
+        pod: &Pod,
         repo: &str,
         secrets: &[PullSecret],
     ) -> Vec<PullLogin> {
         let mut logins: Vec<PullLogin> = secrets.iter().flat_map(|s| s.lookup(repo)).collect();
         let mut own = self.node_auths().await.lookup(repo);
-        own.extend(self.inner.plugins.auths(repo).await.lookup(repo));
-        let own = own.into_iter().map(|login| PullLogin {
+        own.extend(self.inner.plugins.auths(repo, pod).await.lookup(repo));
+        let own = own.into_iter().map(|mut login| PullLogin {
+            owner: login.account.take().map(LoginOwner::ServiceAccount),
             auth: AuthConfig::from(login),
-            secret: None,
         });
         logins.extend(own);
         logins
@@ -137,7 +140,7 @@ mod tests {
     }
 
     async fn user(keyring: &Keyring) -> String {
-        let found = keyring.lookup("a.io/x", &[]).await;
+        let found = keyring.lookup(&Pod::default(), "a.io/x", &[]).await;
         found
             .first()
             .map_or(String::new(), |login| login.auth.username.clone())

@@ -11,11 +11,12 @@
 mod auths;
 mod docker_config;
 mod keyring;
+mod login;
 mod matching;
 mod plugins;
 mod pull_secret;
 
 pub use keyring::{Keyring, NodeFiles};
+pub(super) use login::{LoginOwner, PullLogin, UsedAccount, UsedSecret};
 pub use plugins::Plugins;
-pub(super) use pull_secret::{PullLogin, UsedSecret};
 pub use pull_secret::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};

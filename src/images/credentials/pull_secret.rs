@@ -2,6 +2,7 @@
 
 use super::auths::Auths;
 use super::docker_config::{Form, parse};
+use super::login::{LoginOwner, PullLogin, UsedSecret};
 use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
 use crate::base::hex;
 use crate::cri::v1::AuthConfig;
@@ -50,23 +51,6 @@ pub fn pull_secrets(keys: &[ObjectKey], found: &Found) -> (PullSecrets, Vec<(Str
         }
     }
     (secrets.into(), failed)
-}
-
-/// A login for a pull.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::images) struct PullLogin {
-    pub(in crate::images) auth: AuthConfig,
-    /// The secret that it is from; `None` for one of the node.
-    pub(in crate::images) secret: Option<UsedSecret>,
-}
-
-/// A login of a secret, as records of pulls name it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(in crate::images) struct UsedSecret {
-    pub(in crate::images) uid: String,
-    pub(in crate::images) namespace: String,
-    pub(in crate::images) name: String,
-    pub(in crate::images) credential_hash: String,
 }
 
 /// What upstream hashes, in its form.
@@ -124,7 +108,7 @@ impl PullSecret {
             };
             PullLogin {
                 auth,
-                secret: Some(secret),
+                owner: Some(LoginOwner::Secret(secret)),
             }
         };
         logins.map(login).collect()

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use self::disk::{Disk, FileName};
 use self::record::{Credentials, Known, PulledRecord};
-use super::credentials::UsedSecret;
+use super::credentials::{LoginOwner, UsedSecret};
 use super::image_name::ImageName;
 use crate::base::with_own_files;
 use crate::cri::v1::Image;
@@ -281,14 +281,15 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// The image was pulled with a login of this secret. Without one, it was anonymously or with a login of the
+    /// The image was pulled with a login of this owner. Without one, it was anonymously or with a login of the
     /// node: every pod of it may use the image.
-    pub(super) async fn pulled(mut self, image_ref: &str, secret: Option<UsedSecret>) {
+    pub(super) async fn pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
         let Some(inner) = self.inner.take() else {
             return;
         };
-        let credentials = Some(match secret {
-            Some(secret) => Credentials::of_secret(secret),
+        let credentials = Some(match owner {
+            Some(LoginOwner::Secret(secret)) => Credentials::of_secret(secret),
+            Some(LoginOwner::ServiceAccount(account)) => Credentials::of_account(account),
             None => Credentials::of_node(),
         });
         match inner

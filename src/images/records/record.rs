@@ -6,13 +6,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::images::credentials::UsedSecret;
+use crate::images::credentials::{UsedAccount, UsedSecret};
 
 /// What is written; older versions are read as well.
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const READ_VERSIONS: [&str; 2] = [API_VERSION, "kubelet.config.k8s.io/v1alpha1"];
 /// Secrets in one record, the oldest of which goes for a new one.
 const MAX_SECRETS: usize = 100;
+/// Service accounts in one record.
+const MAX_ACCOUNTS: usize = 100;
 const INTENT: &str = "ImagePullIntent";
 const RECORD: &str = "ImagePulledRecord";
 
@@ -80,7 +82,7 @@ struct Secret {
     credential_hash: String,
 }
 
-/// Pods with this service account. Written by other kubelets, and kept.
+/// Pods with this service account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct ServiceAccount {
@@ -112,6 +114,20 @@ impl Credentials {
         }
     }
 
+    /// A pull with a login that a provider gave for this service account. A pod of it pulls again: only its registry
+    /// knows whether the account may still use the image.
+    pub(super) fn of_account(account: UsedAccount) -> Credentials {
+        let account = ServiceAccount {
+            uid: account.uid,
+            namespace: account.namespace,
+            name: account.name,
+        };
+        Credentials {
+            kubernetes_service_accounts: vec![account],
+            ..Credentials::default()
+        }
+    }
+
     /// These and others: what is open to the node is open to all of its pods.
     fn and(&self, others: &Credentials) -> Credentials {
         if self.node_pods_accessible || others.node_pods_accessible {
@@ -125,6 +141,14 @@ impl Credentials {
                 secrets.remove(0);
             }
             secrets.push(secret.clone());
+        }
+        for account in &others.kubernetes_service_accounts {
+            let accounts = &mut all.kubernetes_service_accounts;
+            accounts.retain(|known| known != account);
+            if accounts.len() >= MAX_ACCOUNTS {
+                accounts.remove(0);
+            }
+            accounts.push(account.clone());
         }
         all
     }

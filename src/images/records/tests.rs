@@ -1,5 +1,5 @@
 use super::*;
-use crate::images::credentials::UsedSecret;
+use crate::images::credentials::{LoginOwner, UsedAccount, UsedSecret};
 use std::fs;
 use std::path::PathBuf;
 
@@ -323,7 +323,8 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     let mut records = world.open();
     let intent = records.intend("r.io/a:1").await.unwrap();
     let used = secret("u1", "pull", "h1");
-    intent.pulled("sha256:aa", Some(used.clone())).await;
+    let owner = LoginOwner::Secret(used.clone());
+    intent.pulled("sha256:aa", Some(owner)).await;
     let text = world.text("pulled", "sha256:aa");
     let tail = r#"{"r.io/a":{"kubernetesSecrets":[{"uid":"u1","namespace":"ns","name":"pull","credentialHash":"h1"}]}}}"#;
     assert!(text.trim_end().ends_with(tail), "{text}");
@@ -341,7 +342,10 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     for (uid, name, hash, count) in [("u2", "other", "h2", 2), ("u1", "pull", "h3", 2)] {
         let intent = records.intend("r.io/a:1").await.unwrap();
         intent
-            .pulled("sha256:aa", Some(secret(uid, name, hash)))
+            .pulled(
+                "sha256:aa",
+                Some(LoginOwner::Secret(secret(uid, name, hash))),
+            )
             .await;
         let text = world.text("pulled", "sha256:aa");
         assert_eq!(text.matches("credentialHash").count(), count, "{text}");
@@ -349,4 +353,24 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     assert!(!world.text("pulled", "sha256:aa").contains("h1"));
     pull(&records, "r.io/a:1", "sha256:aa").await;
     assert!(!records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
+}
+
+#[tokio::test]
+async fn an_image_that_was_pulled_for_a_service_account_is_not_everybodys() {
+    let world = World::new();
+    let records = world.open();
+    for uid in ["u1", "u2", "u1"] {
+        let account = UsedAccount {
+            uid: uid.into(),
+            namespace: "ns".into(),
+            name: "puller".into(),
+        };
+        let intent = records.intend("r.io/a:1").await.unwrap();
+        let owner = LoginOwner::ServiceAccount(account);
+        intent.pulled("sha256:aa", Some(owner)).await;
+    }
+    assert!(records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
+    let text = world.text("pulled", "sha256:aa");
+    let accounts = r#""kubernetesServiceAccounts":[{"uid":"u2","namespace":"ns","name":"puller"},{"uid":"u1","namespace":"ns","name":"puller"}]"#;
+    assert!(text.contains(accounts), "{text}");
 }

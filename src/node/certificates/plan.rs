@@ -1,7 +1,7 @@
 //! What certificate the node should have, what the response to a request means, and when to renew. Pure.
 
 use crate::base::x509::Facts;
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::NodeAddress};
 use rustls::{
     client::verify_server_name,
     pki_types::{CertificateDer, ServerName},
@@ -68,6 +68,21 @@ impl Template {
             ..Self::client(node_name)
         };
         (!template.addresses.is_empty()).then_some(template)
+    }
+
+    /// Of a serving certificate with the addresses of the Node object; upstream's `addressesToHostnamesAndIPs`.
+    pub fn of_node(node_name: &str, known: &[NodeAddress]) -> Option<Self> {
+        let (mut names, mut addresses) = (Vec::new(), Vec::new());
+        for NodeAddress { address, type_ } in known.iter().filter(|one| !one.address.is_empty()) {
+            match (type_.as_str(), address.parse::<IpAddr>()) {
+                ("Hostname" | "InternalIP" | "ExternalIP", Ok(ip)) => addresses.push(ip),
+                ("Hostname", Err(_)) | ("InternalDNS" | "ExternalDNS", _) => {
+                    names.push(address.clone());
+                }
+                _ => {}
+            }
+        }
+        Self::serving(node_name, names, addresses)
     }
 
     /// Whether a certificate says all of it; it may say more.
@@ -154,6 +169,46 @@ mod tests {
     use super::*;
     use crate::{apiserver::tests::pki::Authority, base::x509};
     use serde_json::{Value, json};
+
+    #[test]
+    fn a_serving_certificate_has_the_names_and_addresses_of_the_node_object() {
+        let of = |addresses: &[(&str, &str)]| {
+            let addresses = addresses.iter().map(|(kind, address)| NodeAddress {
+                type_: (*kind).into(),
+                address: (*address).into(),
+            });
+            let template = Template::of_node("n1", &addresses.collect::<Vec<_>>())?;
+            let addresses = template.addresses.iter().map(IpAddr::to_string);
+            Some(
+                template
+                    .dns_names
+                    .into_iter()
+                    .chain(addresses)
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            )
+        };
+        let all = [
+            ("InternalIP", "10.0.0.1"),
+            ("ExternalIP", "2001:db8::1"),
+            ("InternalIP", "10.0.0.1"),
+            ("Hostname", "n1"),
+            ("InternalDNS", "n1.internal"),
+            ("ExternalDNS", "n1.example.com"),
+            ("InternalIP", "none"),
+            ("Hostname", ""),
+            ("Other", "x"),
+        ];
+        let expected = "n1 n1.example.com n1.internal 10.0.0.1 2001:db8::1";
+        assert_eq!(of(&all).as_deref(), Some(expected));
+        let named_by_address = [("Hostname", "10.0.0.2")];
+        assert_eq!(of(&named_by_address).as_deref(), Some("10.0.0.2"));
+        assert_eq!(
+            of(&[("Hostname", "n1")]),
+            None,
+            "the signer wants an address"
+        );
+    }
 
     #[test]
     fn a_request_is_pending_issued_or_rejected() {

@@ -3,7 +3,10 @@
 //! Answers to upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
 use crate::model::{Pod, PodExt, is_other_manifest, keys};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::{
+    api::core::v1::{EmptyDirVolumeSource, EnvVarSource, PodSpec, Volume},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
 
 /// What is known of one name.
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +88,44 @@ pub(super) fn mirror_of(pod: &Pod, node_name: &str, node_uid: &str) -> Pod {
             }]),
             ..ObjectMeta::default()
         },
-        spec: pod.spec.clone(),
+        spec: pod.spec.clone().map(without_objects),
         status: None,
     }
+}
+
+/// A spec without references to config maps and secrets: those of a static pod are files of the node, and the API
+/// server refuses a mirror that names any. What they would fill is empty in the mirror.
+fn without_objects(mut spec: PodSpec) -> PodSpec {
+    spec.image_pull_secrets = None;
+    for volume in spec.volumes.iter_mut().flatten() {
+        let mut is_empty = volume.config_map.is_some() || volume.secret.is_some();
+        let projected = volume.projected.as_mut();
+        if let Some(sources) = projected.and_then(|projected| projected.sources.as_mut()) {
+            let before = sources.len();
+            sources.retain(|one| one.config_map.is_none() && one.secret.is_none());
+            is_empty |= sources.is_empty() && before > 0;
+        }
+        if is_empty {
+            *volume = Volume {
+                name: std::mem::take(&mut volume.name),
+                empty_dir: Some(EmptyDirVolumeSource::default()),
+                ..Volume::default()
+            };
+        }
+    }
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        if let Some(sources) = &mut container.env_from {
+            sources.retain(|one| one.config_map_ref.is_none() && one.secret_ref.is_none());
+        }
+        for variable in container.env.iter_mut().flatten() {
+            let refers = |from: &mut EnvVarSource| {
+                from.config_map_key_ref.is_some() || from.secret_key_ref.is_some()
+            };
+            variable.value_from.take_if(refers);
+        }
+    }
+    spec
 }
 
 #[cfg(test)]
@@ -115,6 +153,57 @@ mod tests {
         let mut mirror = mirror_of(&pod(hash, digest), "n", "node-uid");
         mirror.metadata.uid = Some("m".into());
         mirror
+    }
+
+    #[test]
+    fn a_mirror_names_no_config_map_and_no_secret() {
+        let spec = serde_json::json!({
+            "imagePullSecrets": [{"name": "s"}],
+            "initContainers": [{"name": "i", "envFrom": [{"secretRef": {"name": "s"}}]}],
+            "containers": [{
+                "name": "c",
+                "env": [
+                    {"name": "A", "value": "a"},
+                    {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "m", "key": "k"}}},
+                    {"name": "D", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "envFrom": [{"configMapRef": {"name": "m"}}],
+            }],
+            "volumes": [
+                {"name": "h", "hostPath": {"path": "/h"}},
+                {"name": "m", "configMap": {"name": "m"}},
+                {"name": "s", "secret": {"secretName": "s"}},
+                {"name": "p", "projected": {"sources": [{"secret": {"name": "s"}}]}},
+                {"name": "q", "projected": {"sources": [
+                    {"configMap": {"name": "m"}}, {"downwardAPI": {}},
+                ]}},
+            ],
+        });
+        let mut pod = pod("h", "d");
+        pod.spec = serde_json::from_value(spec).unwrap();
+        let mirror = mirror_of(&pod, "n", "u").spec.unwrap();
+        let expected = serde_json::json!({
+            "initContainers": [{"name": "i", "envFrom": []}],
+            "containers": [{
+                "name": "c",
+                "env": [
+                    {"name": "A", "value": "a"},
+                    {"name": "B"},
+                    {"name": "C"},
+                    {"name": "D", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                ],
+                "envFrom": [],
+            }],
+            "volumes": [
+                {"name": "h", "hostPath": {"path": "/h"}},
+                {"name": "m", "emptyDir": {}},
+                {"name": "s", "emptyDir": {}},
+                {"name": "p", "emptyDir": {}},
+                {"name": "q", "projected": {"sources": [{"downwardAPI": {}}]}},
+            ],
+        });
+        assert_eq!(serde_json::to_value(mirror).unwrap(), expected);
     }
 
     fn deleting(mut mirror: Pod) -> Pod {

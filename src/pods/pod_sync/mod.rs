@@ -8,6 +8,7 @@
 
 mod clean_up;
 mod deadline;
+mod held;
 mod known_pods;
 mod metrics;
 mod pull_secrets;
@@ -99,6 +100,9 @@ impl PodSync {
         let deadline = Deadline::of(&pod, self.statuses.start_time(&pod));
         if deadline.is_over() {
             return self.past_deadline(&pod).await;
+        }
+        if let Some(held) = self.hold_unsupported(&pod) {
+            return held;
         }
         let down = self.state.borrow().runtime_error(Instant::now());
         if let Some(text) = down {
@@ -439,7 +443,9 @@ impl PodSync {
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.statuses.stopped(&pod);
-        self.volumes.teardown(&uid).await?;
+        let torn_down = self.volumes.teardown(&uid).await;
+        self.report_teardown(&pod, &torn_down);
+        torn_down?;
         let removed = self.cgroups.destroy(&uid).await;
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;

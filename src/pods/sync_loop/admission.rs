@@ -116,6 +116,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         return fits;
     }
     app_armor::admit(pod, node.app_armor)?;
+    declared_features(pod, node.in_place)?;
     if node.shutting_down {
         let message = "Pod was rejected as the node is shutting down.";
         return Err(Rejection::new(reasons::NODE_SHUTDOWN, message).into());
@@ -125,7 +126,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
 
 /// The rules that come before devices are allocated.
 pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    unsupported(pod)?;
+    unsupported(pod, node.in_place)?;
     pressure::admit(pod, node)?;
     sysctls(pod, node.sysctls)
 }
@@ -227,9 +228,9 @@ pub(super) fn fits_with(
 }
 
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when
-/// they are read. Upstream has no counterpart.
-fn unsupported(pod: &Pod) -> Result<(), Rejection> {
-    let fields = if pod.is_static() {
+/// they are read. One that another kubelet started runs on. Upstream has no counterpart.
+fn unsupported(pod: &Pod, in_place: bool) -> Result<(), Rejection> {
+    let fields = if pod.is_static() || in_place {
         Vec::new()
     } else {
         unsupported_api_fields(pod)
@@ -275,6 +276,19 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
         ));
     }
     Ok(())
+}
+
+/// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
+/// this one.
+fn declared_features(pod: &Pod, in_place: bool) -> Result<(), Rejection> {
+    let host_users = pod.spec().and_then(|spec| spec.host_users);
+    if in_place || host_users != Some(false) || !pod.host_network() {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        "PodFeatureUnsupported",
+        "Pod requires node features that are not available: UserNamespacesHostNetworkSupport",
+    ))
 }
 
 #[cfg(test)]

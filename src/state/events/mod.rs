@@ -68,10 +68,12 @@ impl ObjectRef {
         }
     }
 
-    /// One container of the pod, regular or init.
+    /// One container of the pod, of any kind.
     pub fn container(pod: &Pod, name: &str) -> Self {
         let list = if pod.init_containers().iter().any(|c| c.name == name) {
             "initContainers"
+        } else if pod.ephemeral_containers().iter().any(|c| c.name == name) {
+            "ephemeralContainers"
         } else {
             "containers"
         };
@@ -305,6 +307,23 @@ fn display_name(object: &ObjectRef) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_container_is_named_by_the_list_that_it_is_in() {
+        let pod = serde_json::json!({"spec": {
+            "initContainers": [{"name": "i"}], "containers": [{"name": "c"}],
+            "ephemeralContainers": [{"name": "e"}],
+        }});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        for (name, path) in [
+            ("i", "spec.initContainers{i}"),
+            ("c", "spec.containers{c}"),
+            ("e", "spec.ephemeralContainers{e}"),
+        ] {
+            let object = ObjectRef::container(&pod, name);
+            assert_eq!((&*object.field_path, object.container_name()), (path, name));
+        }
+    }
 
     #[test]
     fn equal_events_are_counted_together_and_move_to_the_end() {

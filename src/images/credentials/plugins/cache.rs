@@ -42,15 +42,24 @@ impl CacheKey {
 /// Answers of one provider.
 #[derive(Default)]
 pub(super) struct Cache {
-    answers: HashMap<CacheKey, (Arc<Auths>, Instant)>,
+    answers: HashMap<(CacheKey, AccountKey), (Arc<Auths>, Instant)>,
 }
+
+/// For which service account an answer is; `None` for an answer without one.
+pub(super) type AccountKey = Option<String>;
 
 impl Cache {
     /// The narrowest answer that covers the image and may still be used.
-    pub(super) fn find(&self, image: &str, now: Instant) -> Option<Arc<Auths>> {
+    pub(super) fn find(
+        &self,
+        image: &str,
+        account: &AccountKey,
+        now: Instant,
+    ) -> Option<Arc<Auths>> {
+        let key = |scope| (CacheKey::of(scope, image), account.clone());
         [Scope::Image, Scope::Registry, Scope::Global]
-            .iter()
-            .filter_map(|scope| self.answers.get(&CacheKey::of(*scope, image)))
+            .into_iter()
+            .filter_map(|scope| self.answers.get(&key(scope)))
             .find(|(_, until)| now <= *until)
             .map(|(auths, _)| auths.clone())
     }
@@ -58,7 +67,7 @@ impl Cache {
     /// Keeps an answer to a question about `image`. Answers that are too old go.
     pub(super) fn keep(
         &mut self,
-        scope: Scope,
+        (scope, account): (Scope, AccountKey),
         image: &str,
         auths: Arc<Auths>,
         lifetime: Duration,
@@ -69,7 +78,7 @@ impl Cache {
         let year = Duration::from_secs(365 * 86_400);
         let until = now + lifetime.min(year);
         self.answers
-            .insert(CacheKey::of(scope, image), (auths, until));
+            .insert((CacheKey::of(scope, image), account), (auths, until));
     }
 }
 
@@ -91,9 +100,9 @@ mod tests {
         ];
         for (scope, image, expected) in table {
             let mut cache = Cache::default();
-            cache.keep(scope, "r.io/a", Arc::default(), MINUTE, now);
+            cache.keep((scope, None), "r.io/a", Arc::default(), MINUTE, now);
             assert_eq!(
-                cache.find(image, now).is_some(),
+                cache.find(image, &None, now).is_some(),
                 expected,
                 "{scope:?} {image}"
             );
@@ -101,14 +110,37 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_for_a_service_account_serves_no_other() {
+        let now = Instant::now();
+        let mut cache = Cache::default();
+        let [one, two] = ["one", "two"].map(|account| Some(account.to_owned()));
+        cache.keep(
+            (Scope::Global, one.clone()),
+            "a",
+            Arc::default(),
+            MINUTE,
+            now,
+        );
+        assert!(cache.find("a", &one, now).is_some());
+        assert!(cache.find("a", &two, now).is_none());
+        assert!(cache.find("a", &None, now).is_none());
+    }
+
+    #[test]
     fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
         let now = Instant::now();
         let mut cache = Cache::default();
-        cache.keep(Scope::Image, "a", Arc::default(), MINUTE, now);
-        assert!(cache.find("a", now + MINUTE).is_some());
+        cache.keep((Scope::Image, None), "a", Arc::default(), MINUTE, now);
+        assert!(cache.find("a", &None, now + MINUTE).is_some());
         let later = now + MINUTE + Duration::from_millis(1);
-        assert!(cache.find("a", later).is_none());
-        cache.keep(Scope::Image, "b", Arc::default(), Duration::MAX, later);
+        assert!(cache.find("a", &None, later).is_none());
+        cache.keep(
+            (Scope::Image, None),
+            "b",
+            Arc::default(),
+            Duration::MAX,
+            later,
+        );
         assert_eq!(cache.answers.len(), 1);
     }
 }

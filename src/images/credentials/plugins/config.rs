@@ -34,8 +34,23 @@ pub(super) struct ProviderSettings {
     pub(super) api_version: String,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(String, String)>,
-    /// It serves only pods that have a service account.
-    pub(super) needs_service_account: bool,
+    /// What the provider is given of the service account of a pod; `None` for nothing.
+    pub(super) account: Option<AccountSettings>,
+}
+
+/// `tokenAttributes`, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct AccountSettings {
+    /// What tokens are for.
+    pub(super) audience: String,
+    /// The provider serves only pods that have a service account.
+    pub(super) is_required: bool,
+    /// An answer serves the token that it was given for, and not all tokens of the service account.
+    pub(super) is_cached_by_token: bool,
+    /// Annotations without which the provider does not serve an account.
+    pub(super) required_keys: Vec<String>,
+    /// Annotations that it is given where they are.
+    pub(super) optional_keys: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -168,7 +183,17 @@ fn decode(shown: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
 
 fn settings(provider: Provider) -> ProviderSettings {
     let env = provider.env.unwrap_or_default().into_iter();
-    let token = provider.token_attributes.unwrap_or_default();
+    let account = provider.token_attributes.map(|token| AccountSettings {
+        audience: token.service_account_token_audience,
+        is_required: token.require_service_account == Some(true),
+        is_cached_by_token: token.cache_type == "Token",
+        required_keys: token
+            .required_service_account_annotation_keys
+            .unwrap_or_default(),
+        optional_keys: token
+            .optional_service_account_annotation_keys
+            .unwrap_or_default(),
+    });
     ProviderSettings {
         name: provider.name,
         match_images: provider.match_images.unwrap_or_default(),
@@ -178,7 +203,7 @@ fn settings(provider: Provider) -> ProviderSettings {
         api_version: provider.api_version,
         args: provider.args.unwrap_or_default(),
         env: env.map(|var| (var.name, var.value)).collect(),
-        needs_service_account: token.require_service_account == Some(true),
+        account,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs a provider's program: a question on its standard input, the answer on its output.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
+use super::account::PodAccount;
 use super::config::ProviderSettings;
 
 /// How long a program may run.
@@ -35,6 +37,10 @@ struct Request<'a> {
     kind: &'static str,
     api_version: &'a str,
     image: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    service_account_token: &'a str,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    service_account_annotations: &'a BTreeMap<String, String>,
 }
 
 /// Why there is no answer.
@@ -81,16 +87,23 @@ impl Program {
 
     /// Runs the plugin for an image; its output. Dropping the future kills the program and what it
     /// started.
-    pub(super) async fn ask(&self, image: &str) -> Result<Vec<u8>, ExecError> {
+    pub(super) async fn ask(
+        &self,
+        image: &str,
+        account: Option<&PodAccount>,
+    ) -> Result<Vec<u8>, ExecError> {
         tracing::debug!(
             plugin = self.name,
             image,
             "Running an image credential provider"
         );
+        let none = BTreeMap::new();
         let request = Request {
             kind: "CredentialProviderRequest",
             api_version: &self.api_version,
             image,
+            service_account_token: account.map_or("", PodAccount::token),
+            service_account_annotations: account.map_or(&none, |account| &account.annotations),
         };
         let mut question = serde_json::to_vec(&request).unwrap_or_default();
         question.push(b'\n');
@@ -190,7 +203,7 @@ mod tests {
 
     async fn asked(body: &str) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
-        let answer = program(dir.path(), body).ask("r.io/x").await;
+        let answer = program(dir.path(), body).ask("r.io/x", None).await;
         let text = answer.map(|bytes| String::from_utf8(bytes).unwrap());
         text.map_err(|error| error.to_string())
     }
@@ -207,7 +220,10 @@ mod tests {
             ],
             ..settings("plugin")
         };
-        let answer = Program::find(dir.path(), &own).unwrap().ask("r.io/x").await;
+        let answer = Program::find(dir.path(), &own)
+            .unwrap()
+            .ask("r.io/x", None)
+            .await;
         let text = String::from_utf8(answer.unwrap()).unwrap();
         let question = format!(
             "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"{V1}\",\"image\":\"r.io/x\"}}\n"
@@ -237,7 +253,7 @@ mod tests {
         let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
         let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = Instant::now();
-        let error = slow.ask("r.io/x").await.unwrap_err();
+        let error = slow.ask("r.io/x", None).await.unwrap_err();
         assert!(matches!(error, ExecError::TooSlow(_)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();

@@ -6,9 +6,9 @@
 //! * **Publishes** logins; metrics about runs.
 //! * **Must never** let a program live longer than its minute or answer without end, nor repeat
 //!   anything of an answer in a log.
-//! * **Answers to** upstream's `pkg/credentialprovider/plugin`. Service account tokens need an API
-//!   server; without one every pod is one without a service account, as upstream has it for static pods.
+//! * **Answers to** upstream's `pkg/credentialprovider/plugin`. Static pods have no service account.
 
+mod account;
 mod cache;
 mod config;
 mod exec;
@@ -27,14 +27,17 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::cache::Cache;
+use self::account::{Accounts, NoAccount, PodAccount};
+use self::cache::{AccountKey, Cache};
 use self::config::ProviderSettings;
 use self::exec::Program;
 use self::metrics::PluginMetrics;
 use super::auths::Auths;
 use super::matching::covers;
+use crate::apiserver::ApiServer;
 use crate::base::SingleFlight;
 use crate::base::metrics::Metrics;
+use crate::model::Pod;
 
 /// Programs that run at once.
 const MAX_CONCURRENT: usize = 8;
@@ -49,13 +52,14 @@ type Answer = Result<Arc<Auths>, String>;
 
 struct LoadedProvider {
     inner: Arc<PluginsInner>,
-    flights: SingleFlight<String, Answer>,
+    flights: SingleFlight<(String, AccountKey), Answer>,
 }
 
 struct PluginsInner {
     settings: ProviderSettings,
     program: Program,
     cache: Mutex<Cache>,
+    accounts: Arc<Accounts>,
     places: Arc<Semaphore>,
     metrics: PluginMetrics,
 }
@@ -65,7 +69,12 @@ impl Plugins {
     ///
     /// # Errors
     /// Anything that keeps a provider from working: the kubelet is not to start with it.
-    pub fn load(config: &Path, programs: &Path, metrics: &Metrics) -> anyhow::Result<Plugins> {
+    pub fn load(
+        config: &Path,
+        programs: &Path,
+        api: Option<ApiServer>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Plugins> {
         let about = "--image-credential-provider-bin-dir";
         anyhow::ensure!(
             programs.is_dir(),
@@ -76,12 +85,14 @@ impl Plugins {
             config::read(config).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
         let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        let accounts = Arc::new(Accounts::new(api));
         let provider = |settings: ProviderSettings| -> anyhow::Result<LoadedProvider> {
             let program = Program::find(programs, &settings)?;
             let inner = PluginsInner {
                 settings,
                 program,
                 cache: Mutex::default(),
+                accounts: accounts.clone(),
                 places: places.clone(),
                 metrics: metrics.clone(),
             };
@@ -98,8 +109,9 @@ impl Plugins {
 
     /// What all providers that are for the image (in full, without tag) know of it. One that fails is
     /// reported and passed over.
-    pub(super) async fn auths(&self, image: &str) -> Auths {
-        let asked = self.providers.iter().map(|provider| provider.auths(image));
+    pub(super) async fn auths(&self, image: &str, pod: &Pod) -> Auths {
+        let providers = self.providers.iter();
+        let asked = providers.map(|provider| provider.auths(image, pod));
         let mut all = Auths::default();
         for known in join_all(asked).await.into_iter().flatten() {
             all.extend(&known);
@@ -109,21 +121,14 @@ impl Plugins {
 }
 
 impl LoadedProvider {
-    async fn auths(&self, image: &str) -> Option<Arc<Auths>> {
+    async fn auths(&self, image: &str, pod: &Pod) -> Option<Arc<Auths>> {
         let settings = &self.inner.settings;
         let is_for = |pattern: &String| covers(pattern, image);
-        if settings.needs_service_account || !settings.match_images.iter().any(is_for) {
+        if !settings.match_images.iter().any(is_for) {
             return None;
         }
-        if let Some(known) = self.inner.cache.lock().find(image, Instant::now()) {
-            return Some(known);
-        }
-        let begin = || {
-            let (inner, image) = (self.inner.clone(), image.to_owned());
-            async move { inner.ask(&image).await }
-        };
-        match self.flights.join(image.to_owned(), begin).await {
-            Ok(auths) => Some(auths),
+        match self.answer(image, pod).await {
+            Ok(auths) => auths,
             Err(problem) => {
                 tracing::error!(
                     plugin = settings.name,
@@ -135,30 +140,62 @@ impl LoadedProvider {
             }
         }
     }
+
+    async fn answer(&self, image: &str, pod: &Pod) -> Result<Option<Arc<Auths>>, String> {
+        let account = match self.inner.account(pod).await {
+            Ok(account) => account,
+            Err(NoAccount::NotServed(why)) => {
+                let plugin = &self.inner.settings.name;
+                tracing::debug!(plugin, image, why, "Skipping an image credential provider");
+                return Ok(None);
+            }
+            Err(NoAccount::Failed(why)) => return Err(why),
+        };
+        let key = self.inner.cache_key(account.as_ref());
+        let now = Instant::now();
+        if let Some(known) = self.inner.cache.lock().find(image, &key, now) {
+            return Ok(Some(known));
+        }
+        let with_token = account.as_ref().map(|account| account.cache_key(true));
+        let begin = || {
+            let (inner, image) = (self.inner.clone(), image.to_owned());
+            async move { inner.ask(&image, account.as_ref()).await }
+        };
+        let flight = self.flights.join((image.to_owned(), with_token), begin);
+        flight.await.map(Some)
+    }
 }
 
 impl PluginsInner {
-    async fn ask(&self, image: &str) -> Answer {
+    async fn account(&self, pod: &Pod) -> Result<Option<PodAccount>, NoAccount> {
+        match &self.settings.account {
+            Some(settings) => self.accounts.of_pod(settings, pod).await,
+            None => Ok(None),
+        }
+    }
+
+    fn cache_key(&self, account: Option<&PodAccount>) -> AccountKey {
+        let settings = self.settings.account.as_ref()?;
+        account.map(|account| account.cache_key(settings.is_cached_by_token))
+    }
+
+    async fn ask(&self, image: &str, account: Option<&PodAccount>) -> Answer {
         // The semaphore is never closed.
         let _place = self.places.acquire().await.ok();
         let answer = {
             let run = self.metrics.run(&self.settings.name);
-            let answer = self.program.ask(image).await;
+            let answer = self.program.ask(image, account).await;
             run.ended(answer.is_ok());
             answer.map_err(|error| error.to_string())?
         };
-        let response = response::decode(&answer, &self.settings.api_version)?;
+        let owner = account.map(|account| &account.account);
+        let response = response::decode(&answer, &self.settings.api_version, owner)?;
         let auths = Arc::new(response.auths);
         let lifetime = response.lifetime.unwrap_or(self.settings.default_lifetime);
         if !lifetime.is_zero() {
+            let key = (response.scope, self.cache_key(account));
             let mut cache = self.cache.lock();
-            cache.keep(
-                response.scope,
-                image,
-                auths.clone(),
-                lifetime,
-                Instant::now(),
-            );
+            cache.keep(key, image, auths.clone(), lifetime, Instant::now());
         }
         Ok(auths)
     }

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::cache::Scope;
 use crate::base::GoDuration;
 use crate::images::credentials::auths::{Auths, Login};
+use crate::images::credentials::login::UsedAccount;
 
 const KIND: &str = "CredentialProviderResponse";
 
@@ -51,7 +52,11 @@ struct AuthConfig {
 
 /// Reads an answer of the API version that the question had. The error repeats nothing of it, as it
 /// may be full of secrets.
-pub(super) fn decode(bytes: &[u8], api_version: &str) -> Result<Response, String> {
+pub(super) fn decode(
+    bytes: &[u8],
+    api_version: &str,
+    account: Option<&UsedAccount>,
+) -> Result<Response, String> {
     let unreadable =
         |_| "error decoding credential provider plugin response from stdout".to_owned();
     let head: Head = serde_json::from_slice(bytes).map_err(unreadable)?;
@@ -80,7 +85,12 @@ pub(super) fn decode(bytes: &[u8], api_version: &str) -> Result<Response, String
     let mut auths = Auths::default();
     for (place, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
         // A place that is no registry serves no image.
-        auths.add(&place, Login { username, password });
+        let login = Login {
+            username,
+            password,
+            account: account.cloned(),
+        };
+        auths.add(&place, login);
     }
     Ok(Response {
         scope,
@@ -107,19 +117,19 @@ mod tests {
     fn an_answer_says_what_for_and_how_long() {
         let more = r#", "cacheKeyType": "Registry", "cacheDuration": "1m30s",
             "auth": {"*.io": {"username": "u", "password": "p"}, "a b:c": {}}"#;
-        let read = decode(response(more).as_bytes(), V1).unwrap();
+        let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!(read.scope, Scope::Registry);
         assert_eq!(read.lifetime, Some(Duration::from_secs(90)));
         let login = read.auths.lookup("r.io/x");
         assert_eq!((&*login[0].username, &*login[0].password), ("u", "p"));
         let more = r#", "cacheKeyType": "Global", "cacheDuration": null, "auth": null"#;
-        let read = decode(response(more).as_bytes(), V1).unwrap();
+        let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!((read.scope, read.lifetime), (Scope::Global, None));
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "0s""#;
-        let read = decode(response(more).as_bytes(), V1).unwrap();
+        let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!(read.lifetime, Some(Duration::ZERO));
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "-5s""#;
-        let read = decode(response(more).as_bytes(), V1).unwrap();
+        let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!(read.lifetime, Some(Duration::ZERO));
     }
 
@@ -154,7 +164,7 @@ mod tests {
             ),
         ];
         for (text, expected) in table {
-            let error = decode(text.as_bytes(), V1).unwrap_err();
+            let error = decode(text.as_bytes(), V1, None).unwrap_err();
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }

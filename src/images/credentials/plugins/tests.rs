@@ -1,9 +1,12 @@
 //! Providers as a whole, with real programs.
 
 use super::*;
+use crate::apiserver::tests::stored::Stored;
+use serde_json::json;
 use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(super) const V1: &str = "credentialprovider.kubelet.k8s.io/v1";
@@ -35,13 +38,14 @@ pub(super) fn settings(name: &str) -> ProviderSettings {
         api_version: V1.into(),
         args: Vec::new(),
         env: Vec::new(),
-        needs_service_account: false,
+        account: None,
     }
 }
 
 /// Providers from files; each run of a program leaves a line in `runs`.
 struct World {
     dir: tempfile::TempDir,
+    api: Option<ApiServer>,
     metrics: Metrics,
     config: String,
 }
@@ -50,6 +54,7 @@ impl World {
     fn new() -> World {
         World {
             dir: tempfile::tempdir().unwrap(),
+            api: None,
             metrics: Metrics::new(),
             config:
                 "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
@@ -72,7 +77,7 @@ impl World {
     fn load(&self) -> anyhow::Result<Plugins> {
         let config = self.dir.path().join("config.yaml");
         fs::write(&config, &self.config).unwrap();
-        Plugins::load(&config, self.dir.path(), &self.metrics)
+        Plugins::load(&config, self.dir.path(), self.api.clone(), &self.metrics)
     }
 
     fn runs(&self) -> usize {
@@ -89,7 +94,11 @@ fn answer(scope: &str, user: &str, more: &str) -> String {
 }
 
 async fn users(plugins: &Plugins, image: &str) -> Vec<String> {
-    let found = plugins.auths(image).await.lookup(image).into_iter();
+    users_of(plugins, image, &Pod::default()).await
+}
+
+async fn users_of(plugins: &Plugins, image: &str, pod: &Pod) -> Vec<String> {
+    let found = plugins.auths(image, pod).await.lookup(image).into_iter();
     found.map(|login| login.username).collect()
 }
 
@@ -181,8 +190,130 @@ fn a_provider_without_a_program_keeps_the_kubelet_from_starting() {
     let nowhere = Plugins::load(
         Path::new("/x"),
         Path::new("/does/not/exist"),
+        None,
         &Metrics::new(),
     );
     let error = format!("{:#}", nowhere.err().unwrap());
     assert!(error.contains("/does/not/exist is no directory"), "{error}");
+}
+
+/// A pod of the API server, with this service account.
+fn pod_with_account(name: &str, account: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": name, "namespace": "ns", "uid": name,
+            "annotations": {"kubernetes.io/config.source": "api"},
+        },
+        "spec": {"containers": [], "serviceAccountName": account},
+    }))
+    .unwrap()
+}
+
+/// Issues tokens `token-1`, `token-2` and so on.
+async fn issuer() -> Stored {
+    let server = Stored::start().await;
+    for account in ["puller", "plain"] {
+        let annotations = match account {
+            "puller" => json!({"r": "required", "o": "optional", "x": "secret"}),
+            _ => json!({}),
+        };
+        let metadata = json!({"uid": format!("uid-of-{account}"), "annotations": annotations});
+        server.put(
+            "serviceaccounts",
+            "ns",
+            account,
+            json!({"metadata": metadata}),
+        );
+    }
+    let issued = AtomicUsize::new(0);
+    server.on_post(move |_, body| {
+        let number = issued.fetch_add(1, Ordering::SeqCst) + 1;
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1);
+        let status =
+            json!({"token": format!("token-{number}"), "expirationTimestamp": expires.to_string()});
+        (201, json!({"spec": body["spec"], "status": status}))
+    });
+    server
+}
+
+fn with_account(cache: &str, more: &str) -> String {
+    format!(
+        ", tokenAttributes: {{ serviceAccountTokenAudience: registry, cacheType: {cache}{more} }}"
+    )
+}
+
+#[tokio::test]
+async fn a_provider_is_given_a_token_and_annotations_of_the_service_account() {
+    let server = issuer().await;
+    let more = with_account(
+        "Token",
+        ", requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [r], \
+         optionalServiceAccountAnnotationKeys: [o, p]",
+    );
+    let mut world = World::new().provider("p", "", &more);
+    world.api = Some(server.client().await);
+    let (answer, seen) = (
+        answer("Image", "u", "").replace("V1", V1),
+        world.dir.path().join("seen"),
+    );
+    let body = format!("cat >> {}\ncat <<'E'\n{answer}\nE", seen.display());
+    script(world.dir.path(), "p", &body);
+    let plugins = world.load().unwrap();
+    let pod = pod_with_account("web", "puller");
+    assert_eq!(users_of(&plugins, "r.io/x", &pod).await, ["u"]);
+    let login = &plugins.auths("r.io/x", &pod).await.lookup("r.io/x")[0];
+    let account = login.account.as_ref().unwrap();
+    assert_eq!(
+        [&*account.namespace, &*account.name, &*account.uid],
+        ["ns", "puller", "uid-of-puller"]
+    );
+    let request: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&seen).unwrap()).unwrap();
+    assert_eq!(
+        request,
+        json!({
+            "kind": "CredentialProviderRequest", "apiVersion": V1, "image": "r.io/x",
+            "serviceAccountToken": "token-1",
+            "serviceAccountAnnotations": {"r": "required", "o": "optional"},
+        })
+    );
+    let posts = server.posts();
+    let (path, body) = &posts[0];
+    assert!(
+        path.ends_with("/namespaces/ns/serviceaccounts/puller/token"),
+        "{path}"
+    );
+    assert_eq!(body["spec"]["audiences"], json!(["registry"]));
+    assert_eq!(body["spec"]["boundObjectRef"]["uid"], "web");
+    // Neither a pod without the annotation nor one without an account is served.
+    for other in ["plain", ""] {
+        let pod = pod_with_account("other", other);
+        assert!(
+            users_of(&plugins, "r.io/x", &pod).await.is_empty(),
+            "{other}"
+        );
+    }
+    assert_eq!(fs::read_to_string(&seen).unwrap().lines().count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_serves_a_token_or_all_tokens_of_a_service_account() {
+    for (cache, runs) in [("Token", 3), ("ServiceAccount", 2)] {
+        let server = issuer().await;
+        let more = with_account(cache, ", requireServiceAccount: false");
+        let mut world = World::new().provider("p", &answer("Global", "u", ""), &more);
+        world.api = Some(server.client().await);
+        let plugins = world.load().unwrap();
+        for (pod, account) in [
+            ("one", "puller"),
+            ("one", "puller"),
+            ("two", "puller"),
+            ("three", ""),
+        ] {
+            let pod = pod_with_account(pod, account);
+            assert_eq!(users_of(&plugins, "r.io/x", &pod).await, ["u"], "{cache}");
+        }
+        assert_eq!(world.runs(), runs, "{cache}");
+        assert_eq!(server.posts().len(), 2, "a token for each pod");
+    }
 }

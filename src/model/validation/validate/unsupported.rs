@@ -32,7 +32,26 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
 /// The same for a pod of the API server, which has what such fields refer to.
 pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
     let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
-    fields(pod, &kinds, Errors::default())
+    let mut errors = Errors::default();
+    if let Some(spec) = &pod.spec {
+        pod_certificates(spec, &Path::root("spec"), &mut errors);
+    }
+    fields(pod, &kinds, errors)
+}
+
+/// Static pods may not have them at all.
+fn pod_certificates(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
+    let list = path.child("volumes");
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
+        let at = list.index(index);
+        let (at, projected) = (at.child("projected"), volume.projected.as_ref());
+        let at = at.child("sources");
+        let sources = projected.and_then(|projected| projected.sources.as_ref());
+        for (index, source) in sources.into_iter().flatten().enumerate() {
+            let given = source.pod_certificate.is_some();
+            refuse(given, &at.index(index).child("podCertificate"), errors);
+        }
+    }
 }
 
 fn fields(pod: &Pod, kinds: &[&str], mut errors: Errors) -> Vec<FieldError> {

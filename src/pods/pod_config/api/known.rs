@@ -46,6 +46,7 @@ pub(super) struct ApiPods {
     /// What exists and could not be read, and of which no earlier version is known.
     unread: BTreeSet<String>,
     listed: bool,
+    proven: bool,
 }
 
 impl ApiPods {
@@ -61,7 +62,14 @@ impl ApiPods {
             in_doubt: BTreeSet::new(),
             unread: BTreeSet::new(),
             listed: false,
+            proven: false,
         }
+    }
+
+    /// Whether the last list came from a server that has the data it had: it has one of the pods that were known, or
+    /// none was.
+    pub(super) fn is_proven(&self) -> bool {
+        self.proven
     }
 
     /// All pods, in a stable order.
@@ -98,6 +106,15 @@ impl ApiPods {
 
     /// Takes in a whole list; returns what in it is refused.
     pub(super) fn listed(&mut self, items: Vec<Item<Pod>>, now: Timestamp) -> Vec<Refused> {
+        let is_known = |item: &Item<Pod>| {
+            let metadata = match item {
+                Ok(pod) => &pod.metadata,
+                Err(unreadable) => &unreadable.metadata,
+            };
+            let uid = metadata.uid.as_deref().unwrap_or_default();
+            self.pods.contains_key(&PodUid::from(uid))
+        };
+        self.proven = self.pods.is_empty() || items.iter().any(is_known);
         self.listed = true;
         self.unread.clear();
         self.in_doubt = self.pods.keys().cloned().collect();
@@ -242,6 +259,21 @@ mod tests {
         pods.applied(Ok(pod("b", "two")), NOW).unwrap();
         assert_eq!(uids(&pods), ["b"]);
         assert!(pods.in_doubt(None).is_none());
+    }
+
+    #[test]
+    fn a_list_is_of_the_known_cluster_if_it_has_a_known_pod() {
+        let mut pods = none();
+        assert!(!pods.is_proven());
+        let mut proven = |items: Vec<Item<Pod>>| {
+            pods.listed(items, NOW);
+            pods.is_proven()
+        };
+        assert!(proven(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]));
+        assert!(proven(vec![Ok(pod("b", "two"))]));
+        assert!(proven(vec![unreadable("a", "one")]));
+        assert!(!proven(vec![]));
+        assert!(!proven(vec![Ok(pod("c", "three"))]));
     }
 
     #[test]

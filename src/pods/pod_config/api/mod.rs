@@ -1,8 +1,10 @@
 //! Pods of the API server: those that are bound to this node.
 //!
 //! A failure of the API server changes nothing. A pod is gone when the watch deletes it, or when a list lacks it, so
-//! does a second one that asks for this pod alone, and the server knows this node: one that has lost its data, or
-//! has not loaded it, does not. While the API server is away at the start, the pods that
+//! does a second one that asks for this pod alone, and the server knows this node and is of the cluster that the pod
+//! came from: one that has lost its data, or has not loaded it, does not. A cluster is known by its Service
+//! `default/kubernetes`, which its API server makes anew where there is none: the Node object says nothing, as
+//! this kubelet registers it with any server. While the API server is away at the start, the pods that
 //! the last kubelet knew and that run are looked after.
 
 mod accept;
@@ -22,7 +24,7 @@ use accept::accept;
 use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
 use known::{ApiPods, Refused};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use store::ApiPodStore;
@@ -39,6 +41,8 @@ const NODE_KNOWN: Duration = Duration::from_secs(10);
 /// How long after a failed question about a pod in doubt the next one is: from the first to the second.
 const DOUBT_RETRY: Duration = Duration::from_secs(2);
 const MAX_DOUBT_RETRY: Duration = Duration::from_secs(60);
+/// How long pods stay of which an API server of another cluster, or without that Service, knows nothing.
+const OTHER_CLUSTER: Duration = Duration::from_secs(3600);
 
 /// Where pods of the API server come from.
 #[derive(Clone, Debug)]
@@ -71,12 +75,24 @@ pub(super) fn start(
         lists,
         recorder,
         refused: HashMap::new(),
+        cluster: None,
+        other_since: None,
     };
     (store, source)
 }
 
-/// What a question about one pod found: the pod, or that there is none.
-type Answer = Result<Option<Item<Pod>>, String>;
+/// What a question about one pod found.
+type Answer = Result<Found, String>;
+
+enum Found {
+    Pod(Item<Pod>),
+    Gone,
+    /// It is not there, and the server is not known to have the data that it came from.
+    OtherCluster,
+}
+
+/// The identity of the cluster, if it can be read.
+type Learning = BoxFuture<'static, Result<Option<String>, String>>;
 
 /// The source.
 pub(super) struct ApiSource {
@@ -90,6 +106,10 @@ pub(super) struct ApiSource {
     recorder: EventRecorder,
     /// Why pods were refused, by UID, so that each is reported once.
     refused: HashMap<String, String>,
+    /// The identity of the cluster that the pods are of.
+    cluster: Option<String>,
+    /// Since when the API server seems to be of another one.
+    other_since: Option<Instant>,
 }
 
 impl ApiSource {
@@ -112,6 +132,7 @@ impl ApiSource {
         let mut doubt: Option<(PodUid, BoxFuture<'static, Answer>)> = None;
         let (mut next_doubt, mut delay) = (Instant::now(), DOUBT_RETRY);
         let mut last_doubt = None;
+        let mut learning: Option<Learning> = None;
         let mut failing = false;
         loop {
             if doubt.is_none() {
@@ -126,7 +147,17 @@ impl ApiSource {
                         tracing::info!("Watching pods again");
                     }
                     failing = failed;
-                    if self.on_event(event) {
+                    let listed = matches!(event, WatchEvent::Listed(_));
+                    let changed = self.on_event(event);
+                    if failed || listed {
+                        // What was read then may be of another server than the next list.
+                        learning = None;
+                    }
+                    if !failed && self.known.is_proven() && (listed || self.cluster.is_none()) {
+                        let api = self.api.clone();
+                        learning = Some(async move { cluster(&api).await }.boxed());
+                    }
+                    if changed {
                         self.deliver().await?;
                     }
                 }
@@ -142,6 +173,10 @@ impl ApiSource {
                     }
                     last_doubt = Some(uid);
                 }
+                learned = learned(&mut learning) => {
+                    learning = None;
+                    self.on_cluster(learned).await;
+                }
             }
         }
     }
@@ -150,6 +185,7 @@ impl ApiSource {
     /// they still exist.
     async fn adopt(&mut self) -> anyhow::Result<()> {
         self.cache.complete().await;
+        self.cluster = self.store.cluster().await;
         let mut adopted = Vec::new();
         let deadline = Instant::now() + ADOPTION;
         for pod in self.store.read().await {
@@ -184,6 +220,9 @@ impl ApiSource {
         match event {
             WatchEvent::Listed(items) => {
                 let refused = self.known.listed(items, Timestamp::now());
+                if self.known.is_proven() {
+                    self.other_since = None;
+                }
                 self.refused
                     .retain(|uid, _| refused.iter().any(|refused| refused.uid == *uid));
                 refused.into_iter().for_each(|refused| self.report(refused));
@@ -232,8 +271,41 @@ impl ApiSource {
     fn question(&self, last: Option<&PodUid>) -> Option<(PodUid, BoxFuture<'static, Answer>)> {
         let pod = self.known.in_doubt(last)?;
         let (api, node) = (self.api.clone(), self.node_name.clone());
-        let uid = pod.uid();
-        Some((uid, async move { ask(&api, &node, &pod).await }.boxed()))
+        let (uid, known) = (pod.uid(), self.cluster.clone());
+        let question = async move { ask(&api, &node, &pod, known).await };
+        Some((uid, question.boxed()))
+    }
+
+    /// Keeps the identity of the cluster.
+    async fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
+        match learned {
+            Ok(Some(uid)) if self.cluster.as_ref() != Some(&uid) => {
+                self.store.set_cluster(&uid).await;
+                self.cluster = Some(uid);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(err = error, "Reading the identity of the cluster failed")
+            }
+        }
+    }
+
+    /// Whether pods that an API server of another cluster does not have have stayed for long enough.
+    fn has_waited_for_cluster(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some(since) = self.other_since {
+            return now.duration_since(since) >= OTHER_CLUSTER;
+        }
+        self.other_since = Some(now);
+        let text = format!(
+            "The API server does not have the pods of this node, nor the cluster that they came from; they stay for {} minutes",
+            OTHER_CLUSTER.as_secs() / 60
+        );
+        tracing::warn!(node = self.node_name, "{text}");
+        let node = ObjectRef::node(&self.node_name);
+        self.recorder
+            .warning(&node, reasons::event::OTHER_CLUSTER, text);
+        false
     }
 
     /// Whether the question is answered.
@@ -242,12 +314,13 @@ impl ApiSource {
             return true;
         }
         match answer {
-            Ok(Some(Ok(pod))) if pod.uid() == *uid => {
+            Ok(Found::Pod(Ok(pod))) if pod.uid() == *uid => {
                 if let Err(refused) = self.known.applied(Ok(pod), Timestamp::now()) {
                     self.report(refused);
                 }
             }
-            Ok(Some(Err(_))) => self.known.exists(uid),
+            Ok(Found::Pod(Err(_))) => self.known.exists(uid),
+            Ok(Found::OtherCluster) if !self.has_waited_for_cluster() => return false,
             Ok(_) => {
                 tracing::info!(podUID = %uid, "The pod is gone from the API server");
                 self.known.deleted(uid);
@@ -287,20 +360,44 @@ async fn answered(
     }
 }
 
-/// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
-async fn ask(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
-    let found = list_one(api, node_name, pod).await?;
-    if found.is_none() {
-        let node = api.get::<Node>(Place::cluster(node_name)).await;
-        let node = node.map_err(|error| chain(&error))?;
-        if node.metadata.name.as_deref() != Some(node_name) {
-            return Err("the API server does not know this node".into());
-        }
+async fn learned(learning: &mut Option<Learning>) -> Result<Option<String>, String> {
+    match learning {
+        Some(learning) => learning.await,
+        None => std::future::pending().await,
     }
-    Ok(found)
 }
 
-async fn list_one(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
+/// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
+async fn ask(api: &ApiServer, node_name: &str, pod: &Pod, known: Option<String>) -> Answer {
+    if let Some(pod) = list_one(api, node_name, pod).await? {
+        return Ok(Found::Pod(pod));
+    }
+    let node = api.get::<Node>(Place::cluster(node_name)).await;
+    let node = node.map_err(|error| chain(&error))?;
+    if node.metadata.name.as_deref() != Some(node_name) {
+        return Err("the API server does not know this node".into());
+    }
+    if known.is_some() && cluster(api).await? != known {
+        return Ok(Found::OtherCluster);
+    }
+    Ok(Found::Gone)
+}
+
+/// The identity of a cluster, if it has one that this kubelet may read.
+async fn cluster(api: &ApiServer) -> Result<Option<String>, String> {
+    let service = Place::namespaced("default", "kubernetes");
+    match api.get::<Service>(service).await {
+        Ok(service) => Ok(service.metadata.uid),
+        Err(error) if error.is_not_found() || error.is_forbidden() => Ok(None),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+async fn list_one(
+    api: &ApiServer,
+    node_name: &str,
+    pod: &Pod,
+) -> Result<Option<Item<Pod>>, String> {
     let mut list = api.list_watch::<Pod>(Selection {
         namespace: Some(pod.namespace().to_owned()),
         field_selector: Some(format!(
@@ -312,5 +409,49 @@ async fn list_one(api: &ApiServer, node_name: &str, pod: &Pod) -> Answer {
         WatchEvent::Listed(items) => Ok(items.into_iter().next()),
         WatchEvent::Failed(error) => Err(chain(error.as_ref())),
         WatchEvent::Applied(_) | WatchEvent::Deleted(_) => Err("no list came".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        apiserver::tests::stored::Stored,
+        state::{node_object::NodeObjectWriter, pod_cache::pod_cache},
+    };
+    use serde_json::json;
+
+    #[tokio::test]
+    async fn pods_that_another_cluster_does_not_have_stay_for_an_hour_with_one_event() {
+        let recorder = EventRecorder::new();
+        let (_writer, cache) = pod_cache();
+        let config = ApiConfig {
+            api: Stored::start().await.client().await,
+            directory: "nowhere".into(),
+            cache,
+            node: NodeObjectWriter::default().reader(),
+        };
+        let (lists, _merger) = mpsc::channel(1);
+        let (_store, mut source) = start(config, "node1".into(), lists, recorder.clone());
+        let pod = |uid: &str| -> Pod {
+            let metadata = json!({"name": uid, "namespace": "shop", "uid": uid});
+            serde_json::from_value(json!({"metadata": metadata})).unwrap()
+        };
+        let now = Timestamp::now();
+        source.known = ApiPods::new("node1".into(), vec![pod("a"), pod("b")], now);
+        source.known.listed(Vec::new(), now);
+        let mut answered = |uid: &str| source.on_answer(&uid.into(), Ok(Found::OtherCluster));
+        tokio::time::pause();
+        for wait in [0, OTHER_CLUSTER.as_secs() - 1] {
+            tokio::time::advance(Duration::from_secs(wait)).await;
+            assert!(!answered("a") && !answered("b"));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(answered("a"));
+        let left: Vec<_> = source.known.pods().iter().map(|pod| pod.uid()).collect();
+        assert_eq!(left, [PodUid::from("b")]);
+        let events = recorder.recent();
+        let events: Vec<_> = events.iter().map(|e| (&*e.reason, e.count)).collect();
+        assert_eq!(events, [("OtherCluster", 1)]);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::{
     base::{DirtySet, atomic_file, with_own_files},
+    host::files::read_head_or_empty,
     model::{Pod, PodExt, PodUid, keys},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -19,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Larger files are not the store's own: the API server stores objects of 3 MiB at most.
 const MAX_FILE: u64 = 8 * 1024 * 1024;
+/// The file with the identity of the cluster that the pods are of.
+const CLUSTER: &str = "cluster";
+const MAX_CLUSTER: usize = 256;
 /// How long a failed write waits before the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -53,6 +57,29 @@ impl ApiPodStore {
         let by_uid = read.iter().map(|pod| (pod.uid(), pod.clone()));
         self.pods.lock().extend(by_uid);
         read
+    }
+
+    /// The identity of the cluster that the stored pods are of; none if no kubelet has learned it.
+    pub(super) async fn cluster(&self) -> Option<String> {
+        let path = self.directory.join(CLUSTER);
+        let read = with_own_files(move || read_head_or_empty(&path, MAX_CLUSTER)).await;
+        let text = read
+            .ok()?
+            .ok()
+            .and_then(|text| String::from_utf8(text).ok());
+        text.filter(|text| !text.is_empty())
+    }
+
+    /// Writes that identity.
+    pub(super) async fn set_cluster(&self, uid: &str) {
+        let (path, uid) = (self.directory.join(CLUSTER), uid.to_owned());
+        let written = with_own_files(move || atomic_file::write(&path, uid.as_bytes())).await;
+        let written = written
+            .map_err(io::Error::other)
+            .and_then(|written| written);
+        if let Err(error) = written {
+            tracing::warn!(err = %error, path = %self.directory.display(), "Writing the identity of the cluster failed");
+        }
     }
 
     /// Makes the store hold these pods and no others, soon.
@@ -246,6 +273,18 @@ mod tests {
         expect(&["b"]).await;
         shutdown.cancel();
         task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_identity_of_the_cluster_is_read_by_the_next_kubelet() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ApiPodStore::new(dir.path().join("api-pods"));
+        assert!(store.read().await.is_empty());
+        assert_eq!(store.cluster().await, None);
+        store.set_cluster("one").await;
+        let next = ApiPodStore::new(dir.path().join("api-pods"));
+        assert_eq!(next.cluster().await.as_deref(), Some("one"));
+        assert!(next.read().await.is_empty());
     }
 
     #[tokio::test]

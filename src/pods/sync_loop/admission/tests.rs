@@ -27,6 +27,40 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
 }
 
 #[test]
+fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
+    let volume = json!({"name": "v", "csi": {"driver": "d"}});
+    let volume = json!({"containers": [{"name": "c"}], "volumes": [volume]});
+    let users = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
+    let node = Node::default();
+    for (in_place, spec, expected) in [
+        (true, volume.clone(), None),
+        (false, volume, Some("UnexpectedAdmissionError")),
+        (true, users.clone(), None),
+        (false, users, Some("PodFeatureUnsupported")),
+    ] {
+        let annotations = json!({"kubernetes.io/config.source": "api"});
+        let pod = pod(json!({"annotations": annotations}), spec);
+        let view = NodeView {
+            pressure: NodePressure::default(),
+            shutting_down: false,
+            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
+            app_armor: false,
+            supplemental_groups_policy: false,
+            in_place,
+            object: Some(&node),
+            others: &Others::default(),
+            devices: None,
+            allocated: &BTreeMap::new(),
+        };
+        let reason = match admit(&pod, &view) {
+            Err(Refusal::Rejected(rejection)) => Some(rejection.reason),
+            _ => None,
+        };
+        assert_eq!(reason.as_deref(), expected);
+    }
+}
+
+#[test]
 fn a_pod_waits_for_what_may_be_different_in_a_moment() {
     let with_port = |source: &str, port: i32| {
         let annotations = json!({"kubernetes.io/config.source": source});

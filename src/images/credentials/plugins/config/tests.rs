@@ -34,7 +34,7 @@ fn a_file_is_read_in_the_order_of_its_providers() {
         api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
         args: vec!["get".into(), "--verbose".into()],
         env: vec![("PROFILE".into(), "node".into())],
-        needs_service_account: false,
+        account: None,
     };
     assert_eq!(providers[0], one);
     assert_eq!(providers[1].name, "two");
@@ -233,6 +233,8 @@ fn a_provider_may_insist_on_service_accounts() {
             "{v1}  tokenAttributes: {{ serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: {required} }}\n"
         );
         let (providers, _) = read_text(&GOOD.replacen(v1, &token, 1)).unwrap();
-        assert_eq!(providers[0].needs_service_account, expected);
+        let account = providers[0].account.as_ref().unwrap();
+        assert_eq!((account.is_required, &*account.audience), (expected, "a"));
+        assert!(account.is_cached_by_token);
     }
 }

@@ -148,6 +148,21 @@ fn what_is_not_built_yet_is_refused_by_name() {
 }
 
 #[test]
+fn a_pod_certificate_of_a_pod_of_the_api_server_is_refused_by_name() {
+    let certificate = json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}});
+    let token = json!({"serviceAccountToken": {"path": "token"}});
+    let sources = json!({"sources": [token, certificate]});
+    let patch =
+        json!({"volumes": [{"name": "w", "emptyDir": {}}, {"name": "v", "projected": sources}]});
+    assert_eq!(
+        lines(&unsupported_api_fields(&pod(&patch))),
+        [
+            "spec.volumes[1].projected.sources[1].podCertificate: Forbidden: not supported yet by this kubelet"
+        ]
+    );
+}
+
+#[test]
 fn parts_of_volumes_read_only_trees_and_other_hostnames_are_given() {
     let mounts = json!({"volumeMounts": [
         {"name": "v", "mountPath": "/a", "subPath": "s"},

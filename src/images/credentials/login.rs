@@ -1,0 +1,35 @@
+//! Logins for pulls, and whose they are. Pure.
+
+use crate::cri::v1::AuthConfig;
+
+/// A login for a pull.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::images) struct PullLogin {
+    pub(in crate::images) auth: AuthConfig,
+    /// `None` for a login of the node.
+    pub(in crate::images) owner: Option<LoginOwner>,
+}
+
+/// Whose pods may use what was pulled with a login.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::images) enum LoginOwner {
+    Secret(UsedSecret),
+    ServiceAccount(UsedAccount),
+}
+
+/// A login of a secret, as records of pulls name it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::images) struct UsedSecret {
+    pub(in crate::images) uid: String,
+    pub(in crate::images) namespace: String,
+    pub(in crate::images) name: String,
+    pub(in crate::images) credential_hash: String,
+}
+
+/// A service account that a provider gave a login for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(in crate::images) struct UsedAccount {
+    pub(in crate::images) uid: String,
+    pub(in crate::images) namespace: String,
+    pub(in crate::images) name: String,
+}

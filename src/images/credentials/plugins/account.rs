@@ -1,0 +1,201 @@
+//! What providers are given of the service account of a pod: a token, and annotations.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
+
+use super::config::AccountSettings;
+use crate::apiserver::token::{Token, TokenKey, issue};
+use crate::apiserver::{ApiServer, Place};
+use crate::base::{SingleFlight, chain, hex};
+use crate::images::credentials::login::UsedAccount;
+use crate::model::{Pod, PodExt as _};
+
+/// A service account, and what a provider is given of it.
+#[derive(Debug)]
+pub(super) struct PodAccount {
+    pub(super) account: UsedAccount,
+    pub(super) annotations: BTreeMap<String, String>,
+    token: Token,
+}
+
+impl PodAccount {
+    pub(super) fn token(&self) -> &str {
+        std::str::from_utf8(&self.token.0).unwrap_or_default()
+    }
+
+    /// For what an answer may be used again: the account and its annotations, and its token as well (`by_token`).
+    pub(super) fn cache_key(&self, by_token: bool) -> String {
+        let UsedAccount {
+            uid,
+            namespace,
+            name,
+        } = &self.account;
+        // A token is a secret, and long.
+        let token = by_token.then(|| hex(&Sha256::digest(&self.token.0)));
+        let key = (namespace, name, uid, &self.annotations, token);
+        serde_json::to_string(&key).unwrap_or_default()
+    }
+}
+
+/// Why a provider is given nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NoAccount {
+    /// It does not serve such a pod.
+    NotServed(String),
+    /// It would.
+    Failed(String),
+}
+
+/// Reads service accounts and issues their tokens. Tokens are used again until they are to be renewed.
+#[derive(Default)]
+pub(super) struct Accounts {
+    api: Option<ApiServer>,
+    issued: Mutex<HashMap<TokenKey, (Token, Timestamp)>>,
+    flights: SingleFlight<TokenKey, Result<(Token, Timestamp), String>>,
+}
+
+impl Accounts {
+    pub(super) fn new(api: Option<ApiServer>) -> Self {
+        Self {
+            api,
+            ..Self::default()
+        }
+    }
+
+    /// What a provider with these settings is given for a pod; `None` for a pod without a service account.
+    pub(super) async fn of_pod(
+        &self,
+        settings: &AccountSettings,
+        pod: &Pod,
+    ) -> Result<Option<PodAccount>, NoAccount> {
+        let spec = pod.spec();
+        let name = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let name = name.filter(|name| !name.is_empty() && !pod.is_static());
+        let Some(name) = name else {
+            let text = "the pod has no service account";
+            return if settings.is_required {
+                Err(NoAccount::NotServed(text.into()))
+            } else {
+                Ok(None)
+            };
+        };
+        let api = self.api.as_ref();
+        let api = api.ok_or_else(|| NoAccount::Failed("there is no API server".into()))?;
+        let namespace = pod.namespace();
+        let account = api.get::<ServiceAccount>(Place::namespaced(namespace, name));
+        let account = account.await.map_err(|error| {
+            let text = format!("get service account {namespace}/{name}: {}", chain(&error));
+            NoAccount::Failed(text)
+        })?;
+        let annotations = annotations(settings, account.metadata.annotations.unwrap_or_default())?;
+        let key = TokenKey {
+            namespace: namespace.to_owned(),
+            service_account: name.to_owned(),
+            audience: Some(settings.audience.clone()),
+            expiration_seconds: None,
+            pod_name: pod.name().to_owned(),
+            pod_uid: pod.uid(),
+        };
+        let token = self.token(api, key).await.map_err(NoAccount::Failed)?;
+        Ok(Some(PodAccount {
+            account: UsedAccount {
+                uid: account.metadata.uid.unwrap_or_default(),
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            },
+            annotations,
+            token,
+        }))
+    }
+
+    async fn token(&self, api: &ApiServer, key: TokenKey) -> Result<Token, String> {
+        let now = Timestamp::now();
+        let known = {
+            let mut issued = self.issued.lock();
+            issued.retain(|_, (_, renew)| now < *renew);
+            issued.get(&key).map(|(token, _)| token.clone())
+        };
+        if let Some(token) = known {
+            return Ok(token);
+        }
+        let begin = || {
+            let (api, key) = (api.clone(), key.clone());
+            async move {
+                let issued = issue(&api, &key).await;
+                issued.map_err(|error| format!("failed to fetch token: {}", chain(&error)))
+            }
+        };
+        let (token, renew) = self.flights.join(key.clone(), begin).await?;
+        self.issued.lock().insert(key, (token.clone(), renew));
+        Ok(token)
+    }
+}
+
+/// The annotations that a provider is given.
+fn annotations(
+    settings: &AccountSettings,
+    mut known: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, NoAccount> {
+    let (required, optional) = (&settings.required_keys, &settings.optional_keys);
+    if let Some(missing) = required.iter().find(|key| !known.contains_key(*key)) {
+        let text = format!("the service account has no annotation {missing:?}");
+        return Err(NoAccount::NotServed(text));
+    }
+    known.retain(|key, _| required.contains(key) || optional.contains(key));
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_annotations_that_are_named_are_given_and_the_required_ones_have_to_be_there() {
+        let known = |names: &[&str]| {
+            let known = names
+                .iter()
+                .map(|name| ((*name).to_owned(), "v".to_owned()));
+            known.collect::<BTreeMap<_, _>>()
+        };
+        let settings = AccountSettings {
+            audience: "a".into(),
+            is_required: true,
+            is_cached_by_token: false,
+            required_keys: vec!["r".into()],
+            optional_keys: vec!["o".into(), "p".into()],
+        };
+        let given = annotations(&settings, known(&["r", "o", "x"])).unwrap();
+        assert_eq!(given, known(&["o", "r"]));
+        let error = annotations(&settings, known(&["o"])).unwrap_err();
+        assert!(matches!(error, NoAccount::NotServed(text) if text.contains("\"r\"")));
+    }
+
+    #[test]
+    fn an_answer_serves_other_tokens_of_an_account_only_if_it_may() {
+        let of = |uid: &str, token: &str, annotation: &str| PodAccount {
+            account: UsedAccount {
+                uid: uid.into(),
+                namespace: "ns".into(),
+                name: "sa".into(),
+            },
+            annotations: [("k".to_owned(), annotation.to_owned())].into(),
+            token: Token(token.to_owned().into()),
+        };
+        let one = of("u", "hunter2", "v");
+        for (other, by_account, by_token) in [
+            (of("u", "hunter2", "v"), true, true),
+            (of("u", "other", "v"), true, false),
+            (of("w", "hunter2", "v"), false, false),
+            (of("u", "hunter2", "w"), false, false),
+        ] {
+            let is_same = |by_token| one.cache_key(by_token) == other.cache_key(by_token);
+            assert_eq!((is_same(false), is_same(true)), (by_account, by_token));
+        }
+        assert!(!one.cache_key(true).contains("hunter2"));
+        assert!(!format!("{one:?}").contains("hunter2"));
+    }
+}

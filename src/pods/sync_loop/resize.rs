@@ -174,7 +174,7 @@ impl SyncLoop {
     /// `None` while the node is not known.
     fn decide_resize(&self, before: &Pod, wanted: &Pod) -> Option<Result<(), Refused>> {
         let object = self.admission.node.borrow().clone()?;
-        if let Some(refused) = infeasible(before, wanted, self.resizes.rules) {
+        if let Some(refused) = infeasible(before, wanted, &self.resizes.rules) {
             return Some(Err(refused));
         }
         let others = self.admitted_but(&wanted.uid());

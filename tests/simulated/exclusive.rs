@@ -135,7 +135,7 @@ async fn a_pod_that_requests_more_cpus_than_there_are_is_rejected_and_holds_none
     let status = rejected.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
     let message = status.message.unwrap();
-    let text = "not enough cpus available to satisfy request: requested=2, available=1";
+    let text = "no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]";
     assert!(message.contains(text), "{message}");
     node.put(&guaranteed("modest", "1"));
     assert_eq!(created(&node, "modest").await.0, "3");

@@ -133,6 +133,7 @@ impl SyncLoop {
             shutting_down: *admission.shutting_down.borrow(),
             in_place: runs,
             object: object.as_deref(),
+            standalone: admission.standalone,
             others: &others,
             devices: None,
             allocated: &BTreeMap::new(),

@@ -181,7 +181,7 @@ impl SyncLoop {
         let allocated = self.devices().allocated_beside(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
         let fits = if wanted.is_critical() {
-            let fits = fits_critical(wanted, &object, &others, &allocated);
+            let fits = fits_critical(wanted, &object, &others, &allocated, false);
             fits.map_err(|refusal| self.make_room(wanted, refusal))
         } else {
             fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)

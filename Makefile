@@ -72,15 +72,16 @@ test-long:
 		a_control_plane_that_stops
 
 # What needs systemd, logind or cgroup v2, in a virtual machine: a node that is shut down, and the cgroups of pods
-# beside those of the Go kubelet, with both drivers. Software emulation: a quarter of an hour.
+# beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one kubelet takes the node of the
+# other over, both ways. Software emulation: half an hour.
 test-machine:
 	@hack/install-deps.sh
 	@hack/build-images.sh
 	@hack/build-kubernetes.sh --kubelet
 	cargo build
 	hack/shutdown-test.sh
-	hack/cgroup-golden.py --vm --driver systemd
-	hack/cgroup-golden.py --vm
+	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
+	hack/cgroup-golden.py --vm --managers --swap --takeover
 
 # Pods with three volumes each come and go on private containerds, and nothing may be left of them: no mount,
 # directory, process, cgroup or memory. Prints what it counts.

@@ -7,8 +7,8 @@ and what differs, and ends with 1 if something does. Needs root. With --vm it do
 v2 (hack/vm.sh), and only there with the driver systemd, whose slices have one place for all, and with swap and
 exclusive CPUs.
 
-With --takeover, the Go kubelet makes the pods, this one takes the node over, and the Go one has it back: every container
-must go on, with the values that it had.
+With --takeover, the Go kubelet then makes the pods once more, this one takes the node over, and the Go one has it back:
+every container must go on, with the values that it had.
 """
 
 import argparse
@@ -363,21 +363,20 @@ def main():
     parser.add_argument("--driver", choices=["cgroupfs", "systemd"], default="cgroupfs")
     parser.add_argument("--managers", action="store_true", help="static policies of the CPU and memory managers")
     parser.add_argument("--swap", action="store_true", help="LimitedSwap")
-    parser.add_argument("--takeover", action="store_true", help="one node for both")
+    parser.add_argument("--takeover", action="store_true", help="also one node for both")
     parser.add_argument("--vm", action="store_true", help="in a virtual machine with cgroup v2, eight CPUs and swap")
     parser.add_argument("--cgroup-v1", action="store_true", help="the machine has version 1")
     arguments = parser.parse_args()
     if arguments.vm:
         return in_machine(arguments)
+    with sysctls_kept():
+        go = run("the Go kubelet", arguments.go_kubelet, arguments)
+    ours = run("this kubelet", arguments.kubelet, arguments)
+    print(*ours, sep="\n")
+    difference = list(difflib.unified_diff(go, ours, "Go", "this", lineterm="", n=0))
     if arguments.takeover:
         with sysctls_kept():
-            difference = take_over(arguments)
-    else:
-        with sysctls_kept():
-            go = run("the Go kubelet", arguments.go_kubelet, arguments)
-        ours = run("this kubelet", arguments.kubelet, arguments)
-        print(*ours, sep="\n")
-        difference = list(difflib.unified_diff(go, ours, "Go", "this", lineterm="", n=0))
+            difference += take_over(arguments)
     print(*(difference or ["# no difference"]), sep="\n")
     return 1 if difference else 0
 

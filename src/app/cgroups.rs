@@ -221,15 +221,7 @@ fn active_pods(stores: &Stores) -> ActivePods {
 
 fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
     let cgroups = &config.cgroups;
-    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    let (_, most_threads) = proc::thread_counts();
-    let capacity = NodeAmounts {
-        milli_cpu: Some(i64::from(machine.cpus).saturating_mul(1000)),
-        memory: Some(number(machine.memory_bytes)),
-        pids: most_threads.map(number),
-    };
-    let [system, kube] = &cgroups.reservations;
-    let allocatable = capacity.without(&[system, kube]);
+    let allocatable = allocatable(config, machine);
     let memory_qos = cgroups.memory_qos && machine.cgroup_v2;
     let memory = allocatable.memory.unwrap_or_default();
     NodeCgroups {
@@ -239,7 +231,7 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
         pods: if cgroups.enforce_pods {
             allocatable
         } else {
-            capacity
+            capacity(machine)
         },
         cpus: match config.managers.cpu {
             None => machine.online_cpus.clone(),
@@ -257,6 +249,22 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
             .map(|percent| (memory, percent)),
         reserved: cgroups.reserved.clone(),
     }
+}
+
+fn capacity(machine: &Machine) -> NodeAmounts {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let (_, most_threads) = proc::thread_counts();
+    NodeAmounts {
+        milli_cpu: Some(i64::from(machine.cpus).saturating_mul(1000)),
+        memory: Some(number(machine.memory_bytes)),
+        pids: most_threads.map(number),
+    }
+}
+
+/// What is not reserved; eviction thresholds are not subtracted.
+pub(super) fn allocatable(config: &KubeletConfig, machine: &Machine) -> NodeAmounts {
+    let [system, kube] = &config.cgroups.reservations;
+    capacity(machine).without(&[system, kube])
 }
 
 /// How CPU and memory limits are enforced.

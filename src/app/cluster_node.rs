@@ -10,17 +10,24 @@ use crate::{
         event_sink::{self, EventSink},
         lease::NodeLease,
         node_manager::{self, NodeManager},
-        node_status::{Machine, StatusSettings, resources::Allocatable},
-        registration::RegistrationSettings,
+        node_status::{self, Facts, Machine, RuntimeFacts, StatusSettings, resources::Allocatable},
+        registration::{self, RegistrationSettings},
         runtime_facts::RuntimeFactsReader,
     },
     pods::pleg::RuntimeStateReader,
     resources::{NodeFacts, devices::DeviceManager},
-    state::{events::ObjectRef, node_object::NodeObjectWriter},
+    state::{
+        device_capacity::Capacities,
+        events::ObjectRef,
+        node_object::{NodeObject, NodeObjectWriter},
+        node_pressure::NodePressure,
+    },
 };
 use anyhow::Context as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use std::{net::IpAddr, path::Path, sync::Arc};
+use tokio::sync::watch;
 
 /// Volumes that need nothing attached, by the names of their directories.
 const OWN_VOLUMES: [&str; 6] = [
@@ -121,6 +128,40 @@ pub(super) fn reserve(facts: NodeFacts, config: &KubeletConfig) -> NodeFacts {
         allocatable_ephemeral_storage_bytes: left.ephemeral_storage,
         ..facts
     }
+}
+
+/// The node that pods are admitted to: the API server's, or, without one, what would be registered.
+pub(super) async fn for_admission(
+    config: &KubeletConfig,
+    stores: &Stores,
+) -> anyhow::Result<NodeObject> {
+    if stores.api.is_some() {
+        return Ok(stores.node_object.clone());
+    }
+    let (facts, sys) = (stores.machine.clone(), stores.system.sys.clone());
+    let root = config.root_dir.clone();
+    let storage = config.node.local_storage_isolation;
+    let read = move || {
+        let mut machine = machine(&facts, &root, storage)?;
+        machine.cpus = host::online_cpus(&sys).unwrap_or(machine.cpus);
+        anyhow::Ok(machine)
+    };
+    let machine = tokio::task::spawn_blocking(read).await??;
+    let registration = registration(config);
+    let facts = Facts {
+        machine: &machine,
+        settings: &status(config),
+        runtime: &RuntimeFacts::default(),
+        devices: &Capacities::default(),
+        own_ip: None,
+        volumes_mounted: false,
+        problems: &[],
+        pressure: NodePressure::default(),
+        now: Timestamp::now(),
+    };
+    let generated = node_status::generate(&registration::initial(&registration), &facts);
+    let node = registration::new_node(&registration, generated);
+    Ok(watch::channel(Some(Arc::new(node))).1)
 }
 
 /// Blocking.

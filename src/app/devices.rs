@@ -3,11 +3,11 @@
 use super::Stores;
 use crate::{
     base::Tasks,
-    config::KubeletConfig,
+    config::{Gate, KubeletConfig},
     model::PodExt as _,
     pods::pod_workers::PodWorkers,
     resources::{
-        ContainerDevices,
+        ContainerDevices, HealthDetail,
         devices::DeviceManager,
         dra::DraManager,
         managers::ResourceManagers,
@@ -24,7 +24,15 @@ pub(super) async fn open(
 ) -> anyhow::Result<ContainerDevices> {
     let (root, node_name) = (config.root_dir.clone(), config.node_name.clone());
     let (api, metrics) = (stores.api.clone(), stores.metrics.clone());
+    let health = if !config.is_on(Gate::ResourceHealthStatus) {
+        HealthDetail::Nothing
+    } else if config.is_on(Gate::ResourceHealthStatusMessage) {
+        HealthDetail::Everything
+    } else {
+        HealthDetail::WithoutMessages
+    };
     let open = move || ContainerDevices {
+        health,
         plugins: DeviceManager::open(&root, &metrics),
         dra: DraManager::open(&root, &node_name, api, &metrics),
     };
@@ -53,6 +61,7 @@ pub(super) fn start(
     let ContainerDevices {
         plugins: device_plugins,
         dra,
+        ..
     } = devices;
     let mut handlers = PluginHandlers::new();
     handlers.insert("DevicePlugin", Arc::new(device_plugins.clone()));

@@ -66,11 +66,13 @@ pub(super) async fn allocations(
 
 /// The resources that this node does not resize.
 pub(super) fn resize_rules(config: &KubeletConfig, stores: &Stores) -> ResizeRules {
-    let swap = super::cgroups::cpu_enforcement(config, &stores.machine).swap;
+    let machine = &stores.machine;
+    let swap = super::cgroups::cpu_enforcement(config, machine).swap;
     ResizeRules {
         static_cpus: config.managers.cpu.is_some(),
         static_memory: config.managers.memory.is_some(),
         limited_swap: matches!(swap, Swap::ByRequest(_)),
+        allocatable: super::cgroups::allocatable(config, machine),
     }
 }
 

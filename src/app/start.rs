@@ -48,7 +48,7 @@ pub(super) async fn start(
     let (features_writer, features) = features_store(RuntimeFeatures::of(&info.status));
     let cluster = cluster_objects::start(config, stores, node.clone(), tasks);
     let resources = container_resources::start(config, stores, tasks).await?;
-    let admission = admission(config, stores, &resources, features.clone())?;
+    let admission = admission(config, stores, &resources, features.clone()).await?;
     let (results_writer, results) = probe_results::probe_results();
     let runtime = runtime::manager(
         config,
@@ -220,7 +220,7 @@ fn start_upkeep(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) {
     }
 }
 
-fn admission(
+async fn admission(
     config: &KubeletConfig,
     stores: &Stores,
     resources: &ContainerResources,
@@ -234,6 +234,7 @@ fn admission(
         pressure: stores.pressure.clone(),
         shutting_down: stores.shutting_down.clone(),
         features,
-        node: stores.node_object.clone(),
+        standalone: stores.api.is_none(),
+        node: cluster_node::for_admission(config, stores).await?,
     })
 }

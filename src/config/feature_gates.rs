@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::closest;
+use super::{decode::closest, locked_gates::locked_to};
 
 /// Every known name, sorted; `AllAlpha` and `AllBeta` set whole groups.
 const KNOWN: &[&str] = &[
@@ -286,6 +286,10 @@ pub enum Gate {
     PodLogsQuerySplitStreams,
     /// Memory that pods request is kept from lower QoS classes.
     QosReserved,
+    /// The status of a container shows the health of its devices.
+    ResourceHealthStatus,
+    /// It has the messages of drivers, too.
+    ResourceHealthStatusMessage,
 }
 
 /// The kinds of gates that can be set together.
@@ -300,7 +304,7 @@ enum Stage {
 }
 
 impl Gate {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -311,6 +315,8 @@ impl Gate {
         Self::MemoryQos,
         Self::PodLogsQuerySplitStreams,
         Self::QosReserved,
+        Self::ResourceHealthStatus,
+        Self::ResourceHealthStatusMessage,
     ];
 
     /// As in the configuration.
@@ -328,6 +334,8 @@ impl Gate {
             Self::MemoryQos => "MemoryQoS",
             Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
             Self::QosReserved => "QOSReserved",
+            Self::ResourceHealthStatus => "ResourceHealthStatus",
+            Self::ResourceHealthStatusMessage => "ResourceHealthStatusMessage",
         }
     }
 
@@ -337,7 +345,9 @@ impl Gate {
             Self::CpuManagerPolicyBetaOptions
             | Self::GracefulNodeShutdown
             | Self::GracefulNodeShutdownBasedOnPodPriority
-            | Self::KubeletEnsureSecretPulledImages => (Stage::Beta, true),
+            | Self::KubeletEnsureSecretPulledImages
+            | Self::ResourceHealthStatus
+            | Self::ResourceHealthStatusMessage => (Stage::Beta, true),
             Self::CriListStreaming
             | Self::CpuManagerPolicyAlphaOptions
             | Self::MemoryQos
@@ -368,7 +378,8 @@ pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
         let gates = gates.filter(|gate| gate.defaults().0 == stage);
         gates.map(Gate::name).collect::<Vec<_>>().join(", ")
     };
-    let idle = gates.keys().filter(|name| gate(name).is_none());
+    let idle = gates.keys();
+    let idle = idle.filter(|name| gate(name).is_none() && locked_to(name).is_none());
     let shown = |name: &String| match name.as_str() {
         "AllAlpha" => format!("AllAlpha (but for {})", of_stage(Stage::Alpha)),
         "AllBeta" => format!("AllBeta (but for {})", of_stage(Stage::Beta)),

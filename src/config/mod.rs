@@ -27,6 +27,7 @@ mod decode;
 #[cfg(test)]
 mod decode_tests;
 mod feature_gates;
+mod locked_gates;
 pub use feature_gates::Gate;
 mod files;
 pub mod flags;

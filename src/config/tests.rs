@@ -355,7 +355,7 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
     let list = [
         "--max-pods=110",
         "--pod-infra-container-image=p",
-        "--feature-gates=NodeSwap=true",
+        "--feature-gates=EventedPLEG=true,NodeSwap=true",
     ];
     let warnings = resolved(&list, &[]).unwrap().warnings;
     assert_eq!(warnings.len(), 2, "{warnings:?}");
@@ -363,13 +363,13 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
         warnings[0].ends_with("--pod-infra-container-image, --max-pods"),
         "{warnings:?}"
     );
-    assert!(warnings[1].ends_with("NodeSwap"), "{warnings:?}");
+    assert!(warnings[1].ends_with(": EventedPLEG"), "{warnings:?}");
     let gates = |given: &str| {
         let list = [&*format!("--feature-gates={given}")];
         resolved(&list, &[]).unwrap().warnings.concat()
     };
     assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
-    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages)"));
+    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, ResourceHealthStatus, ResourceHealthStatusMessage)"));
 }
 
 #[test]

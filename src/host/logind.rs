@@ -45,6 +45,14 @@ impl Logind {
         Ok(Duration::from_micros(delay.await?))
     }
 
+    /// Whether the machine is going down.
+    ///
+    /// # Errors
+    /// logind cannot be reached.
+    pub async fn preparing_for_shutdown(&self) -> Result<bool, BusError> {
+        self.0.property(LOGIN, "PreparingForShutdown").await
+    }
+
     /// Takes a lock.
     ///
     /// # Errors

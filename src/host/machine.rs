@@ -35,6 +35,12 @@ pub struct Machine {
     pub selinux: bool,
 }
 
+/// How many CPUs are online by this `/sys`. Blocking.
+pub fn online_cpus(sys: &Path) -> Option<u32> {
+    let text = fs::read_to_string(sys.join("devices/system/cpu/online")).ok()?;
+    u32::try_from(parse_cpu_list(&text)?.len()).ok()
+}
+
 impl Machine {
     /// Reads the facts once. Blocking. Memory and CPU count must be known; the rest may be empty.
     pub fn read() -> anyhow::Result<Self> {

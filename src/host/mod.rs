@@ -40,7 +40,7 @@ pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
     FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
-    filesystem_usage, huge_pages, parse_cpu_list, parse_mem_total,
+    filesystem_usage, huge_pages, online_cpus, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;

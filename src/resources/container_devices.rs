@@ -14,6 +14,34 @@ pub struct ContainerDevices {
     pub plugins: DeviceManager,
     /// Drivers of claims.
     pub dra: DraManager,
+    /// The part of the health of devices that statuses show.
+    pub health: HealthDetail,
+}
+
+/// How much of the health of devices the status of a container shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HealthDetail {
+    /// Nothing.
+    Nothing,
+    /// All but the messages of drivers.
+    WithoutMessages,
+    /// Everything.
+    Everything,
+}
+
+impl HealthDetail {
+    fn of(self, mut statuses: Vec<ResourceStatus>) -> Option<Vec<ResourceStatus>> {
+        match self {
+            Self::Nothing => statuses.clear(),
+            Self::WithoutMessages => {
+                let resources = statuses.iter_mut();
+                let resources = resources.flat_map(|status| status.resources.iter_mut().flatten());
+                resources.for_each(|resource| resource.message = None);
+            }
+            Self::Everything => {}
+        }
+        (!statuses.is_empty()).then_some(statuses)
+    }
 }
 
 impl ContainerDevices {
@@ -32,10 +60,36 @@ impl ContainerDevices {
         Ok(options)
     }
 
-    /// `allocatedResourcesStatus` of a container; `None` without devices.
+    /// `allocatedResourcesStatus` of a container; `None` without devices, or if it shows nothing.
     pub fn health_of(&self, pod: &Pod, container: &str) -> Option<Vec<ResourceStatus>> {
         let mut statuses = self.plugins.health_of(&pod.uid(), container);
         statuses.extend(self.dra.health_of(pod, container));
-        (!statuses.is_empty()).then_some(statuses)
+        self.health.of(statuses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn statuses_show_as_much_of_the_health_of_devices_as_the_gates_say() {
+        let whole = json!([{"name": "claim:c", "resources": [
+            {"resourceID": "a", "health": "Unhealthy", "message": "too hot"},
+            {"resourceID": "b", "health": "Healthy"},
+        ]}]);
+        let bare = json!([{"name": "claim:c", "resources": [
+            {"resourceID": "a", "health": "Unhealthy"},
+            {"resourceID": "b", "health": "Healthy"},
+        ]}]);
+        let of = |detail: HealthDetail| {
+            let statuses = serde_json::from_value(whole.clone()).unwrap();
+            serde_json::to_value(detail.of(statuses)).unwrap()
+        };
+        assert_eq!(of(HealthDetail::Everything), whole);
+        assert_eq!(of(HealthDetail::WithoutMessages), bare);
+        assert_eq!(of(HealthDetail::Nothing), json!(null));
+        assert_eq!(HealthDetail::Everything.of(Vec::new()), None);
     }
 }

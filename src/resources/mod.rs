@@ -44,7 +44,7 @@ pub mod v1alpha1 {
 
 pub use crate::model::requests::{self, BadAmount, Resources};
 pub use assignments::Assignments;
-pub use container_devices::ContainerDevices;
+pub use container_devices::{ContainerDevices, HealthDetail};
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,

@@ -135,10 +135,46 @@ async fn a_pod_that_requests_more_cpus_than_there_are_is_rejected_and_holds_none
     let status = rejected.status.unwrap();
     assert_eq!(status.reason.as_deref(), Some("UnexpectedAdmissionError"));
     let message = status.message.unwrap();
-    let text = "not enough cpus available to satisfy request: requested=2, available=1";
+    let text = "no set of running pods found to reclaim resources: [(res: cpu, q: 1000), ]";
     assert!(message.contains(text), "{message}");
     node.put(&guaranteed("modest", "1"));
     assert_eq!(created(&node, "modest").await.0, "3");
+}
+
+#[tokio::test]
+async fn a_running_pod_for_which_no_cpus_are_left_moves_to_the_shared_ones() {
+    let mut node = Node::new().await;
+    sysfs::four_cpus(&node.path("sys"), 1);
+    node.start().await;
+    for name in ["one", "two"] {
+        node.put(&guaranteed(name, "2"));
+        assert_eq!(created(&node, name).await.0, "", "no policy yet");
+    }
+    node.stop().await;
+    node.configure("cpuManagerPolicy: static");
+    node.configure("cpuManagerReconcilePeriod: 100ms");
+    node.configure("reservedSystemCPUs: \"0\"");
+    node.start().await;
+    let updated = |name: &str, cpus: &str| {
+        let wanted = format!("cpuset_cpus: \"{cpus}\"");
+        let calls = node.calls(name, Rpc::UpdateContainerResources);
+        calls.iter().any(|call| call.detail.contains(&wanted))
+    };
+    wait_for(
+        "one pod has CPUs, the other shares the rest",
+        WAIT_LIMIT,
+        || async {
+            let ways = [("one", "two"), ("two", "one")];
+            let done = ways
+                .iter()
+                .any(|(own, shared)| updated(own, "1-2") && updated(shared, "0,3"));
+            holds(done, String::new())
+        },
+    )
+    .await;
+    let events = node.events().await;
+    let text = "The pod keeps running without exclusive CPUs and memory: not enough cpus available";
+    assert!(events.contains(text), "{events}");
 }
 
 /// As the Go kubelet wrote it.

@@ -68,6 +68,7 @@ mod readded_uid;
 mod refused;
 mod resize;
 mod restarting;
+mod room;
 mod runtime_faults;
 mod runtime_losses;
 mod secured;

@@ -248,6 +248,11 @@ impl Node {
         } else {
             "cgroupsPerQOS: false\nenforceNodeAllocatable: []\n"
         };
+        let max_pods = if own.contains("maxPods") {
+            ""
+        } else {
+            "maxPods: 10000\n"
+        };
         let server = if own.contains("enableServer") {
             ""
         } else {
@@ -265,7 +270,7 @@ impl Node {
              healthzPort: {healthz}\n\
              failSwapOn: false\n\
              failCgroupV1: false\n\
-             {image_gc}{eviction}{cgroups}{server}{own}"
+             {image_gc}{eviction}{cgroups}{max_pods}{server}{own}"
         )
     }
 

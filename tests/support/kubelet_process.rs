@@ -258,6 +258,9 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
     line("healthzPort", &healthz_port);
     line("cgroupDriver", &"cgroupfs");
     line("failSwapOn", &false);
+    if !settings.config.contains("maxPods") {
+        line("maxPods", &10_000);
+    }
     line("failCgroupV1", &false);
     if !settings.config.contains("cgroupRoot:") {
         // The cgroups at the root are another kubelet's.

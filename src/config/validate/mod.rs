@@ -12,7 +12,7 @@ mod tests;
 use std::net::IpAddr;
 
 use super::kubelet_configuration::KubeletConfiguration;
-use super::{feature_gates, kubelet_configuration as kc};
+use super::{feature_gates, kubelet_configuration as kc, locked_gates::locked_to};
 use crate::base::GoDuration;
 use crate::model::Quantity;
 
@@ -356,11 +356,14 @@ fn logging(config: &KubeletConfiguration, found: &mut Violations) {
 }
 
 fn feature_gate_names(config: &KubeletConfiguration, found: &mut Violations) {
-    for name in config.feature_gates.iter().flatten().map(|(name, _)| name) {
-        found.require(
-            feature_gates::is_known(name),
-            &format!("featureGates.{name}"),
-            || feature_gates::unknown_message(name),
-        );
+    for (name, value) in config.feature_gates.iter().flatten() {
+        let field = format!("featureGates.{name}");
+        found.require(feature_gates::is_known(name), &field, || {
+            feature_gates::unknown_message(name)
+        });
+        let locked = locked_to(name).unwrap_or(*value);
+        found.require(locked == *value, &field, || {
+            format!("cannot set feature gate {name} to {value}, feature is locked to {locked}")
+        });
     }
 }

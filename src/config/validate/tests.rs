@@ -199,6 +199,10 @@ fn each_rule_is_broken_by_its_own_example() {
             "featureGates: {NoSuchGate: true}",
             "unrecognized feature gate: NoSuchGate",
         ),
+        (
+            "featureGates: {KubeletPSI: false}",
+            "cannot set feature gate KubeletPSI to false, feature is locked to true",
+        ),
     ];
     let facts = HostFacts {
         hostname: "node".to_owned(),

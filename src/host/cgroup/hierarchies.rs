@@ -18,6 +18,8 @@ const NEEDED_V1: [&str; 7] = [
 ];
 /// Without these a kubelet cannot run on version 1.
 const REQUIRED_V1: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
+/// Without these a kubelet cannot limit pods on version 2.
+const REQUIRED_V2: [&str; 2] = ["cpu", "memory"];
 
 /// The mount points by controller: several controllers may share one.
 #[derive(Clone, Debug)]
@@ -43,15 +45,20 @@ impl Hierarchies {
             genuine: true,
             mounts,
         };
-        let missing = REQUIRED_V1.iter().filter(|name| !v2 && !found.has(name));
+        found.check()?;
+        Ok(found)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        let required: &[&str] = if self.v2 { &REQUIRED_V2 } else { &REQUIRED_V1 };
+        let missing = required.iter().filter(|name| !self.has(name));
         let missing: Vec<&str> = missing.copied().collect();
         if missing.is_empty() {
-            Ok(found)
-        } else {
-            Err(io::Error::other(format!(
-                "system validation failed - Following Cgroup subsystem not mounted: {missing:?}"
-            )))
+            return Ok(());
         }
+        Err(io::Error::other(format!(
+            "system validation failed - Following Cgroup subsystem not mounted: {missing:?}"
+        )))
     }
 
     /// Plain directories in the place of hierarchies, to see what would be written.
@@ -196,5 +203,35 @@ mod tests {
         assert_eq!(found.points().len(), 4);
         let needed = found.needed().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(needed, ["cpu", "cpuacct", "memory", "systemd"]);
+    }
+
+    #[test]
+    fn a_machine_without_a_required_controller_is_refused() {
+        let v1 = |names: &str| {
+            let names = names.split(' ').map(|name| (name.to_owned(), "/".into()));
+            names.collect()
+        };
+        for (v2, mounts, missing) in [
+            (false, v1("cpu cpuacct cpuset memory"), ""),
+            (false, v1("cpu cpuacct pids"), "[\"cpuset\", \"memory\"]"),
+            (true, of_v2("cpu io memory", Path::new("/")), ""),
+            (
+                true,
+                of_v2("cpuset memory pids", Path::new("/")),
+                "[\"cpu\"]",
+            ),
+            (true, of_v2("", Path::new("/")), "[\"cpu\", \"memory\"]"),
+        ] {
+            let genuine = true;
+            let found = Hierarchies {
+                v2,
+                genuine,
+                mounts,
+            };
+            let error = found.check().err().map(|error| error.to_string());
+            let text = "system validation failed - Following Cgroup subsystem not mounted: ";
+            let wanted = (!missing.is_empty()).then(|| format!("{text}{missing}"));
+            assert_eq!(error, wanted);
+        }
     }
 }

@@ -3,6 +3,7 @@
 mod files;
 mod hierarchies;
 mod join;
+mod kill;
 mod membership;
 mod parse;
 mod path;

@@ -5,10 +5,7 @@ use super::{
     path::CgroupPath,
     settings::{Refused, Settings},
 };
-use rustix::{
-    io::Errno,
-    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
+use rustix::io::Errno;
 use std::{
     collections::BTreeSet,
     fs::{self, OpenOptions},
@@ -222,23 +219,6 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// Kills every process in a cgroup and below it; returns how many there were.
-    ///
-    /// # Errors
-    /// They cannot be listed, or the kernel refuses a signal.
-    pub fn kill(&self, path: &CgroupPath) -> io::Result<usize> {
-        self.own(path)?;
-        let mut killed = 0;
-        for point in self.hierarchies.points() {
-            for directory in tree(&path.under(point))? {
-                for process in processes(&directory)? {
-                    killed += usize::from(kill_in(process, &directory)?);
-                }
-            }
-        }
-        Ok(killed)
-    }
-
     /// Removes a cgroup and those below it from every hierarchy; one that is not there is removed.
     ///
     /// # Errors
@@ -267,7 +247,7 @@ impl Cgroups {
         Ok(())
     }
 
-    fn own(&self, path: &CgroupPath) -> io::Result<()> {
+    pub(super) fn own(&self, path: &CgroupPath) -> io::Result<()> {
         if *path != self.root && path.is_within(&self.root) {
             return Ok(());
         }
@@ -372,7 +352,7 @@ fn directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// A directory and all below it, from the top; nothing if it is not there.
-fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(super) fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
     if !directory.is_dir() {
         return Ok(Vec::new());
     }
@@ -399,32 +379,8 @@ pub(super) fn processes(directory: &Path) -> io::Result<Vec<u32>> {
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
+pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || is(error, Errno::NODEV)
-}
-
-/// Kills a process that is in a cgroup, and never another one that got its id meanwhile; false if it had gone.
-fn kill_in(process: u32, directory: &Path) -> io::Result<bool> {
-    let itself = process == std::process::id();
-    let Some(id) = i32::try_from(process)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-        .filter(|id| !id.is_init() && !itself)
-    else {
-        return Ok(false);
-    };
-    let handle = match pidfd_open(id, PidfdFlags::empty()) {
-        Err(Errno::SRCH) => return Ok(false),
-        handle => handle?,
-    };
-    if !processes(directory)?.contains(&process) {
-        return Ok(false);
-    }
-    match pidfd_send_signal(&handle, Signal::KILL) {
-        Ok(()) => Ok(true),
-        Err(Errno::SRCH) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Removes one directory; processes that are about to end are waited for, on a thread for blocking work.

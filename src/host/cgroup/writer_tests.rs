@@ -151,6 +151,44 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
     assert!(cgroups.validate(&path(&name)).is_err());
 }
 
+/// Forks and ends, over and over: hardly any listing of processes is still right when it is read.
+const CHAIN: &str = "f() { (f) & }; f";
+
+#[test]
+fn what_forks_all_the_time_is_killed_as_well() {
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let name = path(&format!("/kubelet-forks-{}", std::process::id()));
+    let Ok(cgroups) = Cgroups::below(CgroupPath::default(), v2) else {
+        return skip("there are no cgroups");
+    };
+    if let Err(error) = cgroups.create(&name) {
+        return skip(&error.to_string());
+    }
+    let limit = Settings {
+        pids: Some(16),
+        ..Settings::default()
+    };
+    let limited = cgroups.set(&name, &limit);
+    // In its cgroup before it forks: a shell that waits for its input.
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("read -r _; {CHAIN}")])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let joined = cgroups.join(&name, child.id());
+    drop(child.stdin.take());
+    let ended = child.wait();
+    let alive = cgroups.processes(&name).unwrap_or_default();
+    let killed = cgroups.kill(&name);
+    let removed = cgroups.remove(&name);
+    limited.unwrap();
+    assert!(joined.unwrap());
+    ended.unwrap();
+    assert!(!alive.is_empty(), "nothing forks");
+    killed.unwrap();
+    removed.unwrap();
+}
+
 #[test]
 fn the_kernel_moves_a_process_in_every_hierarchy_and_one_that_has_ended_is_no_error() {
     let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

@@ -26,6 +26,8 @@ pub(crate) struct Told {
     pub(crate) inhibit_delay: u64,
     /// Where a reload finds that time.
     pub(crate) logind_config: Option<PathBuf>,
+    /// The machine is going down.
+    pub(crate) preparing: bool,
     /// The other ends of the locks that were given.
     pub(crate) locks: Vec<PipeReader>,
 }
@@ -71,6 +73,7 @@ impl FakeSystemd {
 
     /// Announces that the machine goes down, or does not after all.
     pub(crate) async fn prepare_for_shutdown(&self, begins: bool) {
+        self.told.lock().preparing = begins;
         let connections = self.connections.lock().clone();
         for connection in connections {
             let login = connection.object_server().interface::<_, Login>(LOGIN);
@@ -228,12 +231,27 @@ impl Login {
         self.0.lock().inhibit_delay
     }
 
-    fn inhibit(&self, what: String, who: String, _why: String, mode: String) -> zbus::OwnedFd {
+    #[zbus(property)]
+    fn preparing_for_shutdown(&self) -> bool {
+        self.0.lock().preparing
+    }
+
+    fn inhibit(
+        &self,
+        what: String,
+        who: String,
+        _why: String,
+        mode: String,
+    ) -> fdo::Result<zbus::OwnedFd> {
         let (ours, theirs) = std::io::pipe().unwrap();
         let mut told = self.0.lock();
+        if told.preparing {
+            let text = "The operation inhibition has been requested for is already running";
+            return Err(fdo::Error::Failed(text.to_owned()));
+        }
         told.calls.push(format!("inhibit {what} {who} {mode}"));
         told.locks.push(ours);
-        zbus::OwnedFd::from(std::os::fd::OwnedFd::from(theirs))
+        Ok(std::os::fd::OwnedFd::from(theirs).into())
     }
 
     #[zbus(signal)]

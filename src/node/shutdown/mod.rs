@@ -28,17 +28,15 @@ use crate::{
     },
 };
 use anyhow::Context as _;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use plan::Phase;
+use plan::{Phase, RESERVE};
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// logind waits so much longer than pods have: their last statuses are sent in this time.
-const RESERVE: Duration = Duration::from_secs(3);
 /// The delays before logind is tried again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
@@ -74,6 +72,8 @@ pub struct Deps {
 pub struct ShutdownManager {
     deps: Deps,
     record: ShutdownRecord,
+    /// How long the last statuses of pods may take.
+    reserve: Duration,
     start_time: Gauge,
     end_time: Gauge,
 }
@@ -85,6 +85,7 @@ impl ShutdownManager {
         Self {
             deps,
             record: ShutdownRecord::default(),
+            reserve: RESERVE,
             start_time: gauge(
                 "kubelet_graceful_shutdown_start_time_seconds",
                 "Last graceful shutdown start time since unix epoch in seconds",
@@ -156,18 +157,31 @@ impl ShutdownManager {
 
     /// Watches until the connection to logind breaks.
     async fn watch(&mut self) -> anyhow::Result<std::convert::Infallible> {
-        self.make_logind_wait().await?;
-        // Before the lock: a shutdown that begins in between is seen.
-        let mut announced = self.deps.logind.shutdowns().await?;
-        let mut lock = Some(self.lock().await?);
+        self.reserve = self.make_logind_wait().await?;
+        let logind = &self.deps.logind;
+        // Before the property: a change in between is seen.
+        let announced = logind.shutdowns().await?;
+        // While nothing was connected, a shutdown may have begun or been cancelled.
+        let current = logind.preparing_for_shutdown().await;
+        let current = current.context("failed reading PreparingForShutdown")?;
+        // logind grants no lock during a shutdown.
+        let mut lock = if current {
+            None
+        } else {
+            Some(self.lock().await?)
+        };
         tracing::info!("Watching the node for shutdown events");
+        let mut announced = stream::iter([current]).chain(announced);
         while let Some(is_shutting_down) = announced.next().await {
+            if is_shutting_down == *self.deps.shutting_down.borrow() {
+                continue;
+            }
             self.announce(is_shutting_down);
             if is_shutting_down {
                 self.stop_pods().await;
                 // What follows is the end of the machine, and of this process.
                 lock.take();
-            } else {
+            } else if lock.is_none() {
                 lock = Some(self.lock().await?);
             }
         }
@@ -179,15 +193,36 @@ impl ShutdownManager {
         lock.context("failed creating systemd inhibitor")
     }
 
-    /// Makes sure that logind waits for as long as pods may take to stop.
-    async fn make_logind_wait(&self) -> anyhow::Result<()> {
+    /// Makes sure that logind waits for as long as pods may take to stop; what is left of that time for their last
+    /// statuses.
+    async fn make_logind_wait(&self) -> anyhow::Result<Duration> {
         let logind = &self.deps.logind;
-        let wanted = plan::total(&self.deps.phases) + RESERVE;
+        let pods = plan::total(&self.deps.phases);
+        let wanted = pods.saturating_add(RESERVE);
         let delay = logind.inhibit_delay();
         let mut now = delay.await.context("failed reading InhibitDelayMaxUSec")?;
-        if now >= wanted {
-            return Ok(());
+        if now < wanted
+            && let Err(error) = self.override_inhibit_delay(wanted, &mut now).await
+        {
+            if now < pods {
+                return Err(error);
+            }
+            tracing::warn!(
+                inhibitDelay = ?now,
+                err = chain(error.as_ref()),
+                "Pods have their grace periods at a shutdown, but their last statuses may not reach the API server"
+            );
         }
+        Ok(plan::reserve(now, pods))
+    }
+
+    /// Has logind wait for longer; `now` is how long it waits.
+    async fn override_inhibit_delay(
+        &self,
+        wanted: Duration,
+        now: &mut Duration,
+    ) -> anyhow::Result<()> {
+        let logind = &self.deps.logind;
         let directory = self.deps.logind_config.clone();
         tokio::task::spawn_blocking(move || write_inhibit_delay(&directory, wanted))
             .await?
@@ -200,8 +235,8 @@ impl ShutdownManager {
         for _ in 0..RELOAD_TRIES {
             sleep(pause).await;
             pause *= 2;
-            now = logind.inhibit_delay().await?;
-            if now >= wanted {
+            *now = logind.inhibit_delay().await?;
+            if *now >= wanted {
                 return Ok(());
             }
         }
@@ -234,7 +269,7 @@ impl ShutdownManager {
         }
         if self.deps.reports {
             let reported = until_all(&pods, |pod| self.is_reported(pod));
-            if timeout_at(Instant::now() + RESERVE, reported)
+            if timeout_at(Instant::now() + self.reserve, reported)
                 .await
                 .is_err()
             {

@@ -3,6 +3,8 @@
 use crate::model::{Pod, PodExt, SYSTEM_CRITICAL_PRIORITY};
 use std::{sync::Arc, time::Duration};
 
+/// logind waits so much longer than pods have, where it can be made to: their last statuses are sent in this time.
+pub const RESERVE: Duration = Duration::from_secs(3);
 /// The priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;
 /// The priority of pods that a manifest made.
@@ -42,6 +44,11 @@ pub fn phases(by_priority: Vec<Phase>, total: Duration, critical: Duration) -> V
 pub fn total(phases: &[Phase]) -> Duration {
     let seconds = phases.iter().map(|phase| phase.grace.unsigned_abs());
     Duration::from_secs(seconds.fold(0, u64::saturating_add))
+}
+
+/// How long the last statuses of pods may take, if logind waits for `delay` and pods have `pods` of it.
+pub fn reserve(delay: Duration, pods: Duration) -> Duration {
+    delay.saturating_sub(pods).min(RESERVE)
 }
 
 /// The pods of each phase, without phases that have none. A pod belongs to the highest phase that it reaches, and to
@@ -148,6 +155,14 @@ mod tests {
         };
         for (own, granted) in [(1, 1), (10, 10), (30, 10), (-1, 0), (0, 0)] {
             assert_eq!(grace(&pod("a", None, own, false), phase), granted, "{own}");
+        }
+    }
+
+    #[test]
+    fn statuses_have_what_pods_leave_of_the_delay() {
+        for (delay, pods, left) in [(5, 5, 0), (6, 5, 1), (8, 5, 3), (60, 5, 3), (4, 5, 0)] {
+            let [delay, pods, left] = [delay, pods, left].map(Duration::from_secs);
+            assert_eq!(reserve(delay, pods), left, "{delay:?}");
         }
     }
 }

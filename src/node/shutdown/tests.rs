@@ -2,7 +2,10 @@ use super::*;
 use crate::node::active_pods::STOP_CHECK;
 use crate::{
     base::metrics::Metrics,
-    host::{SystemBus, systemd_fake::FakeSystemd},
+    host::{
+        SystemBus,
+        systemd_fake::{FakeSystemd, Told},
+    },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
         pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, UpdateKind},
@@ -96,13 +99,20 @@ async fn until(what: &str, fact: impl Fn() -> bool) {
 impl World {
     /// `low` and `high` run, in phases of three seconds and one.
     async fn start(takes: &[(&str, Duration)]) -> Self {
+        Self::start_with(takes, |told, directory| {
+            told.inhibit_delay = 5_000_000;
+            told.logind_config = Some(directory.join("logind.conf.d"));
+        })
+        .await
+    }
+
+    async fn start_with(
+        takes: &[(&str, Duration)],
+        prepare: impl FnOnce(&mut Told, &std::path::Path),
+    ) -> Self {
         let bus = FakeSystemd::start().await;
         let directory = tempfile::tempdir().unwrap();
-        {
-            let mut told = bus.told.lock();
-            told.inhibit_delay = 5_000_000;
-            told.logind_config = Some(directory.path().join("logind.conf.d"));
-        }
+        prepare(&mut bus.told.lock(), directory.path());
         let stops = Arc::new(Stops::default());
         for (name, time) in takes {
             stops.takes.lock().insert(PodUid::from(*name), *time);
@@ -248,4 +258,43 @@ async fn a_connection_that_breaks_is_made_again_with_a_new_lock() {
     world.bus.prepare_for_shutdown(true).await;
     world.released(1).await;
     assert_eq!(world.stopped(), ["low", "high"]);
+}
+
+#[tokio::test]
+async fn pods_have_their_time_where_logind_cannot_be_made_to_wait_for_longer() {
+    // The drop-in cannot be written, as if /etc were read-only; or one that sorts behind it counts.
+    for read_only in [true, false] {
+        let world = World::start_with(&[], |told, directory| {
+            told.inhibit_delay = 4_000_000;
+            if read_only {
+                std::fs::write(directory.join("logind.conf.d"), "").unwrap();
+            }
+        })
+        .await;
+        world.bus.prepare_for_shutdown(true).await;
+        world.released(0).await;
+        assert_eq!(world.stopped(), ["low", "high"], "{read_only}");
+        assert_eq!(world.bus.told.lock().inhibit_delay, 4_000_000);
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_that_is_cancelled_while_the_connection_is_broken_is_over() {
+    let world = World::start(&[]).await;
+    world.bus.prepare_for_shutdown(true).await;
+    world.released(0).await;
+    assert!(*world.shutting_down.borrow());
+    world.bus.told.lock().preparing = false;
+    world.bus.disconnect().await;
+    world.locked(2).await;
+    until("no shutdown", || !*world.shutting_down.borrow()).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_that_begins_while_the_connection_is_broken_stops_pods() {
+    let world = World::start(&[]).await;
+    world.bus.told.lock().preparing = true;
+    world.bus.disconnect().await;
+    until("a shutdown", || *world.shutting_down.borrow()).await;
+    until("stopped", || world.stopped() == ["low", "high"]).await;
 }

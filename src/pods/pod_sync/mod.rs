@@ -411,6 +411,7 @@ impl PodSync {
         }
         self.probes.remove_pod(&uid);
         // Before the status says that the pod has ended: its claims may be another pod's then.
+        self.runtime.devices().dra.recover(&pod).await;
         self.give_back_claims(&uid).await?;
         self.statuses.note_stage(&uid, Stage::Ended);
         let settled = self.runtime.settle_stopped(&uid).await;

@@ -31,8 +31,10 @@ pub struct NodeView<'a> {
     pub shutting_down: bool,
     /// The pod runs here: it has its place on the node.
     pub in_place: bool,
-    /// The node as the API server has it, once that is known.
+    /// The node as the API server has it, once that is known; without an API server, as the kubelet would register it.
     pub object: Option<&'a Node>,
+    /// There is no API server.
+    pub standalone: bool,
     /// The other pods that were admitted and have not ended.
     pub others: &'a Others,
     /// Why the pod does not have its devices, if that is so.
@@ -151,7 +153,6 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     let staying = &node.others.staying;
     match node.object {
         _ if node.in_place => Ok(()),
-        // Without an API server there is none.
         None if pod.is_static() => Ok(()),
         None => Err(Refusal::NotYet {
             why: "the Node object is not known yet".into(),
@@ -159,7 +160,8 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
             brief: true,
         }),
         Some(object) if pod.is_critical() => {
-            fits_critical(pod, object, node.others, node.allocated)
+            let lenient = pod.is_static() && !node.standalone;
+            fits_critical(pod, object, node.others, node.allocated, lenient)
         }
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
@@ -174,13 +176,14 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether there is a place for a pod for which others make room. A static pod for which they cannot is admitted as it
-/// is: a control plane must not end because it was given more memory.
+/// Whether there is a place for a pod for which others make room. With `lenient`, a pod for which they cannot is admitted
+/// as it is: a control plane must not end because it was given more memory.
 pub(super) fn fits_critical(
     pod: &Pod,
     object: &Node,
     others: &Others,
     allocated: &BTreeMap<String, i64>,
+    lenient: bool,
 ) -> Result<(), Refusal> {
     let staying = &others.staying;
     predicates::admit_but_resources(pod, object, staying)?;
@@ -196,7 +199,7 @@ pub(super) fn fits_critical(
                 victims,
                 resource: first.resource.clone(),
             }),
-            Err(_) if pod.is_static() => Ok(()),
+            Err(_) if lenient => Ok(()),
             Err(error) => {
                 let message = format!(
                     "Unexpected error while attempting to recover from admission failure: {error}"

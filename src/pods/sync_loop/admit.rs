@@ -14,6 +14,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// What a critical pod waits for.
 pub(super) const WAITS_FOR_ROOM: &str = "waiting for pods that make room for it";
+/// The message of a pod that runs on although nothing could be allocated for it.
+const NOTHING_EXCLUSIVE: &str = "The pod keeps running without exclusive CPUs and memory";
 /// The message of a pod that made room.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
@@ -92,6 +94,9 @@ impl SyncLoop {
                 err = %error,
                 "Failed to allocate exclusive resources of a pod that runs already"
             );
+            let text = format!("{NOTHING_EXCLUSIVE}: {error}");
+            let events = &self.pod_sync.events;
+            events.warning(&ObjectRef::pod(pod), error.reason, text);
             return Ok(());
         }
         Err(Rejection {
@@ -128,6 +133,7 @@ impl SyncLoop {
             shutting_down: *admission.shutting_down.borrow(),
             in_place: runs,
             object: object.as_deref(),
+            standalone: admission.standalone,
             others: &others,
             devices: None,
             allocated: &BTreeMap::new(),

@@ -114,7 +114,9 @@ pub struct Admission {
     pub pressure: NodePressureReader,
     /// Whether the machine is going down.
     pub shutting_down: NodeShutdownReader,
-    /// The node as the API server has it, if there is one.
+    /// There is no API server.
+    pub standalone: bool,
+    /// The node as the API server has it, once that is known; without one, as the kubelet would register it.
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,

@@ -174,14 +174,14 @@ impl SyncLoop {
     /// `None` while the node is not known.
     fn decide_resize(&self, before: &Pod, wanted: &Pod) -> Option<Result<(), Refused>> {
         let object = self.admission.node.borrow().clone()?;
-        if let Some(refused) = infeasible(before, wanted, self.resizes.rules) {
+        if let Some(refused) = infeasible(before, wanted, &self.resizes.rules) {
             return Some(Err(refused));
         }
         let others = self.admitted_but(&wanted.uid());
         let allocated = self.devices().allocated_beside(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
         let fits = if wanted.is_critical() {
-            let fits = fits_critical(wanted, &object, &others, &allocated);
+            let fits = fits_critical(wanted, &object, &others, &allocated, false);
             fits.map_err(|refusal| self.make_room(wanted, refusal))
         } else {
             fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)

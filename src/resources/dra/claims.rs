@@ -2,7 +2,7 @@
 
 use super::error::DraError;
 use crate::{
-    model::{Pod, PodExt as _, Quantity},
+    model::{Pod, PodExt as _, PodUid, Quantity},
     resources::devices::is_extended_resource,
 };
 use k8s_openapi::api::{
@@ -176,6 +176,14 @@ pub(super) fn check(pod: &Pod, wanted: &PodClaim, claim: &ResourceClaim) -> Resu
         claim: wanted.name.clone(),
         claim_uid: meta.uid.clone().unwrap_or_default(),
     })
+}
+
+/// The pods for which a claim is reserved.
+pub(super) fn users(claim: &ResourceClaim) -> Vec<PodUid> {
+    let status = claim.status.iter();
+    let users = status.flat_map(|status| status.reserved_for.iter().flatten());
+    let pods = users.filter(|user| user.resource == "pods");
+    pods.map(|user| PodUid::from(user.uid.as_str())).collect()
 }
 
 /// The drivers whose devices a claim has.

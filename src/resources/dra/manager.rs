@@ -46,9 +46,11 @@ pub(super) struct Shared {
     pub(super) health: Mutex<Health>,
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
-    claims: Mutex<Claims>,
+    pub(super) claims: Mutex<Claims>,
+    /// The checkpoint was damaged: claims that an earlier kubelet prepared are not known.
+    pub(super) is_lost: bool,
     /// Held while a claim is prepared or unprepared.
-    locks: KeyedLock<ClaimKey>,
+    pub(super) locks: KeyedLock<ClaimKey>,
     /// Pods that wait for a driver, by driver.
     pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
     /// Pods that are gone and whose claims are being unprepared.
@@ -58,21 +60,25 @@ pub(super) struct Shared {
 }
 
 /// A claim of a pod as the API server has it.
-struct Read {
-    key: ClaimKey,
-    uid: String,
-    drivers: Vec<String>,
+pub(super) struct Read {
+    pub(super) key: ClaimKey,
+    pub(super) uid: String,
+    pub(super) drivers: Vec<String>,
+    /// The pods for which it is reserved.
+    pub(super) users: Vec<PodUid>,
 }
 
 impl DraManager {
     /// Reads the checkpoint. Blocking.
     pub fn open(root: &Path, node_name: &str, api: Option<ApiServer>, metrics: &Metrics) -> Self {
         let file = CheckpointFile::new(root.join(CHECKPOINT));
+        let mut is_lost = false;
         let claims = file.read(checkpoint::decode).unwrap_or_else(|error| {
+            is_lost = true;
             tracing::error!(
                 path = %file.path().display(),
                 err = error,
-                "Failed to read the claims that pods use; those of running pods are not given back"
+                "Failed to read the claims that pods use; those of pods that are gone are not given back"
             );
             file.set_aside();
             None
@@ -85,6 +91,7 @@ impl DraManager {
             metrics: DraMetrics::new(metrics),
             stop: CancellationToken::new(),
             claims: Mutex::new(claims.unwrap_or_default()),
+            is_lost,
             locks: KeyedLock::default(),
             waiting: Mutex::default(),
             giving_back: Mutex::default(),
@@ -202,7 +209,7 @@ impl DraManager {
         self.save().await
     }
 
-    async fn read_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<Read, DraError> {
+    pub(super) async fn read_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<Read, DraError> {
         let api = self.0.api.as_ref().ok_or(DraError::Standalone)?;
         let place = Place::namespaced(pod.namespace(), &wanted.name);
         let claim: ResourceClaim = api.get(place).await.map_err(|error| DraError::Fetch {
@@ -213,6 +220,7 @@ impl DraManager {
         Ok(Read {
             key: key(pod.namespace(), &wanted.name),
             drivers: claims::drivers(&wanted.name, &claim)?,
+            users: claims::users(&claim),
             uid: claim.metadata.uid.unwrap_or_default(),
         })
     }

@@ -16,6 +16,7 @@ mod drivers;
 mod error;
 mod health;
 mod keyed_lock;
+mod lost;
 mod manager;
 mod metrics;
 mod registry;

@@ -126,7 +126,8 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates the exclusive resources of a pod; on an error nothing changes. A pod keeps what it was allocated
+    /// Allocates the exclusive resources of a pod; on an error nothing is allocated, and the containers of a pod that
+    /// `runs` get the shared CPUs. A pod keeps what it was allocated
     /// before, unless it does not run (`runs`) and its requests have changed. `devices` returns the NUMA hints of its
     /// devices.
     ///
@@ -154,15 +155,16 @@ impl ResourceManagers {
         let admitted = admission.result.is_ok();
         let changed = admitted
             && (cpu.state() != managers.cpu.state() || memory.state() != managers.memory.state());
-        let mut found_running = false;
         if admitted {
             (managers.cpu, managers.memory) = (cpu, memory);
-            // An earlier kubelet created its containers: their CPUs have to be compared once.
-            found_running = managers.admitted.insert(pod.uid()) && runs;
         } else {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
         }
+        // An earlier kubelet created its containers: their CPUs have to be compared once. Without CPUs of their own,
+        // they must leave those that other containers may get.
+        let is_new = (admitted || runs) && managers.admitted.insert(pod.uid());
+        let found_running = runs && is_new;
         managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
         metrics.update(&managers.cpu, &managers.memory);

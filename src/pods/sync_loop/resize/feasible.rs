@@ -5,6 +5,7 @@ use crate::{
     resources::{
         QosClass,
         allocation::PendingReason,
+        cm::wanted::NodeAmounts,
         pod_qos,
         requests::{self, CPU, MEMORY},
     },
@@ -12,7 +13,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 
 /// What this node does not resize.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResizeRules {
     /// The CPU manager has the static policy.
     pub static_cpus: bool,
@@ -20,6 +21,8 @@ pub struct ResizeRules {
     pub static_memory: bool,
     /// Burstable containers may swap by their memory requests.
     pub limited_swap: bool,
+    /// What is not reserved. Eviction thresholds are not subtracted from it.
+    pub allocatable: NodeAmounts,
 }
 
 /// Why a resize is not accepted.
@@ -41,7 +44,7 @@ pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
 }
 
 /// What cannot be resized on this node. Answers to upstream's `podResizesAdmitHandler`.
-pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: ResizeRules) -> Option<Refused> {
+pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<Refused> {
     let refused = |message: String, detail| Refused {
         reason: PendingReason::Infeasible,
         message,
@@ -63,23 +66,34 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: ResizeRules) -> Option<
         let message = "In-place resize of containers with swap is not supported.";
         return Some(refused(message.to_owned(), "swap_limitation"));
     }
-    if !matches!(class, Ok(QosClass::Guaranteed)) {
-        return None;
-    }
+    let guaranteed = matches!(class, Ok(QosClass::Guaranteed));
     let alongside = |manager: &str, policy: &str| {
         format!(
             "Resize is infeasible for Guaranteed Pods alongside {manager} Manager policy \"{policy}\""
         )
     };
-    if rules.static_cpus && changes(CPU).next().is_some() {
+    if guaranteed && rules.static_cpus && changes(CPU).next().is_some() {
         let detail = "guaranteed_pod_cpu_manager_static_policy";
         return Some(refused(alongside("CPU", "static"), detail));
     }
-    if rules.static_memory && changes(MEMORY).next().is_some() {
+    if guaranteed && rules.static_memory && changes(MEMORY).next().is_some() {
         let detail = "guaranteed_pod_memory_manager_static_policy";
         return Some(refused(alongside("Memory", "Static"), detail));
     }
-    None
+    let requests = requests::of_pod_and_overhead::<Quantity>(pod).unwrap_or_default();
+    let requested = |name| requests.request(name).unwrap_or_default();
+    let allocatable = &rules.allocatable;
+    let amounts = [
+        (MEMORY, requested(MEMORY).value(), allocatable.memory),
+        (CPU, requested(CPU).milli_value(), allocatable.milli_cpu),
+    ];
+    let too_much = amounts.into_iter().find_map(|(name, requested, capacity)| {
+        let capacity = capacity.filter(|capacity| requested > *capacity)?;
+        Some(format!(
+            "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+        ))
+    });
+    too_much.map(|message| refused(message, "insufficient_node_allocatable"))
 }
 
 fn request(container: &Container, resource: &str) -> Option<Quantity> {
@@ -115,15 +129,15 @@ mod tests {
         let none = ResizeRules::default();
         let cpus = ResizeRules {
             static_cpus: true,
-            ..none
+            ..none.clone()
         };
         let memory = ResizeRules {
             static_memory: true,
-            ..none
+            ..none.clone()
         };
         let swap = ResizeRules {
             limited_swap: true,
-            ..none
+            ..none.clone()
         };
         let restarts = json!({"resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]});
         let guaranteed = amounts("1", "1Gi", "1Gi");
@@ -132,7 +146,7 @@ mod tests {
         for (case, rules, before, now, more, wanted) in [
             (
                 "anything",
-                none,
+                &none,
                 &guaranteed,
                 amounts("2", "2Gi", "2Gi"),
                 &no,
@@ -140,7 +154,7 @@ mod tests {
             ),
             (
                 "CPUs",
-                cpus,
+                &cpus,
                 &guaranteed,
                 amounts("2", "1Gi", "1Gi"),
                 &no,
@@ -148,7 +162,7 @@ mod tests {
             ),
             (
                 "memory beside CPUs",
-                cpus,
+                &cpus,
                 &guaranteed,
                 amounts("1", "2Gi", "2Gi"),
                 &no,
@@ -156,7 +170,7 @@ mod tests {
             ),
             (
                 "CPUs of a burstable pod",
-                cpus,
+                &cpus,
                 &burstable,
                 amounts("2", "1Gi", "2Gi"),
                 &no,
@@ -164,7 +178,7 @@ mod tests {
             ),
             (
                 "memory",
-                memory,
+                &memory,
                 &guaranteed,
                 amounts("1", "2Gi", "2Gi"),
                 &no,
@@ -172,7 +186,7 @@ mod tests {
             ),
             (
                 "CPUs beside memory",
-                memory,
+                &memory,
                 &guaranteed,
                 amounts("2", "1Gi", "1Gi"),
                 &no,
@@ -180,7 +194,7 @@ mod tests {
             ),
             (
                 "what may swap",
-                swap,
+                &swap,
                 &burstable,
                 amounts("1", "2Gi", "3Gi"),
                 &no,
@@ -188,7 +202,7 @@ mod tests {
             ),
             (
                 "its limit alone",
-                swap,
+                &swap,
                 &burstable,
                 amounts("1", "1Gi", "3Gi"),
                 &no,
@@ -196,7 +210,7 @@ mod tests {
             ),
             (
                 "what restarts",
-                swap,
+                &swap,
                 &burstable,
                 amounts("1", "2Gi", "3Gi"),
                 &restarts,
@@ -204,7 +218,7 @@ mod tests {
             ),
             (
                 "a guaranteed pod does not swap",
-                swap,
+                &swap,
                 &guaranteed,
                 amounts("1", "2Gi", "2Gi"),
                 &no,
@@ -218,12 +232,49 @@ mod tests {
         let refused = infeasible(
             &pod(&guaranteed, &no),
             &pod(&amounts("2", "1Gi", "1Gi"), &no),
-            cpus,
+            &cpus,
         );
         assert_eq!(
             refused.unwrap().message,
             "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""
         );
+    }
+
+    #[test]
+    fn a_resize_beyond_what_the_node_has_for_pods_is_infeasible() {
+        let rules = ResizeRules {
+            allocatable: NodeAmounts {
+                milli_cpu: Some(4000),
+                memory: Some(4 << 30),
+                pids: None,
+            },
+            ..ResizeRules::default()
+        };
+        let no = json!({});
+        let before = pod(&amounts("1", "1Gi", "2Gi"), &no);
+        for (now, wanted) in [
+            (amounts("4", "4Gi", "8Gi"), None),
+            (
+                amounts("4001m", "1Gi", "1Gi"),
+                Some("cpu, requested: 4001, capacity: 4000"),
+            ),
+            (
+                amounts("1", "4097Mi", "5Gi"),
+                Some("memory, requested: 4296015872, capacity: 4294967296"),
+            ),
+            (
+                amounts("5", "5Gi", "5Gi"),
+                Some("memory, requested: 5368709120, capacity: 4294967296"),
+            ),
+        ] {
+            let refused = infeasible(&before, &pod(&now, &no), &rules);
+            let wanted = wanted.map(|text| Refused {
+                reason: PendingReason::Infeasible,
+                message: format!("Node didn't have enough capacity: {text}"),
+                detail: "insufficient_node_allocatable",
+            });
+            assert_eq!(refused, wanted, "{now}");
+        }
     }
 
     #[test]

@@ -318,6 +318,36 @@ async fn the_next_kubelet_knows_the_devices_and_gives_them_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn claims_are_given_back_by_what_the_api_server_says_after_the_checkpoint_was_damaged() {
+    let mut world = World::start().await;
+    let driver = world.driver(DRIVER).await;
+    world.claim("own", &[DRIVER], &["a"]);
+    world.claim("shared", &[DRIVER], &["a", "b"]);
+    let pod = pod("a", &["own", "shared"]);
+    world.manager.prepare(&pod).await.unwrap();
+    let path = world.root.path().join("dra_manager_state");
+    std::fs::write(&path, "{}").unwrap();
+    world.restarted().await;
+    until("it has registered again", || {
+        world.manager.is_registered(DRIVER)
+    })
+    .await;
+    world.manager.recover(&pod).await;
+    world.manager.unprepare(&pod.uid()).await.unwrap();
+    let given_back = || {
+        let calls = driver.calls().into_iter();
+        let calls = calls.filter(|call| call.starts_with("unprepare"));
+        calls.collect::<Vec<_>>()
+    };
+    assert_eq!(given_back(), ["unprepare own"], "the other pod may run");
+    world.manager.retain(|_| false);
+    until("the other pod is gone", || {
+        given_back() == ["unprepare own", "unprepare shared"]
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_health_of_devices_is_shown_and_pods_are_marked_when_it_changes() {
     let world = World::start().await;
     let driver = world.driver(DRIVER).await;

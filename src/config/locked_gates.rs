@@ -1,0 +1,116 @@
+//! The feature gates that v1.36 knows but does not let anyone change. Pure.
+
+/// Features that are stable, sorted.
+const ON: &[&str] = &[
+    "APIServerTracing",
+    "AggregatedDiscoveryRemoveBetaType",
+    "AnonymousAuthConfigurableEndpoints",
+    "AnyVolumeDataSource",
+    "AuthorizeNodeWithSelectors",
+    "AuthorizeWithSelectors",
+    "BtreeWatchCache",
+    "CPUManagerPolicyOptions",
+    "CRDValidationRatcheting",
+    "CSIServiceAccountTokenSecrets",
+    "ConsistentListFromCache",
+    "CustomResourceFieldSelectors",
+    "DRAAdminAccess",
+    "DeclarativeValidation",
+    "DisableAllocatorDualWrite",
+    "DisableNodeKubeProxyVersion",
+    "DynamicResourceAllocation",
+    "ExecProbeTimeout",
+    "ExternalServiceAccountTokenSigner",
+    "ImageMaximumGCAge",
+    "ImageVolume",
+    "InPlacePodVerticalScaling",
+    "JobBackoffLimitPerIndex",
+    "JobManagedBy",
+    "JobPodReplacementPolicy",
+    "JobSuccessPolicy",
+    "KubeletCgroupDriverFromCRI",
+    "KubeletFineGrainedAuthz",
+    "KubeletPSI",
+    "KubeletPodResourcesDynamicResources",
+    "KubeletPodResourcesGet",
+    "KubeletTracing",
+    "LogarithmicScaleDown",
+    "MatchLabelKeysInPodAffinity",
+    "MultiCIDRServiceAllocator",
+    "MutableCSINodeAllocatableCount",
+    "NFTablesProxyMode",
+    "NodeInclusionPolicyInPodTopologySpread",
+    "NodeLogQuery",
+    "NodeSwap",
+    "OrderedNamespaceDeletion",
+    "PodLifecycleSleepAction",
+    "PodLifecycleSleepActionAllowZero",
+    "PodObservedGenerationTracking",
+    "PodSchedulingReadiness",
+    "PreferSameTrafficDistribution",
+    "ProcMountType",
+    "RecoverVolumeExpansionFailure",
+    "RecursiveReadOnlyMounts",
+    "RelaxedDNSSearchValidation",
+    "RelaxedEnvironmentVariableValidation",
+    "ResilientWatchCacheInitialization",
+    "RetryGenerateName",
+    "SELinuxChangePolicy",
+    "SELinuxMountReadWriteOncePod",
+    "SchedulerQueueingHints",
+    "SeparateTaintEvictionController",
+    "ServiceAccountTokenJTI",
+    "ServiceAccountTokenNodeBinding",
+    "ServiceAccountTokenNodeBindingValidation",
+    "ServiceAccountTokenPodNodeInfo",
+    "SidecarContainers",
+    "StreamingCollectionEncodingToJSON",
+    "StreamingCollectionEncodingToProtobuf",
+    "StructuredAuthenticationConfiguration",
+    "SupplementalGroupsPolicy",
+    "SystemdWatchdog",
+    "TopologyManagerPolicyOptions",
+    "UserNamespacesSupport",
+    "VolumeAttributesClass",
+    "WinDSR",
+    "WinOverlay",
+];
+/// Behaviour that is gone, sorted.
+const OFF: &[&str] = &[
+    "AllowOverwriteTerminationGracePeriodSeconds",
+    "GitRepoVolumeDriver",
+];
+
+/// The value that a gate always has.
+pub(super) fn locked_to(name: &str) -> Option<bool> {
+    let is_in = |list: &[&str]| list.binary_search(&name).is_ok();
+    if is_in(ON) {
+        Some(true)
+    } else {
+        is_in(OFF).then_some(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::feature_gates::is_known;
+
+    #[test]
+    fn the_tables_are_sorted_and_name_known_gates() {
+        assert!(ON.is_sorted() && OFF.is_sorted());
+        assert!(ON.iter().chain(OFF).all(|name| is_known(name)));
+    }
+
+    #[test]
+    fn stable_features_are_on_and_removed_ones_off() {
+        for (name, value) in [
+            ("KubeletPSI", Some(true)),
+            ("AllowOverwriteTerminationGracePeriodSeconds", Some(false)),
+            ("MemoryQoS", None),
+            ("NoSuchGate", None),
+        ] {
+            assert_eq!(locked_to(name), value, "{name}");
+        }
+    }
+}

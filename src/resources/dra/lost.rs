@@ -1,0 +1,36 @@
+//! Claims that an earlier kubelet prepared, after the checkpoint was damaged.
+
+use super::{claims::PodClaim, error::DraError, manager::DraManager};
+use crate::model::{Pod, PodExt as _};
+
+impl DraManager {
+    /// After the checkpoint was damaged, records the users of a pod's claims from the API server, so that
+    /// [`Self::unprepare`] knows them. Call it before the pod ends. A claim that cannot be read is left out.
+    pub async fn recover(&self, pod: &Pod) {
+        if !self.0.is_lost {
+            return;
+        }
+        for wanted in super::claims::of_pod(pod).unwrap_or_default() {
+            if let Err(error) = self.recover_claim(pod, &wanted).await {
+                tracing::warn!(
+                    pod = %pod.full_name(),
+                    podUID = %pod.uid(),
+                    claim = wanted.name,
+                    err = %error,
+                    "Failed to recover a resource claim, it is not unprepared"
+                );
+            }
+        }
+    }
+
+    async fn recover_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<(), DraError> {
+        let read = self.read_claim(pod, wanted).await?;
+        let keys = [read.key.clone()].into();
+        let _lock = self.0.locks.lock(&keys).await;
+        let mut claims = self.0.claims.lock();
+        for user in &read.users {
+            claims.refer(user, &read.key, &read.uid, &read.drivers)?;
+        }
+        Ok(())
+    }
+}

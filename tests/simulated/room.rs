@@ -1,0 +1,57 @@
+//! Static pods on a node without an API server: those that it has no room for are rejected, those that run stay.
+
+use serde_json::{Value, json};
+
+use crate::node::Node;
+use crate::pods::{container, pod, simple, with};
+
+fn on_port(name: &str) -> Value {
+    let ports = json!({"ports": [{"containerPort": 80, "hostPort": 8080}]});
+    pod(name, &[with(container("main"), ports)])
+}
+
+/// The reason and message of a rejected pod.
+async fn rejection(node: &Node, pod: &Value) -> (String, String) {
+    node.put(pod);
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let status = node.wait_phase(name, "Failed").await.status.unwrap();
+    (
+        status.reason.unwrap_or_default(),
+        status.message.unwrap_or_default(),
+    )
+}
+
+#[tokio::test]
+async fn a_node_without_an_api_server_rejects_pods_that_it_has_no_room_for() {
+    let mut node = Node::new().await;
+    node.configure("maxPods: 2");
+    node.start().await;
+    node.put(&on_port("web"));
+    node.wait_runs("web").await;
+    let (reason, message) = rejection(&node, &on_port("other")).await;
+    assert_eq!(reason, "NodePorts", "{message}");
+    let text =
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+    assert!(message.contains(text), "{message}");
+    let huge = json!({"resources": {"requests": {"memory": "1Pi"}}});
+    let huge = pod("huge", &[with(container("main"), huge)]);
+    let (reason, message) = rejection(&node, &huge).await;
+    assert_eq!(reason, "UnexpectedAdmissionError", "{message}");
+    let text = "no set of running pods found to reclaim resources: [(res: memory, q: ";
+    assert!(message.contains(text), "{message}");
+    // What was rejected takes no room.
+    node.put(&simple("second"));
+    node.wait_runs("second").await;
+    let (reason, message) = rejection(&node, &simple("third")).await;
+    assert_eq!(reason, "UnexpectedAdmissionError", "{message}");
+    assert!(message.contains("[(res: pods, q: 1), ]"), "{message}");
+
+    // A configuration with less room stops nothing that runs.
+    node.stop().await;
+    node.configure_anew();
+    node.configure("maxPods: 1");
+    node.start().await;
+    for name in ["web", "second"] {
+        node.wait_phase(name, "Running").await;
+    }
+}

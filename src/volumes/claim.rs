@@ -4,8 +4,10 @@ use super::{
     SetUpError, VolumeError,
     plan::{ClaimVolume, HostPathCheck},
 };
+use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
+use serde::{Deserialize, Serialize};
 
 /// What a PersistentVolume says besides where its data is.
 const COMMON_FIELDS: [&str; 9] = [
@@ -22,8 +24,21 @@ const COMMON_FIELDS: [&str; 9] = [
 /// A group that containers get besides their own.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
+/// What a claim of a pod is bound to; noted on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResolvedClaim {
+    /// Name of the claim, in the pod's namespace.
+    pub(super) claim: String,
+    /// Name of the PersistentVolume.
+    pub(super) volume: String,
+    /// Where its data is.
+    pub(super) at: NodePath,
+}
+
 /// A path of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct NodePath {
     pub(super) path: String,
     /// What has to be there.
@@ -36,8 +51,38 @@ pub(super) struct NodePath {
     pub(super) measured: bool,
 }
 
+/// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of
+/// the pod `noted`: a claim stays bound to its volume. `name` is that of the volume in the pod.
+pub(super) fn resolve(
+    name: &str,
+    claim: &ClaimVolume,
+    found: Result<&PersistentVolume, ClaimError>,
+    node: Option<&Node>,
+    noted: Option<ResolvedClaim>,
+) -> Result<ResolvedClaim, VolumeError> {
+    let noted = noted.filter(|noted| noted.claim == claim.key.name);
+    let volume = match (found, noted) {
+        (Err(ClaimError::Unsynced(_)), Some(noted)) => return Ok(noted),
+        (Ok(volume), Some(noted))
+            if node.is_none() && volume.metadata.name.as_ref() == Some(&noted.volume) =>
+        {
+            return Ok(noted);
+        }
+        (found, _) => found.map_err(|source| VolumeError::Claim {
+            volume: name.to_owned(),
+            key: claim.key.clone(),
+            source: Box::new(source),
+        })?,
+    };
+    Ok(ResolvedClaim {
+        claim: claim.key.name.clone(),
+        volume: volume.metadata.name.clone().unwrap_or_default(),
+        at: node_path(name, claim, volume, node)?,
+    })
+}
+
 /// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
-pub(super) fn node_path(
+fn node_path(
     name: &str,
     claim: &ClaimVolume,
     volume: &PersistentVolume,
@@ -146,6 +191,53 @@ mod tests {
             change_policy: ChangePolicy::Always,
         };
         node_path("v", &claim, &volume, node).map_err(|error| chain(&error))
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_as_it_was_noted() {
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": "pv1"},
+            "spec": {"local": {"path": "/d"}, "nodeAffinity": on("a")},
+        }))
+        .unwrap();
+        let claim = ClaimVolume {
+            key: ClaimKey {
+                namespace: "shop".into(),
+                name: "data".into(),
+            },
+            read_only: false,
+            group: Group(None),
+            change_policy: ChangePolicy::Always,
+        };
+        let noted = |claim: &str, volume: &str| ResolvedClaim {
+            claim: claim.into(),
+            volume: volume.into(),
+            at: NodePath {
+                path: "/noted".into(),
+                check: HostPathCheck::Directory,
+                managed: true,
+                owned: false,
+                measured: true,
+            },
+        };
+        let away = || ClaimError::Unsynced("away".into());
+        let gone = || ClaimError::NotBound;
+        for (found, noted, expected) in [
+            (Err(away()), Some(noted("data", "pv1")), Ok("/noted")),
+            (Err(away()), Some(noted("other", "pv1")), Err("away")),
+            (Err(away()), None, Err("away")),
+            (Err(gone()), Some(noted("data", "pv1")), Err("not bound")),
+            (Ok(&volume), Some(noted("data", "pv1")), Ok("/noted")),
+            (Ok(&volume), Some(noted("data", "pv2")), Err("not known")),
+            (Ok(&volume), None, Err("not known")),
+        ] {
+            let text = format!("{found:?} {noted:?}");
+            match (resolve("v", &claim, found, None, noted), expected) {
+                (Ok(resolved), Ok(path)) => assert_eq!(resolved.at.path, path, "{text}"),
+                (Err(error), Err(why)) => assert!(chain(&error).contains(why), "{error} {text}"),
+                (resolved, _) => panic!("{resolved:?} {text}"),
+            }
+        }
     }
 
     fn on(zone: &str) -> Value {

@@ -13,6 +13,7 @@
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
 mod claim;
+mod claim_note;
 pub mod content;
 mod detached;
 mod empty_dir;

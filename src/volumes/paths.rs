@@ -164,6 +164,11 @@ impl PodDir {
         self.empty_dir_note(&format!("owned_{volume}"))
     }
 
+    /// Directory whose file `ready` says what the volume of a claim is.
+    pub fn claim_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_note(&format!("claim_{volume}"))
+    }
+
     /// Directory whose file `ready` says that a volume of files was set up.
     pub fn content_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_note(&format!("wrapped_{volume}"))

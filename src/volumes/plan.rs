@@ -7,6 +7,7 @@ use crate::model::{ClaimRef, Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// One volume to set up.
@@ -114,7 +115,7 @@ pub enum Medium {
 }
 
 /// `hostPath.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostPathCheck {
     /// Anything, even nothing.
     None,

@@ -2,7 +2,7 @@
 
 use super::{
     KnownVolumes, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
-    VolumePath, VolumePaths, claim,
+    VolumePath, VolumePaths, claim, claim_note,
     content::{self, ContentVolume, Digest, Inputs},
     detached::Permit,
     empty_dir, host_path, ownership,
@@ -69,7 +69,7 @@ impl VolumeManagerInner {
             // the clean-up to wait: nothing of it is taken down.
             let creating = permit.begin().ok_or(VolumeError::Cancelled)?;
             let _making = (!is_of_node(volume)).then_some(creating);
-            let path = self.set_up(&pod, volume, inputs, &mut made);
+            let path = self.set_up(&pod, volume, inputs, permit, &mut made);
             made.paths.insert(volume.name.clone(), path?);
         }
         let paths = Arc::new(made.paths);
@@ -138,6 +138,7 @@ impl VolumeManagerInner {
         pod: &PodDir,
         volume: &PlannedVolume,
         inputs: &Inputs,
+        permit: &Permit,
         made: &mut Made,
     ) -> Result<VolumePath, VolumeError> {
         let (name, mounter) = (&volume.name, self.mounter.as_ref());
@@ -162,7 +163,7 @@ impl VolumeManagerInner {
                     measured: false,
                 })
             }
-            VolumeKind::Claim(claim) => self.set_up_claim(pod, name, claim, inputs),
+            VolumeKind::Claim(claim) => self.set_up_claim(pod, name, claim, inputs, permit),
             VolumeKind::Content(content) => {
                 let host_path = self.set_up_content(pod, name, content, inputs, made);
                 let host_path = host_path.map_err(fail)?;
@@ -182,16 +183,16 @@ impl VolumeManagerInner {
         name: &str,
         claim: &ClaimVolume,
         inputs: &Inputs,
+        permit: &Permit,
     ) -> Result<VolumePath, VolumeError> {
-        let found = inputs.claims.get(&claim.key).cloned();
-        let found = found.unwrap_or_else(|| Err(ClaimError::Claim("it was not looked up".into())));
-        let volume = found.map_err(|source| VolumeError::Claim {
-            volume: name.to_owned(),
-            key: claim.key.clone(),
-            source: Box::new(source),
-        })?;
-        let at = claim::node_path(name, claim, &volume, inputs.node.as_deref())?;
-        let own_name = volume.metadata.name.as_deref().unwrap_or(name);
+        let found = match inputs.claims.get(&claim.key) {
+            Some(Ok(volume)) => Ok(volume.as_ref()),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(ClaimError::Claim("it was not looked up".into())),
+        };
+        let noted = claim_note::read(pod, name);
+        let resolved = claim::resolve(name, claim, found, inputs.node.as_deref(), noted)?;
+        let (at, own_name) = (&resolved.at, &resolved.volume);
         let fail = |source| of_volume(own_name, source);
         let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
         if at.owned {
@@ -199,6 +200,8 @@ impl VolumeManagerInner {
             let shared = self.is_in_use(&host_path);
             ownership::set_up(pod, own_name, &host_path, owner, shared).map_err(fail)?;
         }
+        let _making = permit.begin().ok_or(VolumeError::Cancelled)?;
+        claim_note::write(pod, name, &resolved).map_err(fail)?;
         Ok(VolumePath {
             host_path,
             managed: at.managed,

@@ -12,7 +12,7 @@ use std::{
 /// the pod's directory is never touched and is an error. Doing it again is fine.
 pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     let places = places(pod);
-    let mut used = record::exists(pod);
+    let mut used = record::exists(pod) || exists(&pod.empty_dir_notes())?;
     for place in &places {
         used |= exists(place)?;
     }

@@ -31,6 +31,7 @@ mod api_server;
 mod api_source;
 mod cgroups;
 mod checkpoint;
+mod claims;
 mod cli_verbs;
 mod collected;
 mod container_logs;

@@ -109,6 +109,11 @@ impl Plugin {
 }
 
 impl PodDir {
+    #[cfg(test)]
+    pub(super) fn at(path: &Path) -> Self {
+        Self(path.into())
+    }
+
     /// The directory itself.
     pub fn path(&self) -> &Path {
         &self.0

@@ -59,6 +59,7 @@ mod node;
 mod orphans;
 mod own_ids;
 mod panics;
+mod pending_volumes;
 mod pods;
 mod posted;
 mod preemption;

@@ -229,10 +229,14 @@ impl PodSync {
         self.probes.add_pod(pod);
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
-            Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
+            Err(error) if matches!(*error.first, VolumeError::Cancelled) => {
+                anyhow::bail!("the sync was cancelled")
+            }
             Err(error) => {
-                failed(&chain(&error));
-                return Err(error.into());
+                for error in error.errors() {
+                    failed(&chain(error));
+                }
+                return Err((*error.first).into());
             }
         };
         for error in &volumes.stale {

@@ -49,6 +49,10 @@ pub(super) struct NodePath {
     pub(super) owned: bool,
     /// Its file system is measured, as upstream measures that of `local` and not that of `hostPath`.
     pub(super) measured: bool,
+    /// It is a device.
+    pub(super) is_device: bool,
+    /// A group that containers get besides their own.
+    pub(super) group: Option<i64>,
 }
 
 /// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of
@@ -100,14 +104,23 @@ fn node_path(
     let Some(spec) = &volume.spec else {
         return unsupported("an empty spec");
     };
-    match spec.volume_mode.as_deref() {
-        None | Some("Filesystem") => {}
-        Some(mode) => {
-            return Err(fail(SetUpError::VolumeMode {
-                volume: name.to_owned(),
-                mode: mode.to_owned(),
-            }));
-        }
+    let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+    let is_device = match mode {
+        "Filesystem" => false,
+        "Block" => true,
+        _ => return unsupported(&format!("spec.volumeMode {mode:?}")),
+    };
+    let misused = if is_device {
+        claim.is_mounted.then_some("volumeMounts")
+    } else {
+        claim.is_mapped.then_some("volumeDevices")
+    };
+    if let Some(field) = misused {
+        return Err(fail(SetUpError::VolumeMode {
+            volume: name.to_owned(),
+            mode: mode.to_owned(),
+            field,
+        }));
     }
     if spec
         .mount_options
@@ -117,14 +130,15 @@ fn node_path(
         return unsupported("spec.mountOptions");
     }
     let annotations = volume.metadata.annotations.as_ref();
-    if annotations.is_some_and(|all| all.contains_key(GROUP)) {
-        return unsupported("metadata.annotations[pv.beta.kubernetes.io/gid]");
-    }
+    let group = annotations.and_then(|all| all.get(GROUP)?.parse().ok());
     check_affinity(spec, node).map_err(|why| VolumeError::NodeAffinity {
         volume: own_name.clone(),
         why,
     })?;
     if let Some(host_path) = &spec.host_path {
+        if is_device {
+            return unsupported("spec.volumeMode \"Block\" beside spec.hostPath");
+        }
         let wanted = host_path.type_.as_deref().unwrap_or_default();
         let check = HostPathCheck::parse(wanted);
         return Ok(NodePath {
@@ -133,6 +147,8 @@ fn node_path(
             managed: false,
             owned: false,
             measured: false,
+            is_device,
+            group,
         });
     }
     let Some(local) = &spec.local else {
@@ -140,10 +156,16 @@ fn node_path(
     };
     Ok(NodePath {
         path: local.path.clone(),
-        check: HostPathCheck::Directory,
-        managed: !claim.read_only,
-        owned: claim.group.0.is_some() && !claim.read_only,
-        measured: true,
+        check: if is_device {
+            HostPathCheck::BlockDevice
+        } else {
+            HostPathCheck::Directory
+        },
+        managed: !claim.read_only && !is_device,
+        owned: claim.group.0.is_some() && !claim.read_only && !is_device,
+        measured: !is_device,
+        is_device,
+        group,
     })
 }
 
@@ -178,19 +200,85 @@ mod tests {
     };
     use serde_json::{Value, json};
 
-    fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
-        let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
-        let volume = serde_json::from_value(volume).unwrap();
-        let claim = ClaimVolume {
+    fn claim(group: Option<u32>) -> ClaimVolume {
+        ClaimVolume {
             key: ClaimKey {
                 namespace: "shop".into(),
                 name: "data".into(),
             },
+            is_mounted: true,
+            is_mapped: false,
             read_only: false,
             group: Group(group),
             change_policy: ChangePolicy::Always,
-        };
-        node_path("v", &claim, &volume, node).map_err(|error| chain(&error))
+        }
+    }
+
+    fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
+        let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
+        let volume = serde_json::from_value(volume).unwrap();
+        node_path("v", &claim(group), &volume, node).map_err(|error| chain(&error))
+    }
+
+    #[test]
+    fn a_device_is_mapped_and_a_file_system_is_mounted() {
+        let set_up = r#"MountVolume.SetUp failed for volume "pv1" : "#;
+        let block = |source: Value| json!({"volumeMode": "Block", "local": source});
+        let disk = || json!({"path": "/dev/sdb"});
+        for (spec, is_mounted, is_mapped, expected) in [
+            (block(disk()), false, true, Ok(HostPathCheck::BlockDevice)),
+            (
+                block(disk()),
+                true,
+                true,
+                Err("volume v has volumeMode Block, but is specified in volumeMounts"),
+            ),
+            (
+                json!({"local": disk()}),
+                false,
+                true,
+                Err("volume v has volumeMode Filesystem, but is specified in volumeDevices"),
+            ),
+            (
+                json!({"volumeMode": "Block", "hostPath": disk()}),
+                false,
+                true,
+                Err(
+                    r#"spec.volumeMode "Block" beside spec.hostPath of PersistentVolume "pv1" is not supported by this kubelet"#,
+                ),
+            ),
+        ] {
+            let text = format!("{spec} {is_mounted} {is_mapped}");
+            let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
+            let claim = ClaimVolume {
+                is_mounted,
+                is_mapped,
+                ..claim(Some(7))
+            };
+            let found = node_path("v", &claim, &serde_json::from_value(volume).unwrap(), None);
+            match (found, expected) {
+                (Ok(path), Ok(check)) => {
+                    assert_eq!((path.check, path.is_device), (check, true), "{text}");
+                    assert!(!path.owned && !path.managed && !path.measured, "{text}");
+                }
+                (found, expected) => {
+                    let found = found.map(|_| ()).map_err(|error| chain(&error));
+                    let expected = expected.map(|_| ()).map_err(|why| format!("{set_up}{why}"));
+                    assert_eq!(found, expected, "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_of_the_volume_is_a_number() {
+        for (annotation, expected) in [("1234", Some(1234)), ("wheel", None)] {
+            let metadata = json!({"name": "pv1", "annotations": {GROUP: annotation}});
+            let volume = json!({"metadata": metadata, "spec": {"hostPath": {"path": "/d"}}});
+            let volume = serde_json::from_value(volume).unwrap();
+            let found = node_path("v", &claim(None), &volume, None).unwrap();
+            assert_eq!(found.group, expected, "{annotation}");
+        }
     }
 
     #[test]
@@ -200,15 +288,7 @@ mod tests {
             "spec": {"local": {"path": "/d"}, "nodeAffinity": on("a")},
         }))
         .unwrap();
-        let claim = ClaimVolume {
-            key: ClaimKey {
-                namespace: "shop".into(),
-                name: "data".into(),
-            },
-            read_only: false,
-            group: Group(None),
-            change_policy: ChangePolicy::Always,
-        };
+        let claim = claim(None);
         let noted = |claim: &str, volume: &str| ResolvedClaim {
             claim: claim.into(),
             volume: volume.into(),
@@ -218,6 +298,8 @@ mod tests {
                 managed: true,
                 owned: false,
                 measured: true,
+                is_device: false,
+                group: None,
             },
         };
         let away = || ClaimError::Unsynced("away".into());
@@ -299,6 +381,8 @@ mod tests {
                     check,
                     managed,
                     owned,
+                    is_device: false,
+                    group: None,
                 })
                 .map_err(|why| format!("{set_up}: {why}"));
             assert_eq!(found(spec, group, None), expected);

@@ -163,13 +163,15 @@ pub enum SetUpError {
     /// A hostPath type that does not exist.
     #[error("{0} is an invalid volume type")]
     InvalidHostPathType(String),
-    /// The volume of a claim is a device.
-    #[error("volume {volume} has volumeMode {mode}, but is specified in volumeMounts")]
+    /// The volume of a claim is a device and mounted, or the other way round.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
     VolumeMode {
         /// Name of the volume.
         volume: String,
         /// Its mode.
         mode: String,
+        /// Where a container refers to it.
+        field: &'static str,
     },
     /// A kind of volume, or a medium, that this kubelet cannot provide.
     #[error("{0} is not supported by this kubelet")]

@@ -65,6 +65,10 @@ pub struct VolumePath {
     pub read_only: bool,
     /// It is a file system of the node that is measured for its claim.
     pub measured: bool,
+    /// It is a device, which containers do not mount.
+    pub is_device: bool,
+    /// A group that containers get besides their own.
+    pub group: Option<i64>,
 }
 
 impl VolumePath {
@@ -75,6 +79,8 @@ impl VolumePath {
             managed: false,
             read_only: false,
             measured: false,
+            is_device: false,
+            group: None,
         }
     }
 }

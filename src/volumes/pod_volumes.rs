@@ -170,6 +170,7 @@ impl PodVolumes {
                 },
             };
             volume.begun = Instant::now();
+            volume.error = None;
             volume.next(VolumeInput::Waits(wait));
             if work == VolumeWork::Refresh {
                 made = volume.made.clone();

@@ -241,6 +241,8 @@ impl VolumeManagerInner {
             managed: at.managed,
             read_only: claim.read_only,
             measured: at.measured,
+            is_device: at.is_device,
+            group: at.group,
             ..VolumePath::of(host_path)
         })
     }

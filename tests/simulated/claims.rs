@@ -1,7 +1,10 @@
 //! Pods that mount claims, and kubelets that start while the API server is away.
 
+use std::path::Path;
+
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use serde_json::json;
+use rustix::fs::{CWD, FileType, Mode as FileMode, makedev, mknodat};
+use serde_json::{Value, json};
 
 use crate::api_server::{FakeApiServer, Mode};
 use crate::api_source::{bound, ids, joined, path, wait_runs};
@@ -12,15 +15,13 @@ use crate::support::fake_runtime::{FakeRuntime, Pull, Rpc};
 /// An image that is pulled with the pod's secret only.
 const PRIVATE: &str = "registry.test/private:1";
 
-fn put_claim(api: &FakeApiServer, directory: &std::path::Path) {
-    let expression = json!({"key": "zone", "operator": "In", "values": ["a"]});
+/// The claim `data`, bound to a local volume with these fields more.
+fn put_claim(api: &FakeApiServer, at: &Path, metadata: Value, spec: Value) {
+    let metadata = with(json!({"name": "pv1"}), metadata);
+    let local = json!({"claimRef": {"uid": "c1"}, "local": {"path": at}});
     api.put(
         "/api/v1/persistentvolumes/pv1",
-        json!({"metadata": {"name": "pv1"}, "spec": {
-            "claimRef": {"uid": "c1"},
-            "local": {"path": directory},
-            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
-        }}),
+        json!({"metadata": metadata, "spec": with(local, spec)}),
     );
     api.put(
         "/api/v1/namespaces/default/persistentvolumeclaims/data",
@@ -50,7 +51,10 @@ async fn a_pod_with_a_claim_and_a_private_image_is_probed_and_restarted_when_the
         api.put("/api/v1/nodes/node1", json!({"metadata": labels}));
         let disk = node.path("disk");
         std::fs::create_dir(&disk).unwrap();
-        put_claim(&api, &disk);
+        let expression = json!({"key": "zone", "operator": "In", "values": ["a"]});
+        let terms = json!([{"matchExpressions": [expression]}]);
+        let affinity = json!({"nodeAffinity": {"required": {"nodeSelectorTerms": terms}}});
+        put_claim(&api, &disk, json!({}), affinity);
         put_pull_secret(&api);
         node.fake.on_pull(
             PRIVATE,
@@ -99,4 +103,39 @@ async fn a_pod_with_a_claim_and_a_private_image_is_probed_and_restarted_when_the
             .await;
         assert_eq!(node.fake.count(Rpc::PullImage), 0, "{mode:?}");
     }
+}
+
+#[tokio::test]
+async fn a_claim_may_be_a_device_and_bring_a_group_with_it() {
+    let (mut node, api) = joined().await;
+    let disk = node.path("disk");
+    // It is not opened: containers get it from the runtime.
+    let mode = FileMode::from_raw_mode(0o600);
+    if let Err(error) = mknodat(CWD, &disk, FileType::BlockDevice, mode, makedev(7, 0)) {
+        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{error}");
+        println!("SKIPPED: a device cannot be made: {error}");
+        return;
+    }
+    let group = json!({"annotations": {"pv.beta.kubernetes.io/gid": "1234"}});
+    put_claim(&api, &disk, group, json!({"volumeMode": "Block"}));
+    let mut web = bound("web");
+    let spec = &mut web["spec"];
+    spec["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    spec["containers"][0]["volumeDevices"] = json!([{"name": "v", "devicePath": "/dev/xvda"}]);
+    api.put(&path("web"), web);
+    node.start().await;
+    let config = wait_runs(&node, "web").await.containers.remove(0).config;
+    let devices = config.devices.iter();
+    let devices: Vec<_> = devices
+        .map(|device| {
+            (
+                &*device.container_path,
+                &*device.host_path,
+                &*device.permissions,
+            )
+        })
+        .collect();
+    assert_eq!(devices, [("/dev/xvda", &*disk.to_string_lossy(), "mrw")]);
+    let security = config.linux.unwrap().security_context.unwrap();
+    assert_eq!(security.supplemental_groups, [1234]);
 }

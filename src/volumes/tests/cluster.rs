@@ -291,6 +291,8 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         managed,
         read_only,
         measured: true,
+        is_device: false,
+        group: None,
     };
     assert_eq!(prepared.paths["v"], expected(true, false));
     let claim = ClaimRef {

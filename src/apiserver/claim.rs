@@ -48,6 +48,9 @@ pub enum ClaimError {
     /// It cannot be read.
     #[error("failed to fetch PVC from API server: {0}")]
     Claim(String),
+    /// The API server has not returned it or its volume yet. Whether it is bound is unknown.
+    #[error("failed to fetch PVC from API server: {0}")]
+    Unsynced(String),
     /// Its volume cannot be read.
     #[error("failed to fetch PV {name} from API server: {why}")]
     Volume {
@@ -138,10 +141,12 @@ impl Claims {
         let found = claims.claims.get(keys).await.into_iter();
         let value = |((_, key), value): ((PodUid, ClaimKey), Result<_, NoValue>)| {
             let value = value.unwrap_or_else(|none| {
-                Err(ClaimError::Claim(match none {
-                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
-                    NoValue::Unsynced(why) => why,
-                }))
+                Err(match none {
+                    NoValue::NotRegistered => {
+                        ClaimError::Claim("the pod is not registered".to_owned())
+                    }
+                    NoValue::Unsynced(why) => ClaimError::Unsynced(why),
+                })
             });
             (key, value)
         };

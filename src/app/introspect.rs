@@ -7,12 +7,15 @@ use crate::{
     pods::pod_workers::{Phase, PodWorkers, WorkerStatus},
     pods::prober::{ProbeManager, ProbeView},
     runtime::kuberuntime::KubeGenericRuntimeManager,
-    server::explain::{EventReport, Explanation, ProbeReport, explain, generate::Inputs},
+    server::explain::{
+        EventReport, Explanation, ProbeReport, explain,
+        generate::{Inputs, PendingVolume},
+    },
     state::events::{Event, EventRecorder},
     state::pod_cache::PodCache,
     state::pod_history::PodHistory,
     state::probe_results::ProbeResults,
-    volumes::VolumeManager,
+    volumes::{VolumeManager, state::VolumeState},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
@@ -89,6 +92,15 @@ impl Live {
             probe_report(view, probe_result, now)
         };
         let probes = self.probes.views(&uid).into_iter().map(probe).collect();
+        let pending = |(name, state): (String, VolumeState)| {
+            Some(PendingVolume {
+                reason: state.reason()?,
+                error: state.last_error.filter(|_| state.waits_for.is_none()),
+                name,
+            })
+        };
+        let volumes = self.volumes.states(&uid).into_iter();
+        let volumes: Vec<_> = volumes.filter_map(pending).collect();
         let mut events = self.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(Inputs {
@@ -97,6 +109,7 @@ impl Live {
             worker: worker.as_ref(),
             record: &record,
             restarts: &restarts,
+            volumes: &volumes,
             probes,
             events: events.iter().map(|e| event_report(e)).collect(),
             now,

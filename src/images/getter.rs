@@ -180,7 +180,7 @@ impl ImageGetter {
         };
         match (policy, present) {
             (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found))
-                if !self.must_pull(request, &found.id, &repo) =>
+                if !self.must_pull(request, &found, &repo) =>
             {
                 let image = ReadyImage::of(found.id.clone(), Some(&found));
                 Ok(Decision::Use(image))
@@ -194,7 +194,10 @@ impl ImageGetter {
     }
 
     /// Whether an image that is here may not be used by the pod before its registry allows it.
-    fn must_pull(&self, request: &ImageRequest<'_>, image_ref: &str, repo: &str) -> bool {
+    fn must_pull(&self, request: &ImageRequest<'_>, image: &Image, repo: &str) -> bool {
+        if request.secrets.accept(image) {
+            return false;
+        }
         let secrets = || {
             let logins = request.secrets.iter().flat_map(|s| s.lookup(repo));
             let secret = |login: PullLogin| match login.owner {
@@ -204,7 +207,7 @@ impl ImageGetter {
             logins.filter_map(secret).collect()
         };
         let records = &self.shared.records;
-        records.must_pull(request.image, image_ref, secrets)
+        records.must_pull(request.image, &image.id, secrets)
     }
 
     /// The image, if it is on the machine. Concurrent lookups of one image are a single request.

@@ -4,8 +4,10 @@ use super::{
     SetUpError, VolumeError,
     plan::{ClaimVolume, HostPathCheck},
 };
+use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
+use serde::{Deserialize, Serialize};
 
 /// What a PersistentVolume says besides where its data is.
 const COMMON_FIELDS: [&str; 9] = [
@@ -22,8 +24,21 @@ const COMMON_FIELDS: [&str; 9] = [
 /// A group that containers get besides their own.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
+/// What a claim of a pod is bound to; noted on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ResolvedClaim {
+    /// Name of the claim, in the pod's namespace.
+    pub(super) claim: String,
+    /// Name of the PersistentVolume.
+    pub(super) volume: String,
+    /// Where its data is.
+    pub(super) at: NodePath,
+}
+
 /// A path of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct NodePath {
     pub(super) path: String,
     /// What has to be there.
@@ -34,10 +49,44 @@ pub(super) struct NodePath {
     pub(super) owned: bool,
     /// Its file system is measured, as upstream measures that of `local` and not that of `hostPath`.
     pub(super) measured: bool,
+    /// It is a device.
+    pub(super) is_device: bool,
+    /// A group that containers get besides their own.
+    pub(super) group: Option<i64>,
+}
+
+/// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of
+/// the pod `noted`: a claim stays bound to its volume. `name` is that of the volume in the pod.
+pub(super) fn resolve(
+    name: &str,
+    claim: &ClaimVolume,
+    found: Result<&PersistentVolume, ClaimError>,
+    node: Option<&Node>,
+    noted: Option<ResolvedClaim>,
+) -> Result<ResolvedClaim, VolumeError> {
+    let noted = noted.filter(|noted| noted.claim == claim.key.name);
+    let volume = match (found, noted) {
+        (Err(ClaimError::Unsynced(_)), Some(noted)) => return Ok(noted),
+        (Ok(volume), Some(noted))
+            if node.is_none() && volume.metadata.name.as_ref() == Some(&noted.volume) =>
+        {
+            return Ok(noted);
+        }
+        (found, _) => found.map_err(|source| VolumeError::Claim {
+            volume: name.to_owned(),
+            key: claim.key.clone(),
+            source: Box::new(source),
+        })?,
+    };
+    Ok(ResolvedClaim {
+        claim: claim.key.name.clone(),
+        volume: volume.metadata.name.clone().unwrap_or_default(),
+        at: node_path(name, claim, volume, node)?,
+    })
 }
 
 /// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
-pub(super) fn node_path(
+fn node_path(
     name: &str,
     claim: &ClaimVolume,
     volume: &PersistentVolume,
@@ -55,14 +104,23 @@ pub(super) fn node_path(
     let Some(spec) = &volume.spec else {
         return unsupported("an empty spec");
     };
-    match spec.volume_mode.as_deref() {
-        None | Some("Filesystem") => {}
-        Some(mode) => {
-            return Err(fail(SetUpError::VolumeMode {
-                volume: name.to_owned(),
-                mode: mode.to_owned(),
-            }));
-        }
+    let mode = spec.volume_mode.as_deref().unwrap_or("Filesystem");
+    let is_device = match mode {
+        "Filesystem" => false,
+        "Block" => true,
+        _ => return unsupported(&format!("spec.volumeMode {mode:?}")),
+    };
+    let misused = if is_device {
+        claim.is_mounted.then_some("volumeMounts")
+    } else {
+        claim.is_mapped.then_some("volumeDevices")
+    };
+    if let Some(field) = misused {
+        return Err(fail(SetUpError::VolumeMode {
+            volume: name.to_owned(),
+            mode: mode.to_owned(),
+            field,
+        }));
     }
     if spec
         .mount_options
@@ -72,14 +130,15 @@ pub(super) fn node_path(
         return unsupported("spec.mountOptions");
     }
     let annotations = volume.metadata.annotations.as_ref();
-    if annotations.is_some_and(|all| all.contains_key(GROUP)) {
-        return unsupported("metadata.annotations[pv.beta.kubernetes.io/gid]");
-    }
+    let group = annotations.and_then(|all| all.get(GROUP)?.parse().ok());
     check_affinity(spec, node).map_err(|why| VolumeError::NodeAffinity {
         volume: own_name.clone(),
         why,
     })?;
     if let Some(host_path) = &spec.host_path {
+        if is_device {
+            return unsupported("spec.volumeMode \"Block\" beside spec.hostPath");
+        }
         let wanted = host_path.type_.as_deref().unwrap_or_default();
         let check = HostPathCheck::parse(wanted);
         return Ok(NodePath {
@@ -88,6 +147,8 @@ pub(super) fn node_path(
             managed: false,
             owned: false,
             measured: false,
+            is_device,
+            group,
         });
     }
     let Some(local) = &spec.local else {
@@ -95,10 +156,16 @@ pub(super) fn node_path(
     };
     Ok(NodePath {
         path: local.path.clone(),
-        check: HostPathCheck::Directory,
-        managed: !claim.read_only,
-        owned: claim.group.0.is_some() && !claim.read_only,
-        measured: true,
+        check: if is_device {
+            HostPathCheck::BlockDevice
+        } else {
+            HostPathCheck::Directory
+        },
+        managed: !claim.read_only && !is_device,
+        owned: claim.group.0.is_some() && !claim.read_only && !is_device,
+        measured: !is_device,
+        is_device,
+        group,
     })
 }
 
@@ -133,19 +200,126 @@ mod tests {
     };
     use serde_json::{Value, json};
 
-    fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
-        let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
-        let volume = serde_json::from_value(volume).unwrap();
-        let claim = ClaimVolume {
+    fn claim(group: Option<u32>) -> ClaimVolume {
+        ClaimVolume {
             key: ClaimKey {
                 namespace: "shop".into(),
                 name: "data".into(),
             },
+            is_mounted: true,
+            is_mapped: false,
             read_only: false,
             group: Group(group),
             change_policy: ChangePolicy::Always,
+        }
+    }
+
+    fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
+        let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
+        let volume = serde_json::from_value(volume).unwrap();
+        node_path("v", &claim(group), &volume, node).map_err(|error| chain(&error))
+    }
+
+    #[test]
+    fn a_device_is_mapped_and_a_file_system_is_mounted() {
+        let set_up = r#"MountVolume.SetUp failed for volume "pv1" : "#;
+        let block = |source: Value| json!({"volumeMode": "Block", "local": source});
+        let disk = || json!({"path": "/dev/sdb"});
+        for (spec, is_mounted, is_mapped, expected) in [
+            (block(disk()), false, true, Ok(HostPathCheck::BlockDevice)),
+            (
+                block(disk()),
+                true,
+                true,
+                Err("volume v has volumeMode Block, but is specified in volumeMounts"),
+            ),
+            (
+                json!({"local": disk()}),
+                false,
+                true,
+                Err("volume v has volumeMode Filesystem, but is specified in volumeDevices"),
+            ),
+            (
+                json!({"volumeMode": "Block", "hostPath": disk()}),
+                false,
+                true,
+                Err(
+                    r#"spec.volumeMode "Block" beside spec.hostPath of PersistentVolume "pv1" is not supported by this kubelet"#,
+                ),
+            ),
+        ] {
+            let text = format!("{spec} {is_mounted} {is_mapped}");
+            let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
+            let claim = ClaimVolume {
+                is_mounted,
+                is_mapped,
+                ..claim(Some(7))
+            };
+            let found = node_path("v", &claim, &serde_json::from_value(volume).unwrap(), None);
+            match (found, expected) {
+                (Ok(path), Ok(check)) => {
+                    assert_eq!((path.check, path.is_device), (check, true), "{text}");
+                    assert!(!path.owned && !path.managed && !path.measured, "{text}");
+                }
+                (found, expected) => {
+                    let found = found.map(|_| ()).map_err(|error| chain(&error));
+                    let expected = expected.map(|_| ()).map_err(|why| format!("{set_up}{why}"));
+                    assert_eq!(found, expected, "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_of_the_volume_is_a_number() {
+        for (annotation, expected) in [("1234", Some(1234)), ("wheel", None)] {
+            let metadata = json!({"name": "pv1", "annotations": {GROUP: annotation}});
+            let volume = json!({"metadata": metadata, "spec": {"hostPath": {"path": "/d"}}});
+            let volume = serde_json::from_value(volume).unwrap();
+            let found = node_path("v", &claim(None), &volume, None).unwrap();
+            assert_eq!(found.group, expected, "{annotation}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_as_it_was_noted() {
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": {"name": "pv1"},
+            "spec": {"local": {"path": "/d"}, "nodeAffinity": on("a")},
+        }))
+        .unwrap();
+        let claim = claim(None);
+        let noted = |claim: &str, volume: &str| ResolvedClaim {
+            claim: claim.into(),
+            volume: volume.into(),
+            at: NodePath {
+                path: "/noted".into(),
+                check: HostPathCheck::Directory,
+                managed: true,
+                owned: false,
+                measured: true,
+                is_device: false,
+                group: None,
+            },
         };
-        node_path("v", &claim, &volume, node).map_err(|error| chain(&error))
+        let away = || ClaimError::Unsynced("away".into());
+        let gone = || ClaimError::NotBound;
+        for (found, noted, expected) in [
+            (Err(away()), Some(noted("data", "pv1")), Ok("/noted")),
+            (Err(away()), Some(noted("other", "pv1")), Err("away")),
+            (Err(away()), None, Err("away")),
+            (Err(gone()), Some(noted("data", "pv1")), Err("not bound")),
+            (Ok(&volume), Some(noted("data", "pv1")), Ok("/noted")),
+            (Ok(&volume), Some(noted("data", "pv2")), Err("not known")),
+            (Ok(&volume), None, Err("not known")),
+        ] {
+            let text = format!("{found:?} {noted:?}");
+            match (resolve("v", &claim, found, None, noted), expected) {
+                (Ok(resolved), Ok(path)) => assert_eq!(resolved.at.path, path, "{text}"),
+                (Err(error), Err(why)) => assert!(chain(&error).contains(why), "{error} {text}"),
+                (resolved, _) => panic!("{resolved:?} {text}"),
+            }
+        }
     }
 
     fn on(zone: &str) -> Value {
@@ -207,6 +381,8 @@ mod tests {
                     check,
                     managed,
                     owned,
+                    is_device: false,
+                    group: None,
                 })
                 .map_err(|why| format!("{set_up}: {why}"));
             assert_eq!(found(spec, group, None), expected);

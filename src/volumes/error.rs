@@ -5,6 +5,7 @@ use crate::apiserver::claim::{ClaimError, ClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::apiserver::token::TokenError;
 use crate::apiserver::trust_bundle::TrustBundleError;
+use crate::base::panics::Panicked;
 use crate::model::QuantityError;
 use crate::resources::{BadAmount, FieldRefError};
 use std::{
@@ -85,12 +86,67 @@ pub enum VolumeError {
     /// The pod is to stop, or to be synced again, before its files are there.
     #[error("the pod no longer waits for its files")]
     Cancelled,
-    /// Its files are not there after so many seconds; a file system may hang.
+    /// These volumes are not ready in time; a file system may hang.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition",
+        .0.join(" ")
+    )]
+    Unmounted(Vec<String>),
+    /// Its sub-paths are not there after so many seconds; a file system may hang.
     #[error("volumes are not ready after {0} s")]
     TimedOut(u64),
     /// The blocking task was lost.
     #[error("the volume task did not finish")]
     Task(#[from] tokio::task::JoinError),
+    /// A defect of the kubelet.
+    #[error("the volume task panicked")]
+    Panicked(#[from] Panicked),
+}
+
+/// Why a pod does not have its volumes: at least one error, in the order of its volumes. Printed as the first one.
+#[derive(Debug)]
+pub struct NotPrepared {
+    /// The first one.
+    pub first: Box<VolumeError>,
+    /// The others.
+    pub others: Vec<VolumeError>,
+}
+
+impl NotPrepared {
+    /// `None` without errors.
+    pub(super) fn of(errors: Vec<VolumeError>) -> Option<Self> {
+        let mut errors = errors.into_iter();
+        Some(Self {
+            first: Box::new(errors.next()?),
+            others: errors.collect(),
+        })
+    }
+
+    /// All of them.
+    pub fn errors(&self) -> impl Iterator<Item = &VolumeError> {
+        std::iter::once(&*self.first).chain(&self.others)
+    }
+}
+
+impl fmt::Display for NotPrepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)
+    }
+}
+
+impl std::error::Error for NotPrepared {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.first.source()
+    }
+}
+
+impl From<VolumeError> for NotPrepared {
+    fn from(first: VolumeError) -> Self {
+        Self {
+            first: Box::new(first),
+            others: Vec::new(),
+        }
+    }
 }
 
 /// Why one volume cannot be set up.
@@ -107,13 +163,15 @@ pub enum SetUpError {
     /// A hostPath type that does not exist.
     #[error("{0} is an invalid volume type")]
     InvalidHostPathType(String),
-    /// The volume of a claim is a device.
-    #[error("volume {volume} has volumeMode {mode}, but is specified in volumeMounts")]
+    /// The volume of a claim is a device and mounted, or the other way round.
+    #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
     VolumeMode {
         /// Name of the volume.
         volume: String,
         /// Its mode.
         mode: String,
+        /// Where a container refers to it.
+        field: &'static str,
     },
     /// A kind of volume, or a medium, that this kubelet cannot provide.
     #[error("{0} is not supported by this kubelet")]

@@ -3,9 +3,11 @@
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; what each
 //!   pod has been given (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files
 //!   that the kubelet writes, sub-paths).
-//! * Woken by its callers; no task of its own, nothing is polled. A pod that has its volumes costs
+//! * Woken by its callers; nothing is polled. Each volume that is set up or brought up to date is a task of its own,
+//!   which outlives a sync that no longer waits for it. A pod that has its volumes costs
 //!   one comparison per sync, and one of the objects and tokens in its volumes, if there are any.
-//! * Publishes: [`VolumePaths`], where each volume is on the node; the pods whose objects or tokens changed.
+//! * Publishes: [`VolumePaths`], where each volume is on the node; the state of each volume, with what it waits for; the
+//!   pods whose objects or tokens changed, or whose volumes became ready after a sync gave up.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a
 //!   volume of another kind; never log what a volume says.
 //! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,configmap,
@@ -13,8 +15,9 @@
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
 mod claim;
+mod claim_note;
+mod cluster;
 pub mod content;
-mod detached;
 mod empty_dir;
 mod error;
 mod host_path;
@@ -23,40 +26,33 @@ mod ownership;
 mod paths;
 pub mod plan;
 pub mod pod_dirs;
-mod prepare;
+mod pod_volumes;
 mod record;
+mod set_up;
+pub mod state;
+mod steps;
 mod sub_path;
 mod teardown;
 
-pub use error::{SetUpError, VolumeError};
+pub use cluster::Cluster;
+pub use error::{NotPrepared, SetUpError, VolumeError};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::{
-    claim::{ClaimKey, Claims},
-    configmap_secret::{Found, ObjectKey, Objects},
-    token::{TokenKey, Tokens},
-    trust_bundle::TrustBundles,
-};
+use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
 use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
-use content::{Digest, Inputs};
-use detached::{DetachedWork, NotDone, Permit};
-use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
-use plan::PlannedVolume;
+use pod_volumes::{PodVolumes, TIMEOUT};
+use set_up::VolumePod;
+use state::VolumeState;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
-    time::Duration,
 };
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// How long a sync waits for files that may hang (upstream's `podAttachAndMountTimeout`).
-const TIMEOUT: Duration = Duration::from_secs(123);
 
 /// Where one volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +65,24 @@ pub struct VolumePath {
     pub read_only: bool,
     /// It is a file system of the node that is measured for its claim.
     pub measured: bool,
+    /// It is a device, which containers do not mount.
+    pub is_device: bool,
+    /// A group that containers get besides their own.
+    pub group: Option<i64>,
+}
+
+impl VolumePath {
+    /// A path that is the node's, not the kubelet's.
+    fn of(host_path: PathBuf) -> Self {
+        Self {
+            host_path,
+            managed: false,
+            read_only: false,
+            measured: false,
+            is_device: false,
+            group: None,
+        }
+    }
 }
 
 /// Where a pod's volumes are, by volume name.
@@ -86,111 +100,26 @@ struct VolumeManagerInner {
     objects: Objects,
     cluster: Cluster,
     mounter: Box<dyn Mounter>,
-    prepared: Mutex<HashMap<PodUid, KnownVolumes>>,
-    detached: DetachedWork,
+    /// Of pods that mount volumes.
+    pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
 }
 
-/// What pods of the API server mount besides objects.
-pub struct Cluster {
-    /// Tokens of service accounts.
-    pub tokens: Tokens,
-    /// ClusterTrustBundles.
-    pub bundles: TrustBundles,
-    /// Volumes of claims.
-    pub claims: Claims,
-    /// The Node object, whose labels say which volumes the node can have.
-    pub node: watch::Receiver<Option<Arc<Node>>>,
-}
-
-impl Default for Cluster {
-    /// No API server.
-    fn default() -> Self {
-        Self {
-            tokens: Tokens::default(),
-            bundles: TrustBundles::default(),
-            claims: Claims::default(),
-            node: watch::Sender::new(None).subscribe(),
-        }
-    }
-}
-
-/// What the volumes of one pod need of the cluster besides objects.
-struct ClusterKeys {
-    tokens: BTreeSet<TokenKey>,
-    claims: BTreeSet<ClaimKey>,
-    has_bundles: bool,
-}
-
-impl ClusterKeys {
-    /// Whether volumes that are there may have to be written again.
-    fn may_change(&self) -> bool {
-        !self.tokens.is_empty() || self.has_bundles
-    }
-}
-
-impl Cluster {
-    /// What a pod uses from now on.
-    fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) -> ClusterKeys {
-        let keys = ClusterKeys {
-            tokens: plan::token_keys(plan),
-            claims: plan::claim_keys(plan),
-            has_bundles: plan::has_bundles(plan),
-        };
-        self.tokens.register(uid, keys.tokens.clone());
-        self.claims.register(uid, keys.claims.clone());
-        self.bundles.register(uid, keys.has_bundles);
-        keys
+impl VolumeManagerInner {
+    /// The volumes of a pod, if it has been given any.
+    fn of(&self, uid: &PodUid) -> Option<Arc<PodVolumes>> {
+        self.pods.lock().get(uid).cloned()
     }
 
-    fn forget(&self, uid: &PodUid) {
-        self.tokens.forget(uid);
-        self.claims.forget(uid);
-        self.bundles.forget(uid);
+    fn of_or_new(&self, uid: &PodUid) -> Arc<PodVolumes> {
+        self.pods.lock().entry(uid.clone()).or_default().clone()
     }
-
-    /// All that is looked up for the volumes of a pod, at once.
-    async fn inputs(
-        &self,
-        uid: &PodUid,
-        keys: ClusterKeys,
-        objects: impl Future<Output = Found>,
-    ) -> Inputs {
-        let bundles = async {
-            if keys.has_bundles {
-                Some(self.bundles.get().await)
-            } else {
-                None
-            }
-        };
-        let tokens = self.tokens.get(keys.tokens);
-        let claims = self.claims.get(uid, keys.claims);
-        let (objects, tokens, claims, bundles) = tokio::join!(objects, tokens, claims, bundles);
-        Inputs {
-            objects,
-            tokens,
-            claims,
-            bundles,
-            node: self.node.borrow().clone(),
-        }
-    }
-}
-
-/// What a pod has been given, and from which specification.
-#[derive(Clone, Default)]
-struct KnownVolumes {
-    plan: Arc<Vec<PlannedVolume>>,
-    paths: Arc<VolumePaths>,
-    /// What those volumes show that are made from objects.
-    shown: Arc<BTreeMap<String, Digest>>,
-    /// The immutable ones of those objects, as the pod has seen them; they are not looked up again.
-    fixed: Arc<Found>,
 }
 
 /// A pod's volumes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Prepared {
     /// Where they are.
-    pub paths: Arc<VolumePaths>,
+    pub paths: VolumePaths,
     /// Volumes that are there and cannot be brought up to date: they show what they showed before.
     pub stale: Vec<VolumeError>,
 }
@@ -221,15 +150,14 @@ impl VolumeManager {
                 objects,
                 cluster,
                 mounter: Box::new(mounter),
-                prepared: Mutex::default(),
-                detached: DetachedWork::default(),
+                pods: Mutex::default(),
             }),
         }
     }
 
-    /// How many pods are known to have what they want.
+    /// How many pods are known that mount volumes.
     pub fn len(&self) -> usize {
-        self.shared.prepared.lock().len()
+        self.shared.pods.lock().len()
     }
 
     /// Whether none is.
@@ -239,7 +167,7 @@ impl VolumeManager {
 
     /// The volumes of claims that pods have been given and that are measured.
     pub fn claims(&self) -> BTreeMap<ClaimRef, PathBuf> {
-        let pods: Vec<_> = self.shared.prepared.lock().keys().cloned().collect();
+        let pods: Vec<_> = self.shared.pods.lock().keys().cloned().collect();
         let volumes = pods.iter().flat_map(|uid| self.measurable(uid));
         let claims = volumes.filter_map(|volume| Some((volume.claim?, volume.path)));
         claims.collect()
@@ -248,15 +176,12 @@ impl VolumeManager {
     /// The volumes that a pod has been given and that are its own, and `local` ones of its claims: other paths of the
     /// node are not.
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
-        let Some(known) = self.shared.prepared.lock().get(uid).cloned() else {
-            return Vec::new();
-        };
-        let volumes = known.plan.iter().filter_map(|volume| {
-            let path = known.paths.get(&volume.name)?;
+        let made = self.shared.of(uid).map(|volumes| volumes.made());
+        let volumes = made.into_iter().flatten().filter_map(|(volume, path)| {
             let claim = volume.claim().filter(|_| path.measured);
             Some(MeasurableVolume {
                 name: volume.name.clone(),
-                path: path.host_path.clone(),
+                path: path.host_path,
                 filesystem: claim.is_some() || volume.kind.is_in_memory()?,
                 claim,
             })
@@ -264,74 +189,69 @@ impl VolumeManager {
         volumes.collect()
     }
 
+    /// The state of each volume of a pod, by its name.
+    pub fn states(&self, uid: &PodUid) -> Vec<(String, VolumeState)> {
+        let volumes = self.shared.of(uid);
+        volumes.map(|volumes| volumes.states()).unwrap_or_default()
+    }
+
     /// The root directory everything is below.
     pub fn root(&self) -> &KubeletRoot {
         &self.shared.root
     }
 
-    /// Makes the pod's directory and all volumes its containers mount, and brings those up to date
-    /// that show objects. A pod that already has what it wants costs nothing more than knowing so.
+    /// Makes the pod's directory and all volumes its containers mount, several at the same time, and brings those up to
+    /// date that show objects. A pod that already has what it wants costs nothing more than knowing so.
     /// Must not run beside [`Self::teardown`] of the same pod.
     ///
     /// # Errors
-    /// The first volume that cannot be made. One that was made before and cannot be brought up to
-    /// date is no error. [`VolumeError::Cancelled`] when `cancel` fires first, and
-    /// [`VolumeError::TimedOut`] after 123 s; what hangs is left behind then.
+    /// The volumes that cannot be made. One that was made before and cannot be brought up to date is no error.
+    /// [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::Unmounted`] after 123 s. What is under
+    /// way then goes on: the next call finds it, and a pod whose volume becomes ready meanwhile is among the
+    /// [`Self::changed`] ones.
     pub async fn prepare(
         &self,
         pod: &Pod,
         cancel: &CancellationToken,
-    ) -> Result<Prepared, VolumeError> {
-        self.shared.objects.register(pod);
-        let plan = plan::plan(pod, &self.shared.node)?;
+    ) -> Result<Prepared, NotPrepared> {
+        let shared = &self.shared;
+        shared.objects.register(pod);
+        let plan = plan::plan(pod, &shared.node)?;
         let uid = pod.uid();
-        let in_cluster = self.shared.cluster.register(&uid, &plan);
-        let known = self.shared.prepared.lock().get(&uid).cloned();
-        let known = known.filter(|known| *known.plan == plan);
-        let mut keys = plan::object_keys(&plan);
-        if let Some(known) = &known {
-            keys.retain(|key| !known.fixed.contains_key(key));
-            if keys.is_empty() && !in_cluster.may_change() {
-                return Ok(Prepared {
-                    paths: known.paths.clone(),
-                    stale: Vec::new(),
-                });
-            }
-        }
+        shared.cluster.register(&uid, &plan);
         if plan.is_empty() {
             // Nothing to make: the pod's directory comes with the first file in it.
-            let known = KnownVolumes::default();
-            let paths = known.paths.clone();
-            self.shared.prepared.lock().insert(uid, known);
-            return Ok(Prepared {
-                paths,
-                stale: Vec::new(),
-            });
+            return Ok(Prepared::default());
         }
-        let shared = self.shared.clone();
-        let (of, objects) = (uid.clone(), self.shared.objects.of(pod));
-        let work = |permit| async move {
-            let objects = objects.get(keys);
-            let inputs = shared.cluster.inputs(&of, in_cluster, objects).await;
-            shared.make(of, plan, known, inputs, permit).await
+        let pod = VolumePod {
+            directory: shared.root.pod(&uid).map_err(VolumeError::from)?,
+            objects: shared.objects.of(pod),
+            volumes: shared.of_or_new(&uid),
+            uid,
         };
-        self.detached(&uid, work, cancel).await?
+        tokio::select! {
+            biased;
+            prepared = shared.set_up_all(&pod, plan) => prepared,
+            () = cancel.cancelled() => Err(VolumeError::Cancelled.into()),
+        }
     }
 
-    /// Config maps and secrets that a pod refers to. They may be on a file system that hangs: errors are
-    /// those of [`Self::prepare`], which has to be called first.
+    /// Config maps and secrets that a pod refers to, within a bounded time. [`Self::prepare`] has to be called first.
+    ///
+    /// # Errors
+    /// [`VolumeError::Cancelled`] when `cancel` fires first.
     pub async fn objects(
         &self,
         pod: &Pod,
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
     ) -> Result<Found, VolumeError> {
-        if keys.is_empty() {
-            return Ok(Found::new());
-        }
         let objects = self.shared.objects.of(pod);
-        let work = |_| async move { objects.get(keys).await };
-        self.detached(&pod.uid(), work, cancel).await
+        tokio::select! {
+            biased;
+            found = objects.get(keys) => Ok(found),
+            () = cancel.cancelled() => Err(VolumeError::Cancelled),
+        }
     }
 
     /// Waits until objects or tokens of pods changed; takes these pods.
@@ -339,26 +259,11 @@ impl VolumeManager {
         self.shared.objects.changed().await
     }
 
-    async fn detached<T, F>(
-        &self,
-        uid: &PodUid,
-        work: impl FnOnce(Permit) -> F,
-        cancel: &CancellationToken,
-    ) -> Result<T, VolumeError>
-    where
-        T: Send + 'static,
-        F: Future<Output = T> + Send + 'static,
-    {
-        let done = self.shared.detached.run(uid, work, TIMEOUT, cancel).await;
-        done.map_err(|why| match why {
-            NotDone::Cancelled => VolumeError::Cancelled,
-            NotDone::TimedOut => VolumeError::TimedOut(TIMEOUT.as_secs()),
-        })
-    }
-
     /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done
-    /// before every start of the container. What they lead to may hang: `cancel` and errors as with
-    /// [`Self::prepare`].
+    /// before every start of the container. What they lead to may hang: the next call for the container waits for it.
+    ///
+    /// # Errors
+    /// [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::TimedOut`] after 123 s.
     pub async fn prepare_sub_paths(
         &self,
         uid: &PodUid,
@@ -370,32 +275,44 @@ impl VolumeManager {
             return Ok(BTreeMap::new());
         }
         let shared = self.shared.clone();
-        let pod = shared.root.pod(uid)?;
-        let container = container.to_string();
-        let work = |permit: Permit| async move {
-            let bind = move || {
-                requests
-                    .iter()
-                    .map(|request| shared.bind_sub_path(&pod, &container, request, &permit))
-                    .collect()
-            };
-            tokio::task::spawn_blocking(bind).await?
+        let (pod, volumes) = (shared.root.pod(uid)?, shared.of_or_new(uid));
+        let before = volumes.sub_paths.lock().remove(container);
+        let (name, of_pod) = (container.to_owned(), volumes.clone());
+        let bind = move || {
+            let bind = |request| shared.bind_sub_path(&pod, &name, request, &of_pod);
+            requests.iter().map(bind).collect()
         };
-        self.detached(uid, work, cancel).await?
+        let mut task = tokio::spawn(async move {
+            if let Some(before) = before {
+                let _ = before.await;
+            }
+            tokio::task::spawn_blocking(bind).await?
+        });
+        let error = tokio::select! {
+            biased;
+            bound = &mut task => return bound?,
+            () = cancel.cancelled() => VolumeError::Cancelled,
+            () = tokio::time::sleep(TIMEOUT) => VolumeError::TimedOut(TIMEOUT.as_secs()),
+        };
+        let container = container.to_owned();
+        volumes.sub_paths.lock().insert(container, task);
+        Err(error)
     }
 
     /// Unmounts the pod's volumes and deletes its scratch data. To be called when none of its
-    /// containers runs any more; doing it again is fine. Waits for what a sync left behind, as long as
-    /// that makes something.
+    /// containers runs any more; doing it again is fine. Waits for what is still under way only as long as
+    /// that creates something.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.shared.objects.forget(uid);
         self.shared.cluster.forget(uid);
-        self.shared.detached.idle(uid).await;
+        if let Some(volumes) = self.shared.of(uid) {
+            volumes.tear_down().await;
+        }
+        self.shared.pods.lock().remove(uid);
         let shared = self.shared.clone();
         let uid = uid.clone();
         tokio::task::spawn_blocking(move || {
             let pod = shared.root.pod(&uid)?;
-            shared.prepared.lock().remove(&uid);
             teardown::volumes(&pod, shared.mounter.as_ref())
         })
         .await?

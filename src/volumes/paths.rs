@@ -109,6 +109,11 @@ impl Plugin {
 }
 
 impl PodDir {
+    #[cfg(test)]
+    pub(super) fn at(path: &Path) -> Self {
+        Self(path.into())
+    }
+
     /// The directory itself.
     pub fn path(&self) -> &Path {
         &self.0
@@ -162,6 +167,11 @@ impl PodDir {
     /// Directory whose file `ready` says that a volume of the node was given to the pod's group.
     pub fn ownership_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_note(&format!("owned_{volume}"))
+    }
+
+    /// Directory whose file `ready` says what the volume of a claim is.
+    pub fn claim_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_note(&format!("claim_{volume}"))
     }
 
     /// Directory whose file `ready` says that a volume of files was set up.

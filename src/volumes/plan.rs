@@ -7,6 +7,7 @@ use crate::model::{ClaimRef, Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// One volume to set up.
@@ -88,6 +89,10 @@ impl PlannedVolume {
 pub struct ClaimVolume {
     /// The claim.
     pub key: ClaimKey,
+    /// A container names it in `volumeMounts`.
+    pub is_mounted: bool,
+    /// A container names it in `volumeDevices`.
+    pub is_mapped: bool,
     /// The pod only reads it.
     pub read_only: bool,
     /// The pod's `fsGroup`.
@@ -114,7 +119,7 @@ pub enum Medium {
 }
 
 /// `hostPath.type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostPathCheck {
     /// Anything, even nothing.
     None,
@@ -151,18 +156,18 @@ impl HostPathCheck {
     }
 }
 
-/// The volumes that some container of the pod mounts, in spec order; others are left alone, as
+/// The volumes that some container of the pod mounts or has as a device, in spec order; others are left alone, as
 /// upstream does.
 pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeError> {
-    let mounted = mounted_names(pod);
+    let used = UsedNames::of(pod);
     let volumes = pod.spec().and_then(|spec| spec.volumes.as_deref());
     volumes
         .unwrap_or_default()
         .iter()
         // Images are mounted by the runtime.
-        .filter(|volume| volume.image.is_none() && mounted.contains(volume.name.as_str()))
+        .filter(|volume| volume.image.is_none() && used.contains(&volume.name))
         .map(|volume| {
-            let kind = kind_of(pod, volume, node)?;
+            let kind = kind_of(pod, volume, &used, node)?;
             Ok(PlannedVolume {
                 name: volume.name.clone(),
                 kind,
@@ -202,24 +207,47 @@ pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<ClaimKey> {
     plan.iter().filter_map(key).collect()
 }
 
-fn mounted_names(pod: &Pod) -> BTreeSet<&str> {
-    let regular = pod.containers().iter().chain(pod.init_containers());
-    let ephemeral = pod
-        .spec()
-        .and_then(|spec| spec.ephemeral_containers.as_deref());
-    regular
-        .flat_map(|c| c.volume_mounts.as_deref().unwrap_or_default())
-        .chain(
-            ephemeral
-                .unwrap_or_default()
-                .iter()
-                .flat_map(|c| c.volume_mounts.as_deref().unwrap_or_default()),
-        )
-        .map(|mount| mount.name.as_str())
-        .collect()
+/// The volumes that containers name.
+struct UsedNames<'a> {
+    mounted: BTreeSet<&'a str>,
+    mapped: BTreeSet<&'a str>,
 }
 
-fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, VolumeError> {
+impl<'a> UsedNames<'a> {
+    fn of(pod: &'a Pod) -> Self {
+        let mut used = Self {
+            mounted: BTreeSet::new(),
+            mapped: BTreeSet::new(),
+        };
+        for container in pod.containers().iter().chain(pod.init_containers()) {
+            let mounts = container.volume_mounts.iter().flatten();
+            used.mounted.extend(mounts.map(|mount| &*mount.name));
+            let devices = container.volume_devices.iter().flatten();
+            used.mapped.extend(devices.map(|device| &*device.name));
+        }
+        let ephemeral = pod
+            .spec()
+            .and_then(|spec| spec.ephemeral_containers.as_ref());
+        for container in ephemeral.into_iter().flatten() {
+            let mounts = container.volume_mounts.iter().flatten();
+            used.mounted.extend(mounts.map(|mount| &*mount.name));
+            let devices = container.volume_devices.iter().flatten();
+            used.mapped.extend(devices.map(|device| &*device.name));
+        }
+        used
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.mounted.contains(name) || self.mapped.contains(name)
+    }
+}
+
+fn kind_of(
+    pod: &Pod,
+    volume: &Volume,
+    used: &UsedNames<'_>,
+    node: &NodeFacts,
+) -> Result<VolumeKind, VolumeError> {
     let fail = |source| VolumeError::SetUp {
         volume: volume.name.clone(),
         source,
@@ -244,6 +272,8 @@ fn kind_of(pod: &Pod, volume: &Volume, node: &NodeFacts) -> Result<VolumeKind, V
                 namespace: pod.namespace().to_owned(),
                 name: claim.claim_name.clone(),
             },
+            is_mounted: used.mounted.contains(volume.name.as_str()),
+            is_mapped: used.mapped.contains(volume.name.as_str()),
             read_only: claim.read_only.unwrap_or(false),
             group: group(pod).map_err(fail)?,
             change_policy: change_policy(pod),

@@ -4,7 +4,7 @@
 //! is swapped for what meanwhile. What is bound is the opened descriptor, so that a swap afterwards
 //! changes nothing.
 
-use super::{Mounter, SetUpError, detached::Permit, error::io_error};
+use super::{Mounter, SetUpError, error::io_error, pod_volumes::PodVolumes};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags, ResolveFlags},
@@ -49,11 +49,11 @@ pub(super) fn set_up(
     request: &SubPathRequest,
     target: &Path,
     mounter: &dyn Mounter,
-    permit: &Permit,
+    volumes: &PodVolumes,
 ) -> Result<Option<()>, SetUpError> {
     let names = components(&request.sub_path)?;
     let part = open_part(&request.volume_path, &names, &request.sub_path)?;
-    let Some(_making) = permit.begin() else {
+    let Some(_creating) = volumes.creating() else {
         return Ok(None);
     };
     take_down(target, mounter)?;

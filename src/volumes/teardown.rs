@@ -1,19 +1,20 @@
 //! Taking a pod's volumes down, also after a crash: what is mounted is read from the kernel, what
 //! was made is found by its place. Blocking.
 
-use super::{Mounter, PodDir, VolumeError, paths::Plugin, pod_dirs::io_error, record};
-use crate::host::{MountEntry, remove};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
+use super::{
+    Mounter, PodDir, VolumeError,
+    pod_dirs::io_error,
+    record,
+    steps::{self, TearDownStep},
 };
+use crate::host::remove;
+use std::{fs, io, path::Path};
 
 /// Unmounts what this kubelet mounted for the pod and removes its volumes. What others mounted below
 /// the pod's directory is never touched and is an error. Doing it again is fine.
 pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let places = places(pod);
-    let mut used = record::exists(pod);
-    for place in &places {
+    let mut used = record::exists(pod) || exists(&pod.empty_dir_notes())?;
+    for place in &steps::places(pod) {
         used |= exists(place)?;
     }
     if !used {
@@ -25,19 +26,22 @@ pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeE
         };
     }
     record::check(pod)?;
-    unmount_ours(pod, &places, mounter)?;
-    // The notes go first: after a crash in between, a volume is set up afresh.
-    for tree in std::iter::once(&pod.empty_dir_notes()).chain(&places) {
-        remove::tree(tree).map_err(io_error("remove", tree))?;
-    }
-    record::remove(pod)
+    let mounts = mounter
+        .list()
+        .map_err(io_error("list the mounts below", pod.path()))?;
+    let steps = steps::tear_down(pod, &mounts).map_err(VolumeError::StillMounted)?;
+    steps
+        .into_iter()
+        .try_for_each(|step| take(pod, step, mounter))
 }
 
-/// Where this kubelet mounts and makes things for a pod; sub-paths first, as they are mounted from
-/// volumes.
-fn places(pod: &PodDir) -> Vec<PathBuf> {
-    let volumes = Plugin::ALL.map(|plugin| pod.volumes_of(plugin));
-    std::iter::once(pod.sub_paths()).chain(volumes).collect()
+fn take(pod: &PodDir, step: TearDownStep, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+    match step {
+        TearDownStep::Unmount(path) => mounter.unmount(&path).map_err(io_error("unmount", &path)),
+        TearDownStep::CheckMounts => refuse_mounts(pod, mounter),
+        TearDownStep::Remove(tree) => remove::tree(&tree).map_err(io_error("remove", &tree)),
+        TearDownStep::Forget => record::remove(pod),
+    }
 }
 
 /// Removes the pod's directory once its volumes are down. `volumes` is only ever removed empty: a
@@ -58,29 +62,6 @@ pub(super) fn directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), Volum
         remove_empty(&volumes)?;
     }
     remove::tree(pod.path()).map_err(io_error("remove", pod.path()))
-}
-
-fn unmount_ours(pod: &PodDir, ours: &[PathBuf], mounter: &dyn Mounter) -> Result<(), VolumeError> {
-    let mounts = mounter
-        .list()
-        .map_err(io_error("list the mounts below", pod.path()))?;
-    let mut below = mounts;
-    below.retain(|mount| mount.is_beneath(pod.path()));
-    let foreign = |mount: &&MountEntry| !ours.iter().any(|place| mount.is_beneath(place));
-    if let Some(mount) = below.iter().find(foreign) {
-        return Err(VolumeError::StillMounted(mount.mount_point.clone()));
-    }
-    // The youngest first: mounts on mounts.
-    for mount in below.iter().rev() {
-        mounter
-            .unmount(&mount.mount_point)
-            .map_err(io_error("unmount", &mount.mount_point))?;
-    }
-    if below.is_empty() {
-        Ok(())
-    } else {
-        refuse_mounts(pod, mounter)
-    }
 }
 
 fn refuse_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {

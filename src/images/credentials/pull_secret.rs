@@ -3,13 +3,13 @@
 use super::auths::Auths;
 use super::docker_config::{Form, parse};
 use super::login::{LoginOwner, PullLogin, UsedSecret};
-use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
 use crate::base::hex;
-use crate::cri::v1::AuthConfig;
+use crate::cri::v1::{AuthConfig, Image};
 use crate::model::{Pod, PodExt as _};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 /// The logins of one secret.
 #[derive(Clone, Debug)]
@@ -20,8 +20,38 @@ pub struct PullSecret {
     auths: Auths,
 }
 
-/// The pull secrets of a pod, in its order.
-pub type PullSecrets = Arc<[PullSecret]>;
+/// The pull secrets of a pod, in its order. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct PullSecrets {
+    secrets: Arc<[PullSecret]>,
+    /// References of images that the pod may have although a secret of it is not known yet.
+    accepted: Arc<[Arc<str>]>,
+}
+
+impl Deref for PullSecrets {
+    type Target = [PullSecret];
+
+    fn deref(&self) -> &[PullSecret] {
+        &self.secrets
+    }
+}
+
+impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
+    fn from(secrets: [PullSecret; N]) -> Self {
+        Self {
+            secrets: secrets.into(),
+            ..Self::default()
+        }
+    }
+}
+
+impl PullSecrets {
+    /// Whether the pod may have this image without a check of its secrets.
+    pub(in crate::images) fn accept(&self, image: &Image) -> bool {
+        let mut accepted = self.accepted.iter().map(|reference| &**reference);
+        accepted.any(|one| one == image.id || image.repo_digests.iter().any(|digest| digest == one))
+    }
+}
 
 /// The secrets that a pod names, in its order. Entries without a name are ignored, as the API allows them.
 pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
@@ -36,9 +66,21 @@ pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
     names.filter(|name| !name.is_empty()).map(key).collect()
 }
 
-/// The secrets of these keys, and the names of those that cannot be used, with the reason.
-pub fn pull_secrets(keys: &[ObjectKey], found: &Found) -> (PullSecrets, Vec<(String, String)>) {
+/// The secrets of these keys, and the names of those that cannot be used, with the reason. `ran` has the references of
+/// the images that the pod's containers ran: the pod may have them while the API server has not returned a secret, as
+/// after a restart of the kubelet with the API server away.
+pub fn pull_secrets(
+    keys: &[ObjectKey],
+    found: &Found,
+    ran: impl Iterator<Item = Arc<str>>,
+) -> (PullSecrets, Vec<(String, String)>) {
     let (mut secrets, mut failed) = (Vec::new(), Vec::new());
+    let unsynced = |key| matches!(found.get(key), Some(Err(ObjectError::Unsynced { .. })));
+    let accepted = if keys.iter().any(unsynced) {
+        ran.filter(|reference| !reference.is_empty()).collect()
+    } else {
+        Arc::default()
+    };
     for key in keys {
         let secret = match found.get(key) {
             Some(Ok(object)) => PullSecret::of(key, object),
@@ -50,7 +92,11 @@ pub fn pull_secrets(keys: &[ObjectKey], found: &Found) -> (PullSecrets, Vec<(Str
             Err(error) => failed.push((key.name.clone(), error)),
         }
     }
-    (secrets.into(), failed)
+    let secrets = PullSecrets {
+        secrets: secrets.into(),
+        accepted,
+    };
+    (secrets, failed)
 }
 
 /// What upstream hashes, in its form.
@@ -219,12 +265,35 @@ mod tests {
             };
             (key.clone(), object.map(Arc::new))
         };
-        let (secrets, failed) = pull_secrets(&keys, &keys.iter().map(look_up).collect());
+        let ran = || ["sha256:ran".into(), "r.io/x@sha256:ran".into()].into_iter();
+        let mut found: Found = keys.iter().map(look_up).collect();
+        let (secrets, failed) = pull_secrets(&keys, &found, ran());
         let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
         assert_eq!(failed[0].0, "gone");
         assert_eq!(failed[0].1, r#"secret "gone" not found"#);
         assert_eq!(failed[1].0, "bad");
         assert!(!failed[1].1.contains("hunter2"));
+        // Images that ran are accepted only while a secret is not known.
+        let image = |id: &str, digest: &str| Image {
+            id: id.to_owned(),
+            repo_digests: vec![digest.to_owned()],
+            ..Image::default()
+        };
+        let here = image("sha256:ran", "r.io/y@sha256:other");
+        assert!(!secrets.accept(&here));
+        let unsynced = ObjectError::Unsynced {
+            key: keys[1].clone(),
+            why: "away".into(),
+        };
+        found.insert(keys[1].clone(), Err(unsynced));
+        let (secrets, _) = pull_secrets(&keys, &found, ran());
+        for (image, accepted) in [
+            (here, true),
+            (image("sha256:other", "r.io/x@sha256:ran"), true),
+            (image("sha256:other", "r.io/x@sha256:other"), false),
+        ] {
+            assert_eq!(secrets.accept(&image), accepted, "{image:?}");
+        }
     }
 }

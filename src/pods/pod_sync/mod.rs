@@ -229,22 +229,27 @@ impl PodSync {
             let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
             anyhow::ensure!(recorded.is_some(), "the pod is to be synced again");
         }
+        // Also of a pod whose volumes are not ready: its containers may run already.
+        self.probes.add_pod(pod);
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
-            Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
+            Err(error) if matches!(*error.first, VolumeError::Cancelled) => {
+                anyhow::bail!("the sync was cancelled")
+            }
             Err(error) => {
-                failed(&chain(&error));
-                return Err(error.into());
+                for error in error.errors() {
+                    failed(&chain(error));
+                }
+                return Err((*error.first).into());
             }
         };
         for error in &volumes.stale {
             failed(&chain(error));
         }
-        let secrets = match self.pull_secrets(pod, cancel).await {
+        let secrets = match self.pull_secrets(pod, &runtime_status, cancel).await {
             Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
             secrets => secrets?,
         };
-        self.probes.add_pod(pod);
         let request = SyncRequest {
             pod,
             secrets: &secrets,

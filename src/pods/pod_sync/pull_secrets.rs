@@ -3,7 +3,7 @@
 use super::PodSync;
 use crate::{
     images::{PullSecrets, pull_secret_keys, pull_secrets},
-    model::{Pod, PodExt as _, reasons::event},
+    model::{Pod, PodExt as _, PodStatus, reasons::event},
     state::events::ObjectRef,
     volumes::VolumeError,
 };
@@ -15,6 +15,7 @@ impl PodSync {
     pub(super) async fn pull_secrets(
         &self,
         pod: &Pod,
+        runtime_status: &PodStatus,
         cancel: &CancellationToken,
     ) -> Result<PullSecrets, VolumeError> {
         let keys = pull_secret_keys(pod);
@@ -23,7 +24,9 @@ impl PodSync {
         }
         let wanted = keys.iter().cloned().collect();
         let found = self.volumes.objects(pod, wanted, cancel).await?;
-        let (secrets, failed) = pull_secrets(&keys, &found);
+        let ran = runtime_status.containers.iter();
+        let ran = ran.map(|container| container.image_ref.clone());
+        let (secrets, failed) = pull_secrets(&keys, &found, ran);
         for (secret, error) in &failed {
             tracing::info!(
                 pod = %pod.full_name(), secret, err = error,

@@ -34,12 +34,24 @@ pub struct Inputs<'a> {
     pub record: &'a Record,
     /// Containers in back-off: the whole delay, and its end.
     pub restarts: &'a [(String, Duration, Timestamp)],
+    /// Its volumes that are not ready.
+    pub volumes: &'a [PendingVolume],
     /// Its probes.
     pub probes: Vec<ProbeReport>,
     /// Events about it, oldest first.
     pub events: Vec<EventReport>,
     /// The current time, on both clocks.
     pub now: (Timestamp, Instant),
+}
+
+/// A volume that is not ready.
+pub struct PendingVolume {
+    /// Its name.
+    pub name: String,
+    /// Why it is not ready.
+    pub reason: String,
+    /// What it failed with, if nothing is under way for it.
+    pub error: Option<String>,
 }
 
 /// Explains the state of a pod.
@@ -137,8 +149,18 @@ fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing
         Some((Phase::Terminated { .. } | Phase::Finished { .. }, _)) => return waits,
         Some((Phase::Starting { .. } | Phase::Syncing, _)) | None => {}
     }
-    if let Some(held) = inputs.record.trouble("") {
+    let held = inputs.record.trouble("");
+    if let Some(held) = held {
         waits.push(of_pod(held.why.to_string(), later(held.until(), inputs)));
+    }
+    // A failure that is the reason above is shown once.
+    let is_shown = |volume: &PendingVolume| {
+        let error = volume.error.as_deref().zip(held);
+        error.is_some_and(|(error, held)| error.starts_with(&*held.why))
+    };
+    for volume in inputs.volumes.iter().filter(|volume| !is_shown(volume)) {
+        let what = format!("volume {} {}", volume.name, volume.reason);
+        waits.push(of_pod(what, None));
     }
     for container in containers {
         if let Some((what, until)) = what_it_waits_for(inputs, container) {

@@ -38,6 +38,7 @@ struct Bed {
     record: Record,
     restarts: Vec<(String, Duration, Timestamp)>,
     probes: Vec<ProbeReport>,
+    volumes: Vec<PendingVolume>,
     here: Instant,
 }
 
@@ -54,6 +55,7 @@ fn bed(state: Value) -> Bed {
         record: Record::default(),
         restarts: Vec::new(),
         probes: Vec::new(),
+        volumes: Vec::new(),
         here: Instant::now(),
     }
 }
@@ -66,6 +68,7 @@ impl Bed {
             worker: Some(&self.worker),
             record: &self.record,
             restarts: &self.restarts,
+            volumes: &self.volumes,
             probes: self.probes.clone(),
             events: Vec::new(),
             now: (t(0), self.here),
@@ -255,4 +258,33 @@ fn an_explanation_survives_serialization() {
         serde_json::from_str::<Explanation>(&text).unwrap(),
         explanation
     );
+}
+
+#[test]
+fn a_volume_that_is_not_ready_is_named_with_what_it_waits_for() {
+    let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
+    let volume = |name: &str, reason: &str, error: Option<&str>| PendingVolume {
+        name: name.into(),
+        reason: reason.into(),
+        error: error.map(str::to_owned),
+    };
+    let reason = "waits for the path /mnt/nfs of the node";
+    bed.volumes = vec![volume("data", reason, None)];
+    bed.record.begin("setting up volumes".into(), t(-9));
+    let what = format!("volume data {reason}");
+    let waits = |explanation: &Explanation| {
+        let waits = explanation.waits.iter();
+        waits.map(|wait| wait.what.clone()).collect::<Vec<_>>()
+    };
+    let explanation = bed.explain();
+    assert_eq!(waits(&explanation), [&*what]);
+    assert!(explanation.summary.ends_with(&what));
+    // A failure that was reported is shown once.
+    let failed = r#"MountVolume.SetUp failed for volume "a""#;
+    let failure = HistoryEntry::about_pod(Action::Fail, failed.into());
+    bed.record.note(failure, t(-8));
+    bed.volumes.push(volume("a", "failed", Some(failed)));
+    bed.volumes.push(volume("b", "failed", Some("another way")));
+    let expected = [failed, &what, "volume b failed"];
+    assert_eq!(waits(&bed.explain()), expected);
 }

@@ -84,7 +84,8 @@ impl Cluster {
     }
 
     async fn prepare(&self, pod: &Pod) -> Result<Prepared, VolumeError> {
-        self.manager.prepare(pod, &never()).await
+        let prepared = self.manager.prepare(pod, &never()).await;
+        prepared.map_err(|error| *error.first)
     }
 
     async fn changed(&self) -> HashSet<PodUid> {
@@ -290,6 +291,8 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         managed,
         read_only,
         measured: true,
+        is_device: false,
+        group: None,
     };
     assert_eq!(prepared.paths["v"], expected(true, false));
     let claim = ClaimRef {
@@ -355,7 +358,7 @@ async fn the_first_pod_of_a_local_volume_gives_it_to_its_group_once() {
     assert_eq!(shown(&secret), (0, 0o600), "what a link leads to stays");
     // What the pod does with its files stays, also over a restart of the kubelet and beside another pod.
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    cluster.manager.shared.prepared.lock().clear();
+    cluster.manager.shared.pods.lock().clear();
     cluster.prepare(&first).await.unwrap();
     assert_eq!(shown(&file), (4321, 0o600));
     let second = pod_of_group("second", 77, "Always");

@@ -16,7 +16,8 @@ fn everything(node: &Node) -> Pod {
 
 /// Sets the pod up with its sub-path; the mounter may fail.
 async fn set_up(manager: &VolumeManager, pod: &Pod) -> Result<(), VolumeError> {
-    let prepared = manager.prepare(pod, &never()).await?;
+    let prepared = manager.prepare(pod, &never()).await;
+    let prepared = prepared.map_err(|error| *error.first)?;
     let requests = vec![SubPathRequest {
         mount_index: 0,
         volume: "s".into(),

@@ -85,7 +85,7 @@ async fn a_satisfied_pod_costs_no_look_at_the_disk() {
     let first = node.prepare(&pod).await.unwrap();
     let lists = node.mounter.0.lock().lists;
     let second = node.prepare(&pod).await.unwrap();
-    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(first, second);
     assert_eq!(node.mounter.0.lock().lists, lists);
 }
 

@@ -15,7 +15,7 @@ fn real(base: &Path) -> VolumeManager {
     VolumeManager::new(root, Arc::new(facts), objects, HostMounter)
 }
 
-async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<Arc<VolumePaths>> {
+async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<VolumePaths> {
     match manager.prepare(pod, &never()).await {
         Ok(prepared) => Some(prepared.paths),
         Err(error) => {

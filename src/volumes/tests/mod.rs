@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::chain;
 use crate::host::MountEntry;
+use parking_lot::Condvar;
 use serde_json::{Value, json};
 use std::{
     fs, io,
@@ -17,6 +18,7 @@ mod dirs;
 mod empty_dir;
 mod host_path;
 mod kernel;
+mod pending;
 mod sub_path;
 mod teardown;
 
@@ -27,7 +29,7 @@ fn never() -> CancellationToken {
 
 /// Pretends to mount: records what was asked and shows it in the list.
 #[derive(Clone, Default)]
-struct FakeMounter(Arc<Mutex<Fake>>);
+struct FakeMounter(Arc<Mutex<Fake>>, Arc<Condvar>);
 
 #[derive(Default)]
 struct Fake {
@@ -38,6 +40,9 @@ struct Fake {
     unmounted: Vec<PathBuf>,
     busy: bool,
     lists: usize,
+    /// What hangs when something is mounted on it, by its file name, and how many calls hang.
+    hanging: Option<String>,
+    waiting: usize,
     /// How many calls still work; the others fail as if the kubelet died there.
     left: Option<usize>,
 }
@@ -56,6 +61,29 @@ impl Fake {
 }
 
 impl FakeMounter {
+    fn hang(&self, name: &str) {
+        self.0.lock().hanging = Some(name.into());
+    }
+
+    fn release(&self) {
+        self.0.lock().hanging = None;
+        self.1.notify_all();
+    }
+
+    fn wait(&self, target: &Path) {
+        let mut fake = self.0.lock();
+        let name = target.file_name().unwrap_or_default();
+        fake.waiting += 1;
+        while fake
+            .hanging
+            .as_deref()
+            .is_some_and(|hanging| name == hanging)
+        {
+            self.1.wait(&mut fake);
+        }
+        fake.waiting -= 1;
+    }
+
     fn add(&self, point: &Path, fs_type: &str) {
         self.0.lock().mounts.push(MountEntry {
             mount_point: point.into(),
@@ -89,6 +117,7 @@ impl Mounter for FakeMounter {
     }
 
     fn tmpfs(&self, target: &Path, size_bytes: u64, _mode: u32) -> io::Result<()> {
+        self.wait(target);
         self.0.lock().spend()?;
         self.0.lock().tmpfs.push((target.into(), size_bytes));
         self.add(target, "tmpfs");
@@ -96,6 +125,7 @@ impl Mounter for FakeMounter {
     }
 
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()> {
+        self.wait(target);
         self.0.lock().spend()?;
         let real = fs::read_link(source)?;
         self.0.lock().bound.push((real, target.into()));
@@ -137,8 +167,9 @@ fn node() -> Node {
 }
 
 impl Node {
-    async fn prepare(&self, pod: &Pod) -> Result<Arc<VolumePaths>, VolumeError> {
-        let prepared = self.manager.prepare(pod, &never()).await?;
+    async fn prepare(&self, pod: &Pod) -> Result<VolumePaths, VolumeError> {
+        let prepared = self.manager.prepare(pod, &never()).await;
+        let prepared = prepared.map_err(|error| *error.first)?;
         assert!(prepared.stale.is_empty(), "{:?}", prepared.stale);
         Ok(prepared.paths)
     }

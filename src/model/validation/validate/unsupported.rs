@@ -166,14 +166,19 @@ fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
         let list = path.child(field);
         for (index, container) in containers.iter().enumerate() {
-            container_fields(container, &list.index(index), errors);
+            container_fields(spec, container, &list.index(index), errors);
         }
     }
 }
 
-fn container_fields(container: &Container, path: &Path<'_>, errors: &mut Errors) {
-    let devices = some(container.volume_devices.as_ref());
-    refuse(devices, &path.child("volumeDevices"), errors);
+/// Only claims can be devices.
+fn container_fields(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mut Errors) {
+    let volumes = || spec.volumes.iter().flatten();
+    let is_claim =
+        |name: &str| volumes().any(|one| one.name == name && one.persistent_volume_claim.is_some());
+    let mut devices = container.volume_devices.iter().flatten();
+    let other = devices.any(|device| !is_claim(&device.name));
+    refuse(other, &path.child("volumeDevices"), errors);
 }
 
 fn volume_fields(volume: &Volume, path: &Path<'_>, kinds: &[&str], errors: &mut Errors) {

@@ -47,13 +47,16 @@ pub fn generate_container_config(
     inputs: &ContainerInputs<'_>,
 ) -> Result<v1::ContainerConfig, ConfigError> {
     security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;
-    let security = security_context::container_security_context(
+    let mut security = security_context::container_security_context(
         pod,
         container,
         inputs.image_user,
         settings,
         inputs.user_namespace,
     )?;
+    let volumes = inputs.sources.volumes;
+    let groups = mounts::volume_groups(pod, volumes);
+    security.supplemental_groups.extend(groups);
     let node = &settings.node;
     let resources = resources::container_resources(pod, container, node, &settings.cpu)?;
     let devices = inputs.devices;
@@ -65,6 +68,8 @@ pub fn generate_container_config(
         inputs.environment,
         inputs.recursive_read_only_mounts,
     )?);
+    let mut device_nodes = devices.devices.clone();
+    device_nodes.extend(mounts::volume_devices(container, volumes)?);
     // Files keep their owners, as the pod's ids call them.
     let mappings = security_context::id_mappings(inputs.user_namespace);
     for mount in &mut mounts {
@@ -87,7 +92,7 @@ pub fn generate_container_config(
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs: environment.iter().map(key_value).collect(),
         mounts,
-        devices: devices.devices.clone(),
+        devices: device_nodes,
         cdi_devices: devices.cdi_devices.clone(),
         labels: labels::container_labels(pod, container),
         annotations: annotations(pod, container, inputs),

@@ -6,9 +6,9 @@ use super::hostname::PodHostname;
 use crate::cri::v1;
 use crate::model::{Pod, PodExt};
 use crate::volumes::{SubPathRequest, VolumePaths, components};
-use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, VolumeDevice, VolumeMount};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     path::{Path, PathBuf},
 };
@@ -22,6 +22,14 @@ pub enum MountError {
     /// The pod has no such volume.
     #[error("cannot find volume {volume:?} to mount into container {container:?}")]
     NoVolume {
+        /// Name of the volume.
+        volume: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// The pod has no such device.
+    #[error("cannot find volume {volume:?} to pass into container {container:?}")]
+    NoDevice {
         /// Name of the volume.
         volume: String,
         /// Name of the container.
@@ -185,6 +193,41 @@ pub fn container_mounts(
         mounts.push(managed(path, log));
     }
     Ok(mounts)
+}
+
+/// The volumes that the container has as devices (upstream's `makeBlockVolumes`).
+pub fn volume_devices(
+    container: &Container,
+    volumes: &VolumePaths,
+) -> Result<Vec<v1::Device>, MountError> {
+    let device = |device: &VolumeDevice| {
+        let volume = volumes.get(&device.name).filter(|volume| volume.is_device);
+        let volume = volume.ok_or_else(|| MountError::NoDevice {
+            volume: device.name.clone(),
+            container: container.name.clone(),
+        })?;
+        Ok(v1::Device {
+            container_path: device.device_path.clone(),
+            host_path: text(&volume.host_path),
+            permissions: if volume.read_only { "mr" } else { "mrw" }.to_owned(),
+        })
+    };
+    container
+        .volume_devices
+        .iter()
+        .flatten()
+        .map(device)
+        .collect()
+}
+
+/// The groups of the pod's volumes that the pod does not name itself (upstream's
+/// `GetExtraSupplementalGroupsForPod`), in order.
+pub fn volume_groups(pod: &Pod, volumes: &VolumePaths) -> BTreeSet<i64> {
+    let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
+    let named = context.and_then(|context| context.supplemental_groups.as_deref());
+    let named = named.unwrap_or_default();
+    let groups = volumes.values().filter_map(|volume| volume.group);
+    groups.filter(|group| !named.contains(group)).collect()
 }
 
 /// Content of the hosts file of a pod with its own network.

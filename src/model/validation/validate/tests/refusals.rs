@@ -135,6 +135,10 @@ fn what_is_not_built_yet_is_refused_by_name() {
             [format!("{path}: {not_yet}")]
         );
     }
+    let device = json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]});
+    let mut claimed = container(&device);
+    claimed["volumes"] = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]);
+    assert_eq!(lines(&unsupported_api_fields(&pod(&claimed))), [""; 0]);
     let extended = container(&json!({"resources": {"limits": {"example.com/gpu": "1"}}}));
     let extended = pod(&extended);
     assert_eq!(

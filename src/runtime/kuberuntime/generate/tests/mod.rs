@@ -49,6 +49,8 @@ fn volumes() -> VolumePaths {
         managed,
         read_only: false,
         measured: false,
+        is_device: false,
+        group: None,
     };
     VolumePaths::from([
         ("scratch".to_string(), at("/k/scratch", true)),

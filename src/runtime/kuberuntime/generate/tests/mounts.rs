@@ -176,3 +176,48 @@ fn an_image_is_mounted_by_the_runtime_and_never_writable() {
         mounts::sub_path_requests(&pod.containers()[0], &volumes(), &images(), &environment());
     assert!(bound.unwrap().is_empty(), "the kubelet binds nothing of it");
 }
+
+#[test]
+fn a_container_has_the_devices_that_it_names_and_the_groups_of_all_volumes() {
+    let mut volumes = volumes();
+    let disk = crate::volumes::VolumePath {
+        host_path: "/dev/sdb".into(),
+        is_device: true,
+        group: Some(1234),
+        ..volumes["etc"].clone()
+    };
+    let read_only = crate::volumes::VolumePath {
+        read_only: true,
+        group: Some(4000),
+        ..disk.clone()
+    };
+    volumes.insert("disk".into(), disk);
+    volumes.insert("archive".into(), read_only);
+    let devices = |names: &[&str]| {
+        let devices = names.iter();
+        let devices =
+            devices.map(|name| json!({"name": name, "devicePath": format!("/dev/{name}")}));
+        let pod = pod_with(json!({"volumeDevices": devices.collect::<Vec<_>>()}));
+        mounts::volume_devices(&pod.containers()[0], &volumes)
+    };
+    let device = |name: &str, permissions: &str| v1::Device {
+        container_path: format!("/dev/{name}"),
+        host_path: "/dev/sdb".into(),
+        permissions: permissions.into(),
+    };
+    assert_eq!(
+        devices(&["archive", "disk"]).unwrap(),
+        [device("archive", "mr"), device("disk", "mrw")]
+    );
+    for name in ["none", "etc"] {
+        let error = devices(&[name]).unwrap_err().to_string();
+        let expected = format!("cannot find volume {name:?} to pass into container \"c\"");
+        assert_eq!(error, expected);
+    }
+    let mut pod = pod_with(json!({}));
+    let groups = |pod: &_| Vec::from_iter(mounts::volume_groups(pod, &volumes));
+    assert_eq!(groups(&pod), [1234, 4000]);
+    let context = json!({"supplementalGroups": [4000]});
+    pod.spec.as_mut().unwrap().security_context = serde_json::from_value(context).unwrap();
+    assert_eq!(groups(&pod), [1234]);
+}

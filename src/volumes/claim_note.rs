@@ -1,0 +1,32 @@
+//! What the volume of a claim is, kept beside the other notes about a pod's volumes: after a restart of the kubelet the
+//! pod has its volumes also while the API server is away. Blocking.
+
+use super::{PodDir, SetUpError, claim::ResolvedClaim, error::io_error, pod_dirs::make_dir};
+use crate::host::files;
+use std::{fs, path::PathBuf};
+
+/// What an earlier sync of the pod noted, if that can be read.
+pub(super) fn read(pod: &PodDir, volume: &str) -> Option<ResolvedClaim> {
+    let text = fs::read(path(pod, volume).ok()?).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Notes it, unless that was done.
+pub(super) fn write(
+    pod: &PodDir,
+    volume: &str,
+    resolved: &ResolvedClaim,
+) -> Result<(), SetUpError> {
+    let path = path(pod, volume)?;
+    let text = serde_json::to_vec(resolved).map_err(|e| io_error("write", &path)(e.into()))?;
+    if fs::read(&path).is_ok_and(|noted| noted == text) {
+        return Ok(());
+    }
+    make_dir(&pod.empty_dir_notes(), 0o750)?;
+    make_dir(&pod.claim_note(volume)?, 0o750)?;
+    files::write_in_place(&path, &text, 0o640).map_err(io_error("write", &path))
+}
+
+fn path(pod: &PodDir, volume: &str) -> Result<PathBuf, SetUpError> {
+    Ok(pod.claim_note(volume)?.join("ready"))
+}

@@ -1,0 +1,113 @@
+//! What pods of the API server mount besides config maps and secrets, and what one volume needs of all that.
+
+use super::{content::Inputs, plan, plan::PlannedVolume};
+use crate::{
+    apiserver::{
+        claim::{ClaimKey, Claims},
+        configmap_secret::{Found, ObjectKey, PodObjects},
+        token::{TokenKey, Tokens},
+        trust_bundle::TrustBundles,
+    },
+    model::PodUid,
+};
+use k8s_openapi::api::core::v1::Node;
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::sync::watch;
+
+/// What pods of the API server mount besides objects.
+pub struct Cluster {
+    /// Tokens of service accounts.
+    pub tokens: Tokens,
+    /// ClusterTrustBundles.
+    pub bundles: TrustBundles,
+    /// Volumes of claims.
+    pub claims: Claims,
+    /// The Node object, whose labels say which volumes the node can have.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
+}
+
+impl Default for Cluster {
+    /// No API server.
+    fn default() -> Self {
+        Self {
+            tokens: Tokens::default(),
+            bundles: TrustBundles::default(),
+            claims: Claims::default(),
+            node: watch::Sender::new(None).subscribe(),
+        }
+    }
+}
+
+/// What volumes refer to.
+pub(super) struct VolumeKeys {
+    objects: BTreeSet<ObjectKey>,
+    tokens: BTreeSet<TokenKey>,
+    claims: BTreeSet<ClaimKey>,
+    has_bundles: bool,
+}
+
+impl VolumeKeys {
+    pub(super) fn of(plan: &[PlannedVolume]) -> Self {
+        Self {
+            objects: plan::object_keys(plan),
+            tokens: plan::token_keys(plan),
+            claims: plan::claim_keys(plan),
+            has_bundles: plan::has_bundles(plan),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            objects, tokens, ..
+        } = self;
+        objects.is_empty() && tokens.is_empty() && self.claims.is_empty() && !self.has_bundles
+    }
+}
+
+impl Cluster {
+    /// What a pod uses from now on.
+    pub(super) fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) {
+        let keys = VolumeKeys::of(plan);
+        self.tokens.register(uid, keys.tokens);
+        self.claims.register(uid, keys.claims);
+        self.bundles.register(uid, keys.has_bundles);
+    }
+
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.tokens.forget(uid);
+        self.claims.forget(uid);
+        self.bundles.forget(uid);
+    }
+
+    /// All that is looked up for a volume, at once, but for objects that are `fixed` for it.
+    pub(super) async fn inputs(
+        &self,
+        uid: &PodUid,
+        objects: &PodObjects,
+        mut keys: VolumeKeys,
+        fixed: Option<&Found>,
+    ) -> Inputs {
+        let is_fixed = |key: &ObjectKey| fixed.is_some_and(|fixed| fixed.contains_key(key));
+        keys.objects.retain(|key| !is_fixed(key));
+        let bundles = async {
+            if keys.has_bundles {
+                Some(self.bundles.get().await)
+            } else {
+                None
+            }
+        };
+        let objects = objects.get(keys.objects);
+        let tokens = self.tokens.get(keys.tokens);
+        let claims = self.claims.get(uid, keys.claims);
+        let (mut objects, tokens, claims, bundles) = tokio::join!(objects, tokens, claims, bundles);
+        let fixed = fixed.into_iter().flatten();
+        objects.extend(fixed.map(|(key, found)| (key.clone(), found.clone())));
+        Inputs {
+            objects,
+            tokens,
+            claims,
+            bundles,
+            node: self.node.borrow().clone(),
+        }
+    }
+}

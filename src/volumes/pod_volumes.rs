@@ -1,0 +1,280 @@
+//! The volumes of one pod: the state of each, and what it was given.
+
+use super::{
+    NotPrepared, Prepared, VolumeError, VolumePath, content,
+    content::Digest,
+    plan::PlannedVolume,
+    state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
+};
+use crate::{apiserver::configmap_secret::Found, base::chain};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+
+/// How long a sync waits for volumes (upstream's `podAttachAndMountTimeout`).
+pub(super) const TIMEOUT: Duration = Duration::from_secs(123);
+/// How many volumes of a pod are set up at the same time.
+const MAX_CONCURRENT: usize = 8;
+
+/// Sub-paths of one container that are being bound.
+pub(super) type BindTask = JoinHandle<Result<BTreeMap<usize, PathBuf>, VolumeError>>;
+
+/// The volumes of one pod.
+pub(super) struct PodVolumes {
+    /// In the order of the plan.
+    volumes: watch::Sender<Vec<Volume>>,
+    /// Held for reading while something is created below the pod's directory; true once the pod is torn down.
+    torn_down: RwLock<bool>,
+    slots: Semaphore,
+    /// What syncs no longer wait for, by container. Of one container there is one at a time.
+    pub(super) sub_paths: Mutex<HashMap<String, BindTask>>,
+}
+
+impl Default for PodVolumes {
+    fn default() -> Self {
+        Self {
+            volumes: watch::Sender::new(Vec::new()),
+            torn_down: RwLock::default(),
+            slots: Semaphore::new(MAX_CONCURRENT),
+            sub_paths: Mutex::default(),
+        }
+    }
+}
+
+/// One volume.
+pub(super) struct Volume {
+    planned: Arc<PlannedVolume>,
+    state: VolumeState,
+    /// When the attempt that is under way began, or the last one.
+    begun: Instant,
+    made: Option<MadeVolume>,
+    /// What the last attempt ended with, until a sync reports it.
+    error: Option<VolumeError>,
+}
+
+/// A volume that is there.
+#[derive(Clone)]
+pub(super) struct MadeVolume {
+    /// Where it is.
+    pub(super) path: VolumePath,
+    /// What it shows, if it is made from objects.
+    pub(super) shown: Option<Digest>,
+    /// The immutable ones of those objects, as the pod has seen them; they are not looked up again.
+    pub(super) fixed: Found,
+}
+
+/// How an attempt ended.
+pub(super) struct Attempted {
+    /// The volume.
+    pub(super) made: MadeVolume,
+    /// Why it is not up to date.
+    pub(super) stale: Option<VolumeError>,
+}
+
+impl Attempted {
+    pub(super) fn of(path: VolumePath) -> Self {
+        let made = MadeVolume {
+            path,
+            shown: None,
+            fixed: Found::new(),
+        };
+        Self { made, stale: None }
+    }
+}
+
+impl Volume {
+    fn is(&self, planned: &PlannedVolume) -> bool {
+        self.planned.name == planned.name
+    }
+
+    fn may_change(&self) -> bool {
+        let content = self.planned.content().zip(self.made.as_ref());
+        content.is_some_and(|(content, made)| {
+            let mut keys = content::object_keys(&content.sources).into_iter();
+            content::may_change(&content.sources) || keys.any(|key| !made.fixed.contains_key(&key))
+        })
+    }
+
+    fn next(&mut self, input: VolumeInput) {
+        let state = self.state.clone();
+        self.state = state.next(input, Timestamp::now());
+    }
+}
+
+impl PodVolumes {
+    /// Permission to create something below the pod's directory; `None` when the pod is or is being torn down.
+    pub(super) fn creating(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        let torn_down = self.torn_down.try_read().ok()?;
+        (!*torn_down).then_some(torn_down)
+    }
+
+    /// Waits until nothing is being created, and has nothing created from then on.
+    pub(super) async fn tear_down(&self) {
+        *self.torn_down.write().await = true;
+    }
+
+    /// A place among those that are set up at the same time.
+    pub(super) async fn slot(&self, name: &str) -> Option<SemaphorePermit<'_>> {
+        if let Ok(slot) = self.slots.try_acquire() {
+            return Some(slot);
+        }
+        self.waits(name, VolumeWait::Others);
+        // The semaphore is never closed.
+        self.slots.acquire().await.ok()
+    }
+
+    /// Changes of the volumes.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Vec<Volume>> {
+        self.volumes.subscribe()
+    }
+
+    /// What a sync does about a volume.
+    pub(super) fn work(&self, planned: &PlannedVolume) -> VolumeWork {
+        let volumes = self.volumes.borrow();
+        let known = volumes.iter().find(|volume| volume.is(planned));
+        work(known.map(|volume| KnownVolume {
+            state: &volume.state,
+            is_as_planned: *volume.planned == *planned,
+            may_change: volume.may_change(),
+        }))
+    }
+
+    /// An attempt begins. Returns the volume that is brought up to date; `None` when it is set up.
+    pub(super) fn begin(
+        &self,
+        planned: &Arc<PlannedVolume>,
+        work: VolumeWork,
+        wait: VolumeWait,
+    ) -> Option<MadeVolume> {
+        let mut made = None;
+        self.volumes.send_modify(|volumes| {
+            let at = volumes.iter().position(|volume| volume.is(planned));
+            let mut volume = match at.map(|at| volumes.remove(at)) {
+                Some(volume) if *volume.planned == **planned => volume,
+                _ => Volume {
+                    planned: planned.clone(),
+                    state: VolumeState::new(Timestamp::now()),
+                    begun: Instant::now(),
+                    made: None,
+                    error: None,
+                },
+            };
+            volume.begun = Instant::now();
+            volume.error = None;
+            volume.next(VolumeInput::Waits(wait));
+            if work == VolumeWork::Refresh {
+                made = volume.made.clone();
+            }
+            volumes.insert(at.unwrap_or(volumes.len()), volume);
+        });
+        made
+    }
+
+    /// A volume waits for something from now on.
+    pub(super) fn waits(&self, name: &str, wait: VolumeWait) {
+        self.volumes.send_if_modified(|volumes| {
+            if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
+                volume.next(VolumeInput::Waits(wait));
+            }
+            // Syncs wait for the ends of attempts.
+            false
+        });
+    }
+
+    /// An attempt has ended. Returns whether no sync waits for the volume that it made.
+    pub(super) fn end(&self, name: &str, ended: Result<Attempted, VolumeError>) -> bool {
+        let is_ready = ended.is_ok();
+        self.volumes.send_modify(|volumes| {
+            let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) else {
+                return;
+            };
+            let (input, error) = match ended {
+                Ok(Attempted { made, stale }) => {
+                    volume.made = Some(made);
+                    let input = stale.as_ref().map(|why| VolumeInput::Stale(chain(why)));
+                    (input.unwrap_or(VolumeInput::Ready), stale)
+                }
+                Err(error) => (VolumeInput::Failed(chain(&error)), Some(error)),
+            };
+            volume.next(input);
+            volume.error = error;
+        });
+        is_ready && self.volumes.receiver_count() == 0
+    }
+
+    /// How many volumes of a plan are under way, and whether one has failed.
+    pub(super) fn progress(&self, plan: &[Arc<PlannedVolume>]) -> (usize, bool) {
+        let volumes = self.volumes.borrow();
+        let of_plan = || volumes.iter().filter(|volume| is_in(plan, volume));
+        let under_way = of_plan().filter(|volume| volume.state.is_under_way());
+        let failed = |volume: &Volume| {
+            !volume.state.is_under_way() && !volume.state.ready && volume.error.is_some()
+        };
+        (under_way.count(), of_plan().any(failed))
+    }
+
+    /// The volumes of a plan as they are now, with the errors that were not reported yet. `timed_out` is whether the
+    /// sync has waited for those that are under way for as long as it does.
+    pub(super) fn report(
+        &self,
+        plan: &[Arc<PlannedVolume>],
+        timed_out: bool,
+    ) -> Result<Prepared, NotPrepared> {
+        let mut prepared = Prepared::default();
+        let (mut errors, mut pending) = (Vec::new(), Vec::new());
+        self.volumes.send_if_modified(|volumes| {
+            // What the pod no longer mounts stays as it is until the pod is torn down.
+            volumes.retain(|volume| volume.state.is_under_way() || is_in(plan, volume));
+            for volume in volumes.iter_mut().filter(|volume| is_in(plan, volume)) {
+                let name = &volume.planned.name;
+                match (&volume.made, volume.error.take()) {
+                    (Some(made), stale) if volume.state.ready => {
+                        prepared.paths.insert(name.clone(), made.path.clone());
+                        prepared.stale.extend(stale);
+                    }
+                    (_, Some(error)) => errors.push(error),
+                    (_, None) => pending.push((name.clone(), volume.begun.elapsed() >= TIMEOUT)),
+                }
+            }
+            false
+        });
+        let all = timed_out || errors.is_empty();
+        pending.retain(|(_, is_overdue)| all || *is_overdue);
+        if !pending.is_empty() {
+            let unmounted = pending.into_iter().map(|(name, _)| name).collect();
+            errors.push(VolumeError::Unmounted(unmounted));
+        }
+        NotPrepared::of(errors).map_or(Ok(prepared), Err)
+    }
+
+    /// The volumes that are there.
+    pub(super) fn made(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
+        let volumes = self.volumes.borrow();
+        let made = volumes.iter().filter_map(|volume| {
+            let made = volume.made.as_ref().filter(|_| volume.state.ready)?;
+            Some((volume.planned.clone(), made.path.clone()))
+        });
+        made.collect()
+    }
+
+    /// The state of each volume, by its name.
+    pub(super) fn states(&self) -> Vec<(String, VolumeState)> {
+        let volumes = self.volumes.borrow();
+        let state = |volume: &Volume| (volume.planned.name.clone(), volume.state.clone());
+        volumes.iter().map(state).collect()
+    }
+}
+
+fn is_in(plan: &[Arc<PlannedVolume>], volume: &Volume) -> bool {
+    plan.iter().any(|planned| volume.is(planned))
+}

@@ -1,0 +1,360 @@
+//! Sets up the volumes of a pod and brings them up to date: a future for each, several at the same time. Blocking, but
+//! for the way to a thread.
+
+use super::{
+    NotPrepared, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
+    VolumePath, claim, claim_note,
+    cluster::VolumeKeys,
+    content::{self, ContentVolume, Inputs},
+    empty_dir, host_path, ownership,
+    plan::{ClaimVolume, PlannedVolume, VolumeKind},
+    pod_dirs,
+    pod_volumes::{Attempted, MadeVolume, PodVolumes, TIMEOUT},
+    record,
+    state::{VolumeWait, VolumeWork},
+    sub_path,
+};
+use crate::{
+    apiserver::{
+        claim::ClaimError,
+        configmap_secret::{Found, PodObjects},
+    },
+    base::{
+        otel::carried,
+        panics::{Place, contain},
+        with_own_files,
+    },
+    model::PodUid,
+};
+use std::{
+    path::{Path, PathBuf},
+    slice,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until};
+
+/// How long a sync waits for the other volumes once one has failed, so that failures are reported together.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The pod that volumes are set up for.
+#[derive(Clone)]
+pub(super) struct VolumePod {
+    pub(super) uid: PodUid,
+    pub(super) directory: PodDir,
+    pub(super) objects: PodObjects,
+    pub(super) volumes: Arc<PodVolumes>,
+}
+
+/// One try to set a volume up, or to bring one up to date that is there.
+struct Attempt {
+    pod: VolumePod,
+    planned: Arc<PlannedVolume>,
+    made: Option<MadeVolume>,
+}
+
+impl VolumeManagerInner {
+    /// Has every volume of the plan set up and up to date, and waits for that. What is still under way when it returns
+    /// goes on.
+    pub(super) async fn set_up_all(
+        self: &Arc<Self>,
+        pod: &VolumePod,
+        plan: Vec<PlannedVolume>,
+    ) -> Result<Prepared, NotPrepared> {
+        let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
+        let mut changes = pod.volumes.subscribe();
+        let mut deadline = Instant::now() + TIMEOUT;
+        let (mut left, mut settles) = (plan.clone(), false);
+        loop {
+            changes.borrow_and_update();
+            left = self.begin(pod, &plan, left).await?;
+            let (under_way, failed) = pod.volumes.progress(&plan);
+            if under_way == 0 && left.is_empty() {
+                return pod.volumes.report(&plan, false);
+            }
+            if failed && !settles {
+                settles = true;
+                deadline = deadline.min(Instant::now() + SETTLE);
+            }
+            tokio::select! {
+                biased;
+                // The sender is the pod's.
+                _ = changes.changed() => {}
+                () = sleep_until(deadline) => return pod.volumes.report(&plan, !settles),
+            }
+        }
+    }
+
+    /// Begins what volumes need. Returns those of which an earlier attempt is under way.
+    async fn begin(
+        self: &Arc<Self>,
+        pod: &VolumePod,
+        plan: &[Arc<PlannedVolume>],
+        volumes: Vec<Arc<PlannedVolume>>,
+    ) -> Result<Vec<Arc<PlannedVolume>>, VolumeError> {
+        let (mut begin, mut wait) = (Vec::new(), Vec::new());
+        for planned in volumes {
+            match pod.volumes.work(&planned) {
+                VolumeWork::Nothing => {}
+                VolumeWork::Wait => wait.push(planned),
+                work @ (VolumeWork::SetUp | VolumeWork::Refresh) => begin.push((planned, work)),
+            }
+        }
+        if begin.iter().any(|(_, work)| *work == VolumeWork::SetUp) {
+            record_plan(pod, plan).await?;
+        }
+        for (planned, work) in begin {
+            let made = pod.volumes.begin(&planned, work, wait_of(&planned.kind));
+            let attempt = Attempt {
+                pod: pod.clone(),
+                planned,
+                made,
+            };
+            tokio::spawn(carried(self.clone().run(attempt)));
+        }
+        Ok(wait)
+    }
+
+    async fn run(self: Arc<Self>, attempt: Attempt) {
+        let (pod, planned) = (attempt.pod.clone(), attempt.planned.clone());
+        let ended = contain(Place::Sync, self.clone().attempt(attempt)).await;
+        let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
+        if pod.volumes.end(&planned.name, ended) {
+            self.objects.changes().mark(pod.uid);
+        }
+    }
+
+    async fn attempt(self: Arc<Self>, attempt: Attempt) -> Result<Attempted, VolumeError> {
+        let (volumes, planned) = (attempt.pod.volumes.clone(), attempt.planned.clone());
+        let _slot = volumes.slot(&planned.name).await;
+        let inputs = self.inputs(&attempt).await;
+        volumes.waits(&planned.name, wait_of(&planned.kind));
+        let work = move || match &attempt.made {
+            Some(made) => self.refresh(&attempt, made, &inputs),
+            None => self.set_up(&attempt, &inputs),
+        };
+        if is_of_node(&planned) {
+            // What a host path leads to may hang.
+            tokio::task::spawn_blocking(work).await?
+        } else {
+            with_own_files(work).await?
+        }
+    }
+
+    /// What the API server and the node have for a volume.
+    async fn inputs(&self, attempt: &Attempt) -> Inputs {
+        let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
+        let fixed = attempt.made.as_ref().map(|made| &made.fixed);
+        if !keys.is_empty() {
+            let volumes = &attempt.pod.volumes;
+            volumes.waits(&attempt.planned.name, VolumeWait::Lookup);
+        }
+        let (uid, objects) = (&attempt.pod.uid, &attempt.pod.objects);
+        self.cluster.inputs(uid, objects, keys, fixed).await
+    }
+
+    fn set_up(&self, attempt: &Attempt, inputs: &Inputs) -> Result<Attempted, VolumeError> {
+        let (pod, name) = (&attempt.pod, &attempt.planned.name);
+        let fail = |source| of_volume(name, source);
+        let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let mut attempted = match &attempt.planned.kind {
+            VolumeKind::EmptyDir { medium, group } => {
+                let mounter = self.mounter.as_ref();
+                let path = empty_dir::set_up(&pod.directory, name, *medium, *group, mounter);
+                Attempted::of(VolumePath {
+                    managed: true,
+                    ..VolumePath::of(path.map_err(fail)?)
+                })
+            }
+            VolumeKind::HostPath { path, check } => {
+                // Nothing of it is taken down, so the tear-down does not wait for it.
+                drop(creating);
+                let path = host_path::set_up(path, *check).map_err(fail)?;
+                Attempted::of(VolumePath::of(path))
+            }
+            VolumeKind::Claim(claim) => {
+                drop(creating);
+                Attempted::of(self.set_up_claim(pod, name, claim, inputs)?)
+            }
+            VolumeKind::Content(content) => self
+                .set_up_content(&pod.directory, name, content, inputs)
+                .map_err(fail)?,
+        };
+        attempted.made.fixed = immutable(&inputs.objects);
+        Ok(attempted)
+    }
+
+    /// Brings a volume up to date whose objects changed.
+    fn refresh(
+        &self,
+        attempt: &Attempt,
+        made: &MadeVolume,
+        inputs: &Inputs,
+    ) -> Result<Attempted, VolumeError> {
+        let volumes = &attempt.pod.volumes;
+        let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
+        let mut attempted = Attempted::of(made.path.clone());
+        attempted.made.fixed = immutable(&inputs.objects);
+        attempted.made.shown = made.shown;
+        let Some(content) = attempt.planned.content() else {
+            return Ok(attempted);
+        };
+        let updated = content::content_of(content, inputs).and_then(|payload| {
+            let now = content::digest(&payload);
+            if made.shown != Some(now) {
+                content::write(&made.path.host_path, content, &payload)?;
+            }
+            Ok(now)
+        });
+        match updated {
+            Ok(now) => attempted.made.shown = Some(now),
+            Err(error) => attempted.stale = Some(of_volume(&attempt.planned.name, error)),
+        }
+        Ok(attempted)
+    }
+
+    fn set_up_claim(
+        &self,
+        pod: &VolumePod,
+        name: &str,
+        claim: &ClaimVolume,
+        inputs: &Inputs,
+    ) -> Result<VolumePath, VolumeError> {
+        let found = match inputs.claims.get(&claim.key) {
+            Some(Ok(volume)) => Ok(volume.as_ref()),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(ClaimError::Claim("it was not looked up".into())),
+        };
+        let noted = claim_note::read(&pod.directory, name);
+        let resolved = claim::resolve(name, claim, found, inputs.node.as_deref(), noted)?;
+        let (at, own_name) = (&resolved.at, &resolved.volume);
+        let fail = |source| of_volume(own_name, source);
+        let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
+        if at.owned {
+            let owner = (claim.group, claim.change_policy);
+            let shared = self.is_in_use(&host_path);
+            ownership::set_up(&pod.directory, own_name, &host_path, owner, shared).map_err(fail)?;
+        }
+        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        claim_note::write(&pod.directory, name, &resolved).map_err(fail)?;
+        Ok(VolumePath {
+            managed: at.managed,
+            read_only: claim.read_only,
+            measured: at.measured,
+            is_device: at.is_device,
+            group: at.group,
+            ..VolumePath::of(host_path)
+        })
+    }
+
+    /// Whether a pod has been given this path of the node.
+    fn is_in_use(&self, path: &Path) -> bool {
+        let pods: Vec<_> = self.pods.lock().values().cloned().collect();
+        let mut given = pods.iter().flat_map(|volumes| volumes.made());
+        given.any(|(_, given)| given.host_path == path)
+    }
+
+    /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
+    /// of the kubelet is no event for its pods.
+    fn set_up_content(
+        &self,
+        pod: &PodDir,
+        name: &str,
+        volume: &ContentVolume,
+        inputs: &Inputs,
+    ) -> Result<Attempted, SetUpError> {
+        let mounter = self.mounter.as_ref();
+        let of = |path: PathBuf| {
+            Attempted::of(VolumePath {
+                managed: true,
+                read_only: true,
+                ..VolumePath::of(path)
+            })
+        };
+        let made_before = || content::made_before(pod, name, volume, mounter).map(of);
+        if content::is_fixed(&volume.sources, &inputs.objects)
+            && let Some(before) = made_before()
+        {
+            return Ok(before);
+        }
+        let payload = match content::content_of(volume, inputs) {
+            Ok(payload) => payload,
+            Err(error) => {
+                let Some(mut before) = made_before() else {
+                    return Err(error);
+                };
+                before.stale = Some(of_volume(name, error));
+                return Ok(before);
+            }
+        };
+        let mut attempted = of(content::set_up(pod, name, volume, &payload, mounter)?);
+        attempted.made.shown = Some(content::digest(&payload));
+        Ok(attempted)
+    }
+
+    pub(super) fn bind_sub_path(
+        &self,
+        pod: &PodDir,
+        container: &str,
+        request: &SubPathRequest,
+        volumes: &PodVolumes,
+    ) -> Result<(usize, PathBuf), VolumeError> {
+        let target = pod.sub_path(&request.volume, container, request.mount_index)?;
+        match sub_path::set_up(request, &target, self.mounter.as_ref(), volumes) {
+            Ok(Some(())) => Ok((request.mount_index, target)),
+            Ok(None) => Err(VolumeError::Cancelled),
+            Err(source) => Err(VolumeError::SubPath {
+                volume: request.volume.clone(),
+                container: container.to_string(),
+                source,
+            }),
+        }
+    }
+}
+
+/// Makes the pod's directory and records what is about to be made in it.
+async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(), VolumeError> {
+    let (pod, plan) = (pod.clone(), plan.to_vec());
+    let record = move || {
+        let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        pod_dirs::create(&pod.directory)?;
+        let records: Vec<_> = plan.iter().filter_map(|planned| planned.record()).collect();
+        if records.is_empty() {
+            return Ok(());
+        }
+        record::write(&pod.directory, records)
+    };
+    with_own_files(record).await?
+}
+
+/// What a volume of this kind waits for while it is set up.
+fn wait_of(kind: &VolumeKind) -> VolumeWait {
+    match kind {
+        VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) => VolumeWait::Files,
+        VolumeKind::HostPath { path, .. } => VolumeWait::HostPath(path.clone()),
+        VolumeKind::Claim(claim) => VolumeWait::Claim(claim.key.name.clone()),
+    }
+}
+
+/// Whether its data is the node's, wherever that is.
+fn is_of_node(volume: &PlannedVolume) -> bool {
+    matches!(
+        volume.kind,
+        VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
+    )
+}
+
+/// The objects that stay as they are.
+fn immutable(found: &Found) -> Found {
+    let fixed = found
+        .iter()
+        .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
+    fixed.map(|(key, it)| (key.clone(), it.clone())).collect()
+}
+
+fn of_volume(name: &str, source: SetUpError) -> VolumeError {
+    VolumeError::SetUp {
+        volume: name.to_string(),
+        source,
+    }
+}

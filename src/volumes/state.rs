@@ -1,0 +1,281 @@
+//! The state of one volume of a pod, and what a sync does about it. Pure.
+
+use jiff::Timestamp;
+use std::fmt;
+
+/// What a volume waits for while it is set up or brought up to date.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeWait {
+    /// Other volumes of the pod: only so many are set up at the same time.
+    Others,
+    /// What the API server or the node has for it.
+    Lookup,
+    /// Its files below the pod's directory.
+    Files,
+    /// A path of the node.
+    HostPath(String),
+    /// The volume of a claim, by the claim's name.
+    Claim(String),
+}
+
+impl fmt::Display for VolumeWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Others => f.write_str("other volumes of the pod"),
+            Self::Lookup => f.write_str("the objects that it refers to"),
+            Self::Files => f.write_str("its files"),
+            Self::HostPath(path) => write!(f, "the path {path} of the node"),
+            Self::Claim(claim) => write!(f, "the volume of claim {claim}"),
+        }
+    }
+}
+
+/// The state of one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeState {
+    /// What it waits for; `None` when nothing is under way.
+    pub waits_for: Option<VolumeWait>,
+    /// When it began to wait for that, failed, or became ready.
+    pub since: Timestamp,
+    /// Why it could not be set up or brought up to date the last time.
+    pub last_error: Option<String>,
+    /// Containers can mount it, also while it is brought up to date.
+    pub ready: bool,
+}
+
+/// What happens to a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeInput {
+    /// It waits for something from now on.
+    Waits(VolumeWait),
+    /// It is ready and up to date.
+    Ready,
+    /// It is ready; it was made before and cannot be brought up to date.
+    Stale(String),
+    /// The attempt failed.
+    Failed(String),
+}
+
+impl VolumeState {
+    /// The state of a volume that nothing was done for.
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            waits_for: None,
+            since: now,
+            last_error: None,
+            ready: false,
+        }
+    }
+
+    /// The state after an input.
+    pub fn next(self, input: VolumeInput, now: Timestamp) -> Self {
+        match input {
+            VolumeInput::Waits(wait) if self.waits_for.as_ref() == Some(&wait) => self,
+            VolumeInput::Waits(wait) => Self {
+                waits_for: Some(wait),
+                since: now,
+                ..self
+            },
+            VolumeInput::Ready => Self {
+                waits_for: None,
+                since: now,
+                last_error: None,
+                ready: true,
+            },
+            VolumeInput::Stale(error) => Self {
+                waits_for: None,
+                since: now,
+                last_error: Some(error),
+                ready: true,
+            },
+            VolumeInput::Failed(error) => Self {
+                waits_for: None,
+                since: now,
+                last_error: Some(error),
+                ..self
+            },
+        }
+    }
+
+    /// Whether an attempt is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.waits_for.is_some()
+    }
+
+    /// Why containers cannot mount the volume; `None` when they can.
+    pub fn reason(&self) -> Option<String> {
+        let error = self.last_error.as_deref();
+        match (&self.waits_for, error) {
+            _ if self.ready => None,
+            (Some(wait), None) => Some(format!("waits for {wait}")),
+            (Some(wait), Some(error)) => Some(format!("waits for {wait} after it failed: {error}")),
+            (None, Some(error)) => Some(format!("failed: {error}")),
+            (None, None) => Some("is to be set up".to_owned()),
+        }
+    }
+}
+
+/// What a sync does about one volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeWork {
+    /// It is as wanted.
+    Nothing,
+    /// It is set up.
+    SetUp,
+    /// What it shows is brought up to date.
+    Refresh,
+    /// An earlier attempt is still under way; the next one begins when it ends.
+    Wait,
+}
+
+/// A volume that a sync finds.
+#[derive(Clone, Copy, Debug)]
+pub struct KnownVolume<'a> {
+    /// Its state.
+    pub state: &'a VolumeState,
+    /// It was planned as it is wanted now.
+    pub is_as_planned: bool,
+    /// What it shows may have changed.
+    pub may_change: bool,
+}
+
+/// Decides what a sync does about a volume that it wants.
+pub fn work(known: Option<KnownVolume<'_>>) -> VolumeWork {
+    match known {
+        None => VolumeWork::SetUp,
+        Some(known) if known.state.is_under_way() => VolumeWork::Wait,
+        Some(known) if !known.state.ready || !known.is_as_planned => VolumeWork::SetUp,
+        Some(known) if known.may_change => VolumeWork::Refresh,
+        Some(_) => VolumeWork::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn t(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn state(
+        wait: Option<VolumeWait>,
+        since: i64,
+        error: Option<&str>,
+        ready: bool,
+    ) -> VolumeState {
+        VolumeState {
+            waits_for: wait,
+            since: t(since),
+            last_error: error.map(str::to_owned),
+            ready,
+        }
+    }
+
+    #[test]
+    fn a_volume_says_what_it_waits_for_since_when_and_what_failed_before() {
+        use VolumeInput::{Failed, Ready, Stale, Waits};
+        use VolumeWait::{Files, Lookup};
+        let no = |text: &str| text.to_owned();
+        for (before, input, after) in [
+            (
+                state(None, 1, None, false),
+                Waits(Lookup),
+                state(Some(Lookup), 9, None, false),
+            ),
+            (
+                state(Some(Lookup), 1, None, false),
+                Waits(Lookup),
+                state(Some(Lookup), 1, None, false),
+            ),
+            (
+                state(Some(Lookup), 1, None, false),
+                Waits(Files),
+                state(Some(Files), 9, None, false),
+            ),
+            (
+                state(Some(Files), 1, None, false),
+                Failed(no("no")),
+                state(None, 9, Some("no"), false),
+            ),
+            (
+                state(None, 1, Some("no"), false),
+                Waits(Lookup),
+                state(Some(Lookup), 9, Some("no"), false),
+            ),
+            (
+                state(Some(Files), 1, Some("no"), false),
+                Ready,
+                state(None, 9, None, true),
+            ),
+            (
+                state(Some(Files), 1, None, false),
+                Stale(no("old")),
+                state(None, 9, Some("old"), true),
+            ),
+            (
+                state(None, 1, None, true),
+                Waits(Lookup),
+                state(Some(Lookup), 9, None, true),
+            ),
+            (
+                state(Some(Lookup), 1, None, true),
+                Failed(no("no")),
+                state(None, 9, Some("no"), true),
+            ),
+            (
+                state(Some(Lookup), 1, Some("old"), true),
+                Ready,
+                state(None, 9, None, true),
+            ),
+        ] {
+            let text = format!("{before:?} {input:?}");
+            assert_eq!(before.next(input, t(9)), after, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_volume_that_is_not_ready_has_a_reason() {
+        let path = || Some(VolumeWait::HostPath("/mnt/nfs".into()));
+        for (state, expected) in [
+            (state(None, 0, None, false), Some("is to be set up")),
+            (
+                state(path(), 0, None, false),
+                Some("waits for the path /mnt/nfs of the node"),
+            ),
+            (
+                state(path(), 0, Some("no"), false),
+                Some("waits for the path /mnt/nfs of the node after it failed: no"),
+            ),
+            (state(None, 0, Some("no"), false), Some("failed: no")),
+            (state(None, 0, None, true), None),
+            (state(path(), 0, Some("old"), true), None),
+        ] {
+            assert_eq!(state.reason().as_deref(), expected, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_sync_does_what_is_missing_and_nothing_twice() {
+        use VolumeWork::{Nothing, Refresh, SetUp, Wait};
+        let under_way = || Some(VolumeWait::Files);
+        assert_eq!(work(None), SetUp);
+        for (state, is_as_planned, may_change, expected) in [
+            (state(under_way(), 0, None, false), true, false, Wait),
+            (state(under_way(), 0, None, false), false, false, Wait),
+            (state(under_way(), 0, None, true), true, true, Wait),
+            (state(None, 0, Some("no"), false), true, false, SetUp),
+            (state(None, 0, None, true), false, true, SetUp),
+            (state(None, 0, None, true), true, true, Refresh),
+            (state(None, 0, Some("old"), true), true, true, Refresh),
+            (state(None, 0, None, true), true, false, Nothing),
+        ] {
+            let known = KnownVolume {
+                state: &state,
+                is_as_planned,
+                may_change,
+            };
+            assert_eq!(work(Some(known)), expected, "{known:?}");
+        }
+    }
+}

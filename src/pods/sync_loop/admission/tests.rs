@@ -48,6 +48,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
             app_armor: false,
             supplemental_groups_policy: false,
             in_place,
+            standalone: false,
             object: Some(&node),
             others: &Others::default(),
             devices: None,

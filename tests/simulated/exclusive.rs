@@ -173,7 +173,7 @@ async fn a_running_pod_for_which_no_cpus_are_left_moves_to_the_shared_ones() {
     )
     .await;
     let events = node.events().await;
-    let text = "The pod keeps running without exclusive CPUs and memory: not enough cpus available";
+    let text = "The pod keeps running without exclusive CPUs and memory: Allocate failed due to not enough cpus available";
     assert!(events.contains(text), "{events}");
 }
 

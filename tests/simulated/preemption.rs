@@ -69,12 +69,14 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     let (mut node, api) = joined().await;
     node.start().await;
     let all = allocatable(&api).await;
-    let mut critical = sized("critical", all / 4, "64Mi");
-    critical["spec"]["priority"] = json!(2_000_000_000);
-    api.put(&path("critical"), critical);
+    for (name, milli) in [("critical", all / 4), ("other-critical", all / 16)] {
+        let mut critical = sized(name, milli, "64Mi");
+        critical["spec"]["priority"] = json!(2_000_000_000);
+        api.put(&path(name), critical);
+    }
     api.put(&path("large"), sized("large", all / 2, "64Mi"));
     api.put(&path("small"), sized("small", all / 8, "64Mi"));
-    for name in ["critical", "large", "small"] {
+    for name in ["critical", "other-critical", "large", "small"] {
         wait_runs(&node, name).await;
     }
     // No whole CPUs, which are shown without a unit.
@@ -87,8 +89,8 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     })
     .await;
     wait_runs(&node, "small").await;
-    // More than all others could give.
-    ask(&api, "critical", 2 * all, "64Mi");
+    // More than pods of lesser priority could give.
+    ask(&api, "critical", all, "64Mi");
     let refused = wait_condition(&api, "critical", "PodResizePending", "Deferred").await;
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(

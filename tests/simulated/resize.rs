@@ -236,11 +236,13 @@ async fn a_resize_that_is_taken_back_is_over() {
     let (mut node, api) = joined().await;
     node.start().await;
     let all = allocatable(&api).await;
-    api.put(&path("web"), sized("web", 100, "64Mi"));
-    wait_runs(&node, "web").await;
+    for (name, milli) in [("web", 100), ("other", all / 2)] {
+        api.put(&path(name), sized(name, milli, "64Mi"));
+        wait_runs(&node, name).await;
+    }
     wait_resized(&api, "web", "100m").await;
     node.fake.clear_calls();
-    ask(&api, "web", 2 * all, "64Mi");
+    ask(&api, "web", all, "64Mi");
     wait_condition(&api, "web", "PodResizePending", "Deferred").await;
     ask(&api, "web", 100, "64Mi");
     wait_resized(&api, "web", "100m").await;

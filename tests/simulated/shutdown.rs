@@ -59,6 +59,8 @@ async fn a_static_pod_that_a_shutdown_stopped_runs_again_after_it() {
     systemd.prepare_for_shutdown(true).await;
     wait_phase(&node, "Failed", Some("Terminated")).await;
     node.stop().await;
+    // The machine is up again.
+    systemd.prepare_for_shutdown(false).await;
     node.start().await;
     wait_runs(&node, 2).await;
     wait_phase(&node, "Running", None).await;

@@ -60,7 +60,7 @@ impl Pending {
         }
         let (tries, due) = (0, now);
         let event = PendingEvent { record, tries, due };
-        self.events.insert(key.clone(), event);
+        self.events.insert(key, event);
         self.order.push_back(key);
         if self.order.len() <= self.max {
             return false;
@@ -82,8 +82,7 @@ impl Pending {
 
     /// It could not be sent: others come first, and it comes again then.
     pub(super) fn put_back(&mut self, key: EventKey, event: PendingEvent, due: Instant) {
-        self.events
-            .insert(key.clone(), PendingEvent { due, ..event });
+        self.events.insert(key, PendingEvent { due, ..event });
         self.order.push_back(key);
     }
 }

@@ -45,7 +45,10 @@ impl SyncLoop {
                 None
             }
         };
-        let rejection = rejection.or_else(|| self.allocate(pod, runs).err());
+        let rejection = match rejection {
+            Some(rejection) => Some(self.why_nothing_exclusive(pod, rejection)),
+            None => self.allocate(pod, runs).err(),
+        };
         if let Some(rejection) = rejection {
             self.metrics.rejected(&rejection);
             self.devices().release(&pod.uid());
@@ -103,6 +106,22 @@ impl SyncLoop {
             reason: error.reason.into(),
             message: error.message,
         })
+    }
+
+    /// Upstream allocates exclusive resources before it compares requests with the node's resources, so that a pod that
+    /// asks for more than there is of both is rejected by the managers. Allocates nothing.
+    fn why_nothing_exclusive(&self, pod: &Pod, rejection: Rejection) -> Rejection {
+        if !matches!(rejection.reason.as_ref(), "OutOfcpu" | "OutOfmemory") {
+            return rejection;
+        }
+        let devices = |nodes| self.devices().hints(pod, nodes);
+        match self.admission.resources.align(pod, devices) {
+            Ok(_) => rejection,
+            Err(error) => Rejection {
+                reason: error.reason.into(),
+                message: error.message,
+            },
+        }
     }
 
     /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, those that an

@@ -199,7 +199,11 @@ impl ResourceManagers {
         let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
         let admission = inner.topology.admit(pod, providers);
         if admission.result.is_err() {
+            let mut managers = inner.managers.lock();
+            managers.cpu.counters = cpu.counters;
+            managers.memory.counters = memory.counters;
             let metrics = &inner.deps.metrics;
+            metrics.update(&managers.cpu, &managers.memory);
             metrics.admitted(&inner.topology, &admission, begun.elapsed());
         }
         admission.result.map(|()| devices.into_affinities())

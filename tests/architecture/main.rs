@@ -16,7 +16,7 @@ use imports::{Import, Module, circles, imports, module_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use text::{find_words, without_comments_and_strings, words_after};
+use text::{find_words, without_comments_and_strings, without_tests, words_after};
 
 /// An area and its modules, both bottom to top: one uses only those before it. A new arrow upward is an edit
 /// of this table.
@@ -117,11 +117,6 @@ fn is_test(file: &str) -> bool {
     file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("fixture")
 }
 
-/// The code of a file before its tests.
-fn production(code: &str) -> &str {
-    &code[..code.find("#[cfg(test)]\nmod ").unwrap_or(code.len())]
-}
-
 fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
     files
         .iter()
@@ -140,7 +135,7 @@ fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
     for (name, text) in files.iter().filter(|(name, _)| !is_test(name)) {
         let Some(own) = module_of(name) else { continue };
         let code = without_comments_and_strings(text);
-        let found = imports_of(name, production(&code), &all);
+        let found = imports_of(name, &without_tests(&code), &all);
         uses.entry(own)
             .or_default()
             .extend(found.into_iter().map(|import| import.module));
@@ -171,9 +166,9 @@ fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
 
 /// The modules that `lib.rs` and the areas declare are those of the table, in its order.
 fn check_lists(areas: Areas, name: &str, code: &str, breach: &mut impl FnMut(usize, String)) {
-    let declared = words_after(code, "mod ")
+    let code = without_tests(code);
+    let declared = words_after(&code, "mod ")
         .filter(|(at, module)| code[at + "mod ".len() + module.len()..].starts_with(';'))
-        .filter(|(at, _)| !code[..*at].trim_end().ends_with("#[cfg(test)]"))
         .map(|(_, module)| module)
         .collect::<Vec<_>>();
     let expected = if name == "src/lib.rs" {
@@ -208,9 +203,10 @@ fn check_file(name: &str, text: &str, code: &str, breach: &mut impl FnMut(usize,
         find_words(code, word).for_each(|at| breach(at, format!("an unbounded channel: {word}")));
     }
     let mut header = text.lines().take_while(|line| line.starts_with("//!"));
-    if header.any(|line| find_words(line, "Pure").next().is_some()) {
+    if header.any(|line| find_words(line, "Pure").next().is_some() || line.ends_with("pure.")) {
+        let code = without_tests(code);
         for effect in EFFECTS {
-            for (at, _) in production(code).match_indices(effect) {
+            for (at, _) in code.match_indices(effect) {
                 breach(at, format!("an effect in a pure file: {effect}"));
             }
         }

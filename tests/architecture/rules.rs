@@ -170,10 +170,32 @@ fn a_pure_file_does_nothing() {
             !breaches("src/low/a.rs", &text("Rules. Pure.")).is_empty(),
             "{effect}"
         );
+        assert!(
+            !breaches("src/low/a.rs", &text("Rules: pure.")).is_empty(),
+            "{effect}"
+        );
         assert_lawful("src/low/a.rs", &text("Carries out. Purely practical."));
     }
     let tests = "//! Pure.\nfn f() {}\n#[cfg(test)]\nmod tests { fn g() { std::fs::read(p); } }";
     assert_lawful("src/low/a.rs", tests);
+}
+
+#[test]
+fn what_follows_a_test_item_is_production() {
+    let items = [
+        "mod tests { fn g() { {} } }",
+        "#[path = \"\"] mod tests;",
+        "pub(super) fn watched(&self) -> [u8; 2] { Instant::now() }",
+        "use a::{b, c};",
+        "static TURN: A = A { b: 1 };",
+        "impl<'a> A<'a> { fn f() -> B<{ 1 }> { .. } }",
+    ];
+    for item in items {
+        let text = |after| format!("//! Pure.\n#[cfg(test)]\n{item}\n{after}\n");
+        assert_lawful("src/low/a.rs", &text("fn f() {}"));
+        let what = "src/low/a.rs:4: an effect in a pure file: Instant::now";
+        assert_breach("src/low/a.rs", &text("fn f() { Instant::now() }"), what);
+    }
 }
 
 #[test]

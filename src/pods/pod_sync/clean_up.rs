@@ -76,7 +76,7 @@ impl PodSync {
         }
         for exit in exits.into_iter().flatten() {
             self.state_store
-                .update(uid, |record| record.set_exit(exit, false));
+                .update(uid, |record| record.exits.record(exit, false));
         }
         clean
     }

@@ -12,7 +12,6 @@ mod held;
 mod known_pods;
 mod metrics;
 mod pull_secrets;
-mod recorded;
 mod statuses;
 pub mod syncer;
 mod unread;
@@ -182,7 +181,7 @@ impl PodSync {
     }
 
     /// The sync that finds its pod ended: that is remembered, and nothing more is set up.
-    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> PodSyncResult {
+    async fn ended(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
         self.statuses.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
         self.decide(pod, Action::Finish, format!("phase {phase}"));

@@ -28,10 +28,8 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use exits::{Exit, is_last_exit};
-pub use record::{
-    BackOffStep, ConditionSince, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal,
-};
+pub use exits::{Exit, Exits, is_last_exit};
+pub use record::{BackOffStep, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal};
 
 /// Written into every file; a file with another number is left alone and ignored.
 const VERSION: u32 = 1;
@@ -365,12 +363,16 @@ fn read_records(
 }
 
 fn read_record(path: &Path) -> anyhow::Result<PodRecord> {
-    let record: PodRecord = serde_json::from_slice(&fs::read(path)?)?;
+    let bytes = fs::read(path)?;
+    let mut record: PodRecord = serde_json::from_slice(&bytes)?;
     anyhow::ensure!(
         record.version == VERSION,
         "version {} is not known",
         record.version
     );
+    if record.last_status().is_none() && record.terminal.is_none() {
+        record.status = serde_json::from_slice::<record::PartialStatus>(&bytes)?.status();
+    }
     Ok(record)
 }
 

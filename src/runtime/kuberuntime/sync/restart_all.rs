@@ -14,7 +14,7 @@ use crate::{
         restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::EventRecorder,
-    state::pod_state_store::{PodRecord, PodStateStore, RestartAll},
+    state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
 };
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -101,7 +101,7 @@ impl PodRestarter {
         let record = |record: &mut PodRecord| {
             record.restart_all = Some(restart);
             record.initialized_in = None;
-            record.exits.clear();
+            record.exits = Exits::default();
         };
         self.state_store.record(&pod.uid(), record).await;
     }

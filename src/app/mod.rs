@@ -23,6 +23,7 @@ mod introspect;
 mod logs;
 mod memory;
 mod node;
+mod open;
 mod probes;
 mod process_metrics;
 mod resource_managers;
@@ -141,7 +142,7 @@ impl App {
         if let Some(path) = config.local_objects_dir.clone() {
             tokio::spawn(check_local_objects(path));
         }
-        let (stores, writers) = stores::open(&config, machine, api, metrics)?;
+        let (stores, writers) = open::stores(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);
         process_metrics::register(&config, &stores);
         store_metrics::register(&stores, stats.clone(), &stores.metrics);

@@ -1,6 +1,6 @@
 //! What the kubelet reads from a pod object.
 
-use super::{PodFullName, PodSource, PodUid, RestartPolicy, keys};
+use super::{PodFullName, PodSource, PodUid, keys};
 use crate::base::GoDuration;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
@@ -83,6 +83,38 @@ pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
         volume_devices,
         volume_mounts,
         working_dir,
+    }
+}
+
+/// `restartPolicy` of a pod or a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Restart after every exit.
+    Always,
+    /// Restart after a failure.
+    OnFailure,
+    /// Never restart.
+    Never,
+}
+
+impl RestartPolicy {
+    /// Reads the API's spelling; anything else is `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// Whether an exit with this code is followed by a restart.
+    pub fn restarts_after(self, exit_code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Each check can fail.
 
 use super::{Areas, MAX_LINES, check, module_of};
-use crate::imports::{circles, imports};
+use crate::imports::{circles, deepest, imports};
 use crate::text::without_comments_and_strings;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ fn imports_are_found_in_groups_and_relative_paths() {
     let all = BTreeSet::from(all);
     let own = module_of("src/a/b/mod.rs").unwrap();
     let used = |code: &str| {
-        let found = imports(&own, code, &all).into_iter();
+        let found = imports(&own, code, |path| deepest(path, &all)).into_iter();
         found
             .map(|import| import.module.join("::"))
             .collect::<Vec<_>>()

@@ -86,7 +86,13 @@ pub(crate) fn without_tests(code: &str) -> String {
         let (before, item) = rest.split_at(at);
         kept.push_str(before);
         let end = TEST.len() + item_length(&item[TEST.len()..]);
-        let blank = |c: char| if c == '\n' { "\n" } else { &"    "[..c.len_utf8()] };
+        let blank = |c: char| {
+            if c == '\n' {
+                "\n"
+            } else {
+                &"    "[..c.len_utf8()]
+            }
+        };
         kept.extend(item[..end].chars().map(blank));
         rest = &item[end..];
     }

@@ -41,7 +41,7 @@ mod views;
 use crate::{
     apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, chain},
+    base::{TaskEnd, Tasks, chain, panics::Place, spawn},
     config::{
         KubeletConfig, local_socket,
         logging::{self, LogControl},
@@ -140,7 +140,7 @@ impl App {
         let api = certificates::open_api(&config, &metrics).await?;
         let secured = https::open(&config, api.clone(), &metrics).await?;
         if let Some(path) = config.local_objects_dir.clone() {
-            tokio::spawn(check_local_objects(path));
+            spawn(Place::Other, check_local_objects(path));
         }
         let (stores, writers) = open::stores(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);

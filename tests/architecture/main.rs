@@ -48,6 +48,13 @@ const AREAS: Areas = &[
 const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 
+/// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.
+const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
+#[rustfmt::skip]
+const STARTS_TASKS: &[&str] = &[
+    "src/base/tasks.rs", "src/node/eviction/mod.rs", "src/volumes/detached.rs",
+];
+
 /// What a file that says `Pure` in its header does not do.
 #[rustfmt::skip]
 const EFFECTS: &[&str] = &[
@@ -120,7 +127,10 @@ fn read(dir: &Path, name: &str, files: &mut Vec<(String, String)>) {
 }
 
 fn is_test(file: &str) -> bool {
-    file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("fixture")
+    file.ends_with("tests.rs")
+        || file.ends_with("/fake.rs")
+        || file.contains("/tests/")
+        || file.contains("fixture")
 }
 
 fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
@@ -210,11 +220,19 @@ fn check_file(name: &str, text: &str, code: &str, breach: &mut impl FnMut(usize,
     for word in UNBOUNDED {
         find_words(code, word).for_each(|at| breach(at, format!("an unbounded channel: {word}")));
     }
+    let production = without_tests(code);
+    for spawn in UNNAMED_TASKS
+        .iter()
+        .filter(|_| !STARTS_TASKS.contains(&name))
+    {
+        for (at, _) in production.match_indices(spawn) {
+            breach(at, "a task that base does not start".to_owned());
+        }
+    }
     let mut header = text.lines().take_while(|line| line.starts_with("//!"));
     if header.any(|line| find_words(line, "Pure").next().is_some() || line.ends_with("pure.")) {
-        let code = without_tests(code);
         for effect in EFFECTS {
-            for (at, _) in code.match_indices(effect) {
+            for (at, _) in production.match_indices(effect) {
                 breach(at, format!("an effect in a pure file: {effect}"));
             }
         }

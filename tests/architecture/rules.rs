@@ -161,7 +161,7 @@ fn a_pure_file_does_nothing() {
         "warn!(x)",
         "Instant::now()",
         "std::fs::read(p)",
-        "tokio::spawn(f)",
+        "self.spawn(f)",
         "std::env::args()",
     ];
     for effect in effects {
@@ -206,6 +206,17 @@ fn tests_may_have_effects_and_queues() {
     }
     assert_breach("src/low/state.rs", effect, "an effect");
     assert_breach("src/low/state.rs", queue, "unbounded");
+}
+
+#[test]
+fn a_task_that_base_does_not_start_is_a_breach() {
+    let text = "fn f() { tokio::spawn(work); }";
+    assert_breach("src/low/a.rs", text, "a task that base does not start");
+    assert_lawful("src/low/tests.rs", text);
+    assert_lawful(
+        "src/low/a.rs",
+        "#[cfg(test)]\nmod tests { fn f() { tokio::spawn(work); } }",
+    );
 }
 
 #[test]

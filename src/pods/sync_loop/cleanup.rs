@@ -10,6 +10,7 @@ use crate::{
     base::{
         chain,
         panics::{Place, contain},
+        spawn,
     },
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
@@ -115,7 +116,7 @@ impl SyncLoop {
         let back = self.manager.reader().get(&uid);
         let back = back.filter(|pod| self.occupant(pod) == Occupant::Itself);
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
-        tokio::spawn(async move {
+        spawn(Place::CleanUp, async move {
             // A panic must not keep the UID from ever being used again.
             let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid, back.as_deref())).await;
             cleaned.mark((uid, removal.unwrap_or(false)));

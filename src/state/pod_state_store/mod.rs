@@ -11,7 +11,7 @@ mod exits;
 mod record;
 
 use crate::{
-    base::{DirtySet, atomic_file, chain},
+    base::{DirtySet, atomic_file, chain, panics::Place, spawn},
     model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
@@ -221,10 +221,9 @@ impl PodStateStore {
     /// finished, also when its caller stops waiting, so no later write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let state_store = self.clone();
-        let writing = tokio::spawn(async move { state_store.write_marked(only).await });
-        match writing.await {
-            Ok(written) => written,
-            Err(error) if error.is_panic() => WriteResult::default(),
+        let writing = async move { state_store.write_marked(only).await };
+        match spawn(Place::StateWrite, writing).await {
+            Ok(written) => written.unwrap_or_default(),
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
         }

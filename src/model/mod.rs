@@ -30,7 +30,7 @@ pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
-pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
+pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use measurable_volume::{ClaimRef, MeasurableVolume};
 pub use pod::{
     Pod, PodExt, RESTART_PERIODS, RestartPolicy, SYSTEM_CRITICAL_PRIORITY, as_container,

@@ -1,6 +1,6 @@
 //! What the kubelet reads from a pod object.
 
-use super::{PodFullName, PodSource, PodUid, keys};
+use super::{PodFullName, PodLogName, PodSource, PodUid, keys};
 use crate::base::GoDuration;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
@@ -128,6 +128,8 @@ pub trait PodExt {
     fn namespace(&self) -> &str;
     /// `<name>_<namespace>`.
     fn full_name(&self) -> PodFullName;
+    /// `<namespace>/<name>`, for the log.
+    fn log_name(&self) -> PodLogName<'_>;
     /// Value of an annotation.
     fn annotation(&self, key: &str) -> Option<&str>;
     /// The spec; `None` only for pods that validation has never seen.
@@ -175,6 +177,13 @@ impl PodExt for Pod {
 
     fn full_name(&self) -> PodFullName {
         PodFullName::of(self.name(), self.namespace())
+    }
+
+    fn log_name(&self) -> PodLogName<'_> {
+        PodLogName {
+            namespace: self.namespace(),
+            name: self.name(),
+        }
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {

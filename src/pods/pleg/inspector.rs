@@ -116,7 +116,8 @@ impl InspectTask {
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
             tracing::warn!(
-                ?item,
+                podSandboxID = item.sandbox_id(),
+                containerID = item.container_id(),
                 err = problem,
                 "Cannot read from the runtime, will keep trying"
             );
@@ -195,7 +196,7 @@ async fn read_sandbox(
 ) -> Result<(Seq, Read), CriError> {
     match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
-            tracing::trace!(pod = %owner.full_name(), sandbox = %id, "Read a sandbox");
+            tracing::trace!(pod = %owner.log_name(), sandbox = %id, "Read a sandbox");
             let status = translate::sandbox_status(
                 &reply.sandbox,
                 context.cache.strings(),
@@ -224,7 +225,7 @@ async fn read_container(
         Err(error) if error.is_not_found() => return Ok((seq, Read::Gone)),
         Err(error) => return Err(error),
     };
-    tracing::trace!(pod = %owner.full_name(), container = %id, "Read a container");
+    tracing::trace!(pod = %owner.log_name(), container = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
         return Ok((seq, Read::Gone));

@@ -57,7 +57,7 @@ impl PodSync {
         {
             clean = false;
             tracing::warn!(
-                pod = %owner.name,
+                pod = %owner.log_name(),
                 "podUID" = %uid,
                 err = %chain(error.as_ref()),
                 "Failed to remove all of a pod, will try again"

@@ -274,7 +274,7 @@ impl PodSync {
             .await;
         if let Err(error) = collected {
             tracing::warn!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %chain(error.as_ref()),
                 "Failed to remove superseded containers"
             );
@@ -346,7 +346,7 @@ impl PodSync {
     /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
     /// restart the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
-        tracing::info!(pod = %pod.full_name(), reason = &*reason, event_message = message, "Pod was rejected");
+        tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");

@@ -162,7 +162,7 @@ impl StatusPublisher {
                 }
             }
             Err(error) => tracing::error!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %error,
                 "Runtime status contradicts the pod's status, keeping the old one"
             ),

@@ -161,8 +161,7 @@ impl SyncLoop {
         let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
-                pod = %orphan.name,
-                namespace = %orphan.namespace,
+                pod = %orphan.log_name(),
                 "podUID" = %orphan.uid,
                 "Clean up containers for orphaned pod"
             );
@@ -197,7 +196,7 @@ impl SyncLoop {
                 continue;
             }
             if let Some(pod) = manager.get(&uid) {
-                tracing::warn!(pod = %pod.full_name(), "Pod has no worker, creating one");
+                tracing::warn!(pod = %pod.log_name(), "Pod has no worker, creating one");
                 self.create(pod);
             }
         }

@@ -325,7 +325,7 @@ impl DeviceManager {
         };
         if !conflicts.is_empty() {
             tracing::error!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 containerName = name,
                 conflicts = conflicts.join(", "),
                 "Device plugins have conflicting settings"

@@ -87,7 +87,7 @@ impl PodRestarter {
 
     async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &Trigger) {
         tracing::info!(
-            pod = %pod.full_name(),
+            pod = %pod.log_name(),
             containerName = trigger.name,
             exit_code = trigger.exit_code,
             "Restarting all containers of a pod"

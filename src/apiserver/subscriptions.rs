@@ -2,8 +2,9 @@
 
 use crate::{
     base::{
-        DirtySet,
+        DirtySet, ScopedTask,
         panics::{Place, contain},
+        spawn_scoped,
     },
     model::PodUid,
 };
@@ -22,7 +23,6 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until},
 };
-use tokio_util::task::AbortOnDropHandle;
 
 /// How long a sync waits for the first value when requests fail, as upstream does for a cache.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ struct SubscriptionsInner<K, V> {
 
 struct Subscription<V> {
     publisher: Publisher<V>,
-    _task: AbortOnDropHandle<()>,
+    _task: ScopedTask,
 }
 
 /// Sets one value; clones set the same one.
@@ -187,7 +187,7 @@ where
             changed: self.changed.clone(),
         }));
         let (key, to) = (key.clone(), publisher.clone());
-        let task = tokio::spawn(async move {
+        let task = spawn_scoped(Place::Other, async move {
             while contain(Place::Other, run(key.clone(), to.clone()))
                 .await
                 .is_err()
@@ -197,7 +197,7 @@ where
         });
         Subscription {
             publisher,
-            _task: AbortOnDropHandle::new(task),
+            _task: task,
         }
     }
 

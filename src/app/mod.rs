@@ -23,6 +23,7 @@ mod introspect;
 mod logs;
 mod memory;
 mod node;
+mod open;
 mod probes;
 mod process_metrics;
 mod resource_managers;
@@ -40,7 +41,7 @@ mod views;
 use crate::{
     apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, chain},
+    base::{TaskEnd, Tasks, chain, panics::Place, spawn},
     config::{
         KubeletConfig, local_socket,
         logging::{self, LogControl},
@@ -139,9 +140,9 @@ impl App {
         let api = certificates::open_api(&config, &metrics).await?;
         let secured = https::open(&config, api.clone(), &metrics).await?;
         if let Some(path) = config.local_objects_dir.clone() {
-            tokio::spawn(check_local_objects(path));
+            spawn(Place::Other, check_local_objects(path));
         }
-        let (stores, writers) = stores::open(&config, machine, api, metrics)?;
+        let (stores, writers) = open::stores(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);
         process_metrics::register(&config, &stores);
         store_metrics::register(&stores, stats.clone(), &stores.metrics);

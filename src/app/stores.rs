@@ -1,14 +1,12 @@
 //! State and clients that exist before the runtime has answered.
 
-use super::{devices, images, introspect::Live, sources};
+use super::introspect::Live;
 use crate::{
     apiserver::ApiServer,
     base::{metrics::Metrics, otel::Tracer},
-    config::{Gate, KubeletConfig},
-    cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
+    cri::{ImageClient, RuntimeClient},
     host::{Machine, SystemBus},
     images::{credentials::Keyring, records::PullRecords},
-    model::AddressOrder,
     pods::pod_config::PostedPods,
     pods::status::{StatusManager, Statuses},
     pods::sync_loop::Heartbeat,
@@ -19,14 +17,13 @@ use crate::{
         node_object::{NodeObject, NodeObjectWriter},
         node_pressure::{NodePressureReader, NodePressureWriter},
         node_shutdown::{NodeShutdownReader, NodeShutdownWriter},
-        pod_cache::{self, PodCache, PodCacheWriter},
+        pod_cache::{PodCache, PodCacheWriter},
         pod_history::PodHistory,
         pod_manager::{PodChanges, PodManager, PodManagerWriter},
         pod_state_store::PodStateStore,
     },
     volumes::KubeletRoot,
 };
-use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{
     path::PathBuf,
@@ -115,74 +112,6 @@ impl Default for System {
     }
 }
 
-/// Reads the state on disk and prepares connections. Families of metrics go to `metrics`.
-///
-/// # Errors
-/// A directory or file that cannot be used, or an endpoint that cannot be parsed.
-pub(super) fn open(
-    config: &KubeletConfig,
-    machine: Machine,
-    api: Option<ApiServer>,
-    metrics: Metrics,
-) -> anyhow::Result<(Stores, Writers)> {
-    let root = KubeletRoot::create(&config.root_dir)
-        .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
-    let state_store = PodStateStore::open(pod_state_dir(config))?;
-    let records = images::records(config)?;
-    let posted = config
-        .allow_posted_pods
-        .then(|| sources::posted_pods(config));
-    let posted = posted.transpose().context("cannot keep posted pods")?;
-    let tracing = config.tracing.as_ref();
-    let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
-    let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
-    let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
-    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::new(config.ipv6_first));
-    let keyring = images::keyring(config, api.clone(), &metrics)?;
-    let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
-    let writers = Writers {
-        node_object: NodeObjectWriter::default(),
-        pressure: NodePressureWriter::default(),
-        shutting_down: NodeShutdownWriter::default(),
-        pods: PodManagerWriter::default().keeping(changes.clone()),
-        statuses: StatusManager::marking(changes.as_ref().map(|changes| changes.pods.clone())),
-        cache: cache_writer,
-        all_delivered: watch::Sender::new(false),
-        pod_resources: devices::socket(config),
-    };
-    let stores = Stores {
-        api,
-        node_object: writers.node_object.reader(),
-        pressure: writers.pressure.subscribe(),
-        shutting_down: writers.shutting_down.subscribe(),
-        metrics,
-        tracer,
-        probe_metrics: Metrics::new(),
-        sli_metrics: Metrics::new(),
-        events: EventRecorder::new(),
-        pod_history: PodHistory::new(),
-        runtime,
-        images,
-        state_store,
-        root,
-        pods: writers.pods.reader(),
-        statuses: writers.statuses.reader(),
-        changes,
-        cache,
-        heartbeat: Heartbeat::new(),
-        started_at: Timestamp::now(),
-        machine,
-        keyring,
-        live: Arc::default(),
-        records,
-        posted,
-        all_delivered: writers.all_delivered.subscribe(),
-        system: System::default(),
-        pods_cgroup: Arc::default(),
-    };
-    Ok((stores, writers))
-}
-
 impl Stores {
     /// The checks of the read-only port.
     pub(super) fn health_checks(&self, sync_frequency: Duration) -> HealthChecks {
@@ -198,34 +127,4 @@ impl Stores {
                 }
             })
     }
-}
-
-/// The clients of the runtime's two services, on one connection if they share an endpoint.
-fn runtime_clients(
-    config: &KubeletConfig,
-    tracer: &Tracer,
-    metrics: &Metrics,
-) -> anyhow::Result<(RuntimeClient, ImageClient)> {
-    let cri_metrics = CriMetrics::new(metrics);
-    let timeout = config.runtime.request_timeout;
-    let endpoint = Endpoint::parse(&config.runtime.endpoint)
-        .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
-    let image_endpoint = Endpoint::parse(&config.runtime.image_endpoint)
-        .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
-    let connect = |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
-    let connection = connect(endpoint.clone());
-    let image_connection = if image_endpoint == endpoint {
-        connection.clone()
-    } else {
-        connect(image_endpoint)
-    };
-    Ok((
-        RuntimeClient::new(connection).preferring_streams(config.is_on(Gate::CriListStreaming)),
-        ImageClient::new(image_connection),
-    ))
-}
-
-/// The directory has its name since before the store had its own, and is read by newer kubelets.
-fn pod_state_dir(config: &KubeletConfig) -> PathBuf {
-    config.root_dir.join("journal")
 }

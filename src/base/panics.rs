@@ -19,6 +19,10 @@ compile_error!("a panic must end one item of work, not the process: build with p
 pub enum Place {
     /// One sync of a worker.
     Sync,
+    /// One stop of a container.
+    ContainerStop,
+    /// One write of pod state.
+    StateWrite,
     /// One probe.
     Probe,
     /// One HTTP request.
@@ -47,8 +51,10 @@ pub enum Place {
 
 impl Place {
     /// Each of them once.
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Sync,
+        Self::ContainerStop,
+        Self::StateWrite,
         Self::Probe,
         Self::HttpRequest,
         Self::Connection,
@@ -66,6 +72,8 @@ impl Place {
     fn label(self) -> &'static str {
         match self {
             Self::Sync => "sync",
+            Self::ContainerStop => "container_stop",
+            Self::StateWrite => "state_write",
             Self::Probe => "probe",
             Self::HttpRequest => "http_request",
             Self::Connection => "connection",

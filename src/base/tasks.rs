@@ -1,9 +1,37 @@
-//! Named tasks and the one shutdown they share.
+//! Named tasks and the one shutdown they share; tasks that carry out one item of work; timers that may not be set.
 
-use super::panics::{Place, contain};
+use super::panics::{Panicked, Place, contain};
 use std::future::Future;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::{Instant, sleep_until},
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+/// A task that is aborted when this is dropped.
+pub type ScopedTask = AbortOnDropHandle<Result<(), Panicked>>;
+
+/// Starts a task for one item of work, beside the caller. A panic in it is logged with `place`, counted, and ends
+/// nothing else. Work that does not watch the shutdown ends with the process.
+pub fn spawn<T: Send + 'static>(
+    place: Place,
+    work: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<Result<T, Panicked>> {
+    tokio::spawn(contain(place, work))
+}
+
+/// [`spawn`] for work that is given up when its owner is dropped.
+pub fn spawn_scoped(place: Place, work: impl Future<Output = ()> + Send + 'static) -> ScopedTask {
+    AbortOnDropHandle::new(spawn(place, work))
+}
+
+/// Waits until `due`; without one, for ever.
+pub async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
 
 /// How a named task ended.
 #[derive(Debug)]
@@ -83,6 +111,22 @@ mod tests {
         assert!(end.result.is_err());
         tasks.stop().await;
         assert!(tasks.first_end().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn work_beside_its_caller_ends_alone_when_it_panics_or_its_owner_is_dropped() {
+        let ended = spawn(Place::Other, async { panic!("as scripted") });
+        let ended: Result<(), Panicked> = ended.await.unwrap();
+        assert_eq!(ended.unwrap_err().to_string(), "panicked: as scripted");
+        assert_eq!(spawn(Place::Other, async { 1 }).await.unwrap(), Ok(1));
+        let (held, given_back) = tokio::sync::oneshot::channel::<()>();
+        let task = spawn_scoped(Place::Other, async move {
+            let _held = held;
+            std::future::pending().await
+        });
+        tokio::task::yield_now().await;
+        drop(task);
+        assert!(given_back.await.is_err());
     }
 
     #[tokio::test]

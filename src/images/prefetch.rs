@@ -21,6 +21,7 @@ use super::getter::{Decision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::otel::carried;
 use crate::base::panics::{Place, contain};
+use crate::base::spawn;
 use crate::cri::v1::PodSandboxConfig;
 use crate::model::{Pod, PodExt, PodUid};
 use crate::state::events::ObjectRef;
@@ -148,7 +149,7 @@ impl Prefetcher {
                 sandbox: sandbox.clone(),
             };
             let done = done(work.run(before.replace(next), queued));
-            let task = tokio::spawn(done.clone().map(drop)).abort_handle();
+            let task = spawn(Place::ImagePrefetch, done.clone().map(drop)).abort_handle();
             jobs.push(Prefetch { wanted, done, task });
         }
         if !jobs.is_empty() {

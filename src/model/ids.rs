@@ -75,9 +75,41 @@ id! {
     PodFullName
 }
 
+/// A pod in a line of the log, `<namespace>/<name>` as klog writes it.
+#[derive(Clone, Copy, Debug)]
+pub struct PodLogName<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+}
+
+impl fmt::Display for PodLogName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 impl PodFullName {
     /// Joins name and namespace as upstream's `BuildPodFullName` does.
     pub fn of(name: &str, namespace: &str) -> Self {
         Self::new(format!("{name}_{namespace}"))
+    }
+
+    /// `<namespace>/<name>`, for the log.
+    pub fn log_name(&self) -> PodLogName<'_> {
+        let (name, namespace) = self.as_str().split_once('_').unwrap_or((self.as_str(), ""));
+        PodLogName { namespace, name }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_has_pods_as_klog_writes_them() {
+        let name = PodFullName::of("web-0", "default");
+        assert_eq!(name.log_name().to_string(), "default/web-0");
     }
 }

@@ -21,6 +21,7 @@ mod quantity;
 pub mod reasons;
 pub mod requests;
 mod restart;
+mod source;
 mod status;
 mod update;
 
@@ -29,20 +30,21 @@ pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
-pub use ids::{ContainerId, PodFullName, PodUid, SandboxId};
+pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use measurable_volume::{ClaimRef, MeasurableVolume};
 pub use pod::{
-    Pod, PodExt, RESTART_PERIODS, SYSTEM_CRITICAL_PRIORITY, as_container, is_sidecar, is_terminal,
-    parse_restart_period,
+    Pod, PodExt, RESTART_PERIODS, RestartPolicy, SYSTEM_CRITICAL_PRIORITY, as_container,
+    is_sidecar, is_terminal, parse_restart_period,
 };
 pub use probe::{ProbeKind, ProbeResult};
 pub use quantity::{Quantity, QuantityError};
-pub use restart::{RestartAction, RestartPolicy, may_restart_all, restart_action, runs_again};
+pub use restart::{RestartAction, may_restart_all, restart_action, runs_again};
+pub use source::{PodSource, SourceSet};
 pub use status::{
     ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,
     SandboxStatus, Seq,
 };
-pub use update::{Completeness, PodOp, PodSource, PodUpdate, SourceSet};
+pub use update::{Completeness, PodOp, PodUpdate};
 
 #[cfg(test)]
 mod tests;

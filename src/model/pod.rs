@@ -1,6 +1,6 @@
 //! What the kubelet reads from a pod object.
 
-use super::{PodFullName, PodSource, PodUid, RestartPolicy, keys};
+use super::{PodFullName, PodLogName, PodSource, PodUid, keys};
 use crate::base::GoDuration;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
@@ -86,6 +86,38 @@ pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     }
 }
 
+/// `restartPolicy` of a pod or a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// Restart after every exit.
+    Always,
+    /// Restart after a failure.
+    OnFailure,
+    /// Never restart.
+    Never,
+}
+
+impl RestartPolicy {
+    /// Reads the API's spelling; anything else is `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "Always" => Some(Self::Always),
+            "OnFailure" => Some(Self::OnFailure),
+            "Never" => Some(Self::Never),
+            _ => None,
+        }
+    }
+
+    /// Whether an exit with this code is followed by a restart.
+    pub fn restarts_after(self, exit_code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => exit_code != 0,
+            Self::Never => false,
+        }
+    }
+}
+
 /// Shorthands that hide the `Option`s of API types.
 pub trait PodExt {
     /// `metadata.uid`.
@@ -96,6 +128,8 @@ pub trait PodExt {
     fn namespace(&self) -> &str;
     /// `<name>_<namespace>`.
     fn full_name(&self) -> PodFullName;
+    /// `<namespace>/<name>`, for the log.
+    fn log_name(&self) -> PodLogName<'_>;
     /// Value of an annotation.
     fn annotation(&self, key: &str) -> Option<&str>;
     /// The spec; `None` only for pods that validation has never seen.
@@ -143,6 +177,13 @@ impl PodExt for Pod {
 
     fn full_name(&self) -> PodFullName {
         PodFullName::of(self.name(), self.namespace())
+    }
+
+    fn log_name(&self) -> PodLogName<'_> {
+        PodLogName {
+            namespace: self.namespace(),
+            name: self.name(),
+        }
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {

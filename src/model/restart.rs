@@ -1,45 +1,15 @@
 //! Whether a container that ended runs again: its own rules, then its own policy, then its pod's.
 
-use super::{Pod, PodExt};
+use super::{Pod, PodExt, RestartPolicy};
 use k8s_openapi::api::core::v1::Container;
 
-/// `restartPolicy` of a pod or a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RestartPolicy {
-    /// Restart after every exit.
-    Always,
-    /// Restart after a failure.
-    OnFailure,
-    /// Never restart.
-    Never,
-}
-
 impl RestartPolicy {
-    /// Reads the API's spelling; anything else is `None`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "Always" => Some(Self::Always),
-            "OnFailure" => Some(Self::OnFailure),
-            "Never" => Some(Self::Never),
-            _ => None,
-        }
-    }
-
     /// The policy that holds for one container: its own, else the pod's. It alone decides where there
     /// is no exit code to decide by, as for a container that failed its probe.
     pub fn of(pod: &Pod, container: &Container) -> Self {
         let own = container.restart_policy.as_deref();
         own.and_then(Self::parse)
             .unwrap_or_else(|| pod.restart_policy())
-    }
-
-    /// Whether an exit with this code is followed by a restart.
-    pub fn restarts_after(self, exit_code: i32) -> bool {
-        match self {
-            Self::Always => true,
-            Self::OnFailure => exit_code != 0,
-            Self::Never => false,
-        }
     }
 }
 

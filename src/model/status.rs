@@ -1,6 +1,6 @@
 //! The runtime status of a pod, free of CRI types.
 
-use super::{ContainerId, PodSource, PodUid, SandboxId};
+use super::{ContainerId, PodLogName, PodSource, PodUid, SandboxId};
 use std::sync::Arc;
 
 /// Position of a read in the kubelet's own order of reads of the runtime. It is taken *before* the
@@ -138,6 +138,14 @@ pub struct ContainerUser {
 }
 
 impl PodStatus {
+    /// `<namespace>/<name>`, for the log.
+    pub fn log_name(&self) -> PodLogName<'_> {
+        PodLogName {
+            namespace: &self.namespace,
+            name: &self.name,
+        }
+    }
+
     /// Newest instance of a container.
     pub fn newest(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| &*c.name == name)

@@ -5,7 +5,7 @@
 //! WebSocket, which has no such rule. Browsers name the origin of a request in `Sec-Fetch-Site`, which Chromium
 //! omits in WebSocket handshakes, and in `Origin`, which every browser sends there. Other clients send neither.
 
-use super::streaming::is_upgrade;
+use super::websocket::is_upgrade;
 use hyper::{HeaderMap, Method, header};
 
 /// Whether the request comes from a page of another site and does more than read.

@@ -1,11 +1,15 @@
-//! Named health checks.
+//! Named health checks, and the metric families of their results.
 
 use super::{
-    metrics::CheckMetrics,
     response::{Body, text},
     routes::{BadQuery, Parts, RouteError},
 };
+use crate::base::metrics::Metrics;
 use hyper::{Response, StatusCode};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+};
 use std::{fmt, sync::Arc};
 
 /// Returns what is wrong, if anything. Must not wait.
@@ -154,5 +158,59 @@ impl HealthChecks {
             (true, false) => "ok".to_owned(),
         };
         Findings { text, failures }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CheckLabels {
+    name: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CheckResultLabels {
+    name: &'static str,
+    r#type: &'static str,
+    status: &'static str,
+}
+
+/// Handles to the families of health checks. Clones share them.
+#[derive(Clone)]
+pub struct CheckMetrics {
+    result: Family<CheckLabels, Gauge>,
+    results: Family<CheckResultLabels, Counter>,
+}
+
+impl CheckMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            result: metrics.register(
+                "kubernetes_healthcheck",
+                "This metric records the result of a single healthcheck.",
+                Family::default(),
+            ),
+            results: metrics.register(
+                "kubernetes_healthchecks_total",
+                "This metric records the results of all healthcheck.",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// A check was made.
+    pub(super) fn checked(&self, name: &'static str, well: bool) {
+        let r#type = "healthz";
+        let result = self
+            .result
+            .get_or_create_owned(&CheckLabels { name, r#type });
+        result.set(well.into());
+        let status = if well { "success" } else { "error" };
+        let checked = CheckResultLabels {
+            name,
+            r#type,
+            status,
+        };
+        self.results.get_or_create_owned(&checked).inc();
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     auth::Peer,
-    connections::{Connections, Place, Progress, Source},
+    connections::{Connections, Limits, Place, Progress, Source},
     handlers::Handlers,
     observed::Observed,
     response::{LongRunning, until_sent},
@@ -50,41 +50,6 @@ pub struct BindError {
     /// The system's error.
     #[source]
     pub source: io::Error,
-}
-
-/// What one client, and all of them together, may use.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Open connections whose client is not authenticated: all of them on a port without authentication, and on
-    /// the main port those before their first authorized request.
-    pub unauthenticated: usize,
-    /// Of these, the idle ones of one IPv4 address or IPv6 network.
-    pub per_source: usize,
-    /// Open connections of authenticated clients.
-    pub authenticated: usize,
-    /// For a TLS handshake, and for the head of a request from its first byte (from the accept for the first
-    /// one of a connection).
-    pub head: Duration,
-    /// Between two requests of a connection; upstream's.
-    pub idle: Duration,
-    /// How long a client may read nothing of a response.
-    pub stall: Duration,
-    /// Time to finish responses at shutdown.
-    pub drain: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            unauthenticated: 512,
-            per_source: 16,
-            authenticated: 1024,
-            head: Duration::from_secs(10),
-            idle: Duration::from_secs(90),
-            stall: Duration::from_secs(60),
-            drain: Duration::from_secs(5),
-        }
-    }
 }
 
 /// A bound port or local socket that does not serve yet.

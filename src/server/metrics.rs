@@ -1,4 +1,4 @@
-//! The metric families of requests and of health checks, named as upstream names them.
+//! The metric families of requests, named as upstream names them.
 
 use super::routes::{Entry, Port};
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
@@ -18,19 +18,6 @@ struct RequestKindLabels {
     path: String,
     server_type: &'static str,
     long_running: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Check {
-    name: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Checked {
-    name: &'static str,
-    r#type: &'static str,
-    status: &'static str,
 }
 
 /// Handles to the families of requests. Clones share them.
@@ -124,75 +111,6 @@ fn bucket(pattern: &str) -> String {
         (Some("metrics"), Some(page)) => format!("metrics/{page}"),
         (Some(first), _) if !first.starts_with('{') => first.to_owned(),
         _ => String::new(),
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Subresource {
-    subresource: &'static str,
-}
-
-/// Handles to the families of streams. Clones share them.
-#[derive(Clone)]
-pub struct StreamMetrics {
-    websockets: Family<Subresource, Counter>,
-}
-
-impl StreamMetrics {
-    /// Declares the families.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            websockets: metrics.register(
-                "kubelet_websocket_streaming_requests_total",
-                "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
-                Family::default(),
-            ),
-        }
-    }
-
-    /// There is a stream for a request over WebSocket.
-    pub(super) fn websocket(&self, subresource: &'static str) {
-        let subresource = Subresource { subresource };
-        self.websockets.get_or_create_owned(&subresource).inc();
-    }
-}
-
-/// Handles to the families of health checks. Clones share them.
-#[derive(Clone)]
-pub struct CheckMetrics {
-    result: Family<Check, Gauge>,
-    results: Family<Checked, Counter>,
-}
-
-impl CheckMetrics {
-    /// Declares the families.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            result: metrics.register(
-                "kubernetes_healthcheck",
-                "This metric records the result of a single healthcheck.",
-                Family::default(),
-            ),
-            results: metrics.register(
-                "kubernetes_healthchecks_total",
-                "This metric records the results of all healthcheck.",
-                Family::default(),
-            ),
-        }
-    }
-
-    /// A check was made.
-    pub(super) fn checked(&self, name: &'static str, well: bool) {
-        let r#type = "healthz";
-        let result = self.result.get_or_create_owned(&Check { name, r#type });
-        result.set(well.into());
-        let status = if well { "success" } else { "error" };
-        let checked = Checked {
-            name,
-            r#type,
-            status,
-        };
-        self.results.get_or_create_owned(&checked).inc();
     }
 }
 

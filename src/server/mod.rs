@@ -13,7 +13,6 @@
 
 pub mod explain;
 pub mod auth;
-mod bearer_protocol;
 mod checkpoint;
 mod connections;
 mod legacy_stats;
@@ -49,18 +48,20 @@ mod streaming;
 mod tests;
 pub mod tls;
 mod views;
+mod websocket;
 
 pub use checkpoint::Checkpoints;
+pub use connections::Limits;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use events::EventsQuery;
 pub use explanations::{
     ExplainQuery, ExplainView, Explanations, OverviewQuery, OverviewVersion, OverviewView,
 };
 pub use handlers::Handlers;
-pub use health::{HealthChecks, HealthQuery};
+pub use health::{CheckMetrics, HealthChecks, HealthQuery};
 pub use legacy_stats::{InfoQuery, InfoTarget};
-pub use listener::{BindError, Limits, Listener};
-pub use metrics::{CheckMetrics, HttpMetrics, StreamMetrics};
+pub use listener::{BindError, Listener};
+pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
 pub use pods::PodLists;
 pub use posted::Post;
@@ -69,5 +70,5 @@ pub use router::Views;
 pub use routes::{ENTRIES, Entry, Port, Route, RouteError, Switch, document, route, subresources};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
-pub use streaming::{ContainerName, PodName, StreamParts, Streams};
+pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, Streams};
 pub use views::{Known, PodsView, Recorded, RunningPodsView};

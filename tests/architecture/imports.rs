@@ -22,14 +22,27 @@ pub(crate) struct Import {
     pub(crate) module: Module,
 }
 
-/// The imports of a file: paths that begin with `crate`, `self` or `super`.
-pub(crate) fn imports(own: &Module, code: &str, all: &BTreeSet<Module>) -> Vec<Import> {
+/// A path of an expression or of a `use`.
+#[derive(Debug)]
+pub(crate) struct UsedPath {
+    /// Offset in the code.
+    pub(crate) at: usize,
+    /// From the crate's root.
+    pub(crate) path: Vec<String>,
+    /// What a `use` names it, `None` where it takes all names of a module.
+    pub(crate) name: Option<String>,
+}
+
+/// The imports of a file: paths that begin with `crate`, `self` or `super`, each with the module that `resolve`
+/// finds for it.
+pub(crate) fn imports(
+    own: &Module,
+    code: &str,
+    resolve: impl Fn(&[String]) -> Module,
+) -> Vec<Import> {
     let mut found = Vec::new();
-    for (at, path) in absolute_paths(own, code) {
-        let depth = (0..=path.len())
-            .rev()
-            .find(|depth| *depth == 0 || all.contains(&path[..*depth]));
-        let module = path[..depth.unwrap_or(0)].to_vec();
+    for UsedPath { at, path, .. } in absolute_paths(own, code) {
+        let module = resolve(&path);
         if !module.is_empty() && module != *own {
             found.push(Import { at, module });
         }
@@ -39,7 +52,14 @@ pub(crate) fn imports(own: &Module, code: &str, all: &BTreeSet<Module>) -> Vec<I
     found
 }
 
-fn absolute_paths(own: &Module, code: &str) -> Vec<(usize, Vec<String>)> {
+/// The deepest module of a path.
+pub(crate) fn deepest(path: &[String], all: &BTreeSet<Module>) -> Module {
+    let mut depths = (1..=path.len()).rev();
+    let depth = depths.find(|depth| all.contains(&path[..*depth]));
+    path[..depth.unwrap_or(0)].to_vec()
+}
+
+fn absolute_paths(own: &Module, code: &str) -> Vec<UsedPath> {
     let roots = ["crate", "self", "super"].into_iter().flat_map(|root| {
         let places = words_after(code, root).map(move |(at, _)| (at, root));
         places.filter(|(at, root)| code[at + root.len()..].starts_with("::"))
@@ -71,7 +91,7 @@ fn absolute_paths(own: &Module, code: &str) -> Vec<(usize, Vec<String>)> {
 }
 
 /// Adds each path that `text` begins with: `a::b`, or `{a::b, c::{d, e}}`.
-fn expand(base: &[String], text: &str, at: usize, found: &mut Vec<(usize, Vec<String>)>) {
+pub(crate) fn expand(base: &[String], text: &str, at: usize, found: &mut Vec<UsedPath>) {
     let text = text.trim_start();
     if let Some(group) = text.strip_prefix('{') {
         for part in parts(group) {
@@ -93,7 +113,16 @@ fn expand(base: &[String], text: &str, at: usize, found: &mut Vec<(usize, Vec<St
         Some(rest) if rest.starts_with('{') || rest.starts_with(is_word) => {
             expand(&path, rest, at, found);
         }
-        _ => found.push((at, path)),
+        Some(rest) => {
+            let name = (!rest.starts_with('*')).then(|| name.to_owned());
+            found.push(UsedPath { at, path, name });
+        }
+        None => {
+            let alias = text[name.len()..].trim_start().strip_prefix("as ");
+            let alias = alias.map(|rest| rest.trim_matches(|c| !is_word(c)).to_owned());
+            let name = alias.or_else(|| path.last().cloned());
+            found.push(UsedPath { at, path, name });
+        }
     }
 }
 

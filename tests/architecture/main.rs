@@ -9,14 +9,16 @@
 mod documents;
 mod imports;
 mod manifest;
+mod reexports;
 mod rules;
 mod text;
 
-use imports::{Import, Module, circles, imports, module_of};
+use imports::{Import, Module, circles, deepest, imports, module_of};
+use reexports::Reexports;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use text::{find_words, without_comments_and_strings, words_after};
+use text::{find_words, without_comments_and_strings, without_tests, words_after};
 
 /// An area and its modules, both bottom to top: one uses only those before it. A new arrow upward is an edit
 /// of this table.
@@ -45,6 +47,13 @@ const AREAS: Areas = &[
 /// Uses of one area by another.
 const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
+
+/// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.
+const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
+#[rustfmt::skip]
+const STARTS_TASKS: &[&str] = &[
+    "src/base/tasks.rs", "src/node/eviction/mod.rs", "src/volumes/detached.rs",
+];
 
 /// What a file that says `Pure` in its header does not do.
 #[rustfmt::skip]
@@ -81,12 +90,16 @@ fn areas_use_few_other_areas() {
 
 #[test]
 fn no_files_use_one_another_in_a_circle() {
-    let circles = circles(&graph(&sources()));
-    let list = circles.iter().map(|circle| {
-        let names = circle.iter().map(|module| module.join("::"));
-        names.collect::<Vec<_>>().join(", ")
-    });
-    let list = list.collect::<Vec<_>>();
+    let uses = graph(&sources());
+    let mut list = Vec::new();
+    for circle in circles(&uses) {
+        for from in &circle {
+            let to = uses[from].intersection(&circle).map(|to| to.join("::"));
+            let to = to.collect::<Vec<_>>().join(", ");
+            list.push(format!("{} uses {to}", from.join("::")));
+        }
+        list.push(String::new());
+    }
     assert!(list.is_empty(), "\n{}\n", list.join("\n"));
 }
 
@@ -114,12 +127,10 @@ fn read(dir: &Path, name: &str, files: &mut Vec<(String, String)>) {
 }
 
 fn is_test(file: &str) -> bool {
-    file.ends_with("tests.rs") || file.contains("/tests/") || file.contains("fixture")
-}
-
-/// The code of a file before its tests.
-fn production(code: &str) -> &str {
-    &code[..code.find("#[cfg(test)]\nmod ").unwrap_or(code.len())]
+    file.ends_with("tests.rs")
+        || file.ends_with("/fake.rs")
+        || file.contains("/tests/")
+        || file.contains("fixture")
 }
 
 fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
@@ -129,21 +140,22 @@ fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
         .collect()
 }
 
-fn imports_of(name: &str, code: &str, all: &BTreeSet<Module>) -> Vec<Import> {
-    module_of(name).map_or_else(Vec::new, |own| imports(&own, code, all))
-}
-
-/// Which module uses which, tests left out.
+/// Which module uses which, tests left out. What a module only passes on counts as of the module that defines it.
 fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
-    let all = modules(files);
-    let mut uses = BTreeMap::<Module, BTreeSet<Module>>::new();
-    for (name, text) in files.iter().filter(|(name, _)| !is_test(name)) {
-        let Some(own) = module_of(name) else { continue };
-        let code = without_comments_and_strings(text);
-        let found = imports_of(name, production(&code), &all);
-        uses.entry(own)
-            .or_default()
-            .extend(found.into_iter().map(|import| import.module));
+    let production = |(name, text): &(String, String)| {
+        let own = module_of(name).filter(|_| !is_test(name))?;
+        Some((own, without_tests(&without_comments_and_strings(text))))
+    };
+    let production = files.iter().filter_map(production).collect::<Vec<_>>();
+    let mut reexports = Reexports::new(modules(files));
+    for (own, code) in &production {
+        reexports.add(own, code);
+    }
+    let mut uses = BTreeMap::new();
+    for (own, code) in &production {
+        let found = imports(own, code, |path| reexports.resolve(path));
+        let found = found.into_iter().map(|import| import.module).collect();
+        uses.insert(own.clone(), found);
     }
     uses
 }
@@ -160,8 +172,9 @@ fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
         };
         check_lists(areas, name, &code, &mut breach);
         check_file(name, text, &code, &mut breach);
-        for import in imports_of(name, &code, &all) {
-            if let Some(what) = check_import(areas, &module_of(name).unwrap(), &import) {
+        let Some(own) = module_of(name) else { continue };
+        for import in imports(&own, &code, |path| deepest(path, &all)) {
+            if let Some(what) = check_import(areas, &own, &import) {
                 breach(import.at, what);
             }
         }
@@ -171,9 +184,9 @@ fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
 
 /// The modules that `lib.rs` and the areas declare are those of the table, in its order.
 fn check_lists(areas: Areas, name: &str, code: &str, breach: &mut impl FnMut(usize, String)) {
-    let declared = words_after(code, "mod ")
+    let code = without_tests(code);
+    let declared = words_after(&code, "mod ")
         .filter(|(at, module)| code[at + "mod ".len() + module.len()..].starts_with(';'))
-        .filter(|(at, _)| !code[..*at].trim_end().ends_with("#[cfg(test)]"))
         .map(|(_, module)| module)
         .collect::<Vec<_>>();
     let expected = if name == "src/lib.rs" {
@@ -207,10 +220,19 @@ fn check_file(name: &str, text: &str, code: &str, breach: &mut impl FnMut(usize,
     for word in UNBOUNDED {
         find_words(code, word).for_each(|at| breach(at, format!("an unbounded channel: {word}")));
     }
+    let production = without_tests(code);
+    for spawn in UNNAMED_TASKS
+        .iter()
+        .filter(|_| !STARTS_TASKS.contains(&name))
+    {
+        for (at, _) in production.match_indices(spawn) {
+            breach(at, "a task that base does not start".to_owned());
+        }
+    }
     let mut header = text.lines().take_while(|line| line.starts_with("//!"));
-    if header.any(|line| find_words(line, "Pure").next().is_some()) {
+    if header.any(|line| find_words(line, "Pure").next().is_some() || line.ends_with("pure.")) {
         for effect in EFFECTS {
-            for (at, _) in production(code).match_indices(effect) {
+            for (at, _) in production.match_indices(effect) {
                 breach(at, format!("an effect in a pure file: {effect}"));
             }
         }

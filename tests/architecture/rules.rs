@@ -1,7 +1,7 @@
 //! Each check can fail.
 
 use super::{Areas, MAX_LINES, check, module_of};
-use crate::imports::{circles, imports};
+use crate::imports::{circles, deepest, imports};
 use crate::text::without_comments_and_strings;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,7 +134,7 @@ fn imports_are_found_in_groups_and_relative_paths() {
     let all = BTreeSet::from(all);
     let own = module_of("src/a/b/mod.rs").unwrap();
     let used = |code: &str| {
-        let found = imports(&own, code, &all).into_iter();
+        let found = imports(&own, code, |path| deepest(path, &all)).into_iter();
         found
             .map(|import| import.module.join("::"))
             .collect::<Vec<_>>()
@@ -161,7 +161,7 @@ fn a_pure_file_does_nothing() {
         "warn!(x)",
         "Instant::now()",
         "std::fs::read(p)",
-        "tokio::spawn(f)",
+        "self.spawn(f)",
         "std::env::args()",
     ];
     for effect in effects {
@@ -170,10 +170,32 @@ fn a_pure_file_does_nothing() {
             !breaches("src/low/a.rs", &text("Rules. Pure.")).is_empty(),
             "{effect}"
         );
+        assert!(
+            !breaches("src/low/a.rs", &text("Rules: pure.")).is_empty(),
+            "{effect}"
+        );
         assert_lawful("src/low/a.rs", &text("Carries out. Purely practical."));
     }
     let tests = "//! Pure.\nfn f() {}\n#[cfg(test)]\nmod tests { fn g() { std::fs::read(p); } }";
     assert_lawful("src/low/a.rs", tests);
+}
+
+#[test]
+fn what_follows_a_test_item_is_production() {
+    let items = [
+        "mod tests { fn g() { {} } }",
+        "#[path = \"\"] mod tests;",
+        "pub(super) fn watched(&self) -> [u8; 2] { Instant::now() }",
+        "use a::{b, c};",
+        "static TURN: A = A { b: 1 };",
+        "impl<'a> A<'a> { fn f() -> B<{ 1 }> { .. } }",
+    ];
+    for item in items {
+        let text = |after| format!("//! Pure.\n#[cfg(test)]\n{item}\n{after}\n");
+        assert_lawful("src/low/a.rs", &text("fn f() {}"));
+        let what = "src/low/a.rs:4: an effect in a pure file: Instant::now";
+        assert_breach("src/low/a.rs", &text("fn f() { Instant::now() }"), what);
+    }
 }
 
 #[test]
@@ -184,6 +206,17 @@ fn tests_may_have_effects_and_queues() {
     }
     assert_breach("src/low/state.rs", effect, "an effect");
     assert_breach("src/low/state.rs", queue, "unbounded");
+}
+
+#[test]
+fn a_task_that_base_does_not_start_is_a_breach() {
+    let text = "fn f() { tokio::spawn(work); }";
+    assert_breach("src/low/a.rs", text, "a task that base does not start");
+    assert_lawful("src/low/tests.rs", text);
+    assert_lawful(
+        "src/low/a.rs",
+        "#[cfg(test)]\nmod tests { fn f() { tokio::spawn(work); } }",
+    );
 }
 
 #[test]

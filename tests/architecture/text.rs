@@ -77,3 +77,49 @@ pub(crate) fn without_comments_and_strings(text: &str) -> String {
     }
     code
 }
+
+/// Code (without comments and strings) with its test items blanked, byte by byte the same length.
+pub(crate) fn without_tests(code: &str) -> String {
+    const TEST: &str = "#[cfg(test)]";
+    let (mut kept, mut rest) = (String::with_capacity(code.len()), code);
+    while let Some(at) = rest.find(TEST) {
+        let (before, item) = rest.split_at(at);
+        kept.push_str(before);
+        let end = TEST.len() + item_length(&item[TEST.len()..]);
+        let blank = |c: char| {
+            if c == '\n' {
+                "\n"
+            } else {
+                &"    "[..c.len_utf8()]
+            }
+        };
+        kept.extend(item[..end].chars().map(blank));
+        rest = &item[end..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// How long the item is that `code` begins with, its attributes included: up to a semicolon or the
+/// end of a block. A `use` or a `static` ends only with its semicolon.
+fn item_length(code: &str) -> usize {
+    let (mut depth, mut ends_with_block) = (0_usize, true);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 && c == '}' && ends_with_block {
+                    return at + 1;
+                }
+            }
+            ';' if depth == 0 => return at + 1,
+            ' ' if depth == 0 => {
+                let word = code[..at].rsplit(|c| !is_word(c)).next();
+                ends_with_block &= !matches!(word, Some("use" | "static"));
+            }
+            _ => {}
+        }
+    }
+    code.len()
+}

@@ -178,6 +178,7 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
     let backs_off = |pod: &_| crate::node::waits_for(pod, "main") == "CrashLoopBackOff";
     node.wait_pod("crashy", "backs off", WAIT_LIMIT, backs_off)
         .await;
+    let shown = node.pods().await;
     node.stop().await;
     node.fake.inject(Fault::hang(Rpc::ContainerStatus));
     node.start().await;
@@ -188,6 +189,10 @@ async fn a_pod_that_cannot_be_read_yet_is_shown_as_the_kubelet_before_showed_it(
         assert_eq!(phase(pod), "Running", "{pod:?}");
         let web = pod.metadata.name == before.metadata.name;
         assert_eq!(is_ready(pod), web, "{pod:?}");
+        let before = shown
+            .iter()
+            .find(|before| before.metadata.uid == pod.metadata.uid);
+        assert_eq!(pod.status, before.unwrap().status);
     }
     node.fake.clear_faults();
     let read = |pod: &_| crate::node::runs(pod, "main") && is_ready(pod);

@@ -2,7 +2,7 @@
 //!
 //! - **Owns**: the step from text to tree with its limits, merging of trees, the lookup of a value's
 //!   place, and the tree as JSON.
-//! - **Woken by**: nothing; pure functions.
+//! - **Woken by**: nothing. Pure.
 //! - **Publishes**: [`Node`] trees.
 //! - **Must never**: read a file, guess a value, drop a problem silently, or repeat a value in a [`DecodeError`].
 //! - **Upstream**: `sigs.k8s.io/yaml`, and the JSON merge of `mergeKubeletConfigurations` in

@@ -13,6 +13,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::BoxError;
 
+use crate::base::{panics::Place, spawn};
 use crate::cri::rpc::Rpc;
 
 /// How often a call that outlives its deadline may take that deadline again.
@@ -50,7 +51,7 @@ where
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {
             if rpc.outlives_deadline() {
-                tokio::spawn(live_on(rpc, limit, call));
+                spawn(Place::Other, live_on(rpc, limit, call));
             }
             Err(Box::new(too_late(rpc, limit)))
         }

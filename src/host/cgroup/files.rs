@@ -4,7 +4,7 @@
 //! file of a removed cgroup fails when it is read; it does not keep the cgroup. It costs the kernel
 //! some 5 KiB, so that only files stay open that are going to be read again soon, and not too many.
 
-use super::CgroupFs;
+use super::fs::CgroupFs;
 use rustix::fs::{Mode, OFlags};
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -247,7 +247,7 @@ impl<'a> Reading<'a> {
         let at = match at {
             Some(at) => at,
             None => {
-                let opened = self.fs.directory(controller, self.path)?;
+                let opened = Directory::open(&self.fs.directory(controller, self.path))?;
                 self.directories.push((controller, opened));
                 self.directories.len() - 1
             }

@@ -1,6 +1,7 @@
 //! Groups of processes in both versions of cgroups: what the kernel counts for them, and what they may use.
 
 mod files;
+mod fs;
 mod hierarchies;
 mod join;
 mod kill;
@@ -19,10 +20,10 @@ mod tests;
 mod writer_tests;
 
 pub use files::{Handles, Scratch};
+pub use fs::CgroupFs;
 pub use membership::{NotAccounted, ProcessCgroups};
 pub use parse::{PressureLine, parse_pressure};
 pub use path::{BadCgroupPath, CgroupPath};
-pub use read::CgroupFs;
 pub use settings::{Settings, cpu_weight};
 pub use walk::Descend;
 pub use writer::Cgroups;

@@ -1,88 +1,14 @@
 //! Reading a cgroup's files. Blocking, though the kernel makes them from memory.
 
 use super::{
-    CpuUsage, Depth, Limits, MemoryUsage, Pressures, TaskCount, Usage,
+    CgroupFs, CpuUsage, Depth, Limits, MemoryUsage, Pressures, TaskCount, Usage,
     files::{Buffer, Directory, File, Handles, Reading, Scratch},
     parse::{self, parse_pressure},
 };
 use crate::host::proc::MemInfo;
-use std::{
-    io,
-    path::{Path, PathBuf},
-    time::UNIX_EPOCH,
-};
-
-/// `f_type` of both versions' file systems.
-const MAGIC: [u64; 2] = [0x0027_e0eb, 0x6367_7270];
-
-/// Where cgroups are.
-#[derive(Clone, Debug)]
-pub struct CgroupFs {
-    root: PathBuf,
-    v2: bool,
-    genuine: bool,
-}
+use std::io;
 
 impl CgroupFs {
-    /// The hierarchies below `root` (`/sys/fs/cgroup`); whether they are one of version 2.
-    pub fn new(root: impl Into<PathBuf>, v2: bool) -> Self {
-        let root = root.into();
-        let mut fs = Self {
-            root,
-            v2,
-            genuine: false,
-        };
-        let kind = rustix::fs::statfs(fs.tree()).map(|found| u64::try_from(found.f_type));
-        fs.genuine = matches!(kind, Ok(Ok(kind)) if MAGIC.contains(&kind));
-        fs
-    }
-
-    /// Whether an open file of a cgroup that has gone cannot be read any more.
-    pub(super) fn tells_the_end(&self) -> bool {
-        self.genuine
-    }
-
-    /// Whether this is version 2.
-    pub fn is_v2(&self) -> bool {
-        self.v2
-    }
-
-    /// A hierarchy that has every cgroup with memory of its own.
-    pub(super) fn tree(&self) -> PathBuf {
-        if self.v2 {
-            self.root.clone()
-        } else {
-            self.root.join("memory")
-        }
-    }
-
-    /// When a cgroup was made, nanoseconds since the epoch: the older time of its directory, which changes with the
-    /// cgroups below it, and of a file that hardly ever does, as cAdvisor has it. `None` for one that is not there.
-    pub fn created_at(&self, path: &str) -> Option<i64> {
-        let directory = self.tree().join(path.trim_start_matches('/'));
-        let file = directory.join(if self.v2 {
-            "cgroup.events"
-        } else {
-            "cgroup.clone_children"
-        });
-        let at = |path: &Path| {
-            let modified = std::fs::metadata(path).ok()?.modified().ok()?;
-            let since = modified.duration_since(UNIX_EPOCH).ok()?;
-            i64::try_from(since.as_nanos()).ok()
-        };
-        let directory = at(&directory)?;
-        Some(at(&file).map_or(directory, |file| file.min(directory)))
-    }
-
-    pub(super) fn directory(&self, controller: &str, path: &str) -> io::Result<Directory> {
-        let mut full = self.root.clone();
-        if !self.v2 {
-            full.push(controller);
-        }
-        full.push(path.trim_start_matches('/'));
-        Directory::open(&full)
-    }
-
     /// The two numbers that show whether anything changed, all CPU time and all memory, as the beginning
     /// of what the cgroup has used. Their files stay open in `handles`, as far as `scratch` has room.
     ///
@@ -104,7 +30,7 @@ impl CgroupFs {
             });
         }
         let cpu = reading.read(File::Cpu, buffer);
-        if self.v2 {
+        if self.is_v2() {
             let text = if memory.is_ok() {
                 cpu.unwrap_or_default()
             } else {
@@ -143,13 +69,17 @@ impl CgroupFs {
         }
         if let Some(memory) = &mut usage.memory {
             if let Ok(text) = reading.read(File::MemoryStat, first) {
-                if self.v2 {
+                if self.is_v2() {
                     parse::memory_stat_v2(text, memory)
                 } else {
                     parse::memory_stat_v1(text, memory)
                 }
             }
-            if let Some(swap) = self.v2.then(|| reading.number(File::Swap, first)).flatten() {
+            if let Some(swap) = self
+                .is_v2()
+                .then(|| reading.number(File::Swap, first))
+                .flatten()
+            {
                 memory.swap = swap;
             }
         }
@@ -166,7 +96,7 @@ impl CgroupFs {
     /// count it.
     pub fn memory_of_machine(&self, info: &MemInfo, scratch: &mut Scratch) -> MemoryUsage {
         let mut memory = MemoryUsage::default();
-        if let Ok(root) = self.directory("memory", "/")
+        if let Ok(root) = Directory::open(&self.directory("memory", "/"))
             && let Ok(text) = root.read("memory.stat", &mut scratch.first)
         {
             parse::memory_stat_v2(text, &mut memory);
@@ -183,8 +113,8 @@ impl CgroupFs {
     pub fn limits(&self, path: &str, scratch: &mut Scratch) -> Limits {
         let mut limits = Limits::default();
         let buffer = &mut scratch.first;
-        if let Ok(cpu) = self.directory("cpu", path) {
-            if self.v2 {
+        if let Ok(cpu) = Directory::open(&self.directory("cpu", path)) {
+            if self.is_v2() {
                 let weight = cpu.number("cpu.weight", buffer);
                 limits.cpu_shares = weight.and_then(parse::shares_of_weight);
                 if let Ok(text) = cpu.read("cpu.max", buffer) {
@@ -197,8 +127,8 @@ impl CgroupFs {
                 limits.cpu_quota = cpu.number("cpu.cfs_quota_us", buffer);
             }
         }
-        if let Ok(memory) = self.directory("memory", path) {
-            let [limit, swap, reservation] = if self.v2 {
+        if let Ok(memory) = Directory::open(&self.directory("memory", path)) {
+            let [limit, swap, reservation] = if self.is_v2() {
                 ["memory.max", "memory.swap.max", "memory.min"]
             } else {
                 [
@@ -214,7 +144,7 @@ impl CgroupFs {
             limits.swap = limit(swap);
             limits.reservation = limit(reservation);
         }
-        if let Ok(pids) = self.directory("pids", path) {
+        if let Ok(pids) = Directory::open(&self.directory("pids", path)) {
             let text = pids.read("pids.max", buffer);
             limits.threads = text.ok().and_then(parse::limit);
         }

@@ -262,7 +262,7 @@ impl EvictionManager {
         let workers = &self.deps.workers;
         let ended = |pod: &Pod| workers.should_pod_be_finished(&pod.uid());
         for pod in self.terminating.forget(Instant::now(), ended) {
-            tracing::warn!(pod = %pod.full_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
+            tracing::warn!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: timed out waiting for pods to be cleaned up");
         }
     }
 
@@ -298,7 +298,7 @@ impl EvictionManager {
         rank::rank(&mut candidates, threshold.signal, files);
         for candidate in candidates {
             if candidate.pod.is_critical() {
-                tracing::error!(pod = %candidate.pod.full_name(), "Eviction manager: cannot evict a critical pod");
+                tracing::error!(pod = %candidate.pod.log_name(), "Eviction manager: cannot evict a critical pod");
                 continue;
             }
             let observed = measured.observations.get(&threshold.signal).copied();
@@ -410,7 +410,7 @@ impl EvictionManager {
     ) {
         let own = pod.termination_grace_seconds();
         let grace = grace.clamp(0, own.max(HARD_GRACE));
-        tracing::info!(pod = %pod.full_name(), podUID = %pod.uid(), reason = message, "Eviction manager: evicting pod");
+        tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), reason = message, "Eviction manager: evicting pod");
         self.deps
             .events
             .warning(&ObjectRef::pod(pod), event::EVICTED, message.as_str());

@@ -291,7 +291,7 @@ impl ShutdownManager {
         for pod in pods {
             let grace = plan::grace(pod, phase);
             tracing::info!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 podUID = %pod.uid(),
                 gracePeriod = grace,
                 "Shutdown manager killing pod with gracePeriod"

@@ -260,7 +260,7 @@ impl MirrorPods {
                 MirrorRequest::Create(_) => "Failed creating a mirror pod",
                 MirrorRequest::Delete(_) => "Failed deleting a mirror pod",
             };
-            tracing::warn!(pod = %name, err = error, "{text}");
+            tracing::warn!(pod = %name.log_name(), err = error, "{text}");
             self.reported.insert(name.clone(), error);
         }
     }
@@ -312,7 +312,7 @@ async fn send(
         MirrorRequest::Create(pod) => {
             let node_uid = node.get(api, node_name).await?;
             let mirror = plan::mirror_of(pod, node_name, &node_uid);
-            tracing::debug!(pod = %name, "Creating a mirror pod for static pod");
+            tracing::debug!(pod = %name.log_name(), "Creating a mirror pod for static pod");
             let created = api.create(Some(pod.namespace()), &mirror).await;
             if created.is_err() {
                 node.forget();
@@ -321,7 +321,7 @@ async fn send(
         }
         MirrorRequest::Delete(mirror) => {
             let uid = mirror.uid();
-            tracing::info!(pod = %name, podUID = %uid, "Deleting mirror pod");
+            tracing::info!(pod = %name.log_name(), podUID = %uid, "Deleting mirror pod");
             let options = DeleteOptions {
                 grace_period_seconds: Some(0),
                 preconditions: Some(Preconditions {

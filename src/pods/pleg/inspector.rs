@@ -3,8 +3,10 @@
 use super::{PlegContext, termination_message};
 use crate::{
     base::{
+        EarlyRelease, Permit,
         backoff::Backoff,
         panics::{Panicked, Place, contain},
+        spawn,
     },
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
@@ -13,10 +15,9 @@ use crate::{
 };
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
     time::Duration,
 };
-use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Reads in flight that still count as quick.
@@ -29,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Task `pleg.inspect`.
 pub struct InspectTask {
     context: PlegContext,
-    permits: Arc<Semaphore>,
+    permits: EarlyRelease,
     queue: VecDeque<ItemId>,
     /// Items being read; true when another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
@@ -50,7 +51,7 @@ impl InspectTask {
     pub(super) fn new(context: PlegContext) -> Self {
         Self {
             context,
-            permits: Arc::new(Semaphore::new(IN_FLIGHT)),
+            permits: EarlyRelease::new(IN_FLIGHT, SLOW),
             queue: VecDeque::new(),
             reading: HashMap::new(),
             reads: JoinSet::new(),
@@ -67,7 +68,7 @@ impl InspectTask {
         loop {
             tokio::select! {
                 items = self.context.cache.to_inspect() => items.into_iter().for_each(|i| self.enqueue(i)),
-                Ok(permit) = self.permits.clone().acquire_owned(), if !self.queue.is_empty() => {
+                permit = self.permits.acquire(), if !self.queue.is_empty() => {
                     if let Some(item) = self.queue.pop_front() {
                         let context = self.context.clone();
                         self.reads.spawn(async move {
@@ -115,24 +116,21 @@ impl InspectTask {
         let delay = self.retries.advance(item.clone(), now, now);
         if first {
             tracing::warn!(
-                ?item,
+                podSandboxID = item.sandbox_id(),
+                containerID = item.container_id(),
                 err = problem,
                 "Cannot read from the runtime, will keep trying"
             );
         }
         let cache = self.context.cache.clone();
-        tokio::spawn(async move {
+        spawn(Place::Inspection, async move {
             tokio::time::sleep(delay).await;
             cache.inspect(item);
         });
     }
 }
 
-async fn inspect(
-    context: PlegContext,
-    item: ItemId,
-    permit: tokio::sync::OwnedSemaphorePermit,
-) -> InspectionOutcome {
+async fn inspect(context: PlegContext, item: ItemId, permit: Permit) -> InspectionOutcome {
     let Some((owner, sandbox)) = context.cache.locate(&item) else {
         return InspectionOutcome::Unknown;
     };
@@ -146,14 +144,8 @@ async fn inspect(
             }
         }
     };
-    tokio::pin!(reading);
-    let result = match tokio::time::timeout(SLOW, &mut reading).await {
-        Ok(result) => Some(result),
-        Err(_) => {
-            drop(permit);
-            tokio::time::timeout(DEADLINE - SLOW, reading).await.ok()
-        }
-    };
+    let reading = tokio::time::timeout(DEADLINE, reading);
+    let result = permit.run(reading).await.ok();
     let outcome = match result {
         Some(Ok((seq, read))) => {
             context.cache.apply(&owner, &item, seq, read);
@@ -204,7 +196,7 @@ async fn read_sandbox(
 ) -> Result<(Seq, Read), CriError> {
     match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
-            tracing::trace!(pod = %owner.name, sandbox = %id, "Read a sandbox");
+            tracing::trace!(pod = %owner.log_name(), sandbox = %id, "Read a sandbox");
             let status = translate::sandbox_status(
                 &reply.sandbox,
                 context.cache.strings(),
@@ -233,7 +225,7 @@ async fn read_container(
         Err(error) if error.is_not_found() => return Ok((seq, Read::Gone)),
         Err(error) => return Err(error),
     };
-    tracing::trace!(pod = %owner.name, container = %id, "Read a container");
+    tracing::trace!(pod = %owner.log_name(), container = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
         return Ok((seq, Read::Gone));

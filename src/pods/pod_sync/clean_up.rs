@@ -57,7 +57,7 @@ impl PodSync {
         {
             clean = false;
             tracing::warn!(
-                pod = %owner.name,
+                pod = %owner.log_name(),
                 "podUID" = %uid,
                 err = %chain(error.as_ref()),
                 "Failed to remove all of a pod, will try again"
@@ -76,7 +76,7 @@ impl PodSync {
         }
         for exit in exits.into_iter().flatten() {
             self.state_store
-                .update(uid, |record| record.set_exit(exit, false));
+                .update(uid, |record| record.exits.record(exit, false));
         }
         clean
     }

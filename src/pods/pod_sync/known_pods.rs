@@ -1,11 +1,10 @@
 //! The pods that `/pods` lists.
 
-use super::recorded::remembered;
 use crate::{
     model::{Pod, PodExt, PodUid},
     pods::status::Statuses,
     state::pod_manager::PodManager,
-    state::pod_state_store::PodStateStore,
+    state::pod_state_store::{PodRecord, PodStateStore},
 };
 use k8s_openapi::api::core::v1 as api;
 use std::{collections::HashSet, sync::Arc};
@@ -36,7 +35,7 @@ impl KnownPods {
     pub fn list(&self) -> Vec<KnownPod> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
-            let stored = || self.state_store.read(&uid, remembered).map(Arc::new);
+            let stored = || self.state_store.read(&uid, PodRecord::last_status);
             let status = self.statuses.get(&uid).or_else(stored);
             (pod, status)
         };

@@ -12,7 +12,6 @@ mod held;
 mod known_pods;
 mod metrics;
 mod pull_secrets;
-mod recorded;
 mod statuses;
 pub mod syncer;
 mod unread;
@@ -182,7 +181,7 @@ impl PodSync {
     }
 
     /// The sync that finds its pod ended: that is remembered, and nothing more is set up.
-    async fn ended(&self, pod: &Arc<Pod>, status: &api::PodStatus) -> PodSyncResult {
+    async fn ended(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
         self.statuses.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
         self.decide(pod, Action::Finish, format!("phase {phase}"));
@@ -275,7 +274,7 @@ impl PodSync {
             .await;
         if let Err(error) = collected {
             tracing::warn!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %chain(error.as_ref()),
                 "Failed to remove superseded containers"
             );
@@ -347,7 +346,7 @@ impl PodSync {
     /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
     /// restart the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
-        tracing::info!(pod = %pod.full_name(), reason = &*reason, event_message = message, "Pod was rejected");
+        tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");

@@ -29,7 +29,7 @@ impl PodSync {
         let (secrets, failed) = pull_secrets(&keys, &found, ran);
         for (secret, error) in &failed {
             tracing::info!(
-                pod = %pod.full_name(), secret, err = error,
+                pod = %pod.log_name(), secret, err = error,
                 "Unable to retrieve pull secret, the image pull may not succeed."
             );
         }

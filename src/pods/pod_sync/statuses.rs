@@ -1,11 +1,8 @@
 //! Publishes the API status of a pod, generated from what is known of it.
 
-use super::{
-    metrics::{PodStartMetrics, Start},
-    recorded::{remembered, with_remote},
-};
+use super::metrics::{PodStartMetrics, Start};
 use crate::{
-    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, reasons, runs_again},
+    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons, runs_again},
     pods::status::{
         StatusManager, Statuses,
         generate::{FailedBecause, Inputs},
@@ -16,7 +13,7 @@ use crate::{
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
-    state::pod_state_store::{ConditionSince, Origin, PodRecord, PodStateStore, Terminal},
+    state::pod_state_store::{Origin, PodRecord, PodStateStore, Terminal},
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -161,11 +158,11 @@ impl StatusPublisher {
                     starts.published(&mut notes.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
-                    self.remember_times(&uid);
+                    self.remember_status(&uid);
                 }
             }
             Err(error) => tracing::error!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %error,
                 "Runtime status contradicts the pod's status, keeping the old one"
             ),
@@ -204,7 +201,7 @@ impl StatusPublisher {
     /// The runtime status, and how containers ended that the runtime does not have (any more).
     fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let status = self.state_store.read(&runtime_status.uid, |record| {
-            record.with_exits(&runtime_status)
+            record.exits.complete(&runtime_status)
         });
         status.map_or(runtime_status, Arc::new)
     }
@@ -220,26 +217,24 @@ impl StatusPublisher {
         }
     }
 
-    /// Transition times survive a restart: a Ready that stayed True has not changed (P-26). So does the
-    /// start: a pod's deadline is one instant.
-    fn remember_times(&self, uid: &PodUid) {
-        let Some(status) = self.statuses().get(uid) else {
+    /// The status survives a restart of the kubelet: a Ready that stayed True has not changed (P-26), and a
+    /// pod's deadline is one instant. Of a terminal phase only the times do: an end is recorded apart, and a node
+    /// that rejects the pod, or shuts down, may run it later.
+    fn remember_status(&self, uid: &PodUid) {
+        let Some(mut status) = self.statuses().get(uid) else {
             return;
         };
-        let conditions = status.conditions.iter().flatten().filter_map(|condition| {
-            let since = condition.last_transition_time.as_ref()?.0;
-            let status = condition.status == "True";
-            Some((condition.type_.clone(), ConditionSince { status, since }))
-        });
-        let conditions = conditions.collect();
-        let started = status.start_time.as_ref().map(|start| start.0);
-        // A terminal phase is recorded apart, and a node that rejects the pod may admit it later.
-        let phase = status.phase.clone();
-        let phase = phase.filter(|phase| matches!(phase.as_str(), "Pending" | "Running"));
+        if is_terminal(&status) {
+            status = Arc::new(api::PodStatus {
+                conditions: status.conditions.clone(),
+                start_time: status.start_time.clone(),
+                ..api::PodStatus::default()
+            });
+        }
         self.state_store.update(uid, |record| {
-            record.conditions = conditions;
-            record.started = started;
-            record.phase = phase;
+            if record.terminal.is_none() {
+                record.status = Some(status);
+            }
         });
     }
 
@@ -305,9 +300,9 @@ impl StatusPublisher {
     ) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let earlier = || {
-            let remembered = self.state_store.read(&uid, remembered)?;
+            let stored = self.state_store.read(&uid, PodRecord::last_status)?;
             let remote = remote.filter(|_| !pod.is_static());
-            Some(Arc::new(with_remote(remembered, remote)))
+            (!is_less(&stored, remote)).then_some(stored)
         };
         self.statuses().get(&uid).or_else(earlier)
     }
@@ -384,7 +379,7 @@ impl StatusPublisher {
     /// Records that a pod has ended, so that no later kubelet runs it again (P-15). A rejection is not
     /// recorded: another configuration may admit the pod. Nor is an end by a shutdown of the node that the pod
     /// comes back from.
-    pub(super) async fn record_terminal(&self, pod: &Pod, status: &api::PodStatus) {
+    pub(super) async fn record_terminal(&self, pod: &Pod, status: &Arc<api::PodStatus>) {
         let uid = &pod.uid();
         if self
             .notes
@@ -394,21 +389,15 @@ impl StatusPublisher {
         {
             return;
         }
-        match serde_json::to_value(status) {
-            Ok(status) => {
-                let change = |record: &mut PodRecord| {
-                    let known = record.terminal.take();
-                    record.terminal = Some(Terminal {
-                        status,
-                        stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
-                    });
-                };
-                self.state_store.record(uid, change).await
-            }
-            Err(error) => {
-                tracing::error!(podUID = %uid, err = %error, "Cannot record the end of a pod")
-            }
-        }
+        let change = |record: &mut PodRecord| {
+            let known = record.terminal.take();
+            record.status = None;
+            record.terminal = Some(Terminal {
+                status: Some(status.clone()),
+                stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
+            });
+        };
+        self.state_store.record(uid, change).await
     }
 
     /// Settles the status of a pod all of whose containers have ended.
@@ -440,6 +429,12 @@ impl StatusPublisher {
     }
 }
 
+/// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
+fn is_less(stored: &api::PodStatus, remote: Option<&api::PodStatus>) -> bool {
+    let has_containers = |status: &api::PodStatus| status.container_statuses.is_some();
+    !has_containers(stored) && remote.is_some_and(has_containers)
+}
+
 fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
@@ -452,4 +447,26 @@ fn that_restarts(pod: &Pod, names: &[String]) -> Pod {
         container.restart_policy = Some("Always".into());
     }
     pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_stored_in_part_does_not_hide_the_containers_that_the_api_server_has() {
+        let part = api::PodStatus::default();
+        let whole = api::PodStatus {
+            container_statuses: Some(vec![api::ContainerStatus::default()]),
+            ..api::PodStatus::default()
+        };
+        for (stored, remote, expected) in [
+            (&part, Some(&whole), true),
+            (&part, Some(&part), false),
+            (&part, None, false),
+            (&whole, Some(&whole), false),
+        ] {
+            assert_eq!(is_less(stored, remote), expected);
+        }
+    }
 }

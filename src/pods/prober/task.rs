@@ -35,7 +35,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// Starts the task of one probe.
 pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &Slot) {
     if let Some(task) = ProbeTask::new(shared, probes, slot) {
-        tokio::spawn(task.run());
+        crate::base::spawn(Place::Probe, task.run());
     }
 }
 

@@ -1,4 +1,4 @@
-//! The API status of a pod, as a pure function of what is known about it.
+//! The API status of a pod, as a function of what is known about it. Pure.
 //!
 //! Everything a person sees with `kubectl get pod -o yaml` or in `/pods` is decided here, from the
 //! runtime status, the probe results and the old status. Answers to upstream's
@@ -6,10 +6,8 @@
 
 mod conditions;
 mod container_states;
-mod mounts;
 mod phase;
 mod resources;
-mod restart;
 mod restart_all;
 mod states;
 #[cfg(test)]

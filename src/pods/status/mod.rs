@@ -8,7 +8,6 @@
 //!   than its shared object and one status.
 //! * Answers to upstream's `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
 
-mod compare;
 pub mod generate;
 mod terminate;
 #[cfg(test)]
@@ -140,7 +139,7 @@ impl StatusManager {
             now,
         );
         match known {
-            Some(entry) if compare::same(&entry.status, &status) => {
+            Some(entry) if same(&entry.status, &status) => {
                 entry.pod = pod.clone();
                 return false;
             }
@@ -225,4 +224,25 @@ fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
     let made_with = conditions.to_vec();
     let before = old.map_or(Some(&made_with), |old| old.conditions.as_ref());
     carry_transition_times(conditions, before.map_or(&[], Vec::as_slice), now);
+}
+
+/// Whether two statuses are equal: the order of conditions does not matter, nor does the
+/// difference between an empty list and none. Both must have been normalised.
+fn same(a: &PodStatus, b: &PodStatus) -> bool {
+    a == b || canonical(a) == canonical(b)
+}
+
+fn canonical(status: &PodStatus) -> PodStatus {
+    let mut status = status.clone();
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    status.container_statuses.get_or_insert_default();
+    status.init_container_statuses.get_or_insert_default();
+    status.ephemeral_container_statuses.get_or_insert_default();
+    status.host_ips.get_or_insert_default();
+    status.pod_ips.get_or_insert_default();
+    for text in [&mut status.reason, &mut status.message] {
+        text.take_if(|text| text.is_empty());
+    }
+    status
 }

@@ -160,7 +160,7 @@ impl StatusWriter {
             }
             Next::Illegal(version_sent, error) => {
                 tracing::error!(
-                    pod = %entry.pod.full_name(),
+                    pod = %entry.pod.log_name(),
                     podUID = %uid,
                     err = %error,
                     "Status update on pod aborted"
@@ -200,13 +200,13 @@ impl StatusWriter {
                 return self.queue.add(uid.clone(), false, now);
             }
             (Some(Ok(_)), _) => {
-                tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod fully terminated and removed from etcd");
+                tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod fully terminated and removed from etcd");
                 exchange.deleted(now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
             (Some(Err(error)), request) if is_gone(&error, request) => {
-                tracing::debug!(pod = %object.full_name(), podUID = %uid, "Pod does not exist on the server");
+                tracing::debug!(pod = %object.log_name(), podUID = %uid, "Pod does not exist on the server");
                 exchange.deleted(now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
@@ -217,7 +217,7 @@ impl StatusWriter {
                 return;
             }
         };
-        let (pod, text) = (object.full_name(), chain(&error));
+        let (pod, text) = (object.log_name(), chain(&error));
         match request {
             // The same again would be refused again.
             StatusRequest::Patch(version_sent, _) if is_final(&error) => {

@@ -64,10 +64,10 @@ impl SyncLoop {
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
         for victim in victims {
             tracing::info!(
-                pod = %victim.full_name(),
+                pod = %victim.log_name(),
                 podUID = %victim.uid(),
                 resource,
-                requestingPod = %pod.full_name(),
+                requestingPod = %pod.log_name(),
                 "Preempting pod to free up resources"
             );
             let object = ObjectRef::pod(&victim);
@@ -92,7 +92,7 @@ impl SyncLoop {
         };
         if runs {
             tracing::warn!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 podUID = %pod.uid(),
                 err = %error,
                 "Failed to allocate exclusive resources of a pod that runs already"

@@ -1,6 +1,9 @@
 //! When audits for orphans run, and the one that is running.
 
-use crate::base::panics::{Panicked, Place, contain};
+use crate::base::{
+    panics::{Panicked, Place},
+    spawn,
+};
 use std::time::Duration;
 use tokio::{
     task::JoinHandle,
@@ -84,7 +87,7 @@ impl Audits {
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
-            self.running = Some(tokio::spawn(contain(Place::Audit, work)));
+            self.running = Some(spawn(Place::Audit, work));
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::{
     base::{
         chain,
         panics::{Place, contain},
+        spawn,
     },
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
@@ -115,7 +116,7 @@ impl SyncLoop {
         let back = self.manager.reader().get(&uid);
         let back = back.filter(|pod| self.occupant(pod) == Occupant::Itself);
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
-        tokio::spawn(async move {
+        spawn(Place::CleanUp, async move {
             // A panic must not keep the UID from ever being used again.
             let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid, back.as_deref())).await;
             cleaned.mark((uid, removal.unwrap_or(false)));
@@ -160,8 +161,7 @@ impl SyncLoop {
         let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
-                pod = %orphan.name,
-                namespace = %orphan.namespace,
+                pod = %orphan.log_name(),
                 "podUID" = %orphan.uid,
                 "Clean up containers for orphaned pod"
             );
@@ -196,7 +196,7 @@ impl SyncLoop {
                 continue;
             }
             if let Some(pod) = manager.get(&uid) {
-                tracing::warn!(pod = %pod.full_name(), "Pod has no worker, creating one");
+                tracing::warn!(pod = %pod.log_name(), "Pod has no worker, creating one");
                 self.create(pod);
             }
         }

@@ -395,7 +395,7 @@ impl Inner {
     fn ensure_exists(&self, pod: &Pod) -> anyhow::Result<PodCgroup> {
         if let Err(error) = self.update_classes() {
             tracing::info!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %error,
                 "Failed to update QoS cgroups while syncing pod"
             );

@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{
     base::{
-        DirtySet,
+        DirtySet, ScopedTask,
         metrics::Metrics,
         panics::{Place, contain},
+        spawn_scoped,
     },
     model::{Pod, PodExt as _, PodUid},
     resources::{
@@ -31,7 +32,7 @@ use std::{
     sync::Arc,
 };
 use tokio::{sync::Notify, time::Instant};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's. While a damaged one is kept beside it, containers may have devices that are
 /// not known.
@@ -79,12 +80,12 @@ impl Plugins {
 pub(super) struct Connection {
     pub(super) resource: String,
     pub(super) client: PluginClient,
-    pub(super) _watch: AbortOnDropHandle<()>,
+    pub(super) _watch: ScopedTask,
 }
 
 /// An allocation for a pod that waits to be admitted.
 enum Pending {
-    InProgress { _task: AbortOnDropHandle<()> },
+    InProgress { _task: ScopedTask },
     Failed(AllocationError),
 }
 
@@ -190,13 +191,12 @@ impl DeviceManager {
             }
         }
         let (manager, uid) = (self.clone(), request.uid.clone());
-        let task = tokio::spawn(async move {
+        let task = spawn_scoped(Place::Other, async move {
             let done = contain(Place::Other, manager.carry_out(&request, None)).await;
             let done =
                 done.unwrap_or_else(|error| Err(AllocationError::Allocate(error.to_string())));
             manager.finish(&request.uid, done);
         });
-        let task = AbortOnDropHandle::new(task);
         pending.insert(uid, Pending::InProgress { _task: task });
         Err(Unallocated::InProgress)
     }
@@ -325,7 +325,7 @@ impl DeviceManager {
         };
         if !conflicts.is_empty() {
             tracing::error!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 containerName = name,
                 conflicts = conflicts.join(", "),
                 "Device plugins have conflicting settings"

@@ -10,7 +10,10 @@ use super::{
     state::{Device, DeviceMap, PluginId},
 };
 use crate::{
-    base::panics::{Place, contain},
+    base::{
+        panics::{Place, contain},
+        spawn_scoped,
+    },
     resources::plugin_manager::{Deregister, Plugin, PluginHandler, connection::text},
 };
 use futures::future::BoxFuture;
@@ -19,7 +22,6 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, sleep};
-use tokio_util::task::AbortOnDropHandle;
 
 /// The version of the plugins' interface.
 const VERSION: &str = "v1beta1";
@@ -106,11 +108,11 @@ impl DeviceManager {
             plugins
                 .clients
                 .retain(|_, known| known.resource != resource);
-            let watch = tokio::spawn(self.clone().watch(resource.to_owned(), id, client.clone()));
+            let watch = self.clone().watch(resource.to_owned(), id, client.clone());
             let connection = Connection {
                 resource: resource.into(),
                 client,
-                _watch: AbortOnDropHandle::new(watch),
+                _watch: spawn_scoped(Place::Connection, watch),
             };
             plugins.clients.insert(id, connection);
         }

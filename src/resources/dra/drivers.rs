@@ -13,10 +13,7 @@ use super::{
     slices,
 };
 use crate::{
-    base::{
-        panics::{Place, contain},
-        wait_until,
-    },
+    base::{panics::Place, spawn_scoped, wait_until},
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
         Deregister, Plugin, PluginHandler,
@@ -29,7 +26,6 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, transport::Channel};
 
 /// The maximum numbers of drivers, and of plugins of one driver.
@@ -96,16 +92,13 @@ impl DraManager {
                 return Err(format!("too many plugins of DRA driver {name}"));
             }
             let following = self.clone().follow(name.clone(), id, endpoint.clone());
-            let task = tokio::spawn(async move {
-                let _ = contain(Place::Connection, following).await;
-            });
             plugins.push(Registered {
                 id,
                 endpoint: endpoint.clone(),
                 service,
                 channel: watch::Sender::default(),
                 reports_health: false,
-                _task: AbortOnDropHandle::new(task),
+                _task: spawn_scoped(Place::Connection, following),
             });
             id
         };
@@ -183,10 +176,9 @@ impl DraManager {
             manager.0.drivers.lock().wipes.remove(&name);
         };
         let stop = self.0.stop.clone();
-        let task = tokio::spawn(async move {
+        let task = spawn_scoped(Place::Other, async move {
             stop.run_until_cancelled(wiping).await;
         });
-        let task = AbortOnDropHandle::new(task);
         drivers.wipes.insert(driver.to_owned(), task);
     }
 

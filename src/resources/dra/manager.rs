@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, Place},
-    base::{DirtySet, chain, metrics::Metrics},
+    base::{DirtySet, chain, metrics::Metrics, panics, spawn},
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
     resources::checkpoint_file::{CheckpointFile, Writer},
@@ -293,7 +293,8 @@ impl DraManager {
                 }
                 manager.0.giving_back.lock().remove(&uid);
             };
-            tokio::spawn(async move { stop.run_until_cancelled(giving_back).await });
+            let giving_back = stop.run_until_cancelled_owned(giving_back);
+            spawn(panics::Place::CleanUp, giving_back);
         }
     }
 

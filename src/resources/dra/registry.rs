@@ -1,13 +1,13 @@
 //! Registered drivers, and the plugin of each that is called.
 
 use super::client::Service;
+use crate::base::ScopedTask;
 use std::{
     collections::{BTreeMap, HashMap},
     path::PathBuf,
     time::Duration,
 };
 use tokio::sync::watch;
-use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 
 /// A registered plugin of a driver.
@@ -19,7 +19,7 @@ pub(super) struct Registered {
     pub(super) channel: watch::Sender<Option<Channel>>,
     /// Its health stream has delivered a report and has not ended.
     pub(super) reports_health: bool,
-    pub(super) _task: AbortOnDropHandle<()>,
+    pub(super) _task: ScopedTask,
 }
 
 impl Registered {
@@ -34,7 +34,7 @@ pub(super) struct Drivers {
     pub(super) plugins: BTreeMap<String, Vec<Registered>>,
     pub(super) next_id: u64,
     /// Pending deletions of the slices of unusable drivers.
-    pub(super) wipes: HashMap<String, AbortOnDropHandle<()>>,
+    pub(super) wipes: HashMap<String, ScopedTask>,
     /// The delay of these deletions, if a test sets it.
     pub(super) wiping_delay: Option<Duration>,
 }

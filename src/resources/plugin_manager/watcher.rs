@@ -9,7 +9,7 @@ use super::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use crate::base::panics::{Place, contain};
+use crate::base::{panics::Place, spawn};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};
@@ -136,9 +136,7 @@ impl Watcher {
             let gone = CancellationToken::new();
             let work = serve(self.handlers.clone(), path.clone(), gone.clone());
             let stop = self.stop.clone();
-            tokio::spawn(stop.run_until_cancelled_owned(async move {
-                let _ = contain(Place::Connection, work).await;
-            }));
+            spawn(Place::Connection, stop.run_until_cancelled_owned(work));
             self.known.insert(path, Socket { identity, gone });
         }
     }

@@ -11,7 +11,8 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 /// Exit codes by name of containers whose last instance may be gone.
 pub(super) fn codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
     record
-        .last_exits()
+        .exits
+        .last()
         .map(|(name, exit)| (name.into(), exit.exit_code))
         .collect()
 }
@@ -44,7 +45,7 @@ impl ExitRecords {
             });
             if !known {
                 self.state_store
-                    .update(&uid, |record| record.set_exit(ended, false));
+                    .update(&uid, |record| record.exits.record(ended, false));
             }
         }
     }
@@ -56,7 +57,7 @@ impl ExitRecords {
         }
         let runtime_status = self.cache.latest(uid);
         if let Some(followed) = is_last_exit(&runtime_status, container) {
-            let change = |record: &mut PodRecord| record.set_exit(container, followed);
+            let change = |record: &mut PodRecord| record.exits.record(container, followed);
             self.state_store.record(uid, change).await;
         }
     }
@@ -72,7 +73,7 @@ impl ExitRecords {
             return Some(Cow::Borrowed(newest));
         }
         self.state_store.read(&pod.uid(), |record| {
-            let mut exits = record.last_exits();
+            let mut exits = record.exits.last();
             let (_, exit) = exits.find(|(known, _)| *known == name)?;
             Some(Cow::Owned(exit.instance(name)))
         })
@@ -92,7 +93,7 @@ impl ExitRecords {
             exited.cloned()
         };
         exited(status).or_else(|| {
-            let record = |record: &PodRecord| record.with_exits(status);
+            let record = |record: &PodRecord| record.exits.complete(status);
             exited(&self.state_store.read(&pod.uid(), record)?)
         })
     }
@@ -102,11 +103,8 @@ impl ExitRecords {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
         if self.state_store.read(&uid, is_last) {
-            self.state_store.update(&uid, |record| {
-                if let Some(exit) = record.exits.get_mut(name) {
-                    exit.followed = true;
-                }
-            });
+            self.state_store
+                .update(&uid, |record| record.exits.mark_followed(name));
         }
     }
 
@@ -114,7 +112,7 @@ impl ExitRecords {
     pub(super) fn forget(&self, uid: &PodUid, of: impl Fn(&str) -> bool) {
         if self.state_store.read(uid, |r| !r.exits.is_empty()) {
             self.state_store
-                .update(uid, |r| r.exits.retain(|name, _| !of(name)));
+                .update(uid, |r| r.exits.retain(|name| !of(name)));
         }
     }
 }

@@ -28,7 +28,7 @@ use self::{
     metrics::TokenMetrics,
     user::{Outcome, of_token_review, settle, token},
 };
-use super::{bearer_protocol, tls::ClientAuthorities};
+use super::{tls::ClientAuthorities, websocket};
 use crate::{
     apiserver::{ApiError, ApiServer, TIMEOUT},
     base::chain,
@@ -210,7 +210,7 @@ impl AuthState {
         if matches!(in_header, Outcome::User(_)) {
             return Ok(in_header);
         }
-        match bearer_protocol::token(headers) {
+        match websocket::token(headers) {
             Ok(Some(token)) => self.review(&token).await.map_err(unknown),
             Ok(None) => Ok(in_header),
             Err(why) => Ok(Outcome::Invalid(why.into())),

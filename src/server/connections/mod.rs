@@ -7,9 +7,9 @@ mod progress;
 mod state;
 
 pub(super) use progress::Progress;
+pub use state::Limits;
 pub(super) use state::{Full, Source};
 
-use super::Limits;
 use parking_lot::Mutex;
 use state::{Id, PortConnections};
 use std::{collections::HashMap, sync::Arc};

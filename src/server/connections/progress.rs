@@ -1,9 +1,7 @@
 //! The state of one connection, and its deadline.
 
-use crate::{
-    base::wait_until,
-    server::{Limits, observed::Observer},
-};
+use super::state::Limits;
+use crate::{base::wait_until, server::observed::Observer};
 use std::{io, task::Poll, time::Duration};
 use tokio::{sync::watch, time::Instant};
 

@@ -93,10 +93,10 @@ impl LogReaders {
             Ok(opened) => opened,
             Err(refusal) => return refused(name, &refusal),
         };
-        let (pod, container) = (name.pod.name.clone(), name.container.clone());
+        let (pod, container) = (name.pod.clone(), name.container.clone());
         let logs = logs.inspect(move |piece| {
             if let Err(error) = piece {
-                tracing::warn!(pod, container, err = %chain(error), "Reading a container log failed");
+                tracing::warn!(pod = %pod.log_name(), containerName = container, err = %chain(error), "Reading a container log failed");
             }
         });
         let logs = until_stopped(ending_apart(logs), stopping.clone());
@@ -170,8 +170,8 @@ fn refused(name: &ContainerName, refusal: &LogRefusal) -> Response<Body> {
         LogRefusal::TooMany => StatusCode::TOO_MANY_REQUESTS,
         LogRefusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         LogRefusal::Log(LogError::File(_)) => {
-            let (pod, container) = (&name.pod.name, &name.container);
-            tracing::warn!(pod, container, err = %chain(refusal), "Opening a container log failed");
+            let (pod, container) = (name.pod.log_name(), &name.container);
+            tracing::warn!(pod = %pod, containerName = container, err = %chain(refusal), "Opening a container log failed");
             StatusCode::INTERNAL_SERVER_ERROR
         }
     };

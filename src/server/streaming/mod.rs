@@ -14,16 +14,15 @@ mod target;
 mod upgrade;
 
 pub use params::{ContainerName, PodName};
-pub(super) use upgrade::{is_upgrade, is_websocket};
 
 use super::{
-    metrics::StreamMetrics,
     response::{Body, Request as BodyRequest, read_body, text},
     routes::{RouteError, pairs},
     views::{Known, PodsView},
+    websocket::{is_upgrade, is_websocket},
 };
 use crate::{
-    base::chain,
+    base::{chain, metrics::Metrics},
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
     pods::pod_sync::KnownPod,
@@ -36,6 +35,10 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use lookup::Missing;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family},
+};
 use splice::{End, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -174,7 +177,7 @@ impl Streams {
         ports: &[u16],
     ) -> Response<Body> {
         let url = async {
-            let websocket = upgrade::is_websocket(request.headers());
+            let websocket = is_websocket(request.headers());
             if websocket && ports.is_empty() && !upgrade::is_tunnel(request.headers()) {
                 return Err(StreamRefusal::NoPort);
             }
@@ -265,7 +268,7 @@ impl Streams {
 
     /// A place for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, StreamRefusal> {
-        if upgrade::is_upgrade(request.headers()) {
+        if is_upgrade(request.headers()) {
             self.free_slot()
         } else {
             Err(StreamRefusal::NoUpgrade)
@@ -365,4 +368,34 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
             .insert(header::RETRY_AFTER, RETRY_AFTER);
     }
     response
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SubresourceLabels {
+    subresource: &'static str,
+}
+
+/// Handles to the families of streams. Clones share them.
+#[derive(Clone)]
+pub struct StreamMetrics {
+    websockets: Family<SubresourceLabels, Counter>,
+}
+
+impl StreamMetrics {
+    /// Declares the families.
+    pub fn new(metrics: &Metrics) -> Self {
+        Self {
+            websockets: metrics.register(
+                "kubelet_websocket_streaming_requests_total",
+                "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// There is a stream for a request over WebSocket.
+    pub(super) fn websocket(&self, subresource: &'static str) {
+        let subresource = SubresourceLabels { subresource };
+        self.websockets.get_or_create_owned(&subresource).inc();
+    }
 }

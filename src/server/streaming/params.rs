@@ -5,6 +5,7 @@
 
 use crate::{
     cri::StdStreams,
+    model::PodLogName,
     server::routes::{BadQuery, Parts, RouteError},
 };
 
@@ -41,6 +42,14 @@ pub struct PodName {
 }
 
 impl PodName {
+    /// `<namespace>/<name>`, for the log.
+    pub(in crate::server) fn log_name(&self) -> PodLogName<'_> {
+        PodLogName {
+            namespace: &self.namespace,
+            name: &self.name,
+        }
+    }
+
     pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
         let uid = parts.name("uid")?;
         Ok(Self {

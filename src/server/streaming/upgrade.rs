@@ -1,7 +1,7 @@
 //! Makes the client's upgrade at the runtime's streaming server.
 
 use super::{
-    super::bearer_protocol,
+    super::websocket::{self, is_websocket},
     target::{Address, Target},
 };
 use crate::base::Http1;
@@ -65,22 +65,6 @@ pub(super) enum Failure {
     NotSwitched(StatusCode),
 }
 
-/// Whether a request is an upgrade, by upstream's rule.
-pub(in crate::server) fn is_upgrade(headers: &HeaderMap) -> bool {
-    let mut connection = headers.get_all(header::CONNECTION).iter();
-    let says_upgrade = |value: &HeaderValue| {
-        let text = value.to_str().unwrap_or_default();
-        text.to_ascii_lowercase().contains("upgrade")
-    };
-    connection.any(says_upgrade) && headers.contains_key(header::UPGRADE)
-}
-
-/// Whether it is an upgrade to WebSocket.
-pub(in crate::server) fn is_websocket(headers: &HeaderMap) -> bool {
-    let protocol = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok());
-    is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
-}
-
 /// Whether it carries SPDY in WebSocket messages, as API servers offer for port-forward.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
@@ -141,7 +125,7 @@ fn outgoing_request<B>(target: &Target, request: &Request<B>) -> Request<Empty<B
     for (name, value) in request.headers().iter().filter(|(name, _)| passed(name)) {
         headers.append(name, value.clone());
     }
-    if let Some(protocols) = bearer_protocol::without_tokens(request.headers()) {
+    if let Some(protocols) = websocket::without_tokens(request.headers()) {
         headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocols);
     }
     outgoing
@@ -194,50 +178,6 @@ mod tests {
             )
         };
         lines.iter().map(line).collect()
-    }
-
-    #[test]
-    fn an_upgrade_needs_both_headers() {
-        let rows: &[(&[(&str, &str)], _, _)] = &[
-            (&[], false, false),
-            (&[("upgrade", "SPDY/3.1")], false, false),
-            (&[("connection", "Upgrade")], false, false),
-            (
-                &[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
-                true,
-                false,
-            ),
-            (
-                &[
-                    ("connection", "keep-alive, upgrade"),
-                    ("upgrade", "WebSocket"),
-                ],
-                true,
-                true,
-            ),
-            (
-                &[
-                    ("connection", "close"),
-                    ("connection", "UPGRADE"),
-                    ("upgrade", "x"),
-                ],
-                true,
-                false,
-            ),
-            (
-                &[("connection", "close"), ("upgrade", "websocket")],
-                false,
-                false,
-            ),
-        ];
-        for (lines, upgrade, websocket) in rows {
-            let mut map = HeaderMap::new();
-            for (name, value) in *lines {
-                map.append(*name, HeaderValue::from_static(value));
-            }
-            assert_eq!(is_upgrade(&map), *upgrade, "{lines:?}");
-            assert_eq!(is_websocket(&map), *websocket, "{lines:?}");
-        }
     }
 
     #[tokio::test(start_paused = true)]

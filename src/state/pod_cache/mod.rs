@@ -16,8 +16,8 @@ mod unread;
 use crate::{
     base::{DirtySet, Strings},
     model::{
-        AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId,
-        SandboxStatus, Seq,
+        AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodLogName, PodStatus, PodUid,
+        SandboxId, SandboxStatus, Seq,
     },
 };
 use parking_lot::Mutex;
@@ -42,6 +42,24 @@ pub enum ItemId {
     Sandbox(SandboxId),
     /// A container.
     Container(ContainerId),
+}
+
+impl ItemId {
+    /// The ID of a sandbox, for the log.
+    pub fn sandbox_id(&self) -> Option<&str> {
+        match self {
+            Self::Sandbox(id) => Some(id.as_str()),
+            Self::Container(_) => None,
+        }
+    }
+
+    /// The ID of a container, for the log.
+    pub fn container_id(&self) -> Option<&str> {
+        match self {
+            Self::Sandbox(_) => None,
+            Self::Container(id) => Some(id.as_str()),
+        }
+    }
 }
 
 /// Which pod an item belongs to.
@@ -71,6 +89,14 @@ impl Owner {
             uid: status.uid.clone(),
             name: status.name.clone(),
             namespace: status.namespace.clone(),
+        }
+    }
+
+    /// `<namespace>/<name>`, for the log.
+    pub fn log_name(&self) -> PodLogName<'_> {
+        PodLogName {
+            namespace: &self.namespace,
+            name: &self.name,
         }
     }
 }

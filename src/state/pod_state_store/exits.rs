@@ -1,8 +1,8 @@
-//! How containers ended that the runtime may know nothing of any more: pure.
+//! How containers ended that the runtime may know nothing of any more. Pure.
 
-use super::PodRecord;
 use crate::model::{ContainerState, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The end of one container instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -72,28 +72,55 @@ impl Exit {
     }
 }
 
-impl PodRecord {
+/// The latest exit of each container, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Exits(BTreeMap<String, Exit>);
+
+impl Exits {
+    /// Whether none is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The exit of a container, if one is known.
+    pub fn get(&self, name: &str) -> Option<&Exit> {
+        self.0.get(name)
+    }
+
     /// Remembers how an instance ended, unless the end of a later one is known: instances are removed in
     /// any order, and the last one to go need not be the last one that was made.
-    pub fn set_exit(&mut self, instance: &ContainerStatus, followed: bool) {
-        let known = self.exits.get(&*instance.name);
+    pub fn record(&mut self, instance: &ContainerStatus, followed: bool) {
+        let known = self.get(&instance.name);
         if known.is_some_and(|known| known.restart_count > instance.restart_count) {
             return;
         }
         let exit = Exit::of(instance, followed);
-        self.exits.insert(instance.name.to_string(), exit);
+        self.0.insert(instance.name.to_string(), exit);
     }
 
     /// How containers ended, by name; without those of which a later instance was made. Counts where the
     /// runtime has no instance.
-    pub fn last_exits(&self) -> impl Iterator<Item = (&str, &Exit)> {
-        let all = self.exits.iter().map(|(name, exit)| (name.as_str(), exit));
+    pub fn last(&self) -> impl Iterator<Item = (&str, &Exit)> {
+        let all = self.0.iter().map(|(name, exit)| (name.as_str(), exit));
         all.filter(|(_, exit)| !exit.followed)
+    }
+
+    /// A later instance of a container was created.
+    pub fn mark_followed(&mut self, name: &str) {
+        if let Some(exit) = self.0.get_mut(name) {
+            exit.followed = true;
+        }
+    }
+
+    /// Forgets the exits of containers that the predicate does not keep.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.0.retain(|name, _| keep(name));
     }
 
     /// The runtime status with the instances that are gone and still matter: how a container
     /// ended, or how it ended before the one instance that there is. `None` when there are none.
-    pub fn with_exits(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
+    pub fn complete(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
             let mut known = runtime_status.instances(name);
             let speaks = match (known.next(), known.next()) {
@@ -105,7 +132,7 @@ impl PodRecord {
             };
             speaks.then(|| exit.instance(name))
         };
-        let missing: Vec<_> = self.exits.iter().filter_map(missing).collect();
+        let missing: Vec<_> = self.0.iter().filter_map(missing).collect();
         if missing.is_empty() {
             return None;
         }
@@ -164,14 +191,14 @@ mod tests {
     #[test]
     fn an_exit_stands_for_its_instance_as_long_as_nothing_newer_speaks() {
         let dead = instance("a", 1, Exited);
-        let mut record = PodRecord::default();
-        record.set_exit(&dead, false);
-        let (name, exit) = record.last_exits().next().unwrap();
+        let mut exits = Exits::default();
+        exits.record(&dead, false);
+        let (name, exit) = exits.last().next().unwrap();
         assert_eq!((name, exit.exit_code), ("a", 7));
-        let shown = record.with_exits(&runtime_status(vec![])).unwrap();
+        let shown = exits.complete(&runtime_status(vec![])).unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
         // With a later instance it is that one's past.
-        let shown = record.with_exits(&runtime_status(vec![instance("a", 2, Running)]));
+        let shown = exits.complete(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
         // Others have a past of their own.
         for known in [
@@ -179,28 +206,28 @@ mod tests {
             vec![instance("a", 0, Exited)],
             vec![instance("a", 3, Running), instance("a", 2, Exited)],
         ] {
-            assert_eq!(record.with_exits(&runtime_status(known)), None);
+            assert_eq!(exits.complete(&runtime_status(known)), None);
         }
     }
 
     #[test]
     fn after_a_later_instance_was_lost_the_exit_before_it_is_not_how_it_ended() {
-        let mut record = PodRecord::default();
-        record.set_exit(&instance("a", 1, Exited), true);
-        assert_eq!(record.last_exits().count(), 0);
-        assert_eq!(record.with_exits(&runtime_status(vec![])), None);
-        let shown = record.with_exits(&runtime_status(vec![instance("a", 2, Running)]));
+        let mut exits = Exits::default();
+        exits.record(&instance("a", 1, Exited), true);
+        assert_eq!(exits.last().count(), 0);
+        assert_eq!(exits.complete(&runtime_status(vec![])), None);
+        let shown = exits.complete(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
     }
 
     #[test]
     fn an_instance_that_is_removed_late_does_not_hide_how_a_later_one_ended() {
-        let mut record = PodRecord::default();
+        let mut exits = Exits::default();
         let both = [1, 0].map(|n| instance("a", n, Exited));
         for dead in &both {
-            record.set_exit(dead, false);
+            exits.record(dead, false);
         }
-        let (_, exit) = record.last_exits().next().unwrap();
+        let (_, exit) = exits.last().next().unwrap();
         assert_eq!(exit.restart_count, 1);
     }
 

@@ -11,7 +11,7 @@ mod exits;
 mod record;
 
 use crate::{
-    base::{DirtySet, atomic_file, chain},
+    base::{DirtySet, atomic_file, chain, panics::Place, spawn},
     model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
@@ -28,10 +28,8 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use exits::{Exit, is_last_exit};
-pub use record::{
-    BackOffStep, ConditionSince, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal,
-};
+pub use exits::{Exit, Exits, is_last_exit};
+pub use record::{BackOffStep, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal};
 
 /// Written into every file; a file with another number is left alone and ignored.
 const VERSION: u32 = 1;
@@ -223,10 +221,9 @@ impl PodStateStore {
     /// finished, also when its caller stops waiting, so no later write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let state_store = self.clone();
-        let writing = tokio::spawn(async move { state_store.write_marked(only).await });
-        match writing.await {
-            Ok(written) => written,
-            Err(error) if error.is_panic() => WriteResult::default(),
+        let writing = async move { state_store.write_marked(only).await };
+        match spawn(Place::StateWrite, writing).await {
+            Ok(written) => written.unwrap_or_default(),
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
         }
@@ -365,12 +362,16 @@ fn read_records(
 }
 
 fn read_record(path: &Path) -> anyhow::Result<PodRecord> {
-    let record: PodRecord = serde_json::from_slice(&fs::read(path)?)?;
+    let bytes = fs::read(path)?;
+    let mut record: PodRecord = serde_json::from_slice(&bytes)?;
     anyhow::ensure!(
         record.version == VERSION,
         "version {} is not known",
         record.version
     );
+    if record.last_status().is_none() && record.terminal.is_none() {
+        record.status = serde_json::from_slice::<record::PartialStatus>(&bytes)?.status();
+    }
     Ok(record)
 }
 

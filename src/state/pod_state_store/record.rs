@@ -1,10 +1,11 @@
 //! What is remembered of one pod, as it is in its file.
 
-use super::Exit;
+use super::Exits;
 use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeResult, SandboxId, keys};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Everything remembered of one pod. A newer kubelet may have written more than this one knows: that is
 /// passed over, and the rest still counts after a step back.
@@ -31,21 +32,15 @@ pub struct PodRecord {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub probe_results: BTreeMap<String, SavedProbeResults>,
-    /// Since when the pod has been active.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub started: Option<Timestamp>,
-    /// Since when the pod's conditions are as they are, by type.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub conditions: BTreeMap<String, ConditionSince>,
-    /// The last published phase of the pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<String>,
+    /// The status that was published last, whole, unless `terminal` has it. Shared with the store of statuses.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "status")]
+    pub status: Option<Arc<api::PodStatus>>,
     /// All containers are being restarted, and none has been started since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_all: Option<RestartAll>,
     /// How containers ended that the runtime may know nothing of any more, by name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub exits: BTreeMap<String, Exit>,
+    #[serde(skip_serializing_if = "Exits::is_empty")]
+    pub exits: Exits,
     /// Container instances whose postStart hook has not been seen to finish.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_start_pending: Vec<String>,
@@ -92,22 +87,14 @@ impl Origin {
     }
 }
 
-/// A condition of a pod's status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ConditionSince {
-    /// True or False.
-    pub status: bool,
-    /// When it became so.
-    pub since: Timestamp,
-}
-
 /// How a pod ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Terminal {
-    /// The pod's last API status, whole: phase, conditions and container states with exit codes.
-    pub status: serde_json::Value,
+    /// The pod's last API status, whole: phase, conditions and container states with exit codes. `None` if it
+    /// cannot be read.
+    #[serde(deserialize_with = "status")]
+    pub status: Option<Arc<api::PodStatus>>,
     /// Sandboxes that have been stopped since, so that nothing of theirs is left to be given back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_sandboxes: Vec<String>,
@@ -163,6 +150,14 @@ impl SavedProbeResults {
 }
 
 impl PodRecord {
+    /// The last status that was published.
+    pub fn last_status(&self) -> Option<Arc<api::PodStatus>> {
+        match &self.terminal {
+            Some(terminal) => terminal.status.clone(),
+            None => self.status.clone(),
+        }
+    }
+
     /// Remembers a result; `Unknown` forgets it.
     pub fn set_probe_result(
         &mut self,
@@ -217,5 +212,46 @@ impl PodRecord {
                 version: self.version,
                 ..Self::default()
             }
+    }
+}
+
+/// A status that cannot be read is none: the rest of the record counts all the same.
+fn status<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<api::PodStatus>>, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    Ok(serde_json::from_value(value).ok())
+}
+
+/// What earlier versions recorded of a status: not all of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct PartialStatus {
+    #[serde(default)]
+    conditions: BTreeMap<String, ConditionSince>,
+    started: Option<Timestamp>,
+    phase: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ConditionSince {
+    status: bool,
+    since: Timestamp,
+}
+
+impl PartialStatus {
+    pub(super) fn status(self) -> Option<Arc<api::PodStatus>> {
+        let condition = |(name, known): (String, ConditionSince)| api::PodCondition {
+            type_: name,
+            status: if known.status { "True" } else { "False" }.into(),
+            last_transition_time: Some(Time(known.since)),
+            ..api::PodCondition::default()
+        };
+        let known = !self.conditions.is_empty() || self.started.is_some();
+        known.then(|| {
+            Arc::new(api::PodStatus {
+                phase: self.phase,
+                conditions: Some(self.conditions.into_iter().map(condition).collect()),
+                start_time: self.started.map(Time),
+                ..api::PodStatus::default()
+            })
+        })
     }
 }

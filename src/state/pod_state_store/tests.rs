@@ -70,6 +70,65 @@ async fn what_a_newer_kubelet_added_is_passed_over_and_the_rest_counts() {
 }
 
 #[tokio::test]
+async fn what_an_earlier_version_kept_of_a_status_is_read_as_a_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let earlier = br#"{"version":1,"started":"2026-01-02T03:04:05Z","phase":"Running","conditions":
+        {"Ready":{"status":true,"since":"2026-01-02T03:04:09Z"}}}"#;
+    fs::write(dir.path().join("abc.json"), earlier).unwrap();
+    let ended = br#"{"version":1,"started":"2026-01-02T03:04:05Z","phase":"Running",
+        "terminal":{"status":{"phase":"Succeeded"}}}"#;
+    fs::write(dir.path().join("def.json"), ended).unwrap();
+    let state_store = state_store(dir.path());
+    let status = state_store.get(&"abc".into()).last_status().unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Running"));
+    let at = |time: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time| time.0.to_string();
+    assert_eq!(
+        status.start_time.as_ref().map(at).as_deref(),
+        Some("2026-01-02T03:04:05Z")
+    );
+    let [ready] = &status.conditions.as_deref().unwrap() else {
+        panic!("{status:?}");
+    };
+    assert_eq!((&*ready.type_, &*ready.status), ("Ready", "True"));
+    let since = ready.last_transition_time.as_ref().map(at);
+    assert_eq!(since.as_deref(), Some("2026-01-02T03:04:09Z"));
+    let ended = state_store.get(&"def".into());
+    assert_eq!(
+        ended.last_status().unwrap().phase.as_deref(),
+        Some("Succeeded")
+    );
+}
+
+#[tokio::test]
+async fn a_status_that_cannot_be_read_hides_nothing_else_of_its_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let newer = br#"{"version":1,"status":{"phase":7},"terminal":{"status":{"phase":7}}}"#;
+    fs::write(dir.path().join("abc.json"), newer).unwrap();
+    let read = state_store(dir.path()).get(&PodUid::from("abc"));
+    assert!(read.terminal.is_some());
+    assert_eq!(read.last_status(), None);
+}
+
+/// The version before this one required `terminal.status` to be there.
+#[tokio::test]
+async fn an_earlier_version_finds_the_end_of_a_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    for status in [None, Some(Arc::default())] {
+        let terminal = Terminal {
+            status,
+            stopped_sandboxes: Vec::new(),
+        };
+        let uid = PodUid::from("abc");
+        state_store(dir.path())
+            .record(&uid, |record| record.terminal = Some(terminal))
+            .await;
+        let text = fs::read(dir.path().join("abc.json")).unwrap();
+        let text: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert!(text["terminal"].as_object().unwrap().contains_key("status"));
+    }
+}
+
+#[tokio::test]
 async fn a_uid_cannot_leave_the_directory() {
     let dir = tempfile::tempdir().unwrap();
     let state_store = state_store(&dir.path().join("journal"));

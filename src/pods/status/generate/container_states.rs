@@ -1,10 +1,10 @@
 //! One container's status: the runtime's instances over the old status.
 
 use super::{
-    Inputs, mounts, resources,
-    restart::{restarts_after, starts_next},
-    restart_all,
-    states::{UNKNOWN_EXIT_CODE, terminated, waiting},
+    Inputs, resources, restart_all,
+    states::{
+        UNKNOWN_EXIT_CODE, exit_code, restarts_after, starts_next, terminated, termination, waiting,
+    },
     whole_seconds,
 };
 use crate::model::{self, Pod, PodExt, ProbeResult, as_container, is_sidecar, reasons};
@@ -95,7 +95,7 @@ fn one(
         status.state = Some(waiting);
     }
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
-    status.volume_mounts = mounts::of(container, inputs.recursive_read_only_mounts);
+    status.volume_mounts = resources::mounts(container, inputs.recursive_read_only_mounts);
     if kind == Kind::Regular {
         status.allocated_resources_status = (inputs.devices)(&container.name);
     }
@@ -411,12 +411,4 @@ fn is_status_unknown(state: &ContainerState) -> bool {
 
 fn is_running(status: &ContainerStatus) -> bool {
     matches!(&status.state, Some(state) if state.running.is_some())
-}
-
-pub(super) fn termination(state: &Option<ContainerState>) -> Option<&ContainerStateTerminated> {
-    state.as_ref()?.terminated.as_ref()
-}
-
-pub(super) fn exit_code(state: &Option<ContainerState>) -> Option<i32> {
-    termination(state).map(|end| end.exit_code)
 }

@@ -1,6 +1,6 @@
 //! The phase of the pod.
 
-use super::{container_states::termination, restart::restarts_after};
+use super::states::{restarts_after, termination};
 use crate::model::{Pod, PodExt, is_sidecar, reasons};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus,

@@ -1,11 +1,13 @@
-//! The resources in a status: those allocated, and where the runtime reports them, those in force.
+//! The resources in a status: those allocated, and where the runtime reports them, those in force; and the mounts.
 
+use super::none_if_empty;
 use crate::{
     model::{self, Amount, ContainerState, Pod, PodExt, canonical},
     resources::requests::{self, Amounts, CPU, MEMORY},
+    runtime::kuberuntime::generate::mounts::recursive_read_only,
 };
 use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, ResourceRequirements},
+    api::core::v1::{Container, ContainerStatus, ResourceRequirements, VolumeMountStatus},
     apimachinery::pkg::api::resource::Quantity,
 };
 use std::collections::BTreeMap;
@@ -89,4 +91,25 @@ fn list(amounts: &Amounts<Amount>) -> Option<List> {
         .iter()
         .map(|(name, amount)| (name.clone(), amount.to_api()));
     (!amounts.is_empty()).then(|| list.collect())
+}
+
+/// The container's mounts as requested, and whether read-only ones are so with everything below them:
+/// the one thing that depends on the runtime.
+pub(super) fn mounts(container: &Container, supported: bool) -> Option<Vec<VolumeMountStatus>> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let statuses = mounts.iter().map(|mount| {
+        let read_only = mount.read_only == Some(true);
+        let recursive = match recursive_read_only(mount, supported) {
+            Ok(true) => "Enabled",
+            _ => "Disabled",
+        };
+        VolumeMountStatus {
+            name: mount.name.clone(),
+            mount_path: mount.mount_path.clone(),
+            read_only: read_only.then_some(true),
+            recursive_read_only: read_only.then(|| recursive.to_string()),
+            volume_status: None,
+        }
+    });
+    none_if_empty(statuses.collect())
 }

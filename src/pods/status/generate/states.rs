@@ -1,6 +1,11 @@
-//! States of containers, as the API has them. Pure.
+//! States of containers, as the API has them, and whether one that ended will be started again. Pure.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStateWaiting};
+use crate::model::{
+    ContainerState as RuntimeState, ContainerStatus, Pod, PodExt, is_sidecar, runs_again,
+};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting,
+};
 
 /// The exit code when the real one is unknown.
 pub(super) const UNKNOWN_EXIT_CODE: i32 = 137;
@@ -16,5 +21,40 @@ pub(super) fn terminated(end: ContainerStateTerminated) -> ContainerState {
     ContainerState {
         terminated: Some(end),
         ..ContainerState::default()
+    }
+}
+
+pub(super) fn termination(state: &Option<ContainerState>) -> Option<&ContainerStateTerminated> {
+    state.as_ref()?.terminated.as_ref()
+}
+
+pub(super) fn exit_code(state: &Option<ContainerState>) -> Option<i32> {
+    termination(state).map(|end| end.exit_code)
+}
+
+/// What the container's own rules and policy, else the pod's, mean after an exit with this code. An
+/// init container that is not a sidecar is done once it succeeded.
+pub(super) fn restarts_after(pod: &Pod, container: &Container, init: bool, exit_code: i32) -> bool {
+    let done = init && !is_sidecar(container) && exit_code == 0;
+    !done && runs_again(pod, container, exit_code)
+}
+
+/// Whether the next sync would start the container, by its newest instance.
+pub(super) fn starts_next(
+    pod: &Pod,
+    container: &Container,
+    init: bool,
+    newest: Option<&ContainerStatus>,
+) -> bool {
+    if pod.is_being_deleted() {
+        return false;
+    }
+    match newest {
+        None => true,
+        Some(instance) => match instance.state {
+            RuntimeState::Running => false,
+            RuntimeState::Created | RuntimeState::Unknown => true,
+            RuntimeState::Exited => restarts_after(pod, container, init, instance.exit_code),
+        },
     }
 }

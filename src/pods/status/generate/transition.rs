@@ -1,9 +1,8 @@
 //! Changes of a status that are never legal.
 
 use super::{
-    container_states::{exit_code, termination},
     list,
-    restart::restarts_after,
+    states::{exit_code, restarts_after, termination},
 };
 use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar, may_restart_all};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};

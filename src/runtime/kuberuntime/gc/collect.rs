@@ -97,7 +97,7 @@ impl ContainerGc {
     ) -> anyhow::Result<()> {
         let owner = Owner::of_status(status);
         let id = removal.id.as_str();
-        tracing::debug!(pod = %owner.name, containerID = id, why = %removal.reason, "Removing a container");
+        tracing::debug!(pod = %owner.log_name(), containerID = id, why = %removal.reason, "Removing a container");
         if removal.stop_first {
             match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -122,7 +122,7 @@ impl ContainerGc {
         keep_log: bool,
     ) -> anyhow::Result<()> {
         let owner = Owner::of_status(status);
-        tracing::debug!(pod = %owner.name, containerID = %id, "Removing a container for a restart");
+        tracing::debug!(pod = %owner.log_name(), containerID = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
             if keep_log {
                 self.links.retire_container_logs(&owner, container).await;
@@ -140,7 +140,7 @@ impl ContainerGc {
         status: &PodStatus,
         id: &ContainerId,
     ) -> anyhow::Result<()> {
-        tracing::debug!(pod = %status.name, containerID = %id, "Removing a container that never started");
+        tracing::debug!(pod = %status.log_name(), containerID = %id, "Removing a container that never started");
         if let Some(container) = status.container(id) {
             let owner = Owner::of_status(status);
             self.links.remove_link(&owner, container).await;
@@ -175,7 +175,7 @@ impl ContainerGc {
 
     async fn remove_sandbox(&self, status: &PodStatus, id: &SandboxId) -> anyhow::Result<()> {
         let owner = Owner::of_status(status);
-        tracing::debug!(pod = %owner.name, podSandboxID = %id, "Removing a sandbox");
+        tracing::debug!(pod = %owner.log_name(), podSandboxID = %id, "Removing a sandbox");
         self.killer.stop_sandbox(&owner, id).await?;
         match self.runtime.remove_pod_sandbox(id.as_str()).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -216,7 +216,7 @@ impl ContainerGc {
         for removal in removals {
             if let Err(error) = self.remove_container(status, &removal).await {
                 tracing::warn!(
-                    pod = %status.name,
+                    pod = %status.log_name(),
                     containerID = %removal.id,
                     err = %chain(error.as_ref()),
                     "Failed to remove the init container"

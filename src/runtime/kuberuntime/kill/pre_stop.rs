@@ -67,7 +67,7 @@ impl PodKiller {
         }
         if let Err(error) = result {
             tracing::warn!(
-                pod = %target.owner.name,
+                pod = %target.owner.log_name(),
                 containerName = target.stop.name,
                 err = %error,
                 "PreStop hook failed"

@@ -3,7 +3,7 @@
 //! it, and may shorten it.
 
 use crate::{
-    base::otel::carried,
+    base::{otel::carried, panics::Place, spawn},
     cri::CriError,
     model::{ContainerId, GraceDeadline},
 };
@@ -54,12 +54,13 @@ impl RunningStops {
         let (sender, receiver) = watch::channel(grace);
         let (report, ended) = watch::channel(None);
         let (work, listed) = (stop(receiver), ListedStop(self.clone(), id.clone()));
-        tokio::spawn(carried(async move {
+        let stopping = carried(async move {
             let result = work.await;
             // First, so that a caller that retries after the end begins another stop.
             drop(listed);
             report.send_replace(Some(result));
-        }));
+        });
+        spawn(Place::ContainerStop, stopping);
         let running = RunningStop {
             grace: Arc::new(sender),
             ended,

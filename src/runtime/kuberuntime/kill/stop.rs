@@ -396,7 +396,7 @@ impl PodKiller {
             Err(_) => format!("no list within {} ms", limit.as_millis()),
         };
         tracing::warn!(
-            pod = %status.name,
+            pod = %status.log_name(),
             podUID = %status.uid,
             err = problem,
             "Failed to list the containers of an orphaned pod, stopping them without their hooks"

@@ -85,9 +85,10 @@ impl StopStatusReader {
         let (owner, read) = (Owner::of_status(&status), self.cache.latest(uid));
         for Unread { item, .. } in self.cache.unread(uid) {
             tracing::warn!(
-                pod = %owner.name,
+                pod = %owner.log_name(),
                 podUID = %uid,
-                ?item,
+                podSandboxID = item.sandbox_id(),
+                containerID = item.container_id(),
                 "Failed to read how an item of a stopped pod ended"
             );
             let known = match &item {

@@ -288,7 +288,7 @@ impl ContainerStarter {
                     .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
             }),
             Err(error) => tracing::warn!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 err = %error,
                 "Failed to look up a container that may have been created"
             ),

@@ -56,7 +56,7 @@ impl PodCgroups {
         })?;
         if let Some(refused) = cgroup.refused {
             let text = format!("unable to limit the pod's cgroup: {refused}");
-            tracing::error!(pod = %pod.full_name(), err = refused, "cgroup manager.Set failed");
+            tracing::error!(pod = %pod.log_name(), err = refused, "cgroup manager.Set failed");
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
         }

@@ -119,7 +119,7 @@ impl PostStart {
         };
         self.mark_done(pod, id);
         let Err(error) = result else { return Ok(()) };
-        tracing::warn!(pod = %pod.full_name(), containerName = container.name, err = %error, "PostStart hook failed");
+        tracing::warn!(pod = %pod.log_name(), containerName = container.name, err = %error, "PostStart hook failed");
         self.events.warning(
             &object,
             event::FAILED_POST_START_HOOK,
@@ -135,7 +135,7 @@ impl PostStart {
         let killed = request.cancel.run_until_cancelled(killing).await;
         if let Err(error) = killed.ok_or(NotStarted::Cancelled)? {
             tracing::warn!(
-                pod = %pod.full_name(),
+                pod = %pod.log_name(),
                 containerName = container.name,
                 err = %chain(error.as_ref()),
                 "Failed to kill container"

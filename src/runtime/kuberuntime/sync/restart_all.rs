@@ -14,7 +14,7 @@ use crate::{
         restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::EventRecorder,
-    state::pod_state_store::{PodRecord, PodStateStore, RestartAll},
+    state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
 };
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -87,7 +87,7 @@ impl PodRestarter {
 
     async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &Trigger) {
         tracing::info!(
-            pod = %pod.full_name(),
+            pod = %pod.log_name(),
             containerName = trigger.name,
             exit_code = trigger.exit_code,
             "Restarting all containers of a pod"
@@ -101,7 +101,7 @@ impl PodRestarter {
         let record = |record: &mut PodRecord| {
             record.restart_all = Some(restart);
             record.initialized_in = None;
-            record.exits.clear();
+            record.exits = Exits::default();
         };
         self.state_store.record(&pod.uid(), record).await;
     }

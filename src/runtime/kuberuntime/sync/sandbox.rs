@@ -123,7 +123,7 @@ impl SandboxCreator {
                     self.lookup.creation_unknown(pod.uid());
                     if let Err(error) = Box::pin(self.lookup.adopt(&Owner::of(pod))).await {
                         tracing::warn!(
-                            pod = %pod.full_name(),
+                            pod = %pod.log_name(),
                             err = %error,
                             "Cannot look up a sandbox that may have been created"
                         );

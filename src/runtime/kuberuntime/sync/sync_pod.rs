@@ -70,7 +70,7 @@ impl KubeGenericRuntimeManager {
             .await;
             return report;
         }
-        tracing::debug!(pod = %request.pod.full_name(), ?actions, "Syncing a pod");
+        tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
         let replaced = actions.replaced(request.pod, &request.status);
         let replaced = self.replaced.during(request.pod.uid(), replaced);
         let report = self.carry_out(request, &actions, report).await;

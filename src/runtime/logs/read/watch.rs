@@ -2,6 +2,7 @@
 //!
 //! An event means "check again". Only one kind says more: that a writer closed a file, and which.
 
+use crate::base::{panics::Place, spawn};
 use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use parking_lot::Mutex;
@@ -138,7 +139,8 @@ impl Watcher {
             let token = CancellationToken::new();
             state.watches = Some(events.watches());
             state.task = Some(token.clone().drop_guard());
-            tokio::spawn(deliver(events, Arc::downgrade(&self.shared), token));
+            let delivering = deliver(events, Arc::downgrade(&self.shared), token);
+            spawn(Place::Other, delivering);
         }
         let Some(watches) = &mut state.watches else {
             return Err(io::Error::other("no watches"));

@@ -1,12 +1,28 @@
-//! A token among the subprotocols of a WebSocket, the only place where a page in a browser can put one. Pure.
+//! Upgrades, and the token among the subprotocols of a WebSocket: the only place where a page in a browser can put
+//! one. Pure.
 //!
 //! Answers to upstream's `k8s.io/apiserver/pkg/authentication/request/websocket`.
 
-use super::streaming::is_websocket;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, header};
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
+
+/// Whether a request is an upgrade, by upstream's rule.
+pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
+    let mut connection = headers.get_all(header::CONNECTION).iter();
+    let says_upgrade = |value: &HeaderValue| {
+        let text = value.to_str().unwrap_or_default();
+        text.to_ascii_lowercase().contains("upgrade")
+    };
+    connection.any(says_upgrade) && headers.contains_key(header::UPGRADE)
+}
+
+/// Whether a request is an upgrade to WebSocket.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    let protocol = headers.get(header::UPGRADE).and_then(|v| v.to_str().ok());
+    is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
+}
 
 /// The token of a WebSocket request; `None` without one among the subprotocols.
 ///
@@ -135,6 +151,50 @@ mod tests {
                 *expected,
                 "{lines:?}"
             );
+        }
+    }
+
+    #[test]
+    fn an_upgrade_needs_both_headers() {
+        let rows: &[(&[(&str, &str)], _, _)] = &[
+            (&[], false, false),
+            (&[("upgrade", "SPDY/3.1")], false, false),
+            (&[("connection", "Upgrade")], false, false),
+            (
+                &[("connection", "Upgrade"), ("upgrade", "SPDY/3.1")],
+                true,
+                false,
+            ),
+            (
+                &[
+                    ("connection", "keep-alive, upgrade"),
+                    ("upgrade", "WebSocket"),
+                ],
+                true,
+                true,
+            ),
+            (
+                &[
+                    ("connection", "close"),
+                    ("connection", "UPGRADE"),
+                    ("upgrade", "x"),
+                ],
+                true,
+                false,
+            ),
+            (
+                &[("connection", "close"), ("upgrade", "websocket")],
+                false,
+                false,
+            ),
+        ];
+        for (lines, upgrade, websocket) in rows {
+            let mut map = HeaderMap::new();
+            for (name, value) in *lines {
+                map.append(*name, HeaderValue::from_static(value));
+            }
+            assert_eq!(is_upgrade(&map), *upgrade, "{lines:?}");
+            assert_eq!(is_websocket(&map), *websocket, "{lines:?}");
         }
     }
 }

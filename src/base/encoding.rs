@@ -1,6 +1,17 @@
-//! Percent-encoding (RFC 3986), read strictly.
+//! Bytes as text: hexadecimal digits, and percent-encoding (RFC 3986), read strictly.
 
 use percent_encoding::percent_decode_str;
+use std::fmt::Write as _;
+
+/// Bytes as lower-case hexadecimal digits, two each.
+pub fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        // A string takes all.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
 
 /// The bytes that a text stands for; `None` when a `%` is not followed by two hexadecimal digits.
 pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
@@ -13,6 +24,12 @@ pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_byte_has_two_digits() {
+        assert_eq!(hex(&[0, 10, 0xab, 255]), "000aabff");
+        assert_eq!(hex(&[]), "");
+    }
 
     #[test]
     fn what_is_no_encoding_is_refused() {

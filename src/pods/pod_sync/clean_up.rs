@@ -10,6 +10,7 @@ use crate::{
     state::pod_cache::{Complete, Owner},
     state::pod_state_store::Origin,
 };
+use anyhow::Context as _;
 use std::{collections::HashSet, time::Duration};
 
 /// How long the runtime status of a pod that is gone may take to settle.
@@ -139,6 +140,12 @@ impl PodSync {
             tracing::warn!("podUID" = %uid, err = %chain(error.as_ref()), "Failed to delete cgroup paths");
         }
         removed.is_ok()
+    }
+
+    /// Gives back the claims of a pod whose containers have ended.
+    pub(super) async fn give_back_claims(&self, uid: &PodUid) -> anyhow::Result<()> {
+        let given_back = self.runtime.devices().dra.unprepare(uid).await;
+        given_back.context("unprepare dynamic resources")
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

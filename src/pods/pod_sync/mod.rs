@@ -439,12 +439,6 @@ impl PodSync {
         self.runtime.settle_stopped(&running.uid).await
     }
 
-    /// Gives back the claims of a pod whose containers have ended.
-    async fn give_back_claims(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let given_back = self.runtime.devices().dra.unprepare(uid).await;
-        given_back.context("unprepare dynamic resources")
-    }
-
     async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
         self.statuses.stopped(&pod);

@@ -131,7 +131,7 @@ async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
     // What comes back broken does not end the pod.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "kind: Pod\nspec: [").unwrap();
-    source.until_told("the last good version runs on").await;
+    source.until_told("the last good version is kept").await;
     assert!(source.lists.try_recv().is_err());
     fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.

@@ -114,7 +114,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
-        "ImagePullBackOff: main waits for another try (ImagePullBackOff: Back-off pulling image \"img\")"
+        "ImagePullBackOff: main waits for a retry (ImagePullBackOff: Back-off pulling image \"img\")"
     );
     assert_eq!(explanation.waits[0].until, Some(t(7)));
     assert_eq!(next(&explanation), [(7, "main is tried again")]);

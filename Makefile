@@ -132,7 +132,7 @@ bench-go:
 	KUBELET_UNDER_TEST=$(abspath hack/go-kubelet.sh) cargo bench --bench node; \
 		result=$$?; hack/go-kubelet.sh restore; exit $$result
 
-# The node of a real cluster beside the Go kubelet, in turns, into target/bench/cluster.md.
+# The node of a real cluster beside the Go kubelet, alternating, into target/bench/cluster.md.
 bench-cluster: measured-kubelet
 	hack/install-deps.sh --suite
 	hack/build-images.sh
@@ -154,7 +154,7 @@ lint:
 	@deny=$$(command -v cargo-deny || echo $(TARGET)/tools/cargo-deny); if [ -x "$$deny" ]; then \
 		"$$deny" --locked check licenses bans sources; else echo "no cargo-deny"; fi
 
-# Known vulnerabilities of the crates, from a database on the internet, for which lint does not ask.
+# Known vulnerabilities of the crates, from a database on the internet, which lint does not use.
 advisories:
 	@hack/install-deps.sh --lint
 	PATH="$$PATH:$(abspath $(TARGET))/tools" cargo deny --locked check advisories

@@ -1,4 +1,4 @@
-//! What the rules cost that are asked for every pod, again and again: `cargo bench --bench pure`.
+//! What the rules cost that are evaluated for every pod, again and again: `cargo bench --bench pure`.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -19,12 +19,14 @@ use kubelet::model::{
     ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
     container_hash, keys,
 };
-use kubelet::pods::pod_config::{Origin, SourcePods, static_pod};
+use kubelet::pods::pod_config::{ManifestOrigin, SourcePods, static_pod};
 use kubelet::pods::status::generate::Inputs as StatusInputs;
 use kubelet::pods::status::generate_api_pod_status;
-use kubelet::runtime::kuberuntime::actions::{Facts, Inputs as ActionInputs, compute_pod_actions};
+use kubelet::runtime::kuberuntime::actions::{
+    PlanInputs as ActionInputs, RecordedFacts, compute_pod_actions,
+};
 use kubelet::runtime::kuberuntime::labels;
-use kubelet::state::pod_cache::{self, Listed, Owner};
+use kubelet::state::pod_cache::{self, ListEntry, Owner};
 use kubelet::state::probe_results::ContainerProbeResults;
 use prost::Message;
 
@@ -63,8 +65,8 @@ spec:
     image: registry.example/shop/log:7
 "#;
 
-fn origin(location: &str) -> Origin<'_> {
-    Origin {
+fn origin(location: &str) -> ManifestOrigin<'_> {
+    ManifestOrigin {
         node_name: "node1",
         source: PodSource::File,
         location,
@@ -159,7 +161,11 @@ fn manifests(c: &mut Criterion) {
 
 fn pod_history(c: &mut Criterion) {
     let pod = read("/manifests/web.yaml", MANIFEST, Timestamp::now());
-    let (status, nothing, facts) = (running(&pod), PodStatus::default(), Facts::default());
+    let (status, nothing, facts) = (
+        running(&pod),
+        PodStatus::default(),
+        RecordedFacts::default(),
+    );
     for (name, status) in [
         ("compute_pod_actions: nothing runs", &nothing),
         ("compute_pod_actions: all is well", &status),
@@ -235,18 +241,18 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
     for pod in pods {
         let (owner, status) = (Owner::of(pod), running(pod));
-        let listed = |status| Listed {
+        let listed = |status| ListEntry {
             owner: owner.clone(),
             status,
         };
         sandboxes.extend(status.sandboxes.into_iter().map(listed));
         let owner = &owner;
-        containers.extend(status.containers.into_iter().map(|status| Listed {
+        containers.extend(status.containers.into_iter().map(|status| ListEntry {
             owner: owner.clone(),
             status,
         }));
     }
-    c.bench_function("picture: a first list of 1,000 pods", |b| {
+    c.bench_function("pod cache: a first list of 1,000 pods", |b| {
         b.iter_batched(
             || {
                 (
@@ -277,7 +283,7 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
             writer.apply(&owner, &item, writer.next_seq(), read);
         }
     }
-    c.bench_function("picture: a list of 1,000 known pods", |b| {
+    c.bench_function("pod cache: a list of 1,000 known pods", |b| {
         b.iter_batched(
             || (sandboxes.clone(), containers.clone()),
             |(sandboxes, containers)| writer.apply_list(writer.next_seq(), sandboxes, containers),

@@ -101,7 +101,7 @@ async fn measure(pods: usize, mode: &str) {
                     .unwrap()
                     .len(),
             };
-            // The first look at everything is not what it costs from then on.
+            // The first read of everything is not what it costs from then on.
             if scrape >= 2 {
                 sum += own_cpu() - before;
             } else if scrape == 0 {

@@ -15,7 +15,7 @@ use kubelet::{
         SandboxStatus, container_hash,
     },
     runtime::kuberuntime::actions::{
-        ContainerStart, Facts, Inputs, PodActions, compute_pod_actions,
+        ContainerStart, PlanInputs, PodActions, RecordedFacts, compute_pod_actions,
     },
     state::probe_results::ContainerProbeResults,
 };
@@ -165,11 +165,11 @@ fn show(pod: &Pod, state: &State) {
         containers,
         ..PodStatus::default()
     };
-    let facts = Facts {
+    let facts = RecordedFacts {
         initialized_in: state.initialized_in.as_deref().map(Into::into),
-        ..Facts::default()
+        ..RecordedFacts::default()
     };
-    print_plan(&compute_pod_actions(&Inputs {
+    print_plan(&compute_pod_actions(&PlanInputs {
         pod,
         status: &status,
         probe_results: &|id| probe_results.get(id).copied().unwrap_or_default(),

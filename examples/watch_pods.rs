@@ -1,4 +1,4 @@
-//! Watches what a kubelet serves under `/pods` and tells when each pod is as it should be.
+//! Watches what a kubelet serves under `/pods` and prints when each pod is ready.
 //!
 //! `watch_pods --port PORT --count N [--timeout SECONDS]` ends with 0 once N pods are as expected, and
 //! with 1 when that does not happen in time. A pod is expected to be Ready, or what its annotation

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures kubelets as the only node of a real cluster, in turns, and writes target/bench/cluster.md.
+"""Measures kubelets as the only node of a real cluster, alternating, and writes target/bench/cluster.md.
 
     hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [--managers] NAME=KUBELET...
 

@@ -8,7 +8,7 @@
 #   hack/build-containerd2.sh --check    only say whether they are there; exit 1 if not, 2 if this machine's Go
 #                                        cannot build them
 #
-# It needs the Go that the versions ask for. Where they cannot be built, the tests on them are skipped and
+# It needs the Go that the versions require. Where they cannot be built, the tests on them are skipped and
 # say so; where CI=true they fail, unless the Go is too old. runc also needs a C compiler and libseccomp's
 # headers, which hack/install-deps.sh installs; without them the machine's runc is used, and that is said as well.
 set -euo pipefail
@@ -29,7 +29,7 @@ programs() { printf '%s\n' "containerd $version, runc $runc_version"; }
 
 is_built() { [[ -x $containerd2_dir/containerd && $(cat "$containerd2_dir/version" 2>/dev/null) == "$(programs)" ]]; }
 
-# A Go older than the module asks for fetches the right one as a module, if it may and can.
+# A Go older than the module requires fetches the right one as a module, if it may and can.
 install() { GOBIN=$new GOTOOLCHAIN=${GOTOOLCHAIN:-auto} go install -p "$jobs" -trimpath "$@" </dev/null >>"$log" 2>&1; }
 
 build() {

@@ -36,7 +36,7 @@ missing() {
 }
 
 # A scratch module that begins with CRI-O's own go.mod and go.sum has the same dependencies to the byte. Unlike
-# `go install` it does not ask for the list of the module's versions, which not every proxy has.
+# `go install` it does not request the list of the module's versions, which not every proxy has.
 build_crio() {
     local source=$1 scratch=$2
     mkdir -p "$scratch"

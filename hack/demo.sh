@@ -52,7 +52,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# A port of 127.0.0.1 that nobody listens on.
+# A port of 127.0.0.1 without a listener.
 free_port() {
     local port
     while port=$((20000 + RANDOM % 20000)); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the demo, the containerd tests and the benchmarks need on a Debian machine.
-# Does nothing, and asks no package server, when everything is there.
+# Does nothing, and contacts no package server, when everything is installed.
 #
 #   hack/install-deps.sh            install what is missing
 #   hack/install-deps.sh --check    only say what is missing; exit 1 if anything is
@@ -48,7 +48,7 @@ missing_packages() {
     fi
 }
 
-# A freshly installed containerd would start the machine's own daemon, which nobody asked for. The policy
+# A freshly installed containerd would start the machine's own daemon, which is not wanted. The policy
 # ends with this script, also when that is killed.
 policy=/usr/sbin/policy-rc.d
 hold_back_services() {

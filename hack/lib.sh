@@ -22,7 +22,7 @@ die() {
 }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# go_can_build VERSION: whether the Go on PATH builds what asks for Go VERSION. One from 1.21 on fetches a
+# go_can_build VERSION: whether the Go on PATH builds what requires Go VERSION. One from 1.21 on fetches a
 # newer one as a module, if it may.
 go_can_build() {
     have go || return 1
@@ -60,7 +60,7 @@ wait_until() {
     done
 }
 
-# Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module asks for by itself, if it
+# Prints a Go that builds modules for Go $1. One from 1.21 on fetches what a module requires by itself, if it
 # may and can; an older one, as Debian 12 has, fetches it here as the module that it is.
 go_for() {
     local minor fetched

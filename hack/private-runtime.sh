@@ -117,7 +117,7 @@ kill_daemon() {
     rm -f "$dir/daemon.pid"
 }
 
-# All descendants of the given pids, from one look at the process table.
+# All descendants of the given pids, from one read of the process table.
 descendants() {
     ps -e -o pid=,ppid= | awk -v roots="$*" '
         BEGIN { n = split(roots, r, " "); for (i = 1; i <= n; i++) keep[r[i]] = 1 }
@@ -250,7 +250,7 @@ start() {
     cat /proc/sys/net/ipv4/ip_forward >"$dir/ip_forward" 2>/dev/null || true
     claim_slot
     write_config
-    # Whoever interrupts from here on finds nothing left.
+    # An interrupt from here on leaves nothing behind.
     trap stop ERR INT TERM
     make_cgroups
     before_daemon

@@ -2,7 +2,7 @@
 # Stand-ins for the images of Kubernetes' node test suite, for hack/build-images.sh: the machine's busybox with what
 # its version lacks, agnhost from its source, and programs of the machine.
 
-# The names under which the suite asks for them.
+# The names under which the suite requests them.
 suite_registry=registry.k8s.io
 suite_images=$suite_registry/e2e-test-images
 suite_env='"Env":["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]'

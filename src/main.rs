@@ -1,4 +1,4 @@
-//! The kubelet binary: parse, then run the node agent or do what a verb says.
+//! The kubelet binary: parses arguments, then runs the kubelet or a subcommand.
 
 use anyhow::Context as _;
 use kubelet::{
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
             let _ = writeln!(std::io::stdout(), "{text}");
             ExitCode::SUCCESS
         }
-        Ok(Command::Subcommand(verb)) => cli::run(verb),
+        Ok(Command::Subcommand(subcommand)) => cli::run(subcommand),
         Err(error) => print_error(&error.to_string()),
     }
 }
@@ -55,7 +55,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     ended
 }
 
-/// Who started this process, if it wants to hear from it.
+/// The service manager that started this process, if it expects notifications.
 fn service_manager() -> anyhow::Result<Option<ServiceManager>> {
     let word = |name| env::var(name).ok();
     let Some(address) = word("NOTIFY_SOCKET") else {

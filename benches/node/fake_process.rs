@@ -39,7 +39,7 @@ pub async fn serve(socket: &Path, events: bool) {
     let options = Options {
         features,
         keep_calls: KEEP,
-        // A kubelet looks after log files; without any it would ask the runtime to reopen them.
+        // A kubelet rotates log files; without any it would call the runtime to reopen them.
         write_logs: true,
         ..Options::default()
     };
@@ -164,11 +164,11 @@ impl FakeProcess {
             input,
             output: BufReader::new(output).lines(),
         };
-        fake.ask("counts").await;
+        fake.call("counts").await;
         fake
     }
 
-    async fn ask(&mut self, command: &str) -> String {
+    async fn call(&mut self, command: &str) -> String {
         self.input
             .write_all(format!("{command}\n").as_bytes())
             .await
@@ -182,7 +182,7 @@ impl FakeProcess {
 
     /// How often each call was made so far.
     pub async fn counts(&mut self) -> BTreeMap<String, u64> {
-        let answer = self.ask("counts").await;
+        let answer = self.call("counts").await;
         let pairs = answer
             .split_whitespace()
             .filter_map(|pair| pair.split_once('='));
@@ -193,19 +193,19 @@ impl FakeProcess {
 
     /// When the n-th start was answered, in seconds since 1970.
     pub async fn starts(&mut self, n: usize) -> Option<f64> {
-        self.ask(&format!("starts {n}")).await.parse().ok()
+        self.call(&format!("starts {n}")).await.parse().ok()
     }
 
     /// When the pod, the n-th in all, was started, and the runtime's share of the time until then, in
     /// seconds.
     pub async fn started(&mut self, pod: &str, n: usize) -> Option<(f64, f64)> {
-        let answer = self.ask(&format!("started {pod} {n}")).await;
+        let answer = self.call(&format!("started {pod} {n}")).await;
         let (at, own) = answer.split_once(' ')?;
         Some((at.parse().ok()?, own.parse().ok()?))
     }
 
     /// Seconds from the death of a container to its replacement's start.
     pub async fn exit(&mut self, word: &str) -> Option<f64> {
-        self.ask(&format!("exit {word}")).await.parse().ok()
+        self.call(&format!("exit {word}")).await.parse().ok()
     }
 }

@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// Connections that stand, for each path.
 const CONNECTIONS: u32 = 8;
-/// What is asked for, in equal parts.
+/// What is requested, in equal parts.
 const PATHS: [&str; 2] = ["/pods", "/metrics"];
 
 /// What came of the requests for one path.
 #[derive(Default)]
 pub struct Tally {
     /// Requests that were due.
-    pub asked: u64,
+    pub requested: u64,
     /// From when one was due to its whole answer, in seconds.
     pub latencies: Vec<f64>,
     /// Answers that were another than 200.
@@ -59,7 +59,7 @@ async fn all(port: u16, rate: u32, time: Duration) -> Vec<(&'static str, Tally)>
     while let Some(done) = clients.join_next().await {
         let (path, tally) = done.unwrap();
         let sum = &mut tallies[path].1;
-        sum.asked += tally.asked;
+        sum.requested += tally.requested;
         sum.refused += tally.refused;
         sum.bytes += tally.bytes;
         sum.latencies.extend(tally.latencies);
@@ -69,7 +69,7 @@ async fn all(port: u16, rate: u32, time: Duration) -> Vec<(&'static str, Tally)>
 }
 
 /// One request each time one is due, or as soon as the answer to the one before is there. Those that are
-/// never answered count as asked.
+/// never answered count as requested.
 async fn client_of(port: u16, path: &str, first: Instant, apart: Duration, end: Instant) -> Tally {
     let mut tally = Tally::default();
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
@@ -86,7 +86,7 @@ async fn client_of(port: u16, path: &str, first: Instant, apart: Duration, end: 
             };
             let Ok((well, bytes)) = timeout_at(end, answer).await else {
                 // It would have to be read to its end before the next; nothing more is counted here.
-                tally.asked += remaining(due, end, apart);
+                tally.requested += remaining(due, end, apart);
                 return tally;
             };
             tally.bytes += bytes;
@@ -96,7 +96,7 @@ async fn client_of(port: u16, path: &str, first: Instant, apart: Duration, end: 
                 tally.refused += 1
             }
         }
-        tally.asked += 1;
+        tally.requested += 1;
         due += apart;
     }
     tally
@@ -106,7 +106,7 @@ fn remaining(due: Instant, end: Instant, apart: Duration) -> u64 {
     ((end - due).as_secs_f64() / apart.as_secs_f64()).ceil() as u64
 }
 
-/// Whether the answer is 200, and its size in bytes. It is not looked at any closer than its end needs.
+/// Whether the answer is 200, and its size in bytes. It is parsed only as far as finding its end needs.
 async fn read_answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> (bool, u64) {
     buffer.clear();
     let mut end = None;

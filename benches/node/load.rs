@@ -24,7 +24,7 @@ fn number<N: std::str::FromStr>(name: &str, usual: N) -> N {
     given.unwrap_or(usual)
 }
 
-/// A pod that is probed once a second, at a path that tells whose probe it is.
+/// A pod that is probed once a second, at a path that identifies the probe.
 fn manifest(name: &str, probes: u16) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  \
@@ -153,7 +153,7 @@ fn report(pods: usize, rate: u32, seen: &[(&str, Seen)], tally: &[(&'static str,
         "Answers",
         &[
             "path",
-            "asked",
+            "requested",
             "answered per s",
             "MiB per s",
             "refused",
@@ -164,7 +164,7 @@ fn report(pods: usize, rate: u32, seen: &[(&str, Seen)], tally: &[(&'static str,
         let seconds = tally.took.as_secs_f64();
         answers.row(vec![
             (*path).to_owned(),
-            tally.asked.to_string(),
+            tally.requested.to_string(),
             format!("{:.0}", tally.latencies.len() as f64 / seconds),
             format!("{:.1}", tally.bytes as f64 / 1048576.0 / seconds),
             tally.refused.to_string(),

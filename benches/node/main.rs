@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench node` measures against the fake runtime in a process of its own and writes
 //! `target/bench/node.md`; `-- --containerd` measures against a private containerd and writes
-//! `target/bench/containerd.md`; `-- --load` asks for `/pods` and `/metrics` two thousand times a second, and
+//! `target/bench/containerd.md`; `-- --load` requests `/pods` and `/metrics` two thousand times a second, and
 //! writes into `target/bench/load.md` what that does to the probes and starts of pods. `BENCH_PODS=0,100` and `BENCH_WINDOW=10` (seconds) make it shorter.
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What probes ask: a server that says yes and remembers when whom was asked about.
+//! The target of probes: a server that succeeds and records the time of each request by path.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -6,11 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-type Asked = Arc<Mutex<HashMap<Vec<u8>, Vec<Instant>>>>;
+type RequestTimes = Arc<Mutex<HashMap<Vec<u8>, Vec<Instant>>>>;
 
 pub struct Probed {
     port: u16,
-    asked: Asked,
+    requests: RequestTimes,
 }
 
 impl Probed {
@@ -18,8 +18,8 @@ impl Probed {
     pub fn start() -> Probed {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked = Asked::default();
-        let seen = asked.clone();
+        let requests = RequestTimes::default();
+        let seen = requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let at = Instant::now();
@@ -28,7 +28,7 @@ impl Probed {
                 }
             }
         });
-        Probed { port, asked }
+        Probed { port, requests }
     }
 
     pub fn port(&self) -> u16 {
@@ -36,20 +36,20 @@ impl Probed {
     }
 
     pub fn forget(&self) {
-        self.asked.lock().unwrap().clear();
+        self.requests.lock().unwrap().clear();
     }
 
     /// Seconds between each probe and the next one of the same pod.
     pub fn intervals(&self) -> Vec<f64> {
-        let asked = self.asked.lock().unwrap();
-        let pairs = asked.values().flat_map(|times| times.windows(2));
+        let requests = self.requests.lock().unwrap();
+        let pairs = requests.values().flat_map(|times| times.windows(2));
         pairs
             .map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
             .collect()
     }
 }
 
-/// The path that was asked for.
+/// The requested path.
 fn answer(mut stream: TcpStream) -> Option<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     let mut head = Vec::new();

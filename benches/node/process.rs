@@ -28,7 +28,7 @@ pub fn memory(pid: u32) -> (u64, u64) {
     (status_kib(pid, "VmRSS"), status_kib(pid, "RssAnon"))
 }
 
-/// CPU time of a process by thread, to the nanosecond. Threads come and go, so it has to be looked at
+/// CPU time of a process by thread, to the nanosecond. Threads come and go, so it has to be read
 /// more often than they do.
 #[derive(Default)]
 pub struct CpuMeter(HashMap<OsString, u64>);

@@ -4,7 +4,7 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 
 /// One key's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step<T> {
+pub struct BackoffStep<T> {
     /// How long the current step lasts.
     pub delay: Duration,
     /// When the step was taken.
@@ -13,18 +13,18 @@ pub struct Step<T> {
 
 /// Points in time that a back-off can live on: monotonic instants, or wall-clock timestamps where
 /// the other end of the interval comes from the runtime.
-pub trait Moment: Copy {
+pub trait BackoffTime: Copy {
     /// Time from `earlier` to `self`; zero when `earlier` is later.
     fn since(self, earlier: Self) -> Duration;
 }
 
-impl Moment for tokio::time::Instant {
+impl BackoffTime for tokio::time::Instant {
     fn since(self, earlier: Self) -> Duration {
         self.saturating_duration_since(earlier)
     }
 }
 
-impl Moment for jiff::Timestamp {
+impl BackoffTime for jiff::Timestamp {
     fn since(self, earlier: Self) -> Duration {
         Duration::try_from(self.duration_since(earlier)).unwrap_or_default()
     }
@@ -37,10 +37,10 @@ pub struct Backoff<K, T> {
     base: Duration,
     cap: Duration,
     reset_after: Duration,
-    steps: HashMap<K, Step<T>>,
+    steps: HashMap<K, BackoffStep<T>>,
 }
 
-impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
+impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
     /// An empty back-off.
     pub fn new(base: Duration, cap: Duration, reset_after: Duration) -> Self {
         Self {
@@ -59,13 +59,13 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
     }
 
     /// The current step of a key.
-    pub fn step(&self, key: &K) -> Option<Step<T>> {
+    pub fn step(&self, key: &K) -> Option<BackoffStep<T>> {
         self.steps.get(key).copied()
     }
 
     /// Time left at `now` of a delay that began at `event`; `None` when it may go on. An event more
     /// than `reset_after` later than the last step is not held back, and neither is one further ahead
-    /// of `now` than the whole delay: then a clock was set back, and nobody is to wait until it is
+    /// of `now` than the whole delay: then a clock was set back, and no key has to wait until it is
     /// there again.
     pub fn remaining(&self, key: &K, event: T, now: T) -> Option<Duration> {
         let step = self.steps.get(key)?;
@@ -93,14 +93,14 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
             }
             _ => base,
         };
-        self.steps.insert(key, Step { delay, since: now });
+        self.steps.insert(key, BackoffStep { delay, since: now });
         delay
     }
 
     /// Puts back a step that was remembered elsewhere, with a cap of the key's own.
-    pub fn restore_within(&mut self, key: K, step: Step<T>, cap: Duration) {
+    pub fn restore_within(&mut self, key: K, step: BackoffStep<T>, cap: Duration) {
         let delay = step.delay.min(cap);
-        self.steps.insert(key, Step { delay, ..step });
+        self.steps.insert(key, BackoffStep { delay, ..step });
     }
 
     /// How many keys have a step.
@@ -119,7 +119,7 @@ impl<K: Eq + Hash, T: Moment> Backoff<K, T> {
     }
 
     /// Forgets keys that the predicate does not keep.
-    pub fn retain(&mut self, mut keep: impl FnMut(&K, &Step<T>) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, &BackoffStep<T>) -> bool) {
         self.steps.retain(|key, step| keep(key, step));
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         );
         b.restore_within(
             "k",
-            Step {
+            BackoffStep {
                 delay: S(90),
                 since: t0,
             },

@@ -1,4 +1,4 @@
-//! Ground floor: small tools that know nothing of Kubernetes.
+//! The lowest layer: small tools that know nothing of Kubernetes.
 //!
 //! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, queues of keys that wait for
 //!   requests, atomic files, files that are read again when they change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold

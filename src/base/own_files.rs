@@ -14,7 +14,7 @@ static PLACES: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 
 /// Runs blocking work that touches nothing but the kubelet's own directories and the node's small
 /// text files, which are on local disks. What may hang (a volume of the user's) must not run here: it
-/// would hold up everybody else.
+/// would block all other callers.
 ///
 /// Where the runtime has more threads the work is done on the caller's, whose other tasks go to another
 /// one: to wake a thread and be woken by it takes several times as long as the work, and a pod's start

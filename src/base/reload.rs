@@ -21,13 +21,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Makes the value of the files. Blocking.
-type Read<T> = Box<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
+type ReadFiles<T> = Box<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
 
 /// A value made of files. If they change into something that cannot be used, the value stays.
 pub struct Reloaded<T> {
     what: &'static str,
     files: Vec<PathBuf>,
-    read: Read<T>,
+    read: ReadFiles<T>,
     /// Whether a value has to be made again although `files` have not changed. Blocking.
     is_stale: fn(&T) -> bool,
     state: Mutex<ReloadState<T>>,

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 /// First delay after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(200);
-/// A key that has not failed for so long starts with the first delay again.
-const QUIET: Duration = Duration::from_secs(120);
+/// A key that has not failed for this long starts with the first delay again.
+const RESET_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug)]
 struct Due {
@@ -37,7 +37,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             dirty,
             due: HashMap::new(),
             in_flight: HashSet::new(),
-            back_off: Backoff::new(MIN_DELAY, max_delay, QUIET),
+            back_off: Backoff::new(MIN_DELAY, max_delay, RESET_AFTER),
             max_in_flight,
         }
     }

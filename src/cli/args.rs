@@ -1,7 +1,8 @@
 //! From the command line to a subcommand with its arguments. Reads and prints nothing.
 
 use crate::config::{
-    ArgsError, Flags, Invocation, VERBS, closest, local_socket, parse_args, parse_verb_args,
+    ArgsError, Flags, Invocation, SUBCOMMANDS, closest, local_socket, parse_args,
+    parse_subcommand_args,
 };
 use clap::{Arg, ArgAction, ArgMatches};
 use std::{ffi::OsString, path::PathBuf};
@@ -107,7 +108,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsEr
 }
 
 fn unknown(verb: &str) -> ArgsError {
-    let names: Vec<&str> = VERBS.iter().map(|(name, ..)| *name).collect();
+    let names: Vec<&str> = SUBCOMMANDS.iter().map(|(name, ..)| *name).collect();
     let near = match closest(verb, &names) {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are {}", names.join(", ")),
@@ -180,7 +181,7 @@ fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
 
 fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
     let own = [output(), switch("url"), operands("FILE")];
-    let (flags, matches) = parse_verb_args(args, own)?;
+    let (flags, matches) = parse_subcommand_args(args, own)?;
     let files: Vec<PathBuf> = words(&matches, "FILE")
         .into_iter()
         .map(Into::into)
@@ -198,7 +199,7 @@ fn validate(args: Vec<OsString>) -> Result<Validate, ArgsError> {
 
 fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
     let watch = switch("watch").short('w');
-    let (flags, matches) = parse_verb_args(args, [output(), socket(), namespace(), watch])?;
+    let (flags, matches) = parse_subcommand_args(args, [output(), socket(), namespace(), watch])?;
     Ok(Pods {
         namespace: text(&matches, "namespace"),
         watch: matches.get_flag("watch"),
@@ -209,7 +210,7 @@ fn pods(args: Vec<OsString>) -> Result<Pods, ArgsError> {
 
 fn explain(args: Vec<OsString>) -> Result<Explain, ArgsError> {
     let own = [output(), socket(), namespace(), operands("POD")];
-    let (flags, matches) = parse_verb_args(args, own)?;
+    let (flags, matches) = parse_subcommand_args(args, own)?;
     Ok(Explain {
         pod: one(&matches, "POD")?,
         namespace: text(&matches, "namespace"),
@@ -230,7 +231,7 @@ fn help(verb: Option<&str>) -> Result<Command, ArgsError> {
     let Some(verb) = verb.filter(|verb| *verb != "help") else {
         return parse(["--help".into()]);
     };
-    let known = VERBS.iter().find(|(name, ..)| *name == verb);
+    let known = SUBCOMMANDS.iter().find(|(name, ..)| *name == verb);
     let (name, arguments, what) = known.ok_or_else(|| unknown(verb))?;
     let (more, own): (&str, &[(&str, &str)]) = match *name {
         "validate" => (
@@ -373,7 +374,7 @@ mod tests {
             panic!();
         };
         assert_eq!(parsed("--help"), Ok(Command::Print(all.clone())));
-        for (verb, _, what) in VERBS {
+        for (verb, _, what) in SUBCOMMANDS {
             assert!(all.contains(&format!("\n  {verb}")), "{verb}");
             let Ok(Command::Print(own)) = parsed(&format!("help {verb}")) else {
                 panic!("{verb}");

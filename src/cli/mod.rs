@@ -29,17 +29,17 @@ pub fn print_error(text: &str) {
 }
 
 /// Runs a subcommand, on a tokio runtime of its own.
-pub fn run(verb: Subcommand) -> ExitCode {
+pub fn run(subcommand: Subcommand) -> ExitCode {
     let done = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(anyhow::Error::from)
         .and_then(|runtime| {
             runtime.block_on(async {
-                match verb {
-                    Subcommand::Validate(asked) => validate::run(*asked).await,
-                    Subcommand::Pods(asked) => pods::run(asked).await,
-                    Subcommand::Explain(asked) => explain::run(asked).await,
+                match subcommand {
+                    Subcommand::Validate(args) => validate::run(*args).await,
+                    Subcommand::Pods(args) => pods::run(args).await,
+                    Subcommand::Explain(args) => explain::run(args).await,
                 }
             })
         });

@@ -86,7 +86,7 @@ pub(super) fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "kubelet: {}", lines.join("\n"));
 }
 
-/// Writes to standard output; false when its reader is gone, which is no error.
+/// Writes to standard output; false when its reader is gone, which is not an error.
 pub(super) fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

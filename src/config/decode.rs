@@ -340,7 +340,7 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
                 .deserialize(NodeDeserializer { node })
                 .map_err(|error| error.within(index)),
             None => Err(SettingError::new(
-                "a value was asked for before its key".to_owned(),
+                "a value was requested before its key".to_owned(),
             )),
         }
     }

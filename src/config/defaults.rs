@@ -168,7 +168,7 @@ fn apply_images_and_events(config: &mut KubeletConfiguration) {
     fill(&mut config.image_maximum_gc_age, secs(0));
     fill(&mut config.image_gc_high_threshold_percent, 85);
     fill(&mut config.image_gc_low_threshold_percent, 80);
-    // Ours: a few at a time unless one at a time is asked for, in either way.
+    // Ours: a few at a time unless serial pulls are configured, in either way.
     let serial = config.max_parallel_image_pulls == Some(1);
     fill(&mut config.serialize_image_pulls, serial);
     fill(

@@ -48,8 +48,8 @@ mod values;
 pub use decode::closest;
 pub use document::{Problem, Problems};
 pub use flags::{
-    ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, VERBS, parse_args,
-    parse_verb_args, version,
+    ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS, parse_args,
+    parse_subcommand_args, version,
 };
 pub use resolve::{name_of_node, resolve};
 pub use resolved::*;

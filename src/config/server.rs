@@ -1,4 +1,4 @@
-//! The kubelet's ports: where they are, who may ask what there, and what is said of that in the log. Pure.
+//! The kubelet's ports: addresses, authentication and authorization, and the warnings about them. Pure.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -131,7 +131,8 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
     }
     let auth = auth(config);
     if auth.anonymous && auth.authorization == Authorization::AlwaysAllow {
-        let text = "anonymous requests are let in and everything is allowed: WHOEVER REACHES THE KUBELET'S PORT IS ROOT HERE";
+        let text =
+            "Anonymous requests are allowed everything: any client that reaches this port is root";
         warnings.push(text.to_owned());
     }
     let authorities = auth.client_ca_file.as_deref();

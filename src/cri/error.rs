@@ -181,8 +181,7 @@ impl CriError {
     }
 }
 
-/// The name Go's gRPC prints for a code.
-/// The name of a code as Go's library writes it.
+/// The name of a code as Go's gRPC library prints it.
 pub fn go_code(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

@@ -5,7 +5,7 @@
 //!   reconnects ([`events`]).
 //! * **Woken by** its callers; the event task also by the runtime.
 //! * **Publishes** hints that a container changed, in a bounded set that loses none.
-//! * **Must never** retry a call that changes something, turn a failed list into an empty one, treat an
+//! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an
 //!   event as more than a hint, or log a request or reply (they hold secrets).
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
@@ -43,7 +43,7 @@ pub use image::ImageClient;
 pub use metrics::CriMetrics;
 pub use relist::{Relist, RelistMemory};
 pub use rpc::Rpc;
-pub use runtime::{ExecOutput, RuntimeClient, SandboxStatus};
+pub use runtime::{ExecOutput, FullSandboxStatus, RuntimeClient};
 pub use streaming::StdStreams;
 pub use wait::{RuntimeInfo, wait_for_runtime};
 

@@ -36,7 +36,7 @@ pub struct RuntimeClient {
 
 /// One sandbox in full.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SandboxStatus {
+pub struct FullSandboxStatus {
     /// The sandbox itself.
     pub sandbox: PodSandboxStatus,
     /// Its containers, from runtimes that list them here; otherwise empty.
@@ -170,7 +170,7 @@ impl RuntimeClient {
         &self,
         id: &str,
         verbose: bool,
-    ) -> Result<SandboxStatus, CriError> {
+    ) -> Result<FullSandboxStatus, CriError> {
         let rpc = Rpc::PodSandboxStatus;
         let request = PodSandboxStatusRequest {
             pod_sandbox_id: id.to_owned(),
@@ -187,7 +187,7 @@ impl RuntimeClient {
             }
             None => return Err(CriError::invalid(rpc, format!("no status of sandbox {id}"))),
         };
-        Ok(SandboxStatus {
+        Ok(FullSandboxStatus {
             sandbox,
             containers: reply.containers_statuses,
             info: reply.info,

@@ -1,4 +1,4 @@
-//! A tree that is shown to others: what lies in it may be looked at, and nothing outside of it.
+//! A directory tree that is served to clients: files in it may be read, and nothing outside of it.
 
 use super::files::{TO_REOPEN, open_again, reopen};
 use rustix::{
@@ -191,9 +191,9 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let (inside, outside) = (log.join("syslog"), dir.path().join("secret"));
-                let mut turn = 0_u32;
+                let mut round = 0_u32;
                 while !stop.load(Ordering::Relaxed) {
-                    let target = if turn.is_multiple_of(2) {
+                    let target = if round.is_multiple_of(2) {
                         &inside
                     } else {
                         &outside
@@ -201,7 +201,7 @@ mod tests {
                     let _ = fs::remove_file(log.join("new"));
                     symlink(target, log.join("new")).unwrap();
                     fs::rename(log.join("new"), log.join("changing")).unwrap();
-                    turn += 1;
+                    round += 1;
                 }
             });
             let mut seen = 0;

@@ -21,7 +21,7 @@ const NAMESPACES: [&str; 2] = ["mnt", "pid"];
 /// that has ended is in none. Blocks.
 ///
 /// # Errors
-/// The process cannot be looked at. It may have ended.
+/// The process cannot be read. It may have ended.
 pub fn shares_namespaces(stream: &impl AsFd) -> io::Result<bool> {
     let fd = stream.as_fd().as_raw_fd();
     // SAFETY: all bytes of a `ucred` may be zero, and the kernel writes a whole one.

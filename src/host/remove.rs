@@ -15,7 +15,7 @@ use std::{
 /// Directories nested deeper than this are first moved up, so that neither the stack nor the file
 /// descriptors of this process depend on what a container made.
 const MAX_DEPTH: usize = 48;
-/// How often a directory may turn out not to be empty after it was emptied.
+/// How often a directory may be found non-empty after it was emptied.
 const MAX_FAILURES: usize = 8;
 
 /// Removes a directory and everything in it. Links are removed, never followed; a mount point

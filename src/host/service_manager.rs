@@ -23,7 +23,7 @@ impl ServiceManager {
     /// (microseconds) and `WATCHDOG_PID`, which says whose watchdog it is.
     ///
     /// # Errors
-    /// The address is none.
+    /// The address is invalid.
     pub fn new(address: &str, usec: Option<&str>, pid: Option<&str>) -> io::Result<Self> {
         let address = match address.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -45,10 +45,10 @@ impl ServiceManager {
         self.watchdog
     }
 
-    /// Tells it `READY=1`, `WATCHDOG=1` and the like.
+    /// Sends `READY=1`, `WATCHDOG=1` and the like.
     ///
     /// # Errors
-    /// Nobody listens, or the listener's queue is full.
+    /// The socket has no listener, or its queue is full.
     pub fn tell(&self, state: &str) -> io::Result<()> {
         self.socket
             .send_to_addr(state.as_bytes(), &self.address)

@@ -54,7 +54,7 @@ pub(super) struct Object {
 
 /// Where the bus is.
 #[derive(Debug)]
-enum Source {
+enum BusAddress {
     /// Where the environment says, or at the usual place; without a bus at systemd's own socket.
     System,
     /// At this address, where the service itself answers.
@@ -64,7 +64,7 @@ enum Source {
 /// A connection that is made when it is needed, and again when it broke.
 #[derive(Debug)]
 pub struct SystemBus {
-    source: Source,
+    source: BusAddress,
     connection: Mutex<Option<Connection>>,
 }
 
@@ -72,7 +72,7 @@ impl SystemBus {
     /// The bus of this machine; nothing is connected yet.
     pub fn new() -> Self {
         Self {
-            source: Source::System,
+            source: BusAddress::System,
             connection: Mutex::default(),
         }
     }
@@ -80,7 +80,7 @@ impl SystemBus {
     /// A bus that is one service, at this address, for tests; nothing is connected yet.
     pub fn at(address: String) -> Self {
         Self {
-            source: Source::Address(address),
+            source: BusAddress::Address(address),
             connection: Mutex::default(),
         }
     }
@@ -98,7 +98,7 @@ impl SystemBus {
     async fn connect(&self) -> zbus::Result<Connection> {
         let of = |builder: connection::Builder<'static>| builder.method_timeout(CALL_TIMEOUT);
         match &self.source {
-            Source::System => {
+            BusAddress::System => {
                 let no_bus = match of(connection::Builder::system()).build().await {
                     Ok(connection) => return Ok(connection),
                     Err(error) => error,
@@ -107,7 +107,7 @@ impl SystemBus {
                 let private = of(connection::Builder::address(address.as_str()).p2p());
                 private.build().await.map_err(|_| no_bus)
             }
-            Source::Address(address) => {
+            BusAddress::Address(address) => {
                 of(connection::Builder::address(address.as_str()).p2p())
                     .build()
                     .await

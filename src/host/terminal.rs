@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-/// Columns and rows of the terminal that standard output is; `None` when it is none.
+/// Columns and rows of the terminal that standard output is; `None` when it is not a terminal.
 pub fn size() -> Option<(usize, usize)> {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {

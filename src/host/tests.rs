@@ -275,7 +275,7 @@ fn a_file_within_a_directory_is_read_and_no_link_leads_out() {
         let error = read(path).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{path}");
     }
-    assert!(read("sub").is_err(), "a directory is no file");
+    assert!(read("sub").is_err(), "a directory is not a file");
     let status = std::process::Command::new("mkfifo")
         .arg(volume.join("pipe"))
         .status();

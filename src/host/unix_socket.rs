@@ -43,7 +43,7 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
         Ok(_) => {
-            let text = "something that is no socket is there";
+            let text = "a file that is not a socket is there";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -13,13 +13,13 @@ const CAP: Duration = Duration::from_secs(300);
 /// A pull that was not tried for this long starts over.
 const RESET: Duration = Duration::from_secs(600);
 
-type Key = (PodUid, String);
+type BackoffKey = (PodUid, String);
 
 /// Failed pulls by pod and image.
 #[derive(Debug)]
 pub(super) struct PullBackoff {
-    steps: Backoff<Key, Instant>,
-    errors: HashMap<Key, String>,
+    steps: Backoff<BackoffKey, Instant>,
+    errors: HashMap<BackoffKey, String>,
 }
 
 impl PullBackoff {

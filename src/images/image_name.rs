@@ -38,7 +38,7 @@ impl ImageName {
         })
     }
 
-    /// What to ask the runtime for: `image`, which this was read from, with the default tag if it has
+    /// The name in requests to the runtime: `image`, which this was read from, with the default tag if it has
     /// neither tag nor digest. The default registry is not added; that is the runtime's to choose.
     pub fn complete(&self, image: &str) -> String {
         let complete = !self.digest.is_empty() || image.ends_with(&format!(":{}", self.tag));

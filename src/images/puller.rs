@@ -43,7 +43,7 @@ impl Default for PullConfig {
 const PARALLEL: u32 = 8;
 
 /// Longest wait for `registryPullQPS`.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_QPS_WAIT: Duration = Duration::from_secs(60);
 
 /// An image that was pulled.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,13 +57,13 @@ pub(super) struct Pulled {
 }
 
 /// Pulls of one image, as it was written, with different credentials are different pulls.
-type Key = (String, Vec<PullLogin>);
+type PullKey = (String, Vec<PullLogin>);
 
 /// What to pull.
 pub(super) struct PullOrder<'a> {
     /// The image as the user wrote it.
     pub(super) image: &'a str,
-    /// What to ask the runtime for.
+    /// The image to request from the runtime.
     pub(super) spec: ImageSpec,
     /// It is here already.
     pub(super) present: bool,
@@ -75,7 +75,7 @@ pub(super) struct PullOrder<'a> {
 
 pub(super) struct Puller {
     images: ImageClient,
-    flights: SingleFlight<Key, Result<Pulled, String>>,
+    flights: SingleFlight<PullKey, Result<Pulled, String>>,
     lanes: Lanes,
     rate: Arc<Mutex<Rate>>,
     records: PullRecords,
@@ -130,7 +130,7 @@ impl Puller {
             async move {
                 // The semaphore is never closed.
                 let _place = lane.acquire_owned().await.ok();
-                let wait = rate.lock().take(Instant::now(), LONGEST_WAIT);
+                let wait = rate.lock().take(Instant::now(), MAX_QPS_WAIT);
                 sleep(wait.ok_or("pull QPS exceeded")?).await;
                 pull.run().await
             }

@@ -8,7 +8,7 @@ use crate::state::events::ObjectRef;
 /// `imagePullPolicy` of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Ask the registry every time.
+    /// Check the registry every time.
     Always,
     /// Pull what is absent.
     IfNotPresent,

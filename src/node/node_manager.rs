@@ -9,7 +9,9 @@
 use crate::{
     apiserver::{ApiError, ApiServer, Place, Recovery, Selection, StrategicPatch, WatchEvent},
     base::chain,
-    node::node_status::{self, Facts, Generated, Machine, Refused, RuntimeFacts, StatusSettings},
+    node::node_status::{
+        self, Generated, Machine, NodeStatusInputs, RefusedPatch, RuntimeFacts, StatusSettings,
+    },
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
     state::device_capacity::DeviceCapacity,
@@ -86,7 +88,7 @@ pub struct NodeManager {
     rebooted: bool,
     report_due: Instant,
     /// What the response to the last patch lacked.
-    refused: Option<Refused>,
+    refused: Option<RefusedPatch>,
     delay: Option<Duration>,
     next_try: Instant,
     recovery: Recovery,
@@ -173,11 +175,15 @@ impl NodeManager {
                 tracing::warn!(node = self.name(), err = %chain(error.as_ref()), "Failed to watch the node");
             }
         }
-        self.tell_schedulable();
+        self.record_schedulable();
     }
 
     fn warn_unreadable(&self, why: &str) {
-        tracing::warn!(node = self.name(), err = why, "Cannot decode the node");
+        tracing::warn!(
+            node = self.name(),
+            err = why,
+            "Failed to decode the Node object"
+        );
     }
 
     fn name(&self) -> &str {
@@ -223,7 +229,7 @@ impl NodeManager {
         self.announce(&generated);
         let node = registration::new_node(&self.deps.registration, generated);
         let created = match self.deps.api.create(None, &node).await {
-            // Somebody else was faster, or the response to an earlier request was lost.
+            // Another client created it first, or the response to an earlier request was lost.
             Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
             created => created,
         };
@@ -279,7 +285,7 @@ impl NodeManager {
         }
         let taken = self.deps.node.get();
         let refused = taken.and_then(|node| node_status::difference(&node, &generated, false));
-        self.refused = refused.map(|difference| Refused::new(difference, Instant::now()));
+        self.refused = refused.map(|difference| RefusedPatch::new(difference, Instant::now()));
         self.sent(changed);
         Ok(())
     }
@@ -339,7 +345,7 @@ impl NodeManager {
         }
         node_status::generate(
             known,
-            &Facts {
+            &NodeStatusInputs {
                 machine: &self.deps.machine,
                 settings: &self.deps.status,
                 runtime: &runtime,
@@ -357,18 +363,18 @@ impl NodeManager {
         let after = generated.status.conditions.clone().unwrap_or_default();
         let before = self.announced.replace(after.clone()).unwrap_or_default();
         for change in node_status::transitions(&before, &after) {
-            self.tell(change.reason);
+            self.record_event(change.reason);
         }
     }
 
-    fn tell_schedulable(&mut self) {
+    fn record_schedulable(&mut self) {
         let Some(node) = self.deps.node.get() else {
             return;
         };
         let spec = node.spec.as_ref();
         let unschedulable = spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
         if std::mem::replace(&mut self.unschedulable, unschedulable) != unschedulable {
-            self.tell(if unschedulable {
+            self.record_event(if unschedulable {
                 "NodeNotSchedulable"
             } else {
                 "NodeSchedulable"
@@ -376,7 +382,7 @@ impl NodeManager {
         }
     }
 
-    fn tell(&self, reason: &'static str) {
+    fn record_event(&self, reason: &'static str) {
         let name = self.name();
         let message = format!("Node {name} status is now: {reason}");
         let object = ObjectRef::node(name);

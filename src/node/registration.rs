@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Says that a controller attaches volumes to this node.
 const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Keeps pods away until the cloud provider has looked at the node.
+/// Keeps pods away until the cloud provider has initialized the node.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Labels that a kubelet brings in line on a node that is there; all others are set once.
 const RECONCILED_LABELS: [&str; 11] = [

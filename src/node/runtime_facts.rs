@@ -114,7 +114,7 @@ fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
         }
     });
     let mut handlers: Vec<_> = handlers.collect();
-    // containerd lists them in no order, and an equal list is no change.
+    // containerd lists them in no order, and an equal list is not a change.
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
     let features = status.features.as_ref();
     RuntimeFacts {
@@ -130,7 +130,7 @@ fn listed(images: Vec<Image>) -> Vec<ContainerImage> {
         size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
     });
     let mut images: Vec<_> = images.collect();
-    // The runtime lists them in no order, and an equal list is no change.
+    // The runtime lists them in no order, and an equal list is not a change.
     images.sort_by(|a, b| a.names.cmp(&b.names));
     images
 }

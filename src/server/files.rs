@@ -281,7 +281,7 @@ mod tests {
         assert!(page.contains("href=\"./%22onmouseover%3D%22x/\""), "{page}");
     }
 
-    async fn ask(
+    async fn get(
         dir: &std::path::Path,
         path: &str,
         range: Option<&'static str>,
@@ -303,12 +303,12 @@ mod tests {
         std::fs::create_dir(dir.path().join("pods")).unwrap();
         let long = "0123456789".repeat(20_000);
         std::fs::write(dir.path().join("pods/long.log"), &long).unwrap();
-        let (status, headers, body) = ask(dir.path(), "pods/long.log", None).await;
+        let (status, headers, body) = get(dir.path(), "pods/long.log", None).await;
         assert_eq!((status, body.len()), (200, 200_000));
         assert_eq!(body, long);
         assert_eq!(headers[header::CONTENT_LENGTH], "200000");
         assert!(headers.contains_key(header::LAST_MODIFIED));
-        let (status, headers, body) = ask(dir.path(), "pods/long.log", Some("bytes=-5")).await;
+        let (status, headers, body) = get(dir.path(), "pods/long.log", Some("bytes=-5")).await;
         assert_eq!((status, body.as_str()), (206, "56789"));
         assert_eq!(headers[header::CONTENT_RANGE], "bytes 199995-199999/200000");
         let modified = headers[header::LAST_MODIFIED].to_str().unwrap().to_owned();
@@ -325,18 +325,18 @@ mod tests {
         assert_eq!(again(since("Tue, 31 Dec 2999 23:59:59 GMT")).await, 304);
         assert_eq!(again(since("Sun, 06 Nov 1994 08:49:37 GMT")).await, 200);
         assert_eq!(again(since("yesterday")).await, 200);
-        let (status, ..) = ask(dir.path(), "pods/long.log", Some("bytes=200000-")).await;
+        let (status, ..) = get(dir.path(), "pods/long.log", Some("bytes=200000-")).await;
         assert_eq!(status, 416);
-        let (status, _, body) = ask(dir.path(), "", None).await;
+        let (status, _, body) = get(dir.path(), "", None).await;
         assert_eq!(status, 200);
         assert!(body.contains("<a href=\"./pods/\">pods/</a>"), "{body}");
-        let (status, headers, _) = ask(dir.path(), "pods", None).await;
+        let (status, headers, _) = get(dir.path(), "pods", None).await;
         assert_eq!(
             (status, headers[header::LOCATION].to_str().unwrap()),
             (301, "./pods/")
         );
         for outside in ["../etc/passwd", "/etc/passwd", "none", "a\0b"] {
-            let (status, ..) = ask(dir.path(), outside, None).await;
+            let (status, ..) = get(dir.path(), outside, None).await;
             assert_eq!(status, 404, "{outside:?}");
         }
     }

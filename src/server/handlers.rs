@@ -117,7 +117,7 @@ impl Handlers {
     #[must_use]
     pub(super) fn refusing(&self) -> Self {
         let why =
-            "403 only processes in the mount and pid namespaces of the kubelet are answered here\n";
+            "403 only processes in the kubelet's mount and pid namespaces may use this socket\n";
         Self {
             access: Access::Refused(why),
             ..self.clone()

@@ -108,7 +108,6 @@ pub(super) fn pod_link(root: &'static str, namespace: &str, name: &str, uid: &st
     link.own("\">").text(name, SHORT).own("</a>")
 }
 
-/// The head of a table.
 pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html {
     let mut head = Html::new().own("<table aria-label=\"").own(title);
     head = head.own("\"><thead><tr>");

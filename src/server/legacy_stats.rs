@@ -184,22 +184,22 @@ pub(super) async fn answer(
     let Some(found) = (stats.infos)(of).await else {
         return unreadable();
     };
-    let told = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));
-    let mut told = found.into_iter().map(told);
+    let reported = |info: ContainerInfo| (info.path.clone(), info.between(query.start, query.end));
+    let mut reported = found.into_iter().map(reported);
     match target {
         InfoTarget::Cgroup => {
-            let told: Map<String, Value> = told.collect();
-            if told.is_empty() {
+            let reported: Map<String, Value> = reported.collect();
+            if reported.is_empty() {
                 not_found(&format!("no cgroup {:?} is known here", query.path()))
             } else {
-                one(&told)
+                one(&reported)
             }
         }
-        InfoTarget::Machine => match told.next() {
+        InfoTarget::Machine => match reported.next() {
             Some((_, info)) => one(&info),
             None => unreadable(),
         },
-        InfoTarget::Container(name) => match told.next() {
+        InfoTarget::Container(name) => match reported.next() {
             Some((_, info)) => one(&info),
             None => {
                 let missing = Missing::NotRunning {

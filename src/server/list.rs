@@ -25,7 +25,7 @@ pub(super) fn array<T: Serialize>(
     head: String,
     items: impl Iterator<Item = T> + Send + 'static,
 ) -> Body {
-    let mut writer = Writer {
+    let mut writer = ListWriter {
         items,
         buffer: head.into_bytes(),
         first: true,
@@ -40,14 +40,14 @@ pub(super) fn array<T: Serialize>(
     StreamBody::new(frames).boxed_unsync()
 }
 
-struct Writer<I> {
+struct ListWriter<I> {
     items: I,
     buffer: Vec<u8>,
     first: bool,
     done: bool,
 }
 
-impl<T: Serialize, I: Iterator<Item = T>> Writer<I> {
+impl<T: Serialize, I: Iterator<Item = T>> ListWriter<I> {
     fn next_chunk(&mut self) -> Option<Result<Bytes, serde_json::Error>> {
         if self.done {
             return None;

@@ -26,7 +26,7 @@ pub struct NodeLogQuery {
 
 /// What a valid query is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum LogSelection {
     /// A file below the directory of logs.
     File(String),
     /// Services, by name.
@@ -40,8 +40,8 @@ impl NodeLogQuery {
     /// A parameter that cannot be read.
     pub(super) fn parse(parts: &Parts) -> Result<Option<Self>, BadQuery> {
         let mut query = Self::default();
-        let asked = parts.all("query")?;
-        for name in &asked {
+        let queried = parts.all("query")?;
+        for name in &queried {
             // A slash of either kind hints at a file.
             if name.contains(['/', '\\']) {
                 query.files.push(name.replace('\\', "/"));
@@ -49,7 +49,7 @@ impl NodeLogQuery {
                 query.services.push(name.clone());
             }
         }
-        if !asked.is_empty() && query.files.is_empty() && query.services.is_empty() {
+        if !queried.is_empty() && query.files.is_empty() && query.services.is_empty() {
             return Err(BadQuery::new("query", "may not be empty"));
         }
         query.since = time(parts, "sinceTime")?;
@@ -64,7 +64,7 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// Why it is not to be had.
-    pub(super) fn wanted(&self) -> Result<Wanted, BadQuery> {
+    pub(super) fn wanted(&self) -> Result<LogSelection, BadQuery> {
         let bad = |detail: &str| Err(BadQuery::new("query", detail));
         if self.services.iter().any(|name| !is_safe(name)) {
             return bad("a service has letters, digits and -_.:@ alone, and at most 256 of them");
@@ -94,10 +94,10 @@ impl NodeLogQuery {
         }
         match (self.files.as_slice(), self.services.as_slice()) {
             ([], []) => bad("cannot be empty with options"),
-            ([], services) => Ok(Wanted::Services(services.to_vec())),
+            ([], services) => Ok(LogSelection::Services(services.to_vec())),
             ([_, ..], [_, ..]) => bad("cannot specify a file and service"),
             ([_], []) if self.has_options() => bad("cannot specify file with options"),
-            ([file], []) => Ok(Wanted::File(file.clone())),
+            ([file], []) => Ok(LogSelection::File(file.clone())),
             (_, []) => bad("cannot specify more than one file"),
         }
     }
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn a_query_is_for_services_or_for_one_file() {
-        let file = |name: &str| Ok(Wanted::File(name.into()));
+        let file = |name: &str| Ok(LogSelection::File(name.into()));
         let services = |names: &[&str]| {
-            Ok(Wanted::Services(
+            Ok(LogSelection::Services(
                 names.iter().map(|name| (*name).to_owned()).collect(),
             ))
         };

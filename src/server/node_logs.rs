@@ -2,7 +2,7 @@
 
 use super::{
     files,
-    node_log_query::{NodeLogQuery, Wanted, files_of},
+    node_log_query::{LogSelection, NodeLogQuery, files_of},
     response::{Body, respond, text},
     routes::{BadQuery, RouteError},
 };
@@ -24,7 +24,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
 /// How long an answer from the journal may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Answers from the journal at a time.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT: usize = 4;
 /// Bytes that are read and sent at a time.
 const CHUNK: usize = 64 * 1024;
 /// The longest list of the journal's units.
@@ -67,7 +67,7 @@ impl NodeLogs {
     pub fn with_journal(self, program: impl Into<PathBuf>) -> Self {
         let journal = Journal {
             program: program.into(),
-            permits: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         };
         Self {
             journal: Some(journal),
@@ -96,11 +96,11 @@ impl NodeLogs {
         }
         match query.wanted() {
             Err(bad) => refused(format!("{}: {}\n", bad.parameter, bad.detail)),
-            Ok(Wanted::File(file)) => {
+            Ok(LogSelection::File(file)) => {
                 let file = file.trim_start_matches('/').to_owned();
                 files::serve(self.root.clone(), file, headers).await
             }
-            Ok(Wanted::Services(services)) => self.services(journal, &query, services).await,
+            Ok(LogSelection::Services(services)) => self.services(journal, &query, services).await,
         }
     }
 

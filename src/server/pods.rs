@@ -58,7 +58,7 @@ pub struct PodLists {
 impl PodLists {
     /// `/pods`.
     pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
-        let pods = self.known(stopping).await;
+        let pods = self.list_when_ready(stopping).await;
         flushed(&self.recorded, pod_list(pods)).await
     }
 
@@ -74,12 +74,12 @@ impl PodLists {
         name: &PodName,
         stopping: &CancellationToken,
     ) -> Response<Body> {
-        let pods = self.known(stopping).await;
+        let pods = self.list_when_ready(stopping).await;
         flushed(&self.recorded, pod_info(pods, name)).await
     }
 
     /// The known pods, once they are known.
-    pub(super) async fn known(&self, stopping: &CancellationToken) -> Vec<KnownPod> {
+    pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<KnownPod> {
         unless_stopping(stopping, (self.known)()).await;
         (self.pods)()
     }

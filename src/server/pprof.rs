@@ -16,7 +16,7 @@ pub struct Message {
     pub sample_type: Vec<ValueType>,
     /// The stacks.
     #[prost(message, repeated, tag = "2")]
-    pub sample: Vec<Sample>,
+    pub sample: Vec<StackSample>,
     /// Mapped executable files.
     #[prost(message, repeated, tag = "3")]
     pub mapping: Vec<MappingMessage>,
@@ -59,7 +59,7 @@ pub struct ValueType {
 
 /// A stack.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Sample {
+pub struct StackSample {
     /// Identifiers of locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
@@ -211,7 +211,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
         }
         let times = i64::try_from(*times).unwrap_or(i64::MAX);
         let value = vec![times, times.saturating_mul(nanos(PERIOD))];
-        sample.push(Sample { location_id, value });
+        sample.push(StackSample { location_id, value });
     }
     let missed = format!("{} samples were missed", profile.missed);
     let comment = (profile.missed > 0).then(|| texts.number(&missed));

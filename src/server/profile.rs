@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     base::chain,
-    host::profile::{Profile, Profiler, ROOM},
+    host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
 };
 use hyper::{
     Response, StatusCode,
@@ -34,22 +34,22 @@ const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profi
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
         Some(seconds) => record(Duration::from_secs(seconds), stopping).await,
-        None => Ok(Seen::File(Vec::new())),
+        None => Ok(ProfileState::File(Vec::new())),
     };
     match seen {
-        Ok(Seen::File(file)) => {
+        Ok(ProfileState::File(file)) => {
             let mut response = full_bytes(StatusCode::OK, KIND, file.into());
             response.headers_mut().insert(CONTENT_DISPOSITION, NAME);
             response
         }
-        Ok(Seen::Busy) => {
+        Ok(ProfileState::Busy) => {
             let body = "503 another profile is being made: one at a time\n".to_owned();
             let mut response = text(StatusCode::SERVICE_UNAVAILABLE, body);
             let later = HeaderValue::from_static("30");
             response.headers_mut().insert(RETRY_AFTER, later);
             response
         }
-        Ok(Seen::Stopping) => {
+        Ok(ProfileState::Stopping) => {
             let body = "503 the kubelet stops\n".to_owned();
             closing(text(StatusCode::SERVICE_UNAVAILABLE, body))
         }
@@ -73,15 +73,15 @@ pub(super) fn seconds(parts: &Parts) -> Result<u64, BadQuery> {
     seconds.ok_or_else(|| BadQuery::new("seconds", detail()))
 }
 
-enum Seen {
+enum ProfileState {
     File(Vec<u8>),
     Busy,
     Stopping,
 }
 
-async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Seen> {
+async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<ProfileState> {
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
-        return Ok(Seen::Busy);
+        return Ok(ProfileState::Busy);
     };
     let (since_1970, begun) = (
         Timestamp::now().as_duration().unsigned_abs(),
@@ -90,10 +90,10 @@ async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Seen
     tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
     let end = begun + time;
     while Instant::now() < end {
-        let pause = end.min(Instant::now() + ROOM);
+        let pause = end.min(Instant::now() + MAX_COLLECT_INTERVAL);
         tokio::select! {
             () = sleep_until(pause) => {}
-            () = stopping.cancelled() => return Ok(Seen::Stopping),
+            () = stopping.cancelled() => return Ok(ProfileState::Stopping),
         }
         let collect = move || {
             profiler.collect();
@@ -106,7 +106,7 @@ async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Seen
         let profile: Profile = profiler.finish();
         pprof::file(&pprof::message(&profile, since_1970, took))
     };
-    Ok(Seen::File(blocking(write).await??))
+    Ok(ProfileState::File(blocking(write).await??))
 }
 
 async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {

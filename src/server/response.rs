@@ -15,7 +15,6 @@ use std::{
     time::Duration,
 };
 
-/// The error of a body.
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
 /// A response's body. Its error ends the connection, so that a client never takes part of a response for the
@@ -29,7 +28,7 @@ pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 /// gives its place back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongRunning {
-    /// How long the client may read nothing; zero is no limit.
+    /// How long the client may read nothing; zero means no limit.
     pub(super) stall: Duration,
 }
 

@@ -130,7 +130,7 @@ impl Router {
         found: Result<(&'static Entry, Route), RouteError>,
     ) -> Result<(&'static Entry, Route), Box<Response<Body>>> {
         if cross_site::is_abuse(request.method(), request.headers()) {
-            let body = "403 a page of another site may not ask for this\n".to_owned();
+            let body = "403 cross-site request refused\n".to_owned();
             return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
         }
         let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
@@ -196,7 +196,7 @@ impl Views {
             Route::ProbeMetrics => stats::probes(&self.stats),
             Route::Summary(only) => stats::summary(&self.stats, only).await,
             Route::ContainerInfo(target, query) => {
-                let pods = self.pods.known(stopping);
+                let pods = self.pods.list_when_ready(stopping);
                 legacy_stats::answer(&self.stats, pods, request, &target, query).await
             }
             Route::Machine => machine(&self.machine),

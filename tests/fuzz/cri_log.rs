@@ -4,7 +4,7 @@ use crate::engine::{Target, fuzz, path};
 use flate2::{Compression, write::GzEncoder};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use kubelet::runtime::logs::{Decoder, LogLine, LogOptions, Logs, Streams, tail};
+use kubelet::runtime::logs::{Decoder, LogLine, LogOptions, Logs, SelectedStreams, tail};
 use std::io::Write as _;
 use std::path::Path;
 
@@ -40,9 +40,9 @@ fn options(choice: u8) -> LogOptions {
         timestamps: bit(0),
         since: bit(1).then(|| "2026-01-02T03:04:06Z".parse::<Timestamp>().unwrap()),
         streams: match (bit(2), bit(3)) {
-            (true, false) => Streams::Stdout,
-            (false, true) => Streams::Stderr,
-            _ => Streams::All,
+            (true, false) => SelectedStreams::Stdout,
+            (false, true) => SelectedStreams::Stderr,
+            _ => SelectedStreams::All,
         },
         limit_bytes: bit(4).then_some(u64::from(choice)),
         ..LogOptions::default()
@@ -67,9 +67,13 @@ fn decode_simply(options: &LogOptions, log: &[u8]) -> Vec<u8> {
             continue;
         };
         let stream = match options.streams {
-            Streams::All => true,
-            Streams::Stdout => parsed.stream == kubelet::runtime::logs::Stream::Stdout,
-            Streams::Stderr => parsed.stream == kubelet::runtime::logs::Stream::Stderr,
+            SelectedStreams::All => true,
+            SelectedStreams::Stdout => {
+                parsed.stream == kubelet::runtime::logs::OutputStream::Stdout
+            }
+            SelectedStreams::Stderr => {
+                parsed.stream == kubelet::runtime::logs::OutputStream::Stderr
+            }
         };
         // A head that may yet become another one is not given.
         let spaces = line.iter().filter(|byte| **byte == b' ').count();
@@ -176,7 +180,7 @@ fn files_read_as_their_bytes(
         in_two([&parts[0], &parts[1]]),
         "the last {wanted} lines"
     );
-    let limits = tail::Limits {
+    let limits = tail::TailLimits {
         lines: wanted,
         bytes: usize::from(choice),
     };

@@ -144,7 +144,7 @@ fn run(input: &[u8]) -> u64 {
             let now = Timestamp::UNIX_EPOCH;
             let mut led = Vec::new();
             for pod in decoded.value {
-                let origin = kubelet::pods::pod_config::Origin {
+                let origin = kubelet::pods::pod_config::ManifestOrigin {
                     node_name: "node1",
                     source: kubelet::model::PodSource::File,
                     location: "/manifests/a.yaml",

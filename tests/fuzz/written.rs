@@ -1,6 +1,6 @@
 //! Routes written down as requests again.
 
-use kubelet::runtime::logs::Streams;
+use kubelet::runtime::logs::SelectedStreams;
 use kubelet::server::{
     ContainerName, EventsQuery, ExplainQuery, HealthQuery, InfoQuery, InfoTarget, LogQuery,
     OverviewQuery, PodName, Post, Route,
@@ -154,9 +154,9 @@ fn log_query(query: &LogQuery) -> Pairs {
     );
     pairs.extend(query.since_time.map(|time| ("sinceTime", time.to_string())));
     let stream = query.stream.map(|stream| match stream {
-        Streams::All => "All",
-        Streams::Stdout => "Stdout",
-        Streams::Stderr => "Stderr",
+        SelectedStreams::All => "All",
+        SelectedStreams::Stdout => "Stdout",
+        SelectedStreams::Stderr => "Stderr",
     });
     pairs.extend(stream.map(|stream| ("stream", stream.to_owned())));
     pairs

@@ -308,7 +308,7 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
     let wait = &told["waits"][0];
     let what = wait["what"].as_str().unwrap();
     assert!(
-        what.starts_with("another try (ImagePullBackOff: Back-off pulling image"),
+        what.starts_with("a retry (ImagePullBackOff: Back-off pulling image"),
         "{what}"
     );
     let until = time(&wait["until"]);

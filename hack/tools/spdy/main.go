@@ -62,7 +62,7 @@ func target(text string) (*url.URL, *rest.Config, error) {
 	return parsed, config, nil
 }
 
-// sizes tells a terminal's size once.
+// sizes sends a terminal's size once.
 type sizes chan remotecommand.TerminalSize
 
 func (s sizes) Next() *remotecommand.TerminalSize {

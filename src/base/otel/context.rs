@@ -13,8 +13,8 @@ pub mod headers {
     pub const STATE: &str = "tracestate";
 }
 
-/// The longest `tracestate` that is handed on; the standard asks for as much.
-const LONGEST_STATE: usize = 512;
+/// The longest `tracestate` that is propagated: the standard's minimum.
+const MAX_STATE: usize = 512;
 const SAMPLED: u8 = 1;
 
 /// What came as `tracestate`: printable ASCII.
@@ -136,7 +136,7 @@ fn hex(digits: &[u8], number: usize) -> Option<u128> {
     right.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// Several headers are one list. What is too long or is no text is left out altogether, as the standard
+/// Several headers are one list. What is too long or is not text is left out altogether, as the standard
 /// allows.
 fn parse_state(headers: &HeaderMap) -> Option<TraceState> {
     let mut joined = String::new();
@@ -149,7 +149,7 @@ fn parse_state(headers: &HeaderMap) -> Option<TraceState> {
             joined.push(',');
         }
         joined.push_str(text);
-        if joined.len() > LONGEST_STATE {
+        if joined.len() > MAX_STATE {
             return None;
         }
     }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_goes_along_is_handed_on_in_one_line_unless_it_is_too_long() {
-        let long = format!("a={}", "x".repeat(LONGEST_STATE));
+        let long = format!("a={}", "x".repeat(MAX_STATE));
         for (states, expected) in [
             (&[][..], None),
             (&["", " "][..], None),

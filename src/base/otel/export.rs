@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 
 use super::collector::Collector;
 use super::otlp::{self, wire};
-use super::plan::{Next, Told, after_failure};
+use super::plan::{ExportRetry, FailureLog, after_failure};
 use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
 use crate::base::metrics::Metrics;
@@ -43,7 +43,7 @@ pub(super) struct Exporter {
 struct ExportState {
     /// Being sent, or to be sent again.
     batch: Vec<SpanData>,
-    told: Told,
+    failure_log: FailureLog,
     /// How many dropped spans have been counted.
     dropped: u64,
 }
@@ -112,13 +112,13 @@ impl Exporter {
         while let Err(status) = self.send(state).await {
             let next = after_failure(status.code(), again);
             let lost = match next {
-                Next::GiveUp => self.lost(state),
-                Next::Again(_) => 0,
+                ExportRetry::GiveUp => self.lost(state),
+                ExportRetry::Again(_) => 0,
             };
             self.print_error(state, lost, &status);
             match next {
-                Next::Again(wait) => sleep(wait).await,
-                Next::GiveUp => return,
+                ExportRetry::Again(wait) => sleep(wait).await,
+                ExportRetry::GiveUp => return,
             }
             again += 1;
         }
@@ -135,9 +135,9 @@ impl Exporter {
         state.batch.clear();
         let Some((rejected, why)) = rejected else {
             self.count("exported", number);
-            if let Some(lost) = state.told.working() {
+            if let Some(lost) = state.failure_log.working() {
                 let collector = &self.collector;
-                tracing::info!(collector, lost, "Traces are sent again");
+                tracing::info!(collector, lost, "Sending traces recovered");
             }
             return Ok(());
         };
@@ -178,7 +178,7 @@ impl Exporter {
     }
 
     fn print_error(&self, state: &mut ExportState, lost: u64, status: &Status) {
-        if let Some(lost) = state.told.failing(lost, Instant::now()) {
+        if let Some(lost) = state.failure_log.failing(lost, Instant::now()) {
             let collector = &self.collector;
             tracing::warn!(collector, err = %reason(status), lost, "Traces cannot be sent");
         }
@@ -186,11 +186,11 @@ impl Exporter {
 }
 
 /// The longest text that is logged of what a collector says, bytes.
-const LONGEST_REASON: usize = 256;
+const MAX_REASON: usize = 256;
 
 /// What went wrong, in short.
 fn reason(status: &Status) -> String {
     let mut text = format!("{}: {}", status.code(), status.message());
-    text.truncate(text.floor_char_boundary(LONGEST_REASON));
+    text.truncate(text.floor_char_boundary(MAX_REASON));
     text
 }

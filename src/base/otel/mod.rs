@@ -25,7 +25,7 @@ pub(crate) mod tests;
 pub use collector::{Collector, CollectorError};
 pub use context::{SpanContext, TraceState, headers};
 pub use span::{Parent, Span, carried, current, traced};
-pub use span_data::{Kind, Value};
+pub use span_data::{AttributeValue, Kind};
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Tracer {
     /// is connected before the first span is to be sent.
     ///
     /// # Errors
-    /// The collector's address is none that a connection can be made to.
+    /// The collector's address is invalid.
     pub fn new(
         settings: &TracingSettings,
         node_name: &str,

@@ -13,7 +13,7 @@ use wire::status::StatusCode;
 
 use super::collector::Collector;
 use super::context::{SpanContext, TraceState};
-use super::span_data::{Kind, SpanData, Value};
+use super::span_data::{AttributeValue, Kind, SpanData};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ pub(super) fn connect(collector: &Collector) -> anyhow::Result<Channel> {
     })
 }
 
-/// Tells the collector; returns how many spans it did not want, and why.
+/// Sends spans to the collector; returns how many it rejected, and why.
 pub(super) async fn export(
     channel: Channel,
     request: wire::ExportTraceServiceRequest,
@@ -155,17 +155,19 @@ fn flags(context: &SpanContext, remote: bool) -> u32 {
     u32::from(context.flags()) | REMOTE_IS_KNOWN | remote
 }
 
-fn attributes(given: &[(&'static str, Value)]) -> Vec<wire::KeyValue> {
+fn attributes(given: &[(&'static str, AttributeValue)]) -> Vec<wire::KeyValue> {
     given
         .iter()
         .map(|(key, value)| key_value(key, value))
         .collect()
 }
 
-fn key_value(key: &str, value: &Value) -> wire::KeyValue {
+fn key_value(key: &str, value: &AttributeValue) -> wire::KeyValue {
     let value = match value {
-        Value::Text(text) => wire::any_value::Value::StringValue(text.clone().into_owned()),
-        Value::Number(number) => wire::any_value::Value::IntValue(*number),
+        AttributeValue::Text(text) => {
+            wire::any_value::Value::StringValue(text.clone().into_owned())
+        }
+        AttributeValue::Number(number) => wire::any_value::Value::IntValue(*number),
     };
     wire::KeyValue {
         key: key.to_owned(),

@@ -10,11 +10,11 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// So many times a batch is sent again before it is given up: after a minute, as upstream's exporter does.
 const TRIES: u32 = 6;
 /// The least time between two logs of failures.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What comes after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum ExportRetry {
     /// The same batch again, after so long.
     Again(Duration),
     /// The batch is lost.
@@ -22,11 +22,11 @@ pub(super) enum Next {
 }
 
 /// What comes after the failure that has this code, when a batch had been sent again `again` times.
-pub(super) fn after_failure(code: Code, again: u32) -> Next {
+pub(super) fn after_failure(code: Code, again: u32) -> ExportRetry {
     if !may_pass(code) || again >= TRIES {
-        return Next::GiveUp;
+        return ExportRetry::GiveUp;
     }
-    Next::Again(FIRST_WAIT.saturating_mul(1 << again))
+    ExportRetry::Again(FIRST_WAIT.saturating_mul(1 << again))
 }
 
 /// Whether trying again may help: the list of OTLP's specification, and `Unknown`, which a connection ends
@@ -46,16 +46,16 @@ fn may_pass(code: Code) -> bool {
 
 /// What has been logged about failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct FailureLog {
     last: Option<Instant>,
     lost: u64,
 }
 
-impl Told {
+impl FailureLog {
     /// Whether to log the failure now, with the number of spans lost since the last log.
     pub(super) fn failing(&mut self, lost: u64, now: Instant) -> Option<u64> {
         self.lost += lost;
-        let due = |last: Instant| now.saturating_duration_since(last) >= TELL_EVERY;
+        let due = |last: Instant| now.saturating_duration_since(last) >= FAILURE_LOG_INTERVAL;
         if !self.last.is_none_or(due) {
             return None;
         }
@@ -79,9 +79,9 @@ mod tests {
             .map(|again| after_failure(Code::Unavailable, again))
             .collect();
         let seconds = [1, 2, 4, 8, 16, 32];
-        let expected = seconds.map(|s| Next::Again(Duration::from_secs(s)));
+        let expected = seconds.map(|s| ExportRetry::Again(Duration::from_secs(s)));
         assert_eq!(waits[..6], expected);
-        assert_eq!(waits[6..], [Next::GiveUp; 2]);
+        assert_eq!(waits[6..], [ExportRetry::GiveUp; 2]);
     }
 
     #[test]
@@ -103,16 +103,16 @@ mod tests {
             (Code::DataLoss, true),
             (Code::Unauthenticated, false),
         ] {
-            let again = after_failure(code, 0) != Next::GiveUp;
+            let again = after_failure(code, 0) != ExportRetry::GiveUp;
             assert_eq!(again, passes, "{code:?}");
         }
     }
 
     #[test]
     fn a_failure_is_told_at_once_then_once_a_minute_with_what_was_lost_and_the_end_once() {
-        let (mut told, begin) = (Told::default(), Instant::now());
+        let (mut log, begin) = (FailureLog::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
-        assert_eq!(told.working(), None);
+        assert_eq!(log.working(), None);
         for (now, lost, expected) in [
             (0, 3, Some(3)),
             (1, 5, None),
@@ -121,10 +121,10 @@ mod tests {
             (61, 0, None),
             (130, 0, Some(0)),
         ] {
-            assert_eq!(told.failing(lost, at(now)), expected, "{now}");
+            assert_eq!(log.failing(lost, at(now)), expected, "{now}");
         }
-        assert_eq!(told.failing(2, at(131)), None);
-        assert_eq!((told.working(), told.working()), (Some(2), None));
-        assert_eq!(told.failing(1, at(132)), Some(1));
+        assert_eq!(log.failing(2, at(131)), None);
+        assert_eq!((log.working(), log.working()), (Some(2), None));
+        assert_eq!(log.failing(1, at(132)), Some(1));
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::span_data::SpanData;
 
 /// As many spans are kept at most (upstream's `OTEL_BSP_MAX_QUEUE_SIZE`). Newer ones are dropped.
-pub(super) const ROOM: usize = 2048;
+pub(super) const CAPACITY: usize = 2048;
 /// As many are sent at once (upstream's `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
 pub(super) const BATCH: usize = 512;
 
@@ -26,7 +26,7 @@ impl Queue {
     pub(super) fn push(&self, span: SpanData) {
         let length = {
             let mut spans = self.spans.lock();
-            if spans.len() >= ROOM {
+            if spans.len() >= CAPACITY {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 return;
             }

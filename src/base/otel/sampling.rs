@@ -1,6 +1,6 @@
 //! Which traces that begin here are recorded. Pure.
 
-/// A share of all traces. Whoever else decides by the same share and the trace's number decides the same:
+/// A share of all traces. Another component that decides by the same share and trace id decides the same:
 /// it is the rule of OpenTelemetry's `TraceIDRatioBased`, which upstream uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ratio {

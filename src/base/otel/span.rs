@@ -8,10 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 use super::context::SpanContext;
 use super::queue::Queue;
 use super::sampling::Ratio;
-use super::span_data::{Kind, SpanData, Value};
+use super::span_data::{AttributeValue, Kind, SpanData};
 
 /// The longest text that is kept of a failure, bytes.
-const LONGEST_FAILURE: usize = 1024;
+const MAX_FAILURE: usize = 1024;
 
 tokio::task_local! {
     /// The span that what runs now belongs to.
@@ -21,11 +21,11 @@ tokio::task_local! {
 /// What a span is part of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
-    /// Of what runs now; of nothing, when that is no part of any.
+    /// Of what runs now; of nothing, when that is not a part of any.
     Current,
     /// Of what a request says; of nothing, when it says nothing.
     Remote(Option<SpanContext>),
-    /// Of nothing, but it has to do with what a request says: that of somebody who may not decide what
+    /// None; the request's own span is a link, as that of a client that may not decide what
     /// is recorded.
     Linked(Option<SpanContext>),
 }
@@ -93,7 +93,7 @@ impl Span {
     /// Adds attributes, which are computed only when the span is recorded. No value may be a secret.
     pub fn note<I>(&mut self, attributes: impl FnOnce() -> I)
     where
-        I: IntoIterator<Item = (&'static str, Value)>,
+        I: IntoIterator<Item = (&'static str, AttributeValue)>,
     {
         if let Some(recording) = &mut self.recording {
             recording.span.attributes.extend(attributes());
@@ -104,7 +104,7 @@ impl Span {
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         if let Some(recording) = &mut self.recording {
             let mut why = why();
-            why.truncate(why.floor_char_boundary(LONGEST_FAILURE));
+            why.truncate(why.floor_char_boundary(MAX_FAILURE));
             recording.span.failure = Some(why);
         }
     }

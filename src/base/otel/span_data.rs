@@ -18,28 +18,28 @@ pub enum Kind {
 
 /// An attribute's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum AttributeValue {
     /// Text.
     Text(Cow<'static, str>),
     /// A number.
     Number(i64),
 }
 
-impl From<&'static str> for Value {
-    fn from(text: &'static str) -> Value {
-        Value::Text(text.into())
+impl From<&'static str> for AttributeValue {
+    fn from(text: &'static str) -> AttributeValue {
+        AttributeValue::Text(text.into())
     }
 }
 
-impl From<String> for Value {
-    fn from(text: String) -> Value {
-        Value::Text(text.into())
+impl From<String> for AttributeValue {
+    fn from(text: String) -> AttributeValue {
+        AttributeValue::Text(text.into())
     }
 }
 
-impl From<i64> for Value {
-    fn from(number: i64) -> Value {
-        Value::Number(number)
+impl From<i64> for AttributeValue {
+    fn from(number: i64) -> AttributeValue {
+        AttributeValue::Number(number)
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) struct SpanData {
     pub(super) name: Cow<'static, str>,
     pub(super) began: SystemTime,
     pub(super) took: Duration,
-    pub(super) attributes: Vec<(&'static str, Value)>,
+    pub(super) attributes: Vec<(&'static str, AttributeValue)>,
     /// Why it failed, if it did.
     pub(super) failure: Option<String>,
 }

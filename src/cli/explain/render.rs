@@ -5,7 +5,9 @@ use crate::cli::{
     term::Paint,
 };
 use crate::server::explain::times::{clock, span};
-use crate::server::explain::{ContainerView, Explanation, HistoryReport, LastEnd, ProbeReport};
+use crate::server::explain::{
+    ExplainedContainer, Explanation, HistoryReport, LastEnd, ProbeReport,
+};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Longest message, in characters.
@@ -132,7 +134,7 @@ impl Page<'_> {
         self.section("Containers", rows);
         let containers = self.explanation.containers.iter();
         let ends = containers.filter_map(|container| Some((container, container.last.as_ref()?)));
-        let end = |(container, end): (&ContainerView, &LastEnd)| {
+        let end = |(container, end): (&ExplainedContainer, &LastEnd)| {
             vec![
                 container.name.clone(),
                 ended(end.exit_code, &end.reason),
@@ -144,7 +146,7 @@ impl Page<'_> {
         self.section("Last state", rows);
     }
 
-    fn state(&self, container: &ContainerView) -> String {
+    fn state(&self, container: &ExplainedContainer) -> String {
         let since = container.since.map(|since| self.ago(since));
         match (container.state.as_str(), container.exit_code) {
             ("running", _) => {
@@ -306,7 +308,7 @@ mod tests {
                 at: t(23),
                 what: "main may be started again".into(),
             }],
-            containers: vec![ContainerView {
+            containers: vec![ExplainedContainer {
                 name: "main".into(),
                 kind: "container".into(),
                 image: "busybox".into(),
@@ -319,7 +321,7 @@ mod tests {
                     exit_code: 2,
                     at: Some(t(-17)),
                 }),
-                ..ContainerView::default()
+                ..ExplainedContainer::default()
             }],
             pod_history: vec![HistoryReport {
                 action: Action::StartContainer,
@@ -376,12 +378,12 @@ Events
     fn probes_and_running_containers_are_described() {
         let explanation = Explanation {
             now: t(0),
-            containers: vec![ContainerView {
+            containers: vec![ExplainedContainer {
                 name: "main".into(),
                 state: "running".into(),
                 started: true,
                 since: Some(t(-60)),
-                ..ContainerView::default()
+                ..ExplainedContainer::default()
             }],
             probes: vec![ProbeReport {
                 container: "main".into(),

@@ -18,7 +18,7 @@ use crate::{
     host::Machine,
     model::validation::{LocalObjects, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
-    pods::pod_config::{ReadError, SourcePods, manifests_at, one_of_each_name, read_manifest},
+    pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest},
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -31,13 +31,12 @@ use std::{
 
 /// The whole report.
 #[derive(Debug, Default, PartialEq, Serialize)]
-pub(super) struct Report {
+pub(super) struct ValidationReport {
     files: Vec<FileReport>,
     errors: usize,
     warnings: usize,
 }
 
-/// The report of one file.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct FileReport {
     /// The path as given, or as found in a directory; `-` for standard input.
@@ -110,7 +109,7 @@ pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
 }
 
 /// Blocking.
-fn report(args: &Validate) -> anyhow::Result<Report> {
+fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
     let facts = HostFacts {
         hostname: Machine::read()?.hostname,
     };
@@ -132,15 +131,15 @@ fn report(args: &Validate) -> anyhow::Result<Report> {
             files.push(file(path, &validator).report)
         }
     }
-    let mut report = Report {
+    let mut report = ValidationReport {
         files,
-        ..Report::default()
+        ..ValidationReport::default()
     };
     report.count();
     Ok(report)
 }
 
-impl Report {
+impl ValidationReport {
     fn count(&mut self) {
         let count = |severity| {
             let problems = self.files.iter().flat_map(|file| &file.problems);
@@ -208,7 +207,7 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
     let mut validated: Vec<ValidatedFile> = paths.iter().map(|path| read(path)).collect();
     let pods = paths.iter().zip(&validated);
     let pods = pods.flat_map(|(path, file)| file.pods.iter().map(|pod| (path.as_path(), pod)));
-    let (kept, clashes) = one_of_each_name(pods);
+    let (kept, clashes) = dedup_by_name(pods);
     let left_out = SourcePods::new(validator.source)
         .merge(kept, validator.now)
         .duplicates;

@@ -1,13 +1,13 @@
 //! A report as text, in the format of compilers. Pure.
 
-use super::{FileReport, ManifestProblem, Report, Severity};
+use super::{FileReport, ManifestProblem, Severity, ValidationReport};
 use crate::cli::{table::one_line, term::Paint};
 
 /// Longest message, in characters.
 const MESSAGE: usize = 600;
 
 /// A line for each problem and each file, and a summary.
-pub(super) fn text(report: &Report, paint: Paint) -> String {
+pub(super) fn text(report: &ValidationReport, paint: Paint) -> String {
     let mut out = String::new();
     for file in &report.files {
         for problem in &file.problems {

@@ -10,9 +10,9 @@ fn validated(source: PodSource, text: &str) -> (FileReport, String) {
     };
     let report = validator.validate("web.yaml", text.as_bytes()).report;
     let again = validator.validate("web.yaml", text.as_bytes()).report;
-    let mut all = Report {
+    let mut all = ValidationReport {
         files: vec![again],
-        ..Report::default()
+        ..ValidationReport::default()
     };
     all.count();
     (report, render::text(&all, Paint(false)))
@@ -108,7 +108,7 @@ fn the_first_error_is_the_one_that_the_source_gives() {
         "a: 1\n---\nb: 2\n",
         "apiVersion: v1\nkind: PodList\nitems: []\n",
     ] {
-        let origin = crate::pods::pod_config::Origin {
+        let origin = crate::pods::pod_config::ManifestOrigin {
             node_name: "n1",
             source: PodSource::File,
             location: "web.yaml",
@@ -221,7 +221,7 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
         now: Timestamp::now(),
     };
     let reports = directory(dir.path(), &validator);
-    let told: Vec<(String, String)> = reports
+    let reported: Vec<(String, String)> = reports
         .iter()
         .map(|report| {
             let name = Path::new(&report.file).file_name().unwrap();
@@ -232,14 +232,16 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
             )
         })
         .collect();
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert_eq!(told[0], ("a.yaml".into(), String::new()));
+    assert_eq!(reported.len(), 4, "{reported:?}");
+    assert_eq!(reported[0], ("a.yaml".into(), String::new()));
     assert!(
-        told[1].1.starts_with("pod default/web-n1 is already in "),
-        "{told:?}"
+        reported[1]
+            .1
+            .starts_with("pod default/web-n1 is already in "),
+        "{reported:?}"
     );
-    assert!(told[2].1.contains("same UID"), "{told:?}");
-    assert!(told[3].1.contains("one level only"), "{told:?}");
+    assert!(reported[2].1.contains("same UID"), "{reported:?}");
+    assert!(reported[3].1.contains("one level only"), "{reported:?}");
     assert_eq!(reports[3].problems[0].severity, Severity::Warning);
 }
 

@@ -5,7 +5,7 @@ use crate::{
     base::document::{self, Node},
     model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list, manifest_tree},
     model::{Pod, PodExt, PodSource},
-    pods::pod_config::{BadManifest, Manifest, Origin, read_file, read_url},
+    pods::pod_config::{BadManifest, Manifest, ManifestOrigin, read_file, read_url},
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn outcome(manifest: &Manifest) -> String {
 
 impl Case<'_> {
     fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, BadManifest> {
-        let origin = Origin {
+        let origin = ManifestOrigin {
             node_name: &self.validator.node_name,
             source,
             location: self.file,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::spec::{FlagSpec, Group, Kind};
+use super::spec::{FlagGroup, FlagKind, FlagSpec};
 use super::{KUBERNETES_VERSION, all_flags};
 
 /// Column where descriptions start, and where lines end.
@@ -14,23 +14,23 @@ pub(super) fn text() -> String {
     let mut out = format!(
         "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})\n\n\
          The node agent: takes pods from files or a URL and makes a container runtime run them.\n\n\
-         Usage: kubelet [FLAGS]\n       kubelet VERB [ARGUMENTS]\n\n\
+         Usage: kubelet [FLAGS]\n       kubelet COMMAND [ARGUMENTS]\n\n\
          Settings come from the configuration file, its drop-ins and these flags; a flag wins over a\n\
          drop-in, a drop-in over the file, the file over the default. Underscores in flag names are\n\
          read as dashes. Durations are written like 300ms, 20s or 1h30m.\n",
         env!("CARGO_PKG_VERSION")
     );
     out.push_str("\nSubcommands, which change nothing:\n");
-    for (verb, arguments, help) in super::VERBS {
+    for (verb, arguments, help) in super::SUBCOMMANDS {
         let left = format!("  {verb} {arguments}");
         entry(&mut out, left.trim_end(), help, "");
     }
-    for group in Group::ALL {
+    for group in FlagGroup::ALL {
         let _ = write!(out, "\n{}:\n", group.title());
         for spec in all_flags().filter(|spec| spec.group == *group) {
             entry(&mut out, &left_column(spec), spec.help, spec.default);
         }
-        if *group == Group::Essential {
+        if *group == FlagGroup::Essential {
             entry(&mut out, "  -h, --help", "Print this text", "");
             entry(&mut out, "      --version", "Print the version", "");
         }
@@ -42,7 +42,7 @@ pub(super) fn text() -> String {
 fn left_column(spec: &FlagSpec) -> String {
     let short = if spec.name == "v" { "  -v, " } else { "      " };
     match spec.kind {
-        Kind::Bool => format!("{short}--{}[=BOOL]", spec.name),
+        FlagKind::Bool => format!("{short}--{}[=BOOL]", spec.name),
         kind => format!("{short}--{} {}", spec.name, kind.placeholder()),
     }
 }

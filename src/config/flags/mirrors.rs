@@ -1,7 +1,7 @@
 //! The deprecated flags that mirror configuration fields.
 
-use super::spec::Group::Mirrors;
-use super::spec::Kind::*;
+use super::spec::FlagGroup::Mirrors;
+use super::spec::FlagKind::*;
 use super::spec::{FlagSpec, field};
 
 /// Name, kind, field, default and help of each mirror.
@@ -63,8 +63,8 @@ pub(super) const MIRRORS: &[FlagSpec] = &[
     field(Mirrors, "node-status-update-frequency", Duration, "nodeStatusUpdateFrequency", "10s", "Node status interval"),
     field(Mirrors, "oom-score-adj", Int32, "oomScoreAdj", "-999", "OOM score adjustment of the kubelet"),
     field(Mirrors, "pod-cidr", Text, "podCIDR", "", "Pod address range of a standalone node"),
-    field(Mirrors, "pod-max-pids", Int64, "podPidsLimit", "-1", "Process limit per pod; -1 is none"),
-    field(Mirrors, "pods-per-core", Int32, "podsPerCore", "0", "Most pods per core; 0 is no limit"),
+    field(Mirrors, "pod-max-pids", Int64, "podPidsLimit", "-1", "Process limit per pod; -1 means no limit"),
+    field(Mirrors, "pods-per-core", Int32, "podsPerCore", "0", "Most pods per core; 0 means no limit"),
     field(Mirrors, "port", Int32, "port", "10250", "Port of the server"),
     field(Mirrors, "protect-kernel-defaults", Bool, "protectKernelDefaults", "false", "Fail when kernel settings differ"),
     field(Mirrors, "provider-id", Text, "providerID", "", "Id of this machine at its provider"),
@@ -75,7 +75,7 @@ pub(super) const MIRRORS: &[FlagSpec] = &[
     field(Mirrors, "reserved-cpus", Text, "reservedSystemCPUs", "", "CPUs kept for the system"),
     field(Mirrors, "reserved-memory", ReservedMemory, "reservedMemory", "", "Memory kept per NUMA node"),
     field(Mirrors, "rotate-certificates", Bool, "rotateCertificates", "false", "Renew the client certificate"),
-    field(Mirrors, "rotate-server-certificates", Bool, "serverTLSBootstrap", "false", "Ask for a serving certificate"),
+    field(Mirrors, "rotate-server-certificates", Bool, "serverTLSBootstrap", "false", "Request a serving certificate"),
     field(Mirrors, "runonce", Bool, "runOnce", "false", "Removed mode; must stay false"),
     field(Mirrors, "streaming-connection-idle-timeout", Duration, "streamingConnectionIdleTimeout", "4h0m0s", "Idle limit of streams"),
     field(Mirrors, "system-cgroups", Text, "systemCgroups", "", "Cgroup of system processes"),

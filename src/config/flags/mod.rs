@@ -23,12 +23,12 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use self::spec::{FlagSpec, Group, Kind, Target};
+use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
 use super::defaults::ROOT_DIR;
 use crate::base::GoDuration;
 use crate::base::document::{Node, Origin, Value};
 
-/// What the command line asks for.
+/// What the command line selects.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Invocation {
     /// Run with these flags.
@@ -77,9 +77,9 @@ pub struct Flags {
     pub exit_on_lock_contention: bool,
     /// `--minimum-container-ttl-duration`.
     pub minimum_container_ttl: GoDuration,
-    /// `--maximum-dead-containers-per-container`; negative is no limit.
+    /// `--maximum-dead-containers-per-container`; negative means no limit.
     pub maximum_dead_containers_per_container: i32,
-    /// `--maximum-dead-containers`; negative is no limit.
+    /// `--maximum-dead-containers`; negative means no limit.
     pub maximum_dead_containers: i32,
     /// `--runtime-cgroups`.
     pub runtime_cgroups: Option<String>,
@@ -116,8 +116,8 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
     all_flags()
         .filter(|spec| !spec.default.is_empty())
         .filter_map(|spec| match spec.target {
-            Target::Field(path) => Some((spec.name, path, spec.default)),
-            Target::Process | Target::Ignored => None,
+            FlagTarget::Field(path) => Some((spec.name, path, spec.default)),
+            FlagTarget::Process | FlagTarget::Ignored => None,
         })
 }
 
@@ -132,13 +132,13 @@ pub fn version() -> String {
     format!("Kubernetes {NODE_VERSION}")
 }
 
-/// A subcommand of `kubelet` in place of running the node agent: the verb, its arguments, and
+/// A subcommand of `kubelet` in place of running the kubelet: its name, its arguments, and
 /// what it does.
-pub const VERBS: &[(&str, &str, &str)] = &[
+pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
     (
         "validate",
         "FILE...",
-        "Judge manifests as the running kubelet would; \"-\" is standard input",
+        "Validate manifests as the running kubelet would; \"-\" is standard input",
     ),
     (
         "pods",
@@ -148,17 +148,21 @@ pub const VERBS: &[(&str, &str, &str)] = &[
     (
         "explain",
         "POD",
-        "Tell why a pod is as it is, what it waits for and what comes next",
+        "Explain a pod's state, what it waits for and what comes next",
     ),
-    ("help", "[VERB]", "Show this text, or that of a verb"),
+    (
+        "help",
+        "[COMMAND]",
+        "Show this text, or that of a subcommand",
+    ),
 ];
 
-/// Parses the arguments that follow a verb: those that are its own, and every flag of the kubelet, so
-/// that a verb understands the command line of the kubelet that it is about.
+/// Parses the arguments that follow a subcommand: its own, and every flag of the kubelet, so that a
+/// subcommand accepts the command line of the kubelet that it queries.
 ///
 /// # Errors
 /// As of [`parse_args`].
-pub fn parse_verb_args(
+pub fn parse_subcommand_args(
     args: impl IntoIterator<Item = OsString>,
     own: impl IntoIterator<Item = Arg>,
 ) -> Result<(Flags, ArgMatches), ArgsError> {
@@ -183,7 +187,7 @@ pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Invocation
     let matches = command().try_get_matches_from(args).map_err(|error| {
         let only_flags = match error.kind() {
             ErrorKind::UnknownArgument if !describe(&error).starts_with("unknown flag") => {
-                ": the kubelet takes only flags, or a verb before them"
+                ": the kubelet takes only flags, or a subcommand before them"
             }
             _ => "",
         };
@@ -227,11 +231,13 @@ fn command() -> Command {
             arg = arg.short('v');
         }
         arg = match spec.kind {
-            Kind::Bool => arg
+            FlagKind::Bool => arg
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true"),
-            Kind::Int32 | Kind::Int64 | Kind::Duration => arg.num_args(1).allow_hyphen_values(true),
+            FlagKind::Int32 | FlagKind::Int64 | FlagKind::Duration => {
+                arg.num_args(1).allow_hyphen_values(true)
+            }
             _ => arg.num_args(1),
         };
         command = command.arg(arg);
@@ -310,7 +316,7 @@ impl Flags {
                 continue;
             };
             let texts: Vec<String> = texts.cloned().collect();
-            if matches!(spec.group, Group::Mirrors | Group::Obsolete) {
+            if matches!(spec.group, FlagGroup::Mirrors | FlagGroup::Obsolete) {
                 flags.deprecated.push(spec.name);
             }
             match values::convert(spec.kind, spec.name, &texts) {
@@ -327,7 +333,7 @@ impl Flags {
 
     fn take(&mut self, spec: &FlagSpec, value: Value) {
         match spec.target {
-            Target::Field(path) => {
+            FlagTarget::Field(path) => {
                 self.fields.0.push((
                     path,
                     Node {
@@ -336,8 +342,8 @@ impl Flags {
                     },
                 ));
             }
-            Target::Process => self.take_process_flag(spec.name, value),
-            Target::Ignored => {}
+            FlagTarget::Process => self.take_process_flag(spec.name, value),
+            FlagTarget::Ignored => {}
         }
     }
 
@@ -399,9 +405,9 @@ pub(super) fn in_force(flags: &Flags, field: impl Fn(&str) -> String) -> Vec<(St
     all_flags()
         .filter_map(|spec| {
             let value = match spec.target {
-                Target::Field(path) => field(path),
-                Target::Process => flags.process_flag(spec.name),
-                Target::Ignored => return None,
+                FlagTarget::Field(path) => field(path),
+                FlagTarget::Process => flags.process_flag(spec.name),
+                FlagTarget::Ignored => return None,
             };
             Some((spec.name.to_owned(), value))
         })

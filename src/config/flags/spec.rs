@@ -2,7 +2,7 @@
 
 /// The kinds of values, with Go's spelling rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FlagKind {
     /// Any text.
     Text,
     /// A file or directory.
@@ -33,30 +33,30 @@ pub(super) enum Kind {
     VModule,
 }
 
-impl Kind {
+impl FlagKind {
     /// The placeholder for the value in help.
     pub(super) fn placeholder(self) -> &'static str {
         match self {
-            Kind::Text => "<TEXT>",
-            Kind::Path => "<PATH>",
-            Kind::Bool => "",
-            Kind::Int32 | Kind::Int64 => "<N>",
-            Kind::Duration => "<DURATION>",
-            Kind::List => "<A,B,...>",
-            Kind::Map => "<K=V,...>",
-            Kind::Thresholds => "<SIGNAL<AMOUNT,...>",
-            Kind::BoolMap => "<K=BOOL,...>",
-            Kind::Headers => "<NAME:VALUE,...>",
-            Kind::Taints => "<K=V:EFFECT,...>",
-            Kind::ReservedMemory => "<NODE:K=V;...>",
-            Kind::VModule => "<PATTERN=N,...>",
+            FlagKind::Text => "<TEXT>",
+            FlagKind::Path => "<PATH>",
+            FlagKind::Bool => "",
+            FlagKind::Int32 | FlagKind::Int64 => "<N>",
+            FlagKind::Duration => "<DURATION>",
+            FlagKind::List => "<A,B,...>",
+            FlagKind::Map => "<K=V,...>",
+            FlagKind::Thresholds => "<SIGNAL<AMOUNT,...>",
+            FlagKind::BoolMap => "<K=BOOL,...>",
+            FlagKind::Headers => "<NAME:VALUE,...>",
+            FlagKind::Taints => "<K=V:EFFECT,...>",
+            FlagKind::ReservedMemory => "<NODE:K=V;...>",
+            FlagKind::VModule => "<PATTERN=N,...>",
         }
     }
 }
 
 /// What a flag sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum FlagTarget {
     /// The configuration field of this dotted path; the flag wins over files.
     Field(&'static str),
     /// Something only flags can say; `Flags` has a member for it.
@@ -67,7 +67,7 @@ pub(super) enum Target {
 
 /// Sections of the help text, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum FlagGroup {
     Essential,
     Runtime,
     Pods,
@@ -77,37 +77,36 @@ pub(super) enum Group {
     Obsolete,
 }
 
-impl Group {
-    pub(super) const ALL: &[Group] = &[
-        Group::Essential,
-        Group::Runtime,
-        Group::Pods,
-        Group::ApiServer,
-        Group::Logging,
-        Group::Mirrors,
-        Group::Obsolete,
+impl FlagGroup {
+    pub(super) const ALL: &[FlagGroup] = &[
+        FlagGroup::Essential,
+        FlagGroup::Runtime,
+        FlagGroup::Pods,
+        FlagGroup::ApiServer,
+        FlagGroup::Logging,
+        FlagGroup::Mirrors,
+        FlagGroup::Obsolete,
     ];
 
     pub(super) fn title(self) -> &'static str {
         match self {
-            Group::Essential => "Essential",
-            Group::Runtime => "Container runtime and images",
-            Group::Pods => "Static pods and containers",
-            Group::ApiServer => "API server and node (pods of a cluster are not taken yet)",
-            Group::Logging => "Logging",
-            Group::Mirrors => "Deprecated mirrors of configuration fields (prefer the file)",
-            Group::Obsolete => "Obsolete (accepted, without effect)",
+            FlagGroup::Essential => "Essential",
+            FlagGroup::Runtime => "Container runtime and images",
+            FlagGroup::Pods => "Static pods and containers",
+            FlagGroup::ApiServer => "API server and node (pods of a cluster are not taken yet)",
+            FlagGroup::Logging => "Logging",
+            FlagGroup::Mirrors => "Deprecated mirrors of configuration fields (prefer the file)",
+            FlagGroup::Obsolete => "Obsolete (accepted, without effect)",
         }
     }
 }
 
-/// One flag.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlagSpec {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
-    pub(super) target: Target,
-    pub(super) group: Group,
+    pub(super) kind: FlagKind,
+    pub(super) target: FlagTarget,
+    pub(super) group: FlagGroup,
     /// Shown in help; the value itself comes from `defaults` or `Flags`.
     pub(super) default: &'static str,
     pub(super) help: &'static str,
@@ -115,9 +114,9 @@ pub(super) struct FlagSpec {
 
 /// A flag that sets the configuration field `field`.
 pub(super) const fn field(
-    group: Group,
+    group: FlagGroup,
     name: &'static str,
-    kind: Kind,
+    kind: FlagKind,
     field: &'static str,
     default: &'static str,
     help: &'static str,
@@ -125,7 +124,7 @@ pub(super) const fn field(
     FlagSpec {
         name,
         kind,
-        target: Target::Field(field),
+        target: FlagTarget::Field(field),
         group,
         default,
         help,
@@ -134,16 +133,16 @@ pub(super) const fn field(
 
 /// A flag without a configuration field.
 pub(super) const fn process(
-    group: Group,
+    group: FlagGroup,
     name: &'static str,
-    kind: Kind,
+    kind: FlagKind,
     default: &'static str,
     help: &'static str,
 ) -> FlagSpec {
     FlagSpec {
         name,
         kind,
-        target: Target::Process,
+        target: FlagTarget::Process,
         group,
         default,
         help,
@@ -151,12 +150,12 @@ pub(super) const fn process(
 }
 
 /// A flag without effect.
-pub(super) const fn ignored(name: &'static str, kind: Kind, help: &'static str) -> FlagSpec {
+pub(super) const fn ignored(name: &'static str, kind: FlagKind, help: &'static str) -> FlagSpec {
     FlagSpec {
         name,
         kind,
-        target: Target::Ignored,
-        group: Group::Obsolete,
+        target: FlagTarget::Ignored,
+        group: FlagGroup::Obsolete,
         default: "",
         help,
     }

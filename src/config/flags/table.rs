@@ -1,7 +1,7 @@
 //! Every flag of the v1.36 kubelet, and two of our own: `--local-objects-dir`, `--allow-posted-pods`.
 
-use super::spec::Group::{ApiServer, Essential, Logging, Pods, Runtime};
-use super::spec::Kind::*;
+use super::spec::FlagGroup::{ApiServer, Essential, Logging, Pods, Runtime};
+use super::spec::FlagKind::*;
 use super::spec::{FlagSpec, field, ignored, process};
 
 /// Flags to read first, then those that tools set, then what remains.

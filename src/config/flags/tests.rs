@@ -138,17 +138,17 @@ fn values_are_read_by_kind_as_go_reads_them() {
 #[test]
 fn every_flag_is_accepted_and_reaches_its_place() {
     let sample = |kind| match kind {
-        Kind::Bool => "=true",
-        Kind::Int32 | Kind::Int64 => "=7",
-        Kind::Duration => "=7s",
-        Kind::Map => "=k=v",
-        Kind::Thresholds => "=k<v",
-        Kind::BoolMap => "=k=true",
-        Kind::Headers => "=k:v",
-        Kind::Taints => "=k=v:NoExecute",
-        Kind::ReservedMemory => "=0:memory=1Gi",
-        Kind::VModule => "=k=1",
-        Kind::Text | Kind::Path | Kind::List => "=x",
+        FlagKind::Bool => "=true",
+        FlagKind::Int32 | FlagKind::Int64 => "=7",
+        FlagKind::Duration => "=7s",
+        FlagKind::Map => "=k=v",
+        FlagKind::Thresholds => "=k<v",
+        FlagKind::BoolMap => "=k=true",
+        FlagKind::Headers => "=k:v",
+        FlagKind::Taints => "=k=v:NoExecute",
+        FlagKind::ReservedMemory => "=0:memory=1Gi",
+        FlagKind::VModule => "=k=1",
+        FlagKind::Text | FlagKind::Path | FlagKind::List => "=x",
     };
     for spec in all_flags() {
         let flags = run(&[&format!("--{}{}", spec.name, sample(spec.kind))]);
@@ -156,8 +156,13 @@ fn every_flag_is_accepted_and_reaches_its_place() {
             deprecated: Vec::new(),
             ..flags.clone()
         } != Flags::default();
-        assert_eq!(changed, spec.target != Target::Ignored, "--{}", spec.name);
-        let deprecated = matches!(spec.group, Group::Mirrors | Group::Obsolete);
+        assert_eq!(
+            changed,
+            spec.target != FlagTarget::Ignored,
+            "--{}",
+            spec.name
+        );
+        let deprecated = matches!(spec.group, FlagGroup::Mirrors | FlagGroup::Obsolete);
         assert_eq!(
             flags.deprecated.contains(&spec.name),
             deprecated,
@@ -218,11 +223,11 @@ fn a_wrong_command_line_names_the_flag() {
         (&["-x"], "unknown flag: -x"),
         (
             &["start"],
-            "unexpected argument \"start\": the kubelet takes only flags, or a verb before them",
+            "unexpected argument \"start\": the kubelet takes only flags, or a subcommand before them",
         ),
         (
             &["--fail-swap-on", "true"],
-            "unexpected argument \"true\": the kubelet takes only flags, or a verb before them",
+            "unexpected argument \"true\": the kubelet takes only flags, or a subcommand before them",
         ),
         (&["--config"], "--config: needs a value"),
         (
@@ -287,7 +292,7 @@ fn help_shows_every_flag_under_its_group_within_the_width() {
         parse_args(args(&["-h"])),
         Ok(Invocation::Help(text.clone()))
     );
-    for group in Group::ALL {
+    for group in FlagGroup::ALL {
         assert!(
             text.contains(&format!("\n{}:\n", group.title())),
             "{group:?}"

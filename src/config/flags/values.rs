@@ -1,7 +1,7 @@
 //! Flag texts to configuration values, by Go's spelling rules (`pflag`, `strconv`, and the map flags
 //! of `component-base/cli/flag`).
 
-use super::spec::Kind;
+use super::spec::FlagKind;
 use crate::base::GoDuration;
 use crate::base::document::{Entry, Node, Origin, Value};
 
@@ -10,31 +10,35 @@ use crate::base::document::{Entry, Node, Origin, Value};
 ///
 /// # Errors
 /// What is wrong with a text, without naming the flag.
-pub(super) fn convert(kind: Kind, flag: &'static str, texts: &[String]) -> Result<Value, String> {
+pub(super) fn convert(
+    kind: FlagKind,
+    flag: &'static str,
+    texts: &[String],
+) -> Result<Value, String> {
     let last = texts.last().map(String::as_str).unwrap_or_default();
     let make = Maker { flag };
     match kind {
-        Kind::Text | Kind::Path => Ok(Value::String(last.to_owned())),
-        Kind::Bool => parse_bool(last).map(Value::Bool),
-        Kind::Int32 => parse_int(last, i32::MIN.into(), i32::MAX.into()).map(Value::Int),
-        Kind::Int64 => parse_int(last, i64::MIN.into(), i64::MAX.into()).map(Value::Int),
-        Kind::Duration => match last.parse::<GoDuration>() {
+        FlagKind::Text | FlagKind::Path => Ok(Value::String(last.to_owned())),
+        FlagKind::Bool => parse_bool(last).map(Value::Bool),
+        FlagKind::Int32 => parse_int(last, i32::MIN.into(), i32::MAX.into()).map(Value::Int),
+        FlagKind::Int64 => parse_int(last, i64::MIN.into(), i64::MAX.into()).map(Value::Int),
+        FlagKind::Duration => match last.parse::<GoDuration>() {
             Ok(duration) => Ok(Value::String(duration.to_string())),
             Err(error) => Err(format!("{last:?} is {error}")),
         },
-        Kind::List => {
+        FlagKind::List => {
             let items = texts.iter().flat_map(|text| pieces(text, ','));
             Ok(Value::List(items.map(|item| make.text(item)).collect()))
         }
-        Kind::Map => make.map(texts, '=', |text| Ok(make.text(text))),
-        Kind::Thresholds => make.map(texts, '<', |text| Ok(make.text(text))),
-        Kind::BoolMap => make.map(texts, '=', |text| {
+        FlagKind::Map => make.map(texts, '=', |text| Ok(make.text(text))),
+        FlagKind::Thresholds => make.map(texts, '<', |text| Ok(make.text(text))),
+        FlagKind::BoolMap => make.map(texts, '=', |text| {
             parse_bool(text).map(|value| make.node(Value::Bool(value)))
         }),
-        Kind::Headers => make.headers(texts),
-        Kind::Taints => make.list(texts, ',', |text| make.taint(text)),
-        Kind::ReservedMemory => make.list(texts, ';', |text| make.reserved_memory(text)),
-        Kind::VModule => make.list(texts, ',', |text| {
+        FlagKind::Headers => make.headers(texts),
+        FlagKind::Taints => make.list(texts, ',', |text| make.taint(text)),
+        FlagKind::ReservedMemory => make.list(texts, ';', |text| make.reserved_memory(text)),
+        FlagKind::VModule => make.list(texts, ',', |text| {
             let (pattern, level) = split(text, '=', "pattern=N")?;
             let level = parse_int(level, 0, i32::MAX.into())?;
             Ok(make.record([

@@ -6,10 +6,10 @@ use std::fmt::Write;
 use tracing::Level;
 
 use super::quote::{Style, quote};
-use super::record::Record;
+use super::record::LogRecord;
 
 /// Appends one line. `record.fields` holds `,"key":value` pairs. Errors have no verbosity.
-pub(super) fn write_line(out: &mut String, record: &Record<'_>) {
+pub(super) fn write_line(out: &mut String, record: &LogRecord<'_>) {
     let micros = record.time.as_microsecond();
     let _ = write!(out, "{{\"ts\":{}", micros.div_euclid(1_000));
     let fraction = micros.rem_euclid(1_000);

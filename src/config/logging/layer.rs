@@ -19,7 +19,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
 use super::quote::{Chain, Style, quote};
-use super::record::Record;
+use super::record::LogRecord;
 use super::vmodule::{VModule, verbosity_at};
 use super::{LogFormat, json, text};
 
@@ -34,12 +34,12 @@ const LIBRARY_TRACE: u32 = 10;
 const KEPT_CAPACITY: usize = 8 * 1024;
 
 /// What is shown; changed while running.
-pub(super) struct Shared {
+pub(super) struct LayerState {
     verbosity: AtomicU32,
     rules: RwLock<Vec<VModule>>,
 }
 
-impl Shared {
+impl LayerState {
     pub(super) fn new(verbosity: u32, rules: Vec<VModule>) -> Self {
         Self {
             verbosity: AtomicU32::new(verbosity),
@@ -61,8 +61,8 @@ impl Shared {
         rebuild_interest();
     }
 
-    /// Rules only add to the verbosity. Asked once per callsite, not per event: tracing remembers
-    /// the answer until it is told to ask again.
+    /// Rules only add to the verbosity. Called once per callsite, not per event: tracing caches
+    /// the result until its interest cache is rebuilt.
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let needed = needed_verbosity(metadata);
         needed <= self.verbosity()
@@ -78,7 +78,7 @@ impl Shared {
     }
 }
 
-/// Makes tracing ask every callsite's question again.
+/// Makes tracing evaluate every callsite again.
 fn rebuild_interest() {
     tracing::callsite::rebuild_interest_cache();
 }
@@ -96,7 +96,7 @@ fn needed_verbosity(metadata: &Metadata<'_>) -> u32 {
     }
 }
 
-fn write_record(record: &Record<'_>, format: LogFormat, line: &mut String) {
+fn write_record(record: &LogRecord<'_>, format: LogFormat, line: &mut String) {
     match format {
         LogFormat::Text => text::write_line(line, record),
         LogFormat::Json => json::write_line(line, record),
@@ -111,7 +111,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
         LogFormat::Json => json::key(&mut fields, "count"),
     }
     let _ = write!(fields, "{count}");
-    let record = Record {
+    let record = LogRecord {
         level: Level::WARN,
         verbosity: 0,
         time: Timestamp::now(),
@@ -129,7 +129,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
 
 /// Prints events to `W`, one `write` a line.
 pub(super) struct KlogLayer<W> {
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
     format: LogFormat,
     zone: TimeZone,
     pid: u32,
@@ -139,7 +139,7 @@ pub(super) struct KlogLayer<W> {
 
 impl<W: Write + Send> KlogLayer<W> {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LayerState>,
         format: LogFormat,
         out: W,
         clock: fn() -> Timestamp,
@@ -288,7 +288,7 @@ where
             });
             let metadata = event.metadata();
             let path = metadata.file().unwrap_or("unknown");
-            let record = Record {
+            let record = LogRecord {
                 level: *metadata.level(),
                 verbosity: needed_verbosity(metadata),
                 time: (self.clock)(),

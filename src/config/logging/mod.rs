@@ -32,7 +32,7 @@ use anyhow::Context;
 use jiff::tz::TimeZone;
 use tracing_subscriber::layer::SubscriberExt;
 
-use self::layer::{KlogLayer, Shared};
+use self::layer::{KlogLayer, LayerState};
 use self::queue::LogQueue;
 pub use self::vmodule::VModule;
 
@@ -77,7 +77,7 @@ impl FromStr for LogFormat {
 /// Changes what is logged while the process runs.
 #[derive(Clone)]
 pub struct LogControl {
-    shared: Arc<Shared>,
+    shared: Arc<LayerState>,
     queue: LogQueue,
 }
 
@@ -159,7 +159,7 @@ fn build<W: Write + Send + 'static>(
     out: W,
     clock: fn() -> jiff::Timestamp,
 ) -> (KlogLayer<W>, LogControl) {
-    let shared = Arc::new(Shared::new(config.verbosity, config.vmodule.clone()));
+    let shared = Arc::new(LayerState::new(config.verbosity, config.vmodule.clone()));
     let layer = KlogLayer::new(Arc::clone(&shared), config.format, out, clock);
     let queue = LogQueue::default();
     (layer, LogControl { shared, queue })

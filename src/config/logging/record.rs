@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use tracing::Level;
 
 /// The parts of one log line.
-pub(super) struct Record<'a> {
+pub(super) struct LogRecord<'a> {
     pub(super) level: Level,
     pub(super) verbosity: u32,
     pub(super) time: Timestamp,

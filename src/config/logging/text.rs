@@ -5,10 +5,10 @@ use std::fmt::Write;
 use tracing::Level;
 
 use super::quote::{Style, quote};
-use super::record::Record;
+use super::record::LogRecord;
 
 /// Appends one line. `record.fields` holds ` key=value` pairs.
-pub(super) fn write_line(out: &mut String, record: &Record<'_>) {
+pub(super) fn write_line(out: &mut String, record: &LogRecord<'_>) {
     let severity = match record.level {
         Level::ERROR => 'E',
         Level::WARN => 'W',

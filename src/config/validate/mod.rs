@@ -272,7 +272,7 @@ fn limits(config: &KubeletConfiguration, found: &mut Violations) {
 }
 
 fn container_logs(config: &KubeletConfiguration, found: &mut Violations) {
-    // A negative size is no rotation.
+    // A negative size turns rotation off.
     if let Some(text) = &config.container_log_max_size {
         match Quantity::parse(text) {
             Ok(size) if size.value() == 0 => {

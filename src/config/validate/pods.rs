@@ -175,7 +175,7 @@ fn known_signal(field: &str, signal: &str, found: &mut Violations) {
     });
 }
 
-/// A percentage or a quantity; `0` and `0%` turn a threshold off, `100%` too.
+/// A percentage or a quantity; `0` and `0%` disable a threshold, `100%` too.
 fn threshold(field: &str, amount: &str, found: &mut Violations) {
     match amount.strip_suffix('%') {
         Some(percent) => {

@@ -21,10 +21,10 @@ const MAX_CONCURRENT: usize = 16;
 /// More than this are not awaited.
 const MAX: usize = 10_000;
 const FIRST_POLL: Duration = Duration::from_millis(12);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_POLL: Duration = Duration::from_secs(1);
 /// Timeout of waiting for the CRI to show an exit; then the hint is sent anyway, and relists find the end.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
-/// What is no container is a sandbox; its state follows within this time.
+/// What is not a container is a sandbox; its state follows within this time.
 const SANDBOX_SETTLES: Duration = Duration::from_millis(50);
 
 pub(super) struct Exits {
@@ -86,7 +86,7 @@ async fn poll_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: Str
             // Not now: the next attempt may succeed.
             Err(_) => {}
         }
-        wait = (wait * 3 / 2).min(LONGEST_WAIT);
+        wait = (wait * 3 / 2).min(MAX_POLL);
     }
     id
 }

@@ -46,7 +46,6 @@ struct HintsInner {
     notify: Notify,
 }
 
-/// The one writer.
 pub(super) struct HintWriter(Arc<HintsInner>);
 
 /// The one reader.

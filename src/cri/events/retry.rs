@@ -13,15 +13,15 @@ const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
 /// The waits before a runtime without events is tried again: it may have been replaced or reconfigured.
 const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 const MAX_WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(300);
-/// A stream that lasted this long was good: the next failure is a first one.
-const GOOD: Duration = Duration::from_secs(10);
+/// A stream that lasted this long was stable: the next failure counts as the first.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// So many streams in a row that are closed at once, without an event, mean that the runtime has none. CRI-O
 /// does this unless its `enable_pod_events` is set.
 pub(super) const MAX_EMPTY_STREAMS: u32 = 3;
 
 /// How listening ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum EventsEnded {
     /// The runtime closed the stream without an error.
     #[error("the runtime closed its event stream")]
     Closed { any_event: bool },
@@ -31,16 +31,16 @@ pub(super) enum Ended {
 
 /// What to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum EventsReport {
     Lost,
     NoEvents,
 }
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct Reconnect {
     pub(super) wait: Duration,
-    pub(super) report: Option<Report>,
+    pub(super) report: Option<EventsReport>,
 }
 
 /// What is known from earlier attempts.
@@ -70,46 +70,50 @@ impl Retry {
     }
 
     /// Listening ended after `lasted`.
-    pub(super) fn after(&mut self, ended: &Ended, lasted: Duration) -> Next {
+    pub(super) fn after(&mut self, ended: &EventsEnded, lasted: Duration) -> Reconnect {
         let source = std::mem::replace(&mut self.source, EventsMode::Cri);
         match ended {
-            Ended::Failed(CriError::Unimplemented { .. }) if source == EventsMode::Cri => {
+            EventsEnded::Failed(CriError::Unimplemented { .. }) if source == EventsMode::Cri => {
                 self.source = EventsMode::Containerd;
-                Next {
+                Reconnect {
                     wait: Duration::ZERO,
                     report: None,
                 }
             }
-            Ended::Failed(CriError::Unimplemented { .. }) => self.no_events(),
-            Ended::Closed { any_event: false } if lasted < GOOD => self.empty_stream(),
-            Ended::Failed(error) if !error.is_unavailable() => self.lost(lasted, MAX_WAIT_REFUSED),
-            Ended::Failed(_) | Ended::Closed { .. } => self.lost(lasted, MAX_WAIT),
+            EventsEnded::Failed(CriError::Unimplemented { .. }) => self.no_events(),
+            EventsEnded::Closed { any_event: false } if lasted < STABLE_AFTER => {
+                self.empty_stream()
+            }
+            EventsEnded::Failed(error) if !error.is_unavailable() => {
+                self.lost(lasted, MAX_WAIT_REFUSED)
+            }
+            EventsEnded::Failed(_) | EventsEnded::Closed { .. } => self.lost(lasted, MAX_WAIT),
         }
     }
 
-    fn empty_stream(&mut self) -> Next {
+    fn empty_stream(&mut self) -> Reconnect {
         self.empty_streams = self.empty_streams.saturating_add(1);
         if self.empty_streams >= MAX_EMPTY_STREAMS {
             return self.no_events();
         }
-        Next {
+        Reconnect {
             wait: FIRST_WAIT * self.empty_streams,
             report: None,
         }
     }
 
-    fn no_events(&mut self) -> Next {
+    fn no_events(&mut self) -> Reconnect {
         let known = !self.wait_without_events.is_zero();
         self.wait_without_events =
             (self.wait_without_events * 2).clamp(WAIT_WITHOUT_EVENTS, MAX_WAIT_WITHOUT_EVENTS);
-        Next {
+        Reconnect {
             wait: self.wait_without_events,
-            report: (!known).then_some(Report::NoEvents),
+            report: (!known).then_some(EventsReport::NoEvents),
         }
     }
 
-    fn lost(&mut self, lasted: Duration, cap: Duration) -> Next {
-        let repeated = !self.wait.is_zero() && lasted < GOOD;
+    fn lost(&mut self, lasted: Duration, cap: Duration) -> Reconnect {
+        let repeated = !self.wait.is_zero() && lasted < STABLE_AFTER;
         let doubled = if repeated {
             self.wait * 2
         } else {
@@ -119,9 +123,9 @@ impl Retry {
             wait: doubled.clamp(FIRST_WAIT, cap),
             ..Retry::new()
         };
-        Next {
+        Reconnect {
             wait: self.wait,
-            report: (!repeated).then_some(Report::Lost),
+            report: (!repeated).then_some(EventsReport::Lost),
         }
     }
 }
@@ -133,24 +137,27 @@ mod tests {
 
     const MAX_CONCURRENT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_secs(3600);
-    const EMPTY: Ended = Ended::Closed { any_event: false };
-    const ENDED: Ended = Ended::Closed { any_event: true };
+    const EMPTY: EventsEnded = EventsEnded::Closed { any_event: false };
+    const ENDED: EventsEnded = EventsEnded::Closed { any_event: true };
 
-    fn unimplemented() -> Ended {
+    fn unimplemented() -> EventsEnded {
         let (rpc, message) = (Rpc::GetContainerEvents, String::new());
-        Ended::Failed(CriError::Unimplemented { rpc, message })
+        EventsEnded::Failed(CriError::Unimplemented { rpc, message })
     }
 
-    fn away() -> Ended {
-        Ended::Failed(CriError::unavailable(Rpc::GetContainerEvents, "away"))
+    fn away() -> EventsEnded {
+        EventsEnded::Failed(CriError::unavailable(Rpc::GetContainerEvents, "away"))
     }
 
-    fn broken() -> Ended {
-        Ended::Failed(CriError::invalid(Rpc::GetContainerEvents, "broken"))
+    fn broken() -> EventsEnded {
+        EventsEnded::Failed(CriError::invalid(Rpc::GetContainerEvents, "broken"))
     }
 
     /// The waits in milliseconds and the reports of attempts that end so.
-    fn history(retry: &mut Retry, ends: &[(&Ended, Duration)]) -> Vec<(u128, Option<Report>)> {
+    fn history(
+        retry: &mut Retry,
+        ends: &[(&EventsEnded, Duration)],
+    ) -> Vec<(u128, Option<EventsReport>)> {
         let next = ends.iter().map(|(ended, lasted)| {
             let next = retry.after(ended, *lasted);
             (next.wait.as_millis(), next.report)
@@ -167,7 +174,7 @@ mod tests {
             [
                 (100, None),
                 (200, None),
-                (60_000, Some(Report::NoEvents)),
+                (60_000, Some(EventsReport::NoEvents)),
                 (120_000, None),
                 (240_000, None),
                 (300_000, None),
@@ -177,7 +184,7 @@ mod tests {
         assert_eq!(retry.source(), EventsMode::Cri);
         // An event proves that there are some again.
         let ends = [(&ENDED, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)];
-        let expected = [(100, Some(Report::Lost)), (100, None)];
+        let expected = [(100, Some(EventsReport::Lost)), (100, None)];
         assert_eq!(history(&mut retry, &ends), expected);
     }
 
@@ -185,7 +192,7 @@ mod tests {
     fn a_quiet_stream_that_lasted_is_no_empty_one() {
         let mut retry = Retry::new();
         let ends = [(&EMPTY, LONG); 5];
-        let expected = [(100, Some(Report::Lost)); 5];
+        let expected = [(100, Some(EventsReport::Lost)); 5];
         assert_eq!(history(&mut retry, &ends), expected);
     }
 
@@ -202,7 +209,7 @@ mod tests {
             (&EMPTY, MAX_CONCURRENT),
             (&EMPTY, MAX_CONCURRENT),
         ];
-        let expected = [(100, Some(Report::Lost)), (100, None), (200, None)];
+        let expected = [(100, Some(EventsReport::Lost)), (100, None), (200, None)];
         assert_eq!(history(&mut retry, &ends), expected);
     }
 
@@ -218,7 +225,7 @@ mod tests {
         }
         let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
         assert_eq!(sources, [cri, containerd, cri, containerd]);
-        let report = Some(Report::NoEvents);
+        let report = Some(EventsReport::NoEvents);
         let expected = [(0, None), (60_000, report), (0, None), (120_000, None)];
         assert_eq!(next, expected);
     }
@@ -234,7 +241,7 @@ mod tests {
             assert_eq!(waits.last(), Some(&cap), "{ended}");
             assert_eq!(reports.iter().flatten().count(), 1, "{ended}");
             let next = history(&mut retry, &[(&ended, LONG)]);
-            assert_eq!(next, [(100, Some(Report::Lost))], "{ended}");
+            assert_eq!(next, [(100, Some(EventsReport::Lost))], "{ended}");
         }
     }
 }

@@ -16,7 +16,7 @@ use super::containerd::{
 use super::exits::Exits;
 use super::hints::{EventsMode, HintWriter};
 use super::metrics::EventMetrics;
-use super::retry::{Ended, Report, Retry};
+use super::retry::{EventsEnded, EventsReport, Retry};
 use crate::cri::connection::{MAX_REPLY, finish};
 use crate::cri::error::CriError;
 use crate::cri::rpc::Rpc;
@@ -69,10 +69,10 @@ impl EventStream {
             }
             let next = retry.after(&ended, begin.elapsed());
             match next.report {
-                Some(Report::Lost) => {
+                Some(EventsReport::Lost) => {
                     tracing::warn!(err = %ended, "Lost the runtime's event stream, reconnecting");
                 }
-                Some(Report::NoEvents) => tracing::info!(
+                Some(EventsReport::NoEvents) => tracing::info!(
                     err = %ended,
                     "The container runtime sends no events, relying on relists"
                 ),
@@ -82,7 +82,7 @@ impl EventStream {
         }
     }
 
-    async fn cri(&self) -> Result<Infallible, Ended> {
+    async fn cri(&self) -> Result<Infallible, EventsEnded> {
         let rpc = Rpc::GetContainerEvents;
         let mut client = self.runtime.raw();
         let call = client.get_container_events(GetEventsRequest {});
@@ -105,7 +105,7 @@ impl EventStream {
             .container(event.container_id, pod.map(PodUid::from));
     }
 
-    async fn containerd(&self) -> Result<Infallible, Ended> {
+    async fn containerd(&self) -> Result<Infallible, EventsEnded> {
         let rpc = Rpc::ContainerdSubscribe;
         let mut client = EventsClient::new(self.runtime.connection().service())
             .max_decoding_message_size(MAX_REPLY);
@@ -134,12 +134,12 @@ impl EventStream {
         rpc: Rpc,
         mode: EventsMode,
         call: impl Future<Output = Result<Response<Streaming<T>>, Status>>,
-    ) -> Result<(T, Streaming<T>), Ended> {
+    ) -> Result<(T, Streaming<T>), EventsEnded> {
         let mut first = pin!(async {
             let mut stream = finish(rpc, call.await)?;
             match message(rpc, &mut stream).await? {
                 Some(event) => Ok((event, stream)),
-                None => Err(Ended::Closed { any_event: false }),
+                None => Err(EventsEnded::Closed { any_event: false }),
             }
         });
         match timeout(REFUSED_BY, first.as_mut()).await {
@@ -165,9 +165,9 @@ impl EventStream {
 }
 
 /// The next event after the first one.
-async fn next<T>(rpc: Rpc, stream: &mut Streaming<T>) -> Result<T, Ended> {
+async fn next<T>(rpc: Rpc, stream: &mut Streaming<T>) -> Result<T, EventsEnded> {
     let event = message(rpc, stream).await?;
-    event.ok_or(Ended::Closed { any_event: true })
+    event.ok_or(EventsEnded::Closed { any_event: true })
 }
 
 /// The next event; `None` when the runtime closed the stream.

@@ -171,7 +171,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     assert_eq!(hinted(&reader, "c1").await, None);
     assert_eq!(runtime.script.calls("ContainerStatus"), 12);
 
-    // What is no container is a sandbox.
+    // What is not a container is a sandbox.
     runtime.script.on("ContainerStatus", |_| {
         Reply::Fail(Code::NotFound, "no such container")
     });

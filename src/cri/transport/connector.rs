@@ -20,7 +20,7 @@ use tower::Service;
 use crate::cri::endpoint::Endpoint;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(3);
+const MAX_WAIT: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The socket could not be opened.
@@ -54,7 +54,7 @@ impl std::error::Error for ConnectFailure {}
 #[derive(Clone)]
 pub(super) struct UnixConnector {
     endpoint: Endpoint,
-    gate: Arc<Mutex<Gate>>,
+    gate: Arc<Mutex<ConnectGate>>,
 }
 
 impl UnixConnector {
@@ -77,7 +77,7 @@ impl UnixConnector {
         let mut gate = self.gate.lock();
         match result {
             Ok(stream) => {
-                *gate = Gate::default();
+                *gate = ConnectGate::default();
                 Ok(TokioIo::new(stream))
             }
             Err(error) => {
@@ -109,12 +109,12 @@ impl Service<Uri> for UnixConnector {
 
 /// When the next attempt may be made.
 #[derive(Default)]
-struct Gate {
+struct ConnectGate {
     wait: Duration,
     last: Option<(ConnectFailure, Instant)>,
 }
 
-impl Gate {
+impl ConnectGate {
     fn closed(&self, now: Instant) -> Option<ConnectFailure> {
         self.last
             .as_ref()
@@ -123,7 +123,7 @@ impl Gate {
     }
 
     fn failed(&mut self, failure: ConnectFailure, now: Instant) {
-        self.wait = (self.wait * 2).clamp(FIRST_WAIT, LONGEST_WAIT);
+        self.wait = (self.wait * 2).clamp(FIRST_WAIT, MAX_WAIT);
         self.last = Some((failure, now + self.wait));
     }
 }
@@ -140,7 +140,7 @@ mod tests {
             text: "gone".into(),
         };
         let mut now = Instant::now();
-        let mut gate = Gate::default();
+        let mut gate = ConnectGate::default();
         for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
             assert!(gate.closed(now).is_none());
             gate.failed(failure.clone(), now);
@@ -148,7 +148,7 @@ mod tests {
             assert!(gate.closed(now + wait - Duration::from_millis(1)).is_some());
             now += wait;
         }
-        gate = Gate::default();
+        gate = ConnectGate::default();
         gate.failed(failure, now);
         assert!(gate.closed(now + FIRST_WAIT).is_none());
     }

@@ -24,7 +24,7 @@ use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as
 /// Time of the CPU between two samples; upstream's rate.
 pub const PERIOD: Duration = Duration::from_millis(10);
 /// How often [`Profiler::collect`] is to be called, so that there is room for all samples of a dozen busy CPUs.
-pub const ROOM: Duration = Duration::from_millis(50);
+pub const MAX_COLLECT_INTERVAL: Duration = Duration::from_millis(50);
 /// Callers that are followed of one sample.
 const MAX_FRAMES: usize = 128;
 /// Different stacks that are counted; with addresses of 8 bytes, 16 MiB of them at most.
@@ -150,9 +150,9 @@ fn frames(
     frames
 }
 
-/// One test at a time makes profiles.
+/// Held by the one test that profiles.
 #[cfg(test)]
-pub(crate) static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(crate) static ONE_PROFILE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn who_uses_the_cpu_is_seen_with_their_callers_and_one_looks_at_a_time() {
-        let _turn = TURN.blocking_lock();
+        let _only = ONE_PROFILE.blocking_lock();
         let mut profiler = Profiler::start().unwrap().unwrap();
         assert!(Profiler::start().unwrap().is_none());
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -187,7 +187,7 @@ mod tests {
         loop {
             // The room is for what one collection every so often takes: other tests use the CPU as well.
             for _ in 0..20 {
-                black_box(burn(ROOM / 4));
+                black_box(burn(MAX_COLLECT_INTERVAL / 4));
                 profiler.collect();
             }
             let profile = profiler.finish();

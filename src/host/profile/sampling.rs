@@ -36,17 +36,17 @@ static STORE: AtomicPtr<SampleStore> = AtomicPtr::new(ptr::null_mut());
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 struct SampleStore {
-    places: [Place; PLACES],
+    places: [SampleSlot; PLACES],
     missed: AtomicU64,
 }
 
-struct Place {
+struct SampleSlot {
     state: AtomicU8,
     held: UnsafeCell<Held>,
 }
 
 // Who has changed `state` from FREE to TAKEN, or found it FULL, has `held` alone.
-unsafe impl Sync for Place {}
+unsafe impl Sync for SampleSlot {}
 
 struct Held {
     registers: Registers,
@@ -137,7 +137,7 @@ impl Drop for Sampling {
             std::thread::yield_now();
         }
         if !self.store.is_null() {
-            // SAFETY: it was allocated with this layout, and nobody can find it any more.
+            // SAFETY: it was allocated with this layout, and no pointer to it is left.
             unsafe {
                 std::alloc::dealloc(self.store.cast(), std::alloc::Layout::new::<SampleStore>())
             };
@@ -148,7 +148,7 @@ impl Drop for Sampling {
 
 /// Installs the handler. It stays for as long as the process: a signal that is late would end it otherwise.
 fn handle() -> io::Result<()> {
-    // SAFETY: all zeroes is a valid `sigaction`; the handler has the signature that SA_SIGINFO asks for and
+    // SAFETY: all zeroes is a valid `sigaction`; the handler has the signature that SA_SIGINFO requires and
     // does nothing that a signal handler may not do.
     let done = unsafe {
         let mut action: libc::sigaction = mem::zeroed();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::record::{Known, PullIntent, PulledRecord};
+use super::record::{KnownRecord, PullIntent, PulledRecord};
 use crate::base::atomic_file;
 use crate::host::files::read_head_or_empty;
 
@@ -46,15 +46,15 @@ pub(super) struct Disk {
 
 /// What was on disk at start.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) pulled: HashMap<FileName, Known>,
+pub(super) struct RecordsOnDisk {
+    pub(super) pulled: HashMap<FileName, KnownRecord>,
     /// With the image, where the file can be read.
     pub(super) intents: HashMap<FileName, Option<String>>,
     pub(super) problems: Vec<String>,
 }
 
 impl Disk {
-    pub(super) fn open(root: &Path) -> io::Result<(Disk, Found)> {
+    pub(super) fn open(root: &Path) -> io::Result<(Disk, RecordsOnDisk)> {
         let parent = root.join("image_manager");
         let disk = Disk {
             pulling: parent.join("pulling"),
@@ -64,7 +64,7 @@ impl Disk {
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o700).create(dir)?;
         }
-        let mut found = Found::default();
+        let mut found = RecordsOnDisk::default();
         for (name, bytes) in files(&disk.pulling, &mut found.problems)? {
             let intent = bytes.and_then(|bytes| PullIntent::decode(&bytes));
             let intent = intent.and_then(|intent| of_its_name(intent.image, &name));
@@ -75,12 +75,12 @@ impl Disk {
             let record = bytes.and_then(|bytes| PulledRecord::decode(&bytes));
             let record = record.and_then(|record| {
                 of_its_name(record.image_ref.clone(), &name)?;
-                Ok(Known::Record(Arc::new(record)))
+                Ok(KnownRecord::Record(Arc::new(record)))
             });
             let record = found.note(&disk.pulled, &name, record);
             found
                 .pulled
-                .insert(name, record.unwrap_or(Known::Unreadable));
+                .insert(name, record.unwrap_or(KnownRecord::Unreadable));
         }
         Ok((disk, found))
     }
@@ -102,7 +102,7 @@ impl Disk {
     }
 }
 
-impl Found {
+impl RecordsOnDisk {
     /// Keeps what is wrong with a file.
     fn note<T>(&mut self, dir: &Path, name: &FileName, read: Result<T, String>) -> Option<T> {
         read.map_err(|problem| {
@@ -121,10 +121,10 @@ fn of_its_name(image: String, name: &FileName) -> Result<String, String> {
     }
 }
 
-type Content = Result<Vec<u8>, String>;
+type RecordContent = Result<Vec<u8>, String>;
 
 /// The records of a directory. Temporary files of a killed kubelet, this one's or upstream's, go.
-fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Content)>> {
+fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, RecordContent)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -143,7 +143,7 @@ fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Co
     Ok(found)
 }
 
-fn read(path: &Path) -> Content {
+fn read(path: &Path) -> RecordContent {
     let bytes = read_head_or_empty(path, LONGEST + 1).map_err(|error| error.to_string())?;
     if bytes.len() > LONGEST {
         Err(format!("it is longer than {LONGEST} bytes"))

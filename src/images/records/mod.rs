@@ -1,5 +1,5 @@
 //! Which images the kubelet has pulled, and with whose credentials: that an image is on the machine
-//! does not mean that everybody may use it.
+//! does not mean that every pod may use it.
 //!
 //! * **Owns** `<root>/image_manager`: a file per image that is being pulled, and one per image that was
 //!   pulled, in upstream's layout, so that either kubelet goes on where the other one stopped.
@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use self::disk::{Disk, FileName};
-use self::record::{Credentials, Known, PulledRecord};
+use self::record::{Credentials, KnownRecord, PulledRecord};
 use super::credentials::{LoginOwner, UsedSecret};
 use super::image_name::ImageName;
 use crate::base::with_own_files;
@@ -50,7 +50,7 @@ struct PullRecordsInner {
 /// By the names of the files, as that is all that is known of one that cannot be read.
 #[derive(Default)]
 struct PullRecordFiles {
-    pulled: HashMap<FileName, Known>,
+    pulled: HashMap<FileName, KnownRecord>,
     intents: HashMap<FileName, Pulling>,
 }
 
@@ -190,7 +190,7 @@ impl PullRecords {
         let present: HashSet<FileName> = present.iter().map(|id| FileName::of(id)).collect();
         let gone: Vec<FileName> = {
             let state = inner.state.lock();
-            let gone = |(name, known): &(&FileName, &Known)| {
+            let gone = |(name, known): &(&FileName, &KnownRecord)| {
                 !present.contains(*name) && known.is_older_than(listed_at)
             };
             let gone = state.pulled.iter().filter(gone);
@@ -231,7 +231,7 @@ impl PullRecordsInner {
         let _writing = self.writing.lock().await;
         let name = FileName::of(image_ref);
         let known = self.state.lock().pulled.get(&name).cloned();
-        let known = known.as_ref().and_then(Known::record);
+        let known = known.as_ref().and_then(KnownRecord::record);
         let now = Timestamp::now();
         let Some(record) = PulledRecord::merged(known, image_ref, &plain, credentials, now) else {
             return Ok(());
@@ -240,7 +240,9 @@ impl PullRecordsInner {
         let written = with_own_files(move || disk.write_pulled(&new)).await;
         written.map_err(io::Error::other)??;
         let mut state = self.state.lock();
-        state.pulled.insert(name, Known::Record(Arc::new(record)));
+        state
+            .pulled
+            .insert(name, KnownRecord::Record(Arc::new(record)));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Whether an image that is here may be used without asking its registry: upstream's
 //! `imagePullCredentialsVerificationPolicy`. Pure.
 
-use super::record::Known;
+use super::record::KnownRecord;
 use crate::images::credentials::UsedSecret;
 use crate::images::image_name::ImageName;
 
@@ -10,12 +10,12 @@ use crate::images::image_name::ImageName;
 pub enum VerificationPolicy {
     /// No images.
     NeverVerify,
-    /// Images that were there before the kubelet pulled anything are everybody's.
+    /// Images that were there before the kubelet pulled anything may be used by every pod.
     #[default]
     NeverVerifyPreloadedImages,
-    /// Images that match a pattern are everybody's.
+    /// Images that match a pattern may be used by every pod.
     NeverVerifyAllowlistedImages(Vec<String>),
-    /// No image is everybody's from the outset.
+    /// No image may be used without a check.
     AlwaysVerify,
 }
 
@@ -88,7 +88,7 @@ pub(super) fn must_pull(
     policy: &VerificationPolicy,
     plain: Option<&str>,
     image: &str,
-    pulled: Option<&Known>,
+    pulled: Option<&KnownRecord>,
     under_way: bool,
     secrets: impl FnOnce() -> Vec<UsedSecret>,
 ) -> bool {
@@ -96,7 +96,7 @@ pub(super) fn must_pull(
     if !policy.requires(plain.unwrap_or(image), by_kubelet) {
         return false;
     }
-    let open = |(known, plain): (&Known, &str)| {
+    let open = |(known, plain): (&KnownRecord, &str)| {
         let record = known.record();
         record
             .is_some_and(|record| record.is_for_all(plain) || record.is_for_any(plain, &secrets()))

@@ -242,17 +242,17 @@ fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), Strin
 
 /// A file about a pulled image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum KnownRecord {
     Record(Arc<PulledRecord>),
     /// There is one, and it cannot be read.
     Unreadable,
 }
 
-impl Known {
+impl KnownRecord {
     pub(super) fn record(&self) -> Option<&PulledRecord> {
         match self {
-            Known::Record(record) => Some(record),
-            Known::Unreadable => None,
+            KnownRecord::Record(record) => Some(record),
+            KnownRecord::Unreadable => None,
         }
     }
 

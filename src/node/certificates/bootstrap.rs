@@ -83,7 +83,7 @@ impl Bootstrap {
         spawn_blocking(check).await.unwrap_or(false)
     }
 
-    /// Tries until there is a certificate, or somebody else has written a kubeconfig with one.
+    /// Retries until a certificate is issued, or a kubeconfig with one has been written by other means.
     pub(super) async fn until_done(&self) {
         tracing::info!(
             path = %self.kubeconfig.display(),
@@ -106,7 +106,7 @@ impl Bootstrap {
 
     async fn once(&self) -> Result<(), RequestError> {
         let path = self.key_path();
-        let key = spawn_blocking(move || read_or_make_key(&path)).await;
+        let key = spawn_blocking(move || read_or_create_key(&path)).await;
         let key = key.map_err(anyhow::Error::from)??;
         let api = ApiServer::of_kubeconfig(&self.bootstrap_kubeconfig).await?;
         let template = Template::client(&self.node_name);
@@ -138,7 +138,7 @@ impl Bootstrap {
 }
 
 /// The key of an earlier start, or a new one. Blocking.
-fn read_or_make_key(path: &Path) -> anyhow::Result<KeyPair> {
+fn read_or_create_key(path: &Path) -> anyhow::Result<KeyPair> {
     let existing = fs::read_to_string(path).ok();
     if let Some(key) = existing.and_then(|pem| KeyPair::from_pem(&pem).ok()) {
         return Ok(key);

@@ -35,7 +35,7 @@ pub(super) struct EventKey(u64);
 
 /// An event as it should be at the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct EventRecord {
     pub(super) object: ObjectRef,
     pub(super) kind: EventType,
     pub(super) reason: Cow<'static, str>,
@@ -88,7 +88,7 @@ impl Correlator {
         &mut self,
         occurrence: Occurrence,
         now: Instant,
-    ) -> Option<(EventKey, Record)> {
+    ) -> Option<(EventKey, EventRecord)> {
         // The object whole: a limit for each of its containers would be none for the object.
         let whole = ObjectRef {
             field_path: String::new(),
@@ -108,7 +108,7 @@ impl Correlator {
             name: None,
         });
         remembered.count = remembered.count.saturating_add(1);
-        let record = Record {
+        let record = EventRecord {
             object,
             kind,
             reason,

@@ -17,19 +17,19 @@ use crate::{
     base::{Rate, chain, metrics::Metrics},
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
-use correlate::{Correlator, EventKey, Record};
+use correlate::{Correlator, EventKey, EventRecord};
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use pending::{FIRST_DELAY, MAX_DELAY, Pending, PendingEvent, delay_after};
+use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Occurrences between their recorder and this task.
-const ROOM: usize = 1000;
+const CAPACITY: usize = 1000;
 /// The namespace of events about objects that are in none.
 const DEFAULT_NAMESPACE: &str = "default";
 const COMPONENT: &str = "kubelet";
@@ -55,7 +55,7 @@ pub struct EventSink {
     node_name: String,
     rate: Rate,
     correlator: Correlator,
-    pending: Pending,
+    pending: PendingEvents,
     dropped: Dropped,
     delay: Option<Duration>,
     next_try: Instant,
@@ -74,7 +74,7 @@ pub fn dropped(metrics: &Metrics) -> Dropped {
 pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped) -> Option<Outbox> {
     let counted = dropped.clone();
     let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
-    recorder.outbox(ROOM, on_overflow)
+    recorder.outbox(CAPACITY, on_overflow)
 }
 
 /// Whether the failure probably says nothing of the event.
@@ -101,7 +101,7 @@ impl EventSink {
             node_name,
             rate: Rate::new(f64::from(rate.qps), rate.burst),
             correlator: Correlator::new(),
-            pending: Pending::new(ROOM),
+            pending: PendingEvents::new(CAPACITY),
             dropped,
             delay: None,
             next_try: Instant::now(),
@@ -187,7 +187,7 @@ impl EventSink {
         self.pending.put_back(key, event, Instant::now() + delay);
     }
 
-    async fn send(&mut self, key: &EventKey, record: &Record) -> Result<(), ApiError> {
+    async fn send(&mut self, key: &EventKey, record: &EventRecord) -> Result<(), ApiError> {
         let namespace = namespace(&record.object);
         if let Some(name) = self.correlator.name(key) {
             match self.count_in(namespace, &name, record).await {
@@ -211,7 +211,12 @@ impl EventSink {
         sent
     }
 
-    async fn count_in(&self, namespace: &str, name: &str, record: &Record) -> Result<(), ApiError> {
+    async fn count_in(
+        &self,
+        namespace: &str,
+        name: &str,
+        record: &EventRecord,
+    ) -> Result<(), ApiError> {
         let at = Place::namespaced(namespace, name);
         let patch = StrategicPatch(counted(record));
         self.api.patch::<Event>(at, None, &patch).await.map(drop)
@@ -225,7 +230,7 @@ fn namespace(object: &ObjectRef) -> &str {
     }
 }
 
-fn counted(record: &Record) -> serde_json::Value {
+fn counted(record: &EventRecord) -> serde_json::Value {
     serde_json::json!({
         "count": record.count,
         "lastTimestamp": Time(record.last),
@@ -234,7 +239,7 @@ fn counted(record: &Record) -> serde_json::Value {
 }
 
 /// The event to create. Its name is made of its first time, so that a second try makes no second event.
-fn event(record: &Record, node_name: &str) -> Event {
+fn event(record: &EventRecord, node_name: &str) -> Event {
     let object = &record.object;
     let stem: String = object.name.chars().take(MAX_NAME).collect();
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());

@@ -1,6 +1,6 @@
 //! Events that wait to be sent, the oldest first, each once. Pure.
 
-use super::correlate::{EventKey, Record};
+use super::correlate::{EventKey, EventRecord};
 use std::{
     collections::{HashMap, VecDeque},
     time::Duration,
@@ -23,7 +23,7 @@ pub(super) fn delay_after(tries: u32) -> Option<Duration> {
 /// An event that waits.
 #[derive(Debug)]
 pub(super) struct PendingEvent {
-    pub(super) record: Record,
+    pub(super) record: EventRecord,
     /// How often it could not be sent although other events could.
     pub(super) tries: u32,
     /// When it is sent, at the earliest.
@@ -32,13 +32,13 @@ pub(super) struct PendingEvent {
 
 /// At most so many.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingEvents {
     max: usize,
     order: VecDeque<EventKey>,
     events: HashMap<EventKey, PendingEvent>,
 }
 
-impl Pending {
+impl PendingEvents {
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
@@ -53,7 +53,7 @@ impl Pending {
     }
 
     /// Adds an event, or replaces its record. Returns whether another one was dropped for it.
-    pub(super) fn put(&mut self, key: EventKey, record: Record, now: Instant) -> bool {
+    pub(super) fn put(&mut self, key: EventKey, record: EventRecord, now: Instant) -> bool {
         if let Some(known) = self.events.get_mut(&key) {
             known.record = record;
             return false;

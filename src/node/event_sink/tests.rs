@@ -250,7 +250,7 @@ async fn an_object_with_too_many_events_has_them_dropped_and_counted() {
 #[test]
 fn what_waits_is_bounded_and_the_oldest_goes() {
     let (mut correlator, now) = (Correlator::new(), Instant::now());
-    let mut pending = Pending::new(2);
+    let mut pending = PendingEvents::new(2);
     let mut put = |message: &str| {
         let occurrence = crate::state::events::Occurrence {
             object: ObjectRef::node("n"),

@@ -13,7 +13,7 @@ mod tests;
 
 pub use conditions::{READY, Transition, transitions};
 pub use patch::difference;
-pub use refused::Refused;
+pub use refused::RefusedPatch;
 
 use crate::state::device_capacity::Capacities;
 use crate::state::node_pressure::NodePressure;
@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::{
 use resources::{PodLimits, Reservation};
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// Tells an external cloud provider which of the machine's addresses the administrator chose.
+/// For an external cloud provider: the address of the machine that the administrator chose.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Most names of one image.
 const MAX_NAMES: usize = 5;
@@ -88,7 +88,7 @@ pub struct RuntimeFacts {
 
 /// Everything a status is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct NodeStatusInputs<'a> {
     /// What does not change.
     pub machine: &'a Machine,
     /// The configuration.
@@ -119,7 +119,7 @@ pub struct Generated {
 }
 
 /// The status of a node that is known as `known`, or of a new one.
-pub fn generate(known: &Node, facts: &Facts<'_>) -> Generated {
+pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
     let before = known.status.clone().unwrap_or_default();
     let known_resources = before.capacity.clone().unwrap_or_default();
     let (capacity, allocatable) = resources::resources(
@@ -177,7 +177,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }
 
-fn info(facts: &Facts<'_>) -> NodeSystemInfo {
+fn info(facts: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     NodeSystemInfo {
         container_runtime_version: facts.runtime.version.clone(),
         swap: (facts.machine.swap > 0).then_some(NodeSwapStatus {
@@ -188,7 +188,10 @@ fn info(facts: &Facts<'_>) -> NodeSystemInfo {
 }
 
 /// The addresses that a cloud provider has set stay. One that has not yet, and no address given: none.
-fn addresses(known: Option<Vec<NodeAddress>>, facts: &Facts<'_>) -> Option<Vec<NodeAddress>> {
+fn addresses(
+    known: Option<Vec<NodeAddress>>,
+    facts: &NodeStatusInputs<'_>,
+) -> Option<Vec<NodeAddress>> {
     let settings = facts.settings;
     if settings.external_cloud_provider {
         let is_set = known.as_ref().is_some_and(|known| !known.is_empty());
@@ -214,7 +217,7 @@ fn addresses(known: Option<Vec<NodeAddress>>, facts: &Facts<'_>) -> Option<Vec<N
     Some(internal.chain(hostname).collect())
 }
 
-fn annotations(facts: &Facts<'_>) -> BTreeMap<&'static str, Option<String>> {
+fn annotations(facts: &NodeStatusInputs<'_>) -> BTreeMap<&'static str, Option<String>> {
     let settings = facts.settings;
     if !settings.external_cloud_provider {
         return BTreeMap::new();
@@ -225,7 +228,10 @@ fn annotations(facts: &Facts<'_>) -> BTreeMap<&'static str, Option<String>> {
 }
 
 /// The largest images first, which are worth the most to the scheduler.
-fn images(known: Option<Vec<ContainerImage>>, facts: &Facts<'_>) -> Option<Vec<ContainerImage>> {
+fn images(
+    known: Option<Vec<ContainerImage>>,
+    facts: &NodeStatusInputs<'_>,
+) -> Option<Vec<ContainerImage>> {
     let Some(images) = &facts.runtime.images else {
         return known;
     };

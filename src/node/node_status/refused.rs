@@ -7,19 +7,19 @@ use tokio::time::Instant;
 /// What was missing from the response to a patch: fields that another version of the API server does not know, or
 /// that others change at once.
 #[derive(Clone, Debug)]
-pub struct Refused {
-    parts: Parts,
+pub struct RefusedPatch {
+    parts: PatchParts,
     at: Instant,
 }
 
 /// A patch without its times: conditions that the API server drops get others each time.
 #[derive(Clone, Debug, PartialEq)]
-struct Parts {
+struct PatchParts {
     conditions: Option<Value>,
     rest: Value,
 }
 
-impl Parts {
+impl PatchParts {
     fn of(mut difference: Value) -> Self {
         let status = difference.get_mut("status").and_then(Value::as_object_mut);
         let conditions = status.and_then(|status| status.remove("conditions"));
@@ -36,17 +36,17 @@ impl Parts {
     }
 }
 
-impl Refused {
+impl RefusedPatch {
     /// The status lacked this after a patch.
     pub fn new(difference: Value, at: Instant) -> Self {
-        let parts = Parts::of(difference);
+        let parts = PatchParts::of(difference);
         Self { parts, at }
     }
 
     /// Whether to send a difference now. Fields are not sent again before the next report; conditions, by which the
     /// cluster decides about the pods of the node, are sent again after `period`.
     pub fn permits(&self, difference: &Value, period: Duration, now: Instant) -> bool {
-        let parts = Parts::of(difference.clone());
+        let parts = PatchParts::of(difference.clone());
         let is_due = parts.conditions != self.parts.conditions || now >= self.at + period;
         parts.rest != self.parts.rest || (parts.conditions.is_some() && is_due)
     }
@@ -105,7 +105,7 @@ mod tests {
             (&both, both.clone(), false, true),
             (&both, dropped.clone(), false, false),
         ] {
-            let refused = Refused::new(refused.clone(), begun);
+            let refused = RefusedPatch::new(refused.clone(), begun);
             let permits = |at| refused.permits(&difference, period, at);
             assert_eq!(permits(begun), at_once, "{refused:?} {difference}");
             assert_eq!(permits(begun + period), later, "{refused:?} {difference}");

@@ -83,8 +83,8 @@ impl Example {
         generate(known, &self.facts(at(second)))
     }
 
-    fn facts(&self, now: Timestamp) -> Facts<'_> {
-        Facts {
+    fn facts(&self, now: Timestamp) -> NodeStatusInputs<'_> {
+        NodeStatusInputs {
             pressure: self.pressure,
             machine: &self.machine,
             settings: &self.settings,

@@ -6,9 +6,9 @@
 
 use super::{
     families::FAMILIES,
-    sampler::{PodSample, Sample, Snapshot},
+    sampler::{CgroupSample, PodSample, Snapshot},
     series::{Entity, Samples},
-    text::{Kind, Labels, Text, Value},
+    text::{Labels, MetricKind, MetricValue, Text},
 };
 use crate::host::FilesystemUsage;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use std::sync::Arc;
 /// A piece of the text has at least this many bytes.
 const PIECE: usize = 32 * 1024;
 
-/// Facts of the machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MachineFacts {
     pub(super) kernel: String,
@@ -59,7 +58,7 @@ pub(super) fn pieces(
         filesystems,
     }];
     let system = snapshot.system.iter().map(|system| &system.sample);
-    let mut above: Vec<&Sample> = snapshot.above.iter().chain(system).collect();
+    let mut above: Vec<&CgroupSample> = snapshot.above.iter().chain(system).collect();
     // The machine has its series.
     above.retain(|sample| sample.path != snapshot.node.path);
     above.sort_by(|a, b| a.path.cmp(&b.path));
@@ -165,8 +164,8 @@ impl Iterator for Pieces {
 fn ending(machine: &MachineFacts) -> String {
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {
-        text.head(name, help, Kind::Gauge);
-        text.sample(name, labels, &[], Value::Whole(value), None);
+        text.head(name, help, MetricKind::Gauge);
+        text.sample(name, labels, &[], MetricValue::Whole(value), None);
     };
     let version = Labels::default()
         .and("cadvisorRevision", "")

@@ -15,11 +15,11 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 /// The volumes of claims that pods use.
 pub type ClaimPaths = Arc<dyn Fn() -> BTreeMap<ClaimRef, PathBuf> + Send + Sync>;
 
-type Usage = BTreeMap<ClaimRef, FilesystemUsage>;
+type ClaimUsage = BTreeMap<ClaimRef, FilesystemUsage>;
 
-type Family = (&'static str, &'static str, fn(&FilesystemUsage) -> u64);
+type ClaimFamily = (&'static str, &'static str, fn(&FilesystemUsage) -> u64);
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [ClaimFamily; 6] = [
     (
         "kubelet_volume_stats_capacity_bytes",
         "Capacity in bytes of the volume",
@@ -57,13 +57,13 @@ const FAMILIES: [Family; 6] = [
 pub struct ClaimMeter {
     paths: ClaimPaths,
     reading: Arc<CachedReading<()>>,
-    usage: Arc<Mutex<Usage>>,
+    usage: Arc<Mutex<ClaimUsage>>,
 }
 
 impl ClaimMeter {
     /// A meter that has measured nothing yet.
     pub fn new(paths: ClaimPaths, metrics: &Metrics) -> Self {
-        let usage: Arc<Mutex<Usage>> = Arc::default();
+        let usage: Arc<Mutex<ClaimUsage>> = Arc::default();
         for (name, help, value) in FAMILIES {
             let usage = usage.clone();
             let read = move || {

@@ -15,7 +15,7 @@ const MAX: u64 = 2_000_000;
 
 /// How a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum DiskMethod {
     /// Entry by entry, at most once in this period.
     Walk(Duration),
     /// By the statistics of its own file system.
@@ -24,7 +24,7 @@ pub(super) enum Method {
 
 /// A measurement of a directory.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Measured {
+pub(super) struct DiskMeasurement {
     /// Nanoseconds since the epoch.
     pub(super) at: i64,
     /// Its usage; `None` when it has too many entries.
@@ -35,7 +35,7 @@ pub(super) struct Measured {
 }
 
 /// The last measurements, by directory.
-pub(super) type DiskFacts = HashMap<PathBuf, Measured>;
+pub(super) type DiskFacts = HashMap<PathBuf, DiskMeasurement>;
 
 /// Measures directories and keeps the results. Clones share them.
 #[derive(Clone, Default)]
@@ -46,16 +46,16 @@ pub(super) struct DiskMeter {
 impl DiskMeter {
     /// Measures the directories that are due and forgets all others. Each result is available at once.
     /// Blocking; may take long.
-    pub(super) fn measure(&self, wanted: HashMap<PathBuf, Method>) {
-        let mut due: Vec<(Option<Instant>, PathBuf, Method)> = Vec::new();
+    pub(super) fn measure(&self, wanted: HashMap<PathBuf, DiskMethod>) {
+        let mut due: Vec<(Option<Instant>, PathBuf, DiskMethod)> = Vec::new();
         {
             let mut facts = self.facts.lock();
             facts.retain(|path, _| wanted.contains_key(path));
             for (path, how) in wanted {
                 let before = facts.get(&path).map(|measured| measured.when);
                 let period = match how {
-                    Method::Walk(period) => period,
-                    Method::Statfs => Duration::ZERO,
+                    DiskMethod::Walk(period) => period,
+                    DiskMethod::Statfs => Duration::ZERO,
                 };
                 if before.is_none_or(|when| when.elapsed() >= period) {
                     due.push((before, path, how));
@@ -65,8 +65,8 @@ impl DiskMeter {
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
             let (usage, filesystem) = match how {
-                Method::Statfs => (None, filesystem_usage(&path).ok()),
-                Method::Walk(_) => match disk_usage(&path, MAX) {
+                DiskMethod::Statfs => (None, filesystem_usage(&path).ok()),
+                DiskMethod::Walk(_) => match disk_usage(&path, MAX) {
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                         self.facts.lock().remove(&path);
                         continue;
@@ -75,7 +75,7 @@ impl DiskMeter {
                 },
             };
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let measured = Measured {
+            let measured = DiskMeasurement {
                 at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
                 usage,
                 filesystem,
@@ -108,7 +108,7 @@ pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
 }
 
 #[cfg(test)]
-impl Measured {
+impl DiskMeasurement {
     /// As if it had just been measured.
     pub(super) fn of(
         at: i64,
@@ -140,10 +140,10 @@ mod tests {
         let meter = DiskMeter::default();
         let wanted = || {
             HashMap::from([
-                (seldom.clone(), Method::Walk(Duration::from_secs(3600))),
-                (often.clone(), Method::Walk(Duration::ZERO)),
-                (top.path().join("gone"), Method::Walk(Duration::ZERO)),
-                (top.path().to_owned(), Method::Statfs),
+                (seldom.clone(), DiskMethod::Walk(Duration::from_secs(3600))),
+                (often.clone(), DiskMethod::Walk(Duration::ZERO)),
+                (top.path().join("gone"), DiskMethod::Walk(Duration::ZERO)),
+                (top.path().to_owned(), DiskMethod::Statfs),
             ])
         };
         meter.measure(wanted());

@@ -2,9 +2,9 @@
 
 use super::{
     api::*,
-    disk::{DiskFacts, Measured},
+    disk::{DiskFacts, DiskMeasurement},
     running_pods::{ContainerSubject, PodSubject},
-    sampler::{PodSample, Sample, Snapshot},
+    sampler::{CgroupSample, PodSample, Snapshot},
     system::{KUBELET, PODS},
 };
 use crate::{
@@ -21,8 +21,7 @@ use std::collections::HashMap;
 /// Upstream's default interface.
 const DEFAULT_INTERFACE: &str = "eth0";
 
-/// The input of a summary.
-pub(super) struct Inputs<'a> {
+pub(super) struct SummaryInputs<'a> {
     pub(super) node_name: &'a str,
     /// When the machine and the kubelet started.
     pub(super) booted: Time,
@@ -51,14 +50,13 @@ pub(super) struct Disks<'a> {
 /// The directories of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlaces {
-    /// Its volumes.
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
     /// The logs of its containers, by name.
     pub(super) logs: HashMap<String, std::path::PathBuf>,
 }
 
 /// The whole summary.
-pub(super) fn summary(inputs: &Inputs<'_>) -> Summary {
+pub(super) fn summary(inputs: &SummaryInputs<'_>) -> Summary {
     let pods: Vec<PodStats> = inputs
         .snapshot
         .pods
@@ -71,7 +69,7 @@ pub(super) fn summary(inputs: &Inputs<'_>) -> Summary {
     }
 }
 
-fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
+fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
     let sample = &inputs.snapshot.node;
     let disks = inputs.disks;
     NodeStats {
@@ -99,7 +97,7 @@ fn node(inputs: &Inputs<'_>, pods: &[PodStats]) -> NodeStats {
 }
 
 /// The kubelet, the runtime, other processes and the pods as system containers.
-fn system_containers(inputs: &Inputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
+fn system_containers(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
     let mut found: Vec<ContainerStats> = Vec::new();
     for system in &inputs.snapshot.system {
         let sample = &system.sample;
@@ -130,7 +128,7 @@ fn system_containers(inputs: &Inputs<'_>, pods: &[PodStats]) -> Vec<ContainerSta
     found
 }
 
-fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
+fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
     let subject = &sampled.pod;
     let containers: Vec<ContainerStats> = subject
         .containers
@@ -190,10 +188,10 @@ fn pod(inputs: &Inputs<'_>, sampled: &PodSample) -> PodStats {
 }
 
 fn container(
-    inputs: &Inputs<'_>,
+    inputs: &SummaryInputs<'_>,
     pod: &PodSubject,
     container: &ContainerSubject,
-    sample: Option<&Sample>,
+    sample: Option<&CgroupSample>,
 ) -> ContainerStats {
     let runtime_stats = inputs.runtime_stats.get(&*container.id);
     let disks = inputs.disks;
@@ -217,7 +215,7 @@ fn container(
     }
 }
 
-fn cpu(sample: &Sample) -> Option<CpuStats> {
+fn cpu(sample: &CgroupSample) -> Option<CpuStats> {
     let used = sample.usage.cpu?;
     Some(CpuStats {
         time: Time(sample.at),
@@ -227,7 +225,7 @@ fn cpu(sample: &Sample) -> Option<CpuStats> {
     })
 }
 
-fn memory(sample: &Sample) -> Option<MemoryStats> {
+fn memory(sample: &CgroupSample) -> Option<MemoryStats> {
     let used = sample.usage.memory?;
     let working_set = used.working_set();
     Some(MemoryStats {
@@ -245,7 +243,7 @@ fn memory(sample: &Sample) -> Option<MemoryStats> {
     })
 }
 
-fn swap(sample: &Sample) -> Option<SwapStats> {
+fn swap(sample: &CgroupSample) -> Option<SwapStats> {
     let used = sample.usage.memory?.swap;
     Some(SwapStats {
         time: Time(sample.at),
@@ -254,7 +252,7 @@ fn swap(sample: &Sample) -> Option<SwapStats> {
     })
 }
 
-fn io(sample: &Sample) -> Option<IoStats> {
+fn io(sample: &CgroupSample) -> Option<IoStats> {
     Some(IoStats {
         time: Time(sample.at),
         psi: Some(psi(&pressures(sample).io)),
@@ -262,7 +260,7 @@ fn io(sample: &Sample) -> Option<IoStats> {
 }
 
 /// Zero where the kernel does not measure it for cgroups, as upstream: on version 1, or with `psi=0`.
-fn pressures(sample: &Sample) -> Pressures {
+fn pressures(sample: &CgroupSample) -> Pressures {
     sample.usage.pressure.unwrap_or_default()
 }
 
@@ -282,7 +280,7 @@ fn psi(pressure: &Pressure) -> PsiStats {
     }
 }
 
-fn network(sample: &Sample, interfaces: &[NetworkInterface]) -> Option<NetworkStats> {
+fn network(sample: &CgroupSample, interfaces: &[NetworkInterface]) -> Option<NetworkStats> {
     interface_stats(Time(sample.at), interfaces)
 }
 
@@ -407,7 +405,7 @@ pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
 }
 
 /// A directory on the file system of the kubelet.
-fn part_of(disks: Disks<'_>, measured: &Measured) -> FsStats {
+fn part_of(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
     let around = disks
         .node
         .map(|(at, fs)| whole_fs(*at, fs))

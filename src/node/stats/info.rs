@@ -1,7 +1,7 @@
 //! The response of `/stats/`: cAdvisor's container information, version 1, by its field names
 //! (`github.com/google/cadvisor/info/v1`). Pure. Each cgroup has one sample, the current one.
 
-use super::sampler::{PodSample, Sample, Snapshot};
+use super::sampler::{CgroupSample, PodSample, Snapshot};
 use crate::{
     host::{
         FilesystemUsage,
@@ -92,7 +92,7 @@ pub(super) struct Around<'a> {
 
 /// One cgroup with its names.
 struct NamedCgroup<'a> {
-    sample: &'a Sample,
+    sample: &'a CgroupSample,
     created: Option<i64>,
     id: Option<&'a str>,
     image: &'a str,
@@ -102,7 +102,7 @@ struct NamedCgroup<'a> {
 }
 
 impl<'a> NamedCgroup<'a> {
-    fn of(sample: &'a Sample) -> Self {
+    fn of(sample: &'a CgroupSample) -> Self {
         Self {
             sample,
             created: None,
@@ -117,7 +117,7 @@ impl<'a> NamedCgroup<'a> {
 
 /// The requested entities; empty where they do not exist.
 pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
-    let told = |entity: NamedCgroup<'_>| info(&entity, snapshot, around);
+    let reported = |entity: NamedCgroup<'_>| info(&entity, snapshot, around);
     match of {
         InfoOf::Container { pod, name } => {
             let mut pods = snapshot.pods.iter();
@@ -126,7 +126,7 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
             let mut named = named.filter(|(of, _)| *of == name.as_str());
             named
                 .next()
-                .map(|(_, entity)| told(entity))
+                .map(|(_, entity)| reported(entity))
                 .into_iter()
                 .collect()
         }
@@ -138,7 +138,7 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
             };
             let mut found: Vec<ContainerInfo> = all(snapshot, around)
                 .filter(|entity| wanted(&entity.sample.path))
-                .map(told)
+                .map(reported)
                 .collect();
             found.sort_by(|a, b| a.path.cmp(&b.path));
             found.dedup_by(|a, b| a.path == b.path);
@@ -328,11 +328,11 @@ fn network(interfaces: &[NetworkInterface]) -> Value {
         })
     };
     let all: Vec<Value> = interfaces.iter().map(one).collect();
-    let mut told = all.first().cloned().unwrap_or_else(|| json!({}));
-    if let Some(told) = told.as_object_mut() {
-        told.insert("interfaces".to_owned(), Value::Array(all));
+    let mut reported = all.first().cloned().unwrap_or_else(|| json!({}));
+    if let Some(reported) = reported.as_object_mut() {
+        reported.insert("interfaces".to_owned(), Value::Array(all));
     }
-    told
+    reported
 }
 
 fn disk_io(devices: &[DeviceIo], disks: &HashMap<(u32, u32), String>) -> Value {

@@ -51,9 +51,9 @@ use crate::{
 };
 use api::{FsStats, Summary, Time};
 use cadvisor::MachineFacts;
-use disk::{DiskFacts, DiskMeter, Method};
+use disk::{DiskFacts, DiskMeter, DiskMethod};
 use futures::future::BoxFuture;
-use generate::{Disks, Inputs, PodPlaces};
+use generate::{Disks, PodPlaces, SummaryInputs};
 use parking_lot::Mutex;
 use source::{CachePolicy, CachedReading};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
@@ -279,8 +279,8 @@ impl StatsState {
         snapshot: &'a Snapshot,
         runtime_stats: &'a HashMap<String, v1::ContainerStats>,
         disks: Option<Disks<'a>>,
-    ) -> Inputs<'a> {
-        Inputs {
+    ) -> SummaryInputs<'a> {
+        SummaryInputs {
             node_name: &self.parts.node_name,
             booted: Time(self.machine.booted),
             started: Time(self.parts.started_at),
@@ -298,7 +298,7 @@ impl StatsState {
         }
         let (depth, source) = enough.next()?;
         let (depth, runtime) = (*depth, self.runtime_pid().await);
-        let ask = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
+        let fetch = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
             let runtime = runtime.map(|pid| *pid);
             let system = self.parts.system.subjects(std::process::id(), runtime);
@@ -308,12 +308,12 @@ impl StatsState {
             };
             Box::pin(blocking(read))
         };
-        Some(source.get(ask).await?.as_ref().clone())
+        Some(source.get(fetch).await?.as_ref().clone())
     }
 
     /// The runtime's container stats, by id.
     async fn runtime_stats(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
-        let ask = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
+        let fetch = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
             let runtime = self.parts.runtime.clone();
             Box::pin(async move {
                 let stats = runtime.list_container_stats().await;
@@ -326,18 +326,18 @@ impl StatsState {
                 Some(stats.ok()?.into_iter().filter_map(id).collect())
             })
         };
-        self.runtime_stats.get(ask).await
+        self.runtime_stats.get(fetch).await
     }
 
     async fn node_fs(&self) -> Option<Arc<(Time, FilesystemUsage, String)>> {
-        let ask = || -> BoxFuture<'static, Option<(Time, FilesystemUsage, String)>> {
+        let fetch = || -> BoxFuture<'static, Option<(Time, FilesystemUsage, String)>> {
             let path = self.parts.root_dir.clone();
             Box::pin(async move {
                 let (fs, device) = filesystem(path).await?;
                 Some((now(), fs, device))
             })
         };
-        self.node_fs.get(ask).await
+        self.node_fs.get(fetch).await
     }
 
     /// The file systems of the kubelet's directory and of images, by device.
@@ -352,15 +352,15 @@ impl StatsState {
     }
 
     async fn runtime_name(&self) -> Option<Arc<String>> {
-        let ask = || -> BoxFuture<'static, Option<String>> {
+        let fetch = || -> BoxFuture<'static, Option<String>> {
             let runtime = self.parts.runtime.clone();
             Box::pin(async move { Some(runtime.version().await.ok()?.runtime_name) })
         };
-        self.runtime_name.get(ask).await
+        self.runtime_name.get(fetch).await
     }
 
     async fn image_fs(&self) -> Option<Arc<(FsStats, FilesystemUsage, String)>> {
-        let ask = || -> BoxFuture<'static, Option<(FsStats, FilesystemUsage, String)>> {
+        let fetch = || -> BoxFuture<'static, Option<(FsStats, FilesystemUsage, String)>> {
             let images = self.parts.images.clone();
             Box::pin(async move {
                 let info = images.image_fs_info().await;
@@ -379,12 +379,12 @@ impl StatsState {
                 Some((stats, fs, device))
             })
         };
-        self.image_fs.get(ask).await
+        self.image_fs.get(fetch).await
     }
 
     /// The image of sandboxes, for their series. All sandboxes use the same one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
-        let ask = || -> BoxFuture<'static, Option<String>> {
+        let fetch = || -> BoxFuture<'static, Option<String>> {
             let runtime = self.parts.runtime.clone();
             let pods = self.parts.cache.pods();
             Box::pin(async move {
@@ -399,16 +399,16 @@ impl StatsState {
                 running_pods::image_of_sandbox(&status.ok()?.info)
             })
         };
-        self.sandbox_image.get(ask).await
+        self.sandbox_image.get(fetch).await
     }
 
     /// The process at the other end of the runtime's socket.
     async fn runtime_pid(&self) -> Option<Arc<u32>> {
-        let ask = || -> BoxFuture<'static, Option<u32>> {
+        let fetch = || -> BoxFuture<'static, Option<u32>> {
             let socket = self.parts.runtime.connection().endpoint().path().to_owned();
             Box::pin(async move { blocking(move || system::runtime_process(&socket)).await? })
         };
-        self.runtime_pid.get(ask).await
+        self.runtime_pid.get(fetch).await
     }
 
     async fn threads(&self) -> (Option<u64>, Option<u64>) {
@@ -443,15 +443,17 @@ impl StatsState {
 
     /// Measures what is due, and returns the current results when that takes too long.
     async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
-        let ask = || -> BoxFuture<'static, Option<()>> {
+        let fetch = || -> BoxFuture<'static, Option<()>> {
             let mut wanted = HashMap::new();
             for places in pods.values() {
                 let logs = places.logs.values();
-                wanted.extend(logs.map(|path| (path.clone(), Method::Walk(LOG_MEASURE_INTERVAL))));
+                wanted.extend(
+                    logs.map(|path| (path.clone(), DiskMethod::Walk(LOG_MEASURE_INTERVAL))),
+                );
                 for volume in &places.volumes {
                     let how = match (volume.filesystem, self.parts.volume_period) {
-                        (true, _) => Method::Statfs,
-                        (false, Some(period)) => Method::Walk(period),
+                        (true, _) => DiskMethod::Statfs,
+                        (false, Some(period)) => DiskMethod::Walk(period),
                         (false, None) => continue,
                     };
                     wanted.insert(volume.path.clone(), how);
@@ -460,7 +462,7 @@ impl StatsState {
             let disks = self.disks.clone();
             Box::pin(blocking(move || disks.measure(wanted)))
         };
-        self.disk_measurement.get(ask).await;
+        self.disk_measurement.get(fetch).await;
         self.disks.facts()
     }
 }

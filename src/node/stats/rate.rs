@@ -7,7 +7,7 @@ const SHORTEST: i64 = 100_000_000;
 
 /// The sample with which the next one is compared, and the last rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(super) struct CpuRate {
     /// Nanoseconds since the epoch.
     at: i64,
     /// CPU time then, nanoseconds.
@@ -16,7 +16,7 @@ pub(super) struct Rate {
     per_second: Option<u64>,
 }
 
-impl Rate {
+impl CpuRate {
     /// The first sample: no rate yet.
     pub(super) fn first(at: i64, used: u64) -> Self {
         Self {
@@ -74,30 +74,30 @@ mod tests {
             (40, 1_000 + 5, None),
             (50, 1_000 + 5, Some(0)),
         ];
-        let mut rate: Option<Rate> = None;
+        let mut rate: Option<CpuRate> = None;
         for (at, used, expected) in table {
-            let told = match rate {
+            let reported = match rate {
                 None => {
-                    rate = Some(Rate::first(at * S, *used));
+                    rate = Some(CpuRate::first(at * S, *used));
                     None
                 }
                 Some(before) => {
-                    let (next, told) = before.next(at * S, *used);
+                    let (next, reported) = before.next(at * S, *used);
                     rate = Some(next);
-                    told
+                    reported
                 }
             };
-            assert_eq!(told, *expected, "at {at} s");
+            assert_eq!(reported, *expected, "at {at} s");
         }
     }
 
     #[test]
     fn samples_at_the_same_moment_and_absurd_counters_do_no_harm() {
-        let (rate, told) = Rate::first(0, 0).next(0, u64::MAX);
-        assert_eq!((rate, told), (Rate::first(0, 0), None));
-        let (_, told) = Rate::first(0, 0).next(20 * S, u64::MAX);
-        assert_eq!(told, Some(u64::MAX / 20));
-        let (rate, told) = Rate::first(i64::MIN, 0).next(i64::MAX, 1);
-        assert_eq!((rate, told), (Rate::first(i64::MAX, 1), None));
+        let (rate, reported) = CpuRate::first(0, 0).next(0, u64::MAX);
+        assert_eq!((rate, reported), (CpuRate::first(0, 0), None));
+        let (_, reported) = CpuRate::first(0, 0).next(20 * S, u64::MAX);
+        assert_eq!(reported, Some(u64::MAX / 20));
+        let (rate, reported) = CpuRate::first(i64::MIN, 0).next(i64::MAX, 1);
+        assert_eq!((rate, reported), (CpuRate::first(i64::MAX, 1), None));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     api::{ContainerStats, CpuStats, MemoryStats, PodStats, Summary, SwapStats, Time},
-    text::{Kind, Labels, Text, Value},
+    text::{Labels, MetricKind, MetricValue, Text},
 };
 
 /// The text; without a summary only the error metric.
@@ -17,8 +17,14 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
     }
     let name = "resource_scrape_error";
     let help = "1 if there was an error while getting container metrics, 0 otherwise";
-    text.head(name, help, Kind::Gauge);
-    text.sample(name, "", &[], Value::Whole(summary.is_none().into()), None);
+    text.head(name, help, MetricKind::Gauge);
+    text.sample(
+        name,
+        "",
+        &[],
+        MetricValue::Whole(summary.is_none().into()),
+        None,
+    );
     text.take()
 }
 
@@ -52,45 +58,48 @@ impl<'a> Labelled<'a> {
     }
 }
 
-type Found = Option<(Value, Option<i64>)>;
+type ResourceSample = Option<(MetricValue, Option<i64>)>;
 
-fn cpu(stats: Option<&CpuStats>) -> Found {
+fn cpu(stats: Option<&CpuStats>) -> ResourceSample {
     let stats = stats?;
-    at(stats.time, Value::Nanos(stats.usage_core_nano_seconds?))
+    at(
+        stats.time,
+        MetricValue::Nanos(stats.usage_core_nano_seconds?),
+    )
 }
 
-fn memory(stats: Option<&MemoryStats>) -> Found {
+fn memory(stats: Option<&MemoryStats>) -> ResourceSample {
     let stats = stats?;
-    at(stats.time, Value::Whole(stats.working_set_bytes?))
+    at(stats.time, MetricValue::Whole(stats.working_set_bytes?))
 }
 
-fn swap(stats: Option<&SwapStats>) -> Found {
+fn swap(stats: Option<&SwapStats>) -> ResourceSample {
     let stats = stats?;
-    at(stats.time, Value::Whole(stats.swap_usage_bytes?))
+    at(stats.time, MetricValue::Whole(stats.swap_usage_bytes?))
 }
 
-fn swap_limit(stats: Option<&SwapStats>) -> Found {
+fn swap_limit(stats: Option<&SwapStats>) -> ResourceSample {
     let stats = stats?;
     let used = stats.swap_usage_bytes.unwrap_or_default();
     let limit = stats.swap_available_bytes?.saturating_add(used);
-    at(stats.time, Value::Whole(limit))
+    at(stats.time, MetricValue::Whole(limit))
 }
 
-fn started(container: &ContainerStats) -> Found {
+fn started(container: &ContainerStats) -> ResourceSample {
     let nanos = u64::try_from(container.start_time.0).ok();
-    Some((Value::Nanos(nanos.filter(|nanos| *nanos > 0)?), None))
+    Some((MetricValue::Nanos(nanos.filter(|nanos| *nanos > 0)?), None))
 }
 
-fn at(time: Time, value: Value) -> Found {
+fn at(time: Time, value: MetricValue) -> ResourceSample {
     Some((value, Some(time.0)))
 }
 
 /// One family; empty without samples.
 fn family<'a, T: 'a>(
     text: &mut Text,
-    (name, help, kind): (&str, &str, Kind),
+    (name, help, kind): (&str, &str, MetricKind),
     of: impl IntoIterator<Item = (&'a str, T)>,
-    value: impl Fn(T) -> Found,
+    value: impl Fn(T) -> ResourceSample,
 ) {
     let mut headed = false;
     for (labels, of) in of {
@@ -108,19 +117,19 @@ fn node(text: &mut Text, summary: &Summary) {
     let about = (
         "node_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the node in core-seconds",
-        Kind::Counter,
+        MetricKind::Counter,
     );
     family(text, about, node(), |node| cpu(node.cpu.as_ref()));
     let about = (
         "node_memory_working_set_bytes",
         "Current working set of the node in bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, node(), |node| memory(node.memory.as_ref()));
     let about = (
         "node_swap_usage_bytes",
         "Current swap usage of the node in bytes. Reported only on non-windows systems",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, node(), |node| swap(node.swap.as_ref()));
 }
@@ -133,13 +142,13 @@ fn containers(text: &mut Text, labelled: &Labelled<'_>) {
     let about = (
         "container_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the container in core-seconds",
-        Kind::Counter,
+        MetricKind::Counter,
     );
     family(text, about, all(), |container| cpu(container.cpu.as_ref()));
     let about = (
         "container_memory_working_set_bytes",
         "Current working set of the container in bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), |container| {
         memory(container.memory.as_ref())
@@ -147,13 +156,13 @@ fn containers(text: &mut Text, labelled: &Labelled<'_>) {
     let about = (
         "container_start_time_seconds",
         "Start time of the container since unix epoch in seconds",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), started);
     let about = (
         "container_swap_limit_bytes",
         "Current amount of the container swap limit in bytes. Reported only on non-windows systems",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), |container| {
         swap_limit(container.swap.as_ref())
@@ -161,7 +170,7 @@ fn containers(text: &mut Text, labelled: &Labelled<'_>) {
     let about = (
         "container_swap_usage_bytes",
         "Current amount of the container swap usage in bytes. Reported only on non-windows systems",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), |container| {
         swap(container.swap.as_ref())
@@ -176,19 +185,19 @@ fn pods(text: &mut Text, labelled: &Labelled<'_>) {
     let about = (
         "pod_cpu_usage_seconds_total",
         "Cumulative cpu time consumed by the pod in core-seconds",
-        Kind::Counter,
+        MetricKind::Counter,
     );
     family(text, about, all(), |pod| cpu(pod.cpu.as_ref()));
     let about = (
         "pod_memory_working_set_bytes",
         "Current working set of the pod in bytes",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), |pod| memory(pod.memory.as_ref()));
     let about = (
         "pod_swap_usage_bytes",
         "Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
-        Kind::Gauge,
+        MetricKind::Gauge,
     );
     family(text, about, all(), |pod| swap(pod.swap.as_ref()));
 }

@@ -6,9 +6,9 @@
 
 use super::{
     index::{Index, ancestors, pod_cgroup},
-    rate::Rate,
+    rate::CpuRate,
     running_pods::PodSubject,
-    system::{Place, SystemSubject},
+    system::{CgroupLocation, SystemSubject},
 };
 use crate::host::{
     ProcDir,
@@ -23,14 +23,14 @@ use std::{
 
 /// How long values may be kept while nothing changes.
 const TTL: Duration = Duration::from_secs(60);
-/// One of so many is verified with a sample,
-const TURNS: usize = 16;
+/// One of this many cached samples is verified per scrape,
+const VERIFY_FRACTION: usize = 16;
 /// but at least this many.
-const LEAST_TURNS: usize = 32;
+const MIN_VERIFIED: usize = 32;
 
 /// The sample of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct CgroupSample {
     /// Its path, `/` for the machine.
     pub path: Arc<str>,
     /// Its time, nanoseconds since the epoch.
@@ -49,11 +49,11 @@ pub struct PodSample {
     /// The pod.
     pub pod: PodSubject,
     /// The pod's cgroup, if it has one.
-    pub whole: Option<Sample>,
+    pub whole: Option<CgroupSample>,
     /// The sandbox's cgroup.
-    pub sandbox: Option<Sample>,
+    pub sandbox: Option<CgroupSample>,
     /// Those of its containers, in order; `None` where the cgroup was not found.
-    pub containers: Vec<Option<Sample>>,
+    pub containers: Vec<Option<CgroupSample>>,
     /// Its network, if it was found.
     pub network: Option<Arc<[NetworkInterface]>>,
 }
@@ -64,7 +64,7 @@ pub struct SystemSample {
     /// What it is.
     pub name: &'static str,
     /// Its values.
-    pub sample: Sample,
+    pub sample: CgroupSample,
     /// When it was made, nanoseconds since the epoch, as far as its files say.
     pub created: Option<i64>,
 }
@@ -73,11 +73,11 @@ pub struct SystemSample {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The machine.
-    pub node: Sample,
+    pub node: CgroupSample,
     /// The machine's network.
     pub network: Arc<[NetworkInterface]>,
     /// Cgroups that contain pods, by path.
-    pub above: Vec<Sample>,
+    pub above: Vec<CgroupSample>,
     /// The cgroups of the kubelet, the runtime, the system and all pods, as far as they have one.
     pub system: Vec<SystemSample>,
     /// Pods, in order.
@@ -98,7 +98,7 @@ struct CgroupHistory {
     still: bool,
     /// When all values were read last.
     verified: Instant,
-    rate: Rate,
+    rate: CpuRate,
     handles: Handles,
     seen: bool,
 }
@@ -110,19 +110,19 @@ pub(super) struct Sampler {
     index: Index,
     kept: HashMap<Arc<str>, CgroupHistory>,
     scratch: Scratch,
-    turns: Turns,
+    quota: VerificationQuota,
 }
 
 /// Which cgroups are verified with one sample.
 #[derive(Debug, Default)]
-struct Turns {
+struct VerificationQuota {
     /// Those that were verified then or earlier.
     until: Option<Instant>,
     /// At most this many.
     left: usize,
 }
 
-impl Turns {
+impl VerificationQuota {
     fn among(kept: &HashMap<Arc<str>, CgroupHistory>, now: Instant) -> Self {
         let old = |kept: &CgroupHistory| now.saturating_duration_since(kept.verified) >= TTL;
         let mut due: Vec<Instant> = kept
@@ -130,7 +130,9 @@ impl Turns {
             .filter(|kept| old(kept))
             .map(|kept| kept.verified)
             .collect();
-        let left = (kept.len() / TURNS).max(LEAST_TURNS).min(due.len());
+        let left = (kept.len() / VERIFY_FRACTION)
+            .max(MIN_VERIFIED)
+            .min(due.len());
         let until = left
             .checked_sub(1)
             .map(|last| *due.select_nth_unstable(last).1);
@@ -151,7 +153,7 @@ impl Sampler {
             index: Index::default(),
             kept: HashMap::new(),
             scratch: Scratch::default(),
-            turns: Turns::default(),
+            quota: VerificationQuota::default(),
         }
     }
 
@@ -172,7 +174,7 @@ impl Sampler {
             now: Instant::now(),
             depth,
         };
-        self.turns = Turns::among(&self.kept, pass.now);
+        self.quota = VerificationQuota::among(&self.kept, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
         self.index.refresh(&ids, &self.fs, pass.now);
         self.kept.values_mut().for_each(|kept| kept.seen = false);
@@ -212,8 +214,8 @@ impl Sampler {
         pass: Pass,
     ) -> Option<SystemSample> {
         let path: Arc<str> = match &subject.place {
-            Place::Cgroup(path) => path.as_str().into(),
-            Place::Process(pid) => {
+            CgroupLocation::Cgroup(path) => path.as_str().into(),
+            CgroupLocation::Process(pid) => {
                 let cgroups = ProcDir::default().cgroups(*pid).ok()?;
                 let path = cgroups.accounted(self.fs.is_v2()).ok()?;
                 path.to_string().into()
@@ -236,12 +238,12 @@ impl Sampler {
         &mut self,
         pod: PodSubject,
         host: Option<&Arc<[NetworkInterface]>>,
-        above: &mut BTreeMap<String, Option<Sample>>,
+        above: &mut BTreeMap<String, Option<CgroupSample>>,
         pass: Pass,
     ) -> PodSample {
         let sandbox = pod.sandbox.clone();
         let sandbox = sandbox.and_then(|id| self.of_container(&id, pass));
-        let containers: Vec<Option<Sample>> = pod
+        let containers: Vec<Option<CgroupSample>> = pod
             .containers
             .iter()
             .map(|container| self.of_container(&container.id, pass))
@@ -273,7 +275,7 @@ impl Sampler {
         }
     }
 
-    fn of_container(&mut self, id: &str, pass: Pass) -> Option<Sample> {
+    fn of_container(&mut self, id: &str, pass: Pass) -> Option<CgroupSample> {
         let path = self.index.path(id)?;
         let sample = self.sample(&path, pass);
         if sample.is_none() {
@@ -282,7 +284,7 @@ impl Sampler {
         sample
     }
 
-    fn node(&mut self, pass: Pass) -> Sample {
+    fn node(&mut self, pass: Pass) -> CgroupSample {
         let mut node = self.sample(&Arc::from("/"), pass).unwrap_or_default();
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let info = proc::parse_meminfo(&info);
@@ -300,13 +302,13 @@ impl Sampler {
     }
 
     /// One cgroup; `None` when it is not there.
-    fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<Sample> {
+    fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<CgroupSample> {
         let at = since_epoch();
         let Self {
             fs,
             kept,
             scratch,
-            turns,
+            quota,
             ..
         } = self;
         let Some(known) = kept.get_mut(path) else {
@@ -317,7 +319,7 @@ impl Sampler {
         };
         known.seen = true;
         let usage = fs.pulse(path, &mut known.handles, scratch).ok()?;
-        if turns.take(known.verified) {
+        if quota.take(known.verified) {
             known.limits = fs.limits(path, scratch);
             known.verified = pass.now;
             known.still = false;
@@ -354,7 +356,7 @@ impl CgroupHistory {
             pulse,
             still: false,
             verified: pass.now,
-            rate: Rate::first(at, pulse.0),
+            rate: CpuRate::first(at, pulse.0),
             handles,
             seen: true,
         };
@@ -389,8 +391,8 @@ impl CgroupHistory {
         self.pulse = pulse;
     }
 
-    fn sample(&self, path: &Arc<str>, at: i64, nano_cores: Option<u64>) -> Sample {
-        Sample {
+    fn sample(&self, path: &Arc<str>, at: i64, nano_cores: Option<u64>) -> CgroupSample {
+        CgroupSample {
             path: path.clone(),
             at,
             usage: self.usage.clone(),

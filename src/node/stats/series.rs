@@ -1,8 +1,8 @@
 //! One family of series, and one entity with its samples. Pure.
 
 use super::{
-    sampler::{Sample, Snapshot},
-    text::{Kind, Text, Value},
+    sampler::{CgroupSample, Snapshot},
+    text::{MetricKind, MetricValue, Text},
 };
 use crate::host::{FilesystemUsage, proc::NetworkInterface};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     pub(super) labels: String,
-    pub(super) sample: Sample,
+    pub(super) sample: CgroupSample,
     /// Nanoseconds since the epoch.
     pub(super) started: Option<i64>,
     pub(super) network: Arc<[NetworkInterface]>,
@@ -19,18 +19,17 @@ pub(super) struct Entity {
     pub(super) filesystems: Vec<(String, FilesystemUsage)>,
 }
 
-/// A family of series.
-pub(super) struct Family {
+pub(super) struct SeriesFamily {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricKind,
     pub(super) write: fn(&Entity, &mut Samples<'_>),
 }
 
 /// Where a family writes its samples of one entity.
 pub(super) struct Samples<'a> {
     pub(super) text: &'a mut Text,
-    pub(super) family: &'static Family,
+    pub(super) family: &'static SeriesFamily,
     pub(super) headed: &'a mut bool,
     pub(super) labels: &'a str,
     pub(super) at: i64,
@@ -39,17 +38,17 @@ pub(super) struct Samples<'a> {
 
 impl Samples<'_> {
     /// A sample with its time.
-    pub(super) fn put(&mut self, more: &[(&str, &str)], value: Value) {
+    pub(super) fn put(&mut self, more: &[(&str, &str)], value: MetricValue) {
         self.write(more, value, Some(self.at));
     }
 
     /// A sample that holds for the whole life of a container.
-    pub(super) fn put_timeless(&mut self, value: Value) {
+    pub(super) fn put_timeless(&mut self, value: MetricValue) {
         self.write(&[], value, None);
     }
 
-    fn write(&mut self, more: &[(&str, &str)], value: Value, at: Option<i64>) {
-        let Family {
+    fn write(&mut self, more: &[(&str, &str)], value: MetricValue, at: Option<i64>) {
+        let SeriesFamily {
             name, help, kind, ..
         } = self.family;
         if !std::mem::replace(self.headed, true) {

@@ -16,7 +16,7 @@ use std::{
 use tokio::time::Instant;
 
 /// The generation in which a reading began, when it ended, and what it returned; nothing, where it failed.
-type Reading<T> = Option<(u64, Instant, Arc<T>)>;
+type TimedReading<T> = Option<(u64, Instant, Arc<T>)>;
 
 /// The age at which a reading is repeated, and how long callers wait for it.
 #[derive(Clone, Copy, Debug)]
@@ -32,18 +32,18 @@ pub(super) struct CachePolicy {
 /// A reading that is kept and shared.
 pub(super) struct CachedReading<T> {
     policy: CachePolicy,
-    in_flight: SingleFlight<(), Reading<T>>,
+    in_flight: SingleFlight<(), TimedReading<T>>,
     /// Readings that began in an earlier generation are not fresh.
     generation: Arc<AtomicU64>,
     state: Mutex<ReadingState<T>>,
 }
 
 struct ReadingState<T> {
-    last: Reading<T>,
+    last: TimedReading<T>,
     /// The generation in which a flight was joined last.
     joined: u64,
     /// Keeps a reading alive whose callers have all timed out, so that a source that hangs is read only once.
-    flight: Option<Flight<Reading<T>>>,
+    flight: Option<Flight<TimedReading<T>>>,
 }
 
 impl<T: Send + Sync + 'static> CachedReading<T> {
@@ -97,7 +97,10 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         Some(value)
     }
 
-    fn join(&self, read: impl FnOnce() -> BoxFuture<'static, Option<T>>) -> Flight<Reading<T>> {
+    fn join(
+        &self,
+        read: impl FnOnce() -> BoxFuture<'static, Option<T>>,
+    ) -> Flight<TimedReading<T>> {
         let mut state = self.state.lock();
         let begin = || {
             // Callers that share a future that panicked would all panic.
@@ -145,13 +148,13 @@ mod tests {
     /// Returns how often it was read, once it is allowed to.
     #[derive(Clone, Default)]
     struct Slow {
-        asked: Arc<AtomicU32>,
+        fetched: Arc<AtomicU32>,
         go: Arc<Notify>,
     }
 
     impl Slow {
-        fn ask(&self) -> BoxFuture<'static, Option<u32>> {
-            let number = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        fn fetch(&self) -> BoxFuture<'static, Option<u32>> {
+            let number = self.fetched.fetch_add(1, Ordering::SeqCst) + 1;
             let go = self.go.clone();
             Box::pin(async move {
                 go.notified().await;
@@ -167,30 +170,31 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn simultaneous_callers_share_a_reading_and_it_stays_fresh_for_a_while() {
         let (source, slow) = (CachedReading::new(POLICY), Slow::default());
-        let both = async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) };
+        let both = async { tokio::join!(source.get(|| slow.fetch()), source.get(|| slow.fetch())) };
         slow.go.notify_one();
         let (first, second) = both.await;
         assert_eq!((first.as_deref(), second.as_deref()), (Some(&1), Some(&1)));
-        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
         tokio::time::advance(POLICY.fresh).await;
         slow.go.notify_one();
-        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&2));
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&2));
         tokio::time::advance(POLICY.fresh / 2).await;
         source.invalidate();
         tokio::time::advance(POLICY.fresh / 4).await;
         slow.go.notify_one();
-        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&3));
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&3));
         assert_eq!(source.fresh().as_deref(), Some(&3), "once");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reading_that_began_before_it_was_invalidated_is_not_joined() {
         let (source, slow) = (CachedReading::new(POLICY), Slow::default());
-        let mut first = Box::pin(source.get(|| slow.ask()));
+        let mut first = Box::pin(source.get(|| slow.fetch()));
         assert!((&mut first).now_or_never().is_none());
         source.invalidate();
-        let mut others =
-            Box::pin(async { tokio::join!(source.get(|| slow.ask()), source.get(|| slow.ask())) });
+        let mut others = Box::pin(async {
+            tokio::join!(source.get(|| slow.fetch()), source.get(|| slow.fetch()))
+        });
         assert!((&mut others).now_or_never().is_none());
         slow.go.notify_one();
         assert_eq!(first.await.as_deref(), Some(&1));
@@ -208,17 +212,17 @@ mod tests {
         assert_eq!(source.get(|| at_once(Some(7))).await.as_deref(), Some(&7));
         tokio::time::advance(POLICY.fresh).await;
         for _ in 0..3 {
-            assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&7));
+            assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&7));
         }
         assert_eq!(
-            slow.asked.load(Ordering::SeqCst),
+            slow.fetched.load(Ordering::SeqCst),
             1,
             "asked again while it hangs"
         );
         tokio::time::advance(POLICY.stale).await;
-        assert_eq!(source.get(|| slow.ask()).await, None);
+        assert_eq!(source.get(|| slow.fetch()).await, None);
         slow.go.notify_one();
-        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
     }
 
     #[tokio::test(start_paused = true)]
@@ -233,9 +237,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_caller_that_leaves_does_not_block_later_ones() {
         let (source, slow) = (CachedReading::new(POLICY), Slow::default());
-        assert!(source.get(|| slow.ask()).now_or_never().is_none());
+        assert!(source.get(|| slow.fetch()).now_or_never().is_none());
         slow.go.notify_one();
-        assert_eq!(source.get(|| slow.ask()).await.as_deref(), Some(&1));
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -27,7 +27,7 @@ pub struct SystemCgroups {
 
 /// Where a cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum CgroupLocation {
     /// Its path.
     Cgroup(String),
     /// It is that of a process.
@@ -38,7 +38,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemSubject {
     pub(super) name: &'static str,
-    pub(super) place: Place,
+    pub(super) place: CgroupLocation,
     /// It may be that of the whole machine.
     pub(super) may_be_root: bool,
 }
@@ -47,15 +47,19 @@ impl SystemCgroups {
     /// What is sampled, in order. A runtime that nothing names and that is in no cgroup of its own is left out: that of
     /// the machine says nothing of it.
     pub(super) fn subjects(&self, kubelet: u32, runtime: Option<u32>) -> Vec<SystemSubject> {
-        let named = |path: &Option<String>| path.clone().map(Place::Cgroup);
-        let kubelet = named(&self.kubelet).unwrap_or(Place::Process(kubelet));
+        let named = |path: &Option<String>| path.clone().map(CgroupLocation::Cgroup);
+        let kubelet = named(&self.kubelet).unwrap_or(CgroupLocation::Process(kubelet));
         let is_named = self.runtime.is_some();
-        let runtime = named(&self.runtime).or(runtime.map(Place::Process));
+        let runtime = named(&self.runtime).or(runtime.map(CgroupLocation::Process));
         [
             (KUBELET, Some(kubelet), true),
             (RUNTIME, runtime, is_named),
             (MISC, named(&self.system), true),
-            (PODS, self.pods.get().cloned().map(Place::Cgroup), true),
+            (
+                PODS,
+                self.pods.get().cloned().map(CgroupLocation::Cgroup),
+                true,
+            ),
         ]
         .into_iter()
         .filter_map(|(name, place, may_be_root)| {
@@ -83,8 +87,12 @@ mod tests {
         let shown = |system: &SystemCgroups, runtime| {
             let subjects = system.subjects(5, runtime).into_iter();
             let shown = subjects.map(|subject| match subject.place {
-                Place::Cgroup(path) => format!("{} {path} {}", subject.name, subject.may_be_root),
-                Place::Process(pid) => format!("{} {pid} {}", subject.name, subject.may_be_root),
+                CgroupLocation::Cgroup(path) => {
+                    format!("{} {path} {}", subject.name, subject.may_be_root)
+                }
+                CgroupLocation::Process(pid) => {
+                    format!("{} {pid} {}", subject.name, subject.may_be_root)
+                }
             });
             shown.collect::<Vec<_>>()
         };

@@ -7,14 +7,14 @@ const SECOND: u64 = 1_000_000_000;
 
 /// The type of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
 }
 
 /// A number to write.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Value {
+pub(super) enum MetricValue {
     Whole(u64),
     /// Written as seconds.
     Nanos(u64),
@@ -44,10 +44,10 @@ impl Text {
     }
 
     /// The two lines before a family's samples.
-    pub(super) fn head(&mut self, name: &str, help: &str, kind: Kind) {
+    pub(super) fn head(&mut self, name: &str, help: &str, kind: MetricKind) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         };
         for part in [
             "# HELP ",
@@ -71,7 +71,7 @@ impl Text {
         name: &str,
         labels: &str,
         more: &[(&str, &str)],
-        value: Value,
+        value: MetricValue,
         at: Option<i64>,
     ) {
         self.out.push_str(name);
@@ -95,14 +95,14 @@ impl Text {
         self.out.push('\n');
     }
 
-    fn value(&mut self, value: Value) {
+    fn value(&mut self, value: MetricValue) {
         let nanos = match value {
-            Value::Whole(number) => {
+            MetricValue::Whole(number) => {
                 let _ = write!(self.out, "{number}");
                 return;
             }
-            Value::Nanos(nanos) => nanos,
-            Value::Micros(micros) => micros.saturating_mul(1000),
+            MetricValue::Nanos(nanos) => nanos,
+            MetricValue::Micros(micros) => micros.saturating_mul(1000),
         };
         let _ = write!(self.out, "{}", nanos / SECOND);
         let rest = nanos % SECOND;
@@ -157,14 +157,14 @@ mod tests {
     #[test]
     fn numbers_are_exact_and_seconds_have_no_zeros_too_many() {
         for (value, expected) in [
-            (Value::Whole(0), "0"),
-            (Value::Whole(u64::MAX), "18446744073709551615"),
-            (Value::Nanos(0), "0"),
-            (Value::Nanos(10 * SECOND), "10"),
-            (Value::Nanos(1), "0.000000001"),
-            (Value::Nanos(1_500_000_000), "1.5"),
-            (Value::Micros(70), "0.00007"),
-            (Value::Micros(u64::MAX), "18446744073.709551615"),
+            (MetricValue::Whole(0), "0"),
+            (MetricValue::Whole(u64::MAX), "18446744073709551615"),
+            (MetricValue::Nanos(0), "0"),
+            (MetricValue::Nanos(10 * SECOND), "10"),
+            (MetricValue::Nanos(1), "0.000000001"),
+            (MetricValue::Nanos(1_500_000_000), "1.5"),
+            (MetricValue::Micros(70), "0.00007"),
+            (MetricValue::Micros(u64::MAX), "18446744073.709551615"),
         ] {
             let mut text = Text::default();
             text.sample("a", "", &[], value, None);
@@ -179,12 +179,12 @@ mod tests {
             .and("b", "")
             .finish();
         let mut text = Text::default();
-        text.head("n", "Help", Kind::Counter);
+        text.head("n", "Help", MetricKind::Counter);
         text.sample(
             "n",
             &labels,
             &[("c", "é")],
-            Value::Whole(1),
+            MetricValue::Whole(1),
             Some(1_234_567_890),
         );
         let expected =

@@ -27,7 +27,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
 };
 use parking_lot::Mutex;
-use plan::{Known, Step, plan};
+use plan::{KnownMirror, MirrorStep, plan};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -177,7 +177,7 @@ impl MirrorPods {
         let deps = &self.deps;
         let pod = deps.pods.static_of(&name);
         let uid = pod.as_ref().map(|pod| pod.uid());
-        let known = Known {
+        let known = KnownMirror {
             pod: pod.as_deref(),
             mirror: mirror.as_deref(),
             mirrors_known: (deps.mirrors_known)(),
@@ -185,10 +185,10 @@ impl MirrorPods {
             name_in_use: (deps.name_in_use)(&name, uid.as_ref()),
         };
         let request = match plan(known) {
-            Step::Create => pod.map(MirrorRequest::Create),
-            Step::Delete => mirror.map(MirrorRequest::Delete),
-            Step::Nothing => None,
-            Step::Wait => {
+            MirrorStep::Create => pod.map(MirrorRequest::Create),
+            MirrorStep::Delete => mirror.map(MirrorRequest::Delete),
+            MirrorStep::Nothing => None,
+            MirrorStep::Wait => {
                 self.queue.done(&name);
                 return self.queue.add_at(name, now + CHECK_INTERVAL);
             }

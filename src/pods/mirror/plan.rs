@@ -10,7 +10,7 @@ use k8s_openapi::{
 
 /// What is known of one name.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known<'a> {
+pub(super) struct KnownMirror<'a> {
     /// The static pod that should run here.
     pub pod: Option<&'a Pod>,
     /// What the API server has under that name.
@@ -25,7 +25,7 @@ pub(super) struct Known<'a> {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum MirrorStep {
     /// All is as it should be, or becomes so without this.
     Nothing,
     /// An earlier pod of this name has to end first.
@@ -37,20 +37,20 @@ pub(super) enum Step {
 }
 
 /// The next step for one name.
-pub(super) fn plan(known: Known<'_>) -> Step {
+pub(super) fn plan(known: KnownMirror<'_>) -> MirrorStep {
     if !known.mirrors_known {
-        return Step::Nothing;
+        return MirrorStep::Nothing;
     }
     match (known.pod, known.mirror) {
-        (None, None) => Step::Nothing,
-        (Some(_), None) => Step::Create,
+        (None, None) => MirrorStep::Nothing,
+        (Some(_), None) => MirrorStep::Create,
         (Some(pod), Some(mirror)) if is_mirror_of(mirror, pod) && !mirror.is_being_deleted() => {
-            Step::Nothing
+            MirrorStep::Nothing
         }
-        (None, Some(_)) if !known.pods_known => Step::Nothing,
+        (None, Some(_)) if !known.pods_known => MirrorStep::Nothing,
         // It shows how the earlier pod ends.
-        (_, Some(mirror)) if known.name_in_use && !mirror.is_being_deleted() => Step::Wait,
-        (_, Some(_)) => Step::Delete,
+        (_, Some(mirror)) if known.name_in_use && !mirror.is_being_deleted() => MirrorStep::Wait,
+        (_, Some(_)) => MirrorStep::Delete,
     }
 }
 
@@ -222,25 +222,35 @@ mod tests {
         let annotations = of_go.metadata.annotations.as_mut().unwrap();
         annotations.remove(keys::SPEC_DIGEST);
         let rows = [
-            (None, None, "", Step::Nothing),
-            (Some(&own), None, "", Step::Create),
-            (Some(&own), Some(&current), "", Step::Nothing),
-            (Some(&own), Some(&of_go), "", Step::Nothing),
-            (Some(&own), Some(&going), "", Step::Delete),
-            (Some(&own), Some(&other_hash), "", Step::Delete),
-            (Some(&own), Some(&other_digest), "", Step::Delete),
-            (None, Some(&current), "", Step::Delete),
-            (None, Some(&current), "pods unknown", Step::Nothing),
-            (None, Some(&current), "name in use", Step::Wait),
-            (None, Some(&going), "name in use", Step::Delete),
-            (Some(&own), Some(&other_hash), "name in use", Step::Wait),
-            (Some(&own), Some(&other_hash), "pods unknown", Step::Delete),
-            (Some(&own), None, "name in use", Step::Create),
-            (Some(&own), None, "mirrors unknown", Step::Nothing),
-            (None, Some(&current), "mirrors unknown", Step::Nothing),
+            (None, None, "", MirrorStep::Nothing),
+            (Some(&own), None, "", MirrorStep::Create),
+            (Some(&own), Some(&current), "", MirrorStep::Nothing),
+            (Some(&own), Some(&of_go), "", MirrorStep::Nothing),
+            (Some(&own), Some(&going), "", MirrorStep::Delete),
+            (Some(&own), Some(&other_hash), "", MirrorStep::Delete),
+            (Some(&own), Some(&other_digest), "", MirrorStep::Delete),
+            (None, Some(&current), "", MirrorStep::Delete),
+            (None, Some(&current), "pods unknown", MirrorStep::Nothing),
+            (None, Some(&current), "name in use", MirrorStep::Wait),
+            (None, Some(&going), "name in use", MirrorStep::Delete),
+            (
+                Some(&own),
+                Some(&other_hash),
+                "name in use",
+                MirrorStep::Wait,
+            ),
+            (
+                Some(&own),
+                Some(&other_hash),
+                "pods unknown",
+                MirrorStep::Delete,
+            ),
+            (Some(&own), None, "name in use", MirrorStep::Create),
+            (Some(&own), None, "mirrors unknown", MirrorStep::Nothing),
+            (None, Some(&current), "mirrors unknown", MirrorStep::Nothing),
         ];
         for (pod, mirror, but, expected) in rows {
-            let known = Known {
+            let known = KnownMirror {
                 pod,
                 mirror,
                 mirrors_known: but != "mirrors unknown",
@@ -256,7 +266,7 @@ mod tests {
         let own = pod("h", "d");
         let mirror = mirror_of(&own, "n", "node-uid");
         assert!(is_mirror_of(&mirror, &own));
-        assert!(!is_mirror_of(&own, &own), "a static pod is no mirror");
+        assert!(!is_mirror_of(&own, &own), "a static pod is not a mirror");
         let owner = &mirror.metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!((&*owner.kind, &*owner.uid), ("Node", "node-uid"));
         assert_eq!(owner.controller, Some(true));

@@ -8,7 +8,7 @@ use crate::{
         v1::{Container, PodSandbox},
     },
     runtime::kuberuntime::translate,
-    state::pod_cache::{Listed, Owner},
+    state::pod_cache::{ListEntry, Owner},
 };
 use std::{
     sync::{
@@ -101,7 +101,7 @@ impl RelistTask {
                 Ok(()) => {
                     self.context.metrics.listed(begun);
                     if failing {
-                        tracing::info!("Listing the runtime works again");
+                        tracing::info!("Listing the runtime recovered");
                     }
                     let reconnected = &self.request_relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
@@ -116,7 +116,7 @@ impl RelistTask {
                     self.sandboxes.forget();
                     self.containers.forget();
                     if !failing {
-                        tracing::error!(err = %error, "Cannot list the runtime, will keep trying");
+                        tracing::error!(err = %error, "Failed to list the runtime, retrying");
                     }
                     failing = true;
                     retry = (retry * 2).min(RETRY_CAP);
@@ -125,7 +125,7 @@ impl RelistTask {
             };
             let at = Instant::now() + wait;
             tokio::select! {
-                // The poke first: the list after it serves a new mode as well.
+                // Requests first: the list after a request also serves a new mode.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = self.request_relist.notify.notified(), if !failing => {}
@@ -194,13 +194,13 @@ impl RelistTask {
     }
 }
 
-fn listed<T>(owned: translate::Owned<T>) -> Listed<T> {
+fn listed<T>(owned: translate::Owned<T>) -> ListEntry<T> {
     let owner = Owner {
         uid: owned.uid,
         name: owned.name,
         namespace: owned.namespace,
     };
-    Listed {
+    ListEntry {
         owner,
         status: owned.object,
     }

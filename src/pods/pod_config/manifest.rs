@@ -1,6 +1,6 @@
 //! From a manifest's bytes to static pods and remarks about them. Pure.
 
-use super::static_pod::{InvalidPod, Origin, static_pod};
+use super::static_pod::{InvalidPod, ManifestOrigin, static_pod};
 use crate::base::panics::{Panicked, Place, contain_blocking};
 use crate::model::validation::{
     DecodeError, FieldError, decode_pod, decode_pod_or_list, unsupported_warnings,
@@ -41,7 +41,7 @@ impl fmt::Display for Remark {
 /// Why a manifest cannot be used. Displays on one line, for people, with line and field where known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BadManifest {
-    /// The bytes are no pods.
+    /// The bytes are not pods.
     Unreadable(DecodeError),
     /// A file's pod breaks rules.
     InvalidPod(InvalidPod),
@@ -105,16 +105,17 @@ impl BadManifest {
 }
 
 /// Reads manifests: [`read_file`] or [`read_url`].
-pub(super) type Reader = fn(&[u8], Origin<'_>, Timestamp) -> Result<Manifest, BadManifest>;
+pub(super) type ManifestReader =
+    fn(&[u8], ManifestOrigin<'_>, Timestamp) -> Result<Manifest, BadManifest>;
 
 /// Reads a manifest; a panic is what is wrong with it.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn read_contained(
-    reader: Reader,
+    reader: ManifestReader,
     bytes: &[u8],
-    origin: Origin<'_>,
+    origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
     contain_blocking(Place::Manifest, || reader(bytes, origin, now))
@@ -128,7 +129,7 @@ pub(super) fn read_contained(
 /// What is wrong with it.
 pub fn read_file(
     bytes: &[u8],
-    origin: Origin<'_>,
+    origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
     let decoded = decode_pod(bytes).map_err(BadManifest::Unreadable)?;
@@ -144,7 +145,11 @@ pub fn read_file(
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn read_url(bytes: &[u8], origin: Origin<'_>, now: Timestamp) -> Result<Manifest, BadManifest> {
+pub fn read_url(
+    bytes: &[u8],
+    origin: ManifestOrigin<'_>,
+    now: Timestamp,
+) -> Result<Manifest, BadManifest> {
     let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
     let mut manifest = Manifest::default();
     manifest.unknown(&decoded.unknown_fields);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::{ops::Range, sync::Arc};
 
 /// A part of a list with more pods than this is not a small one.
-const FEW: usize = 8;
+const MAX_SMALL_PART: usize = 8;
 
 /// Annotations that are not part of the desired pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
@@ -86,7 +86,7 @@ impl SourcePods {
         let ends = self.last.iter().rev().zip(list.iter().rev());
         let end = ends.take(rest).take_while(same).count();
         let (before, after) = (start..self.last.len() - end, start..list.len() - end);
-        if !self.delivered || start + end == 0 || before.len().max(after.len()) > FEW {
+        if !self.delivered || start + end == 0 || before.len().max(after.len()) > MAX_SMALL_PART {
             return None;
         }
         let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
@@ -125,7 +125,7 @@ impl SourcePods {
             let pod = match old.remove(&uid) {
                 None => changes.add(stamped(pod, self.source, None, now)),
                 // A UID that the user chose now names another pod.
-                Some(old) if self.is_another(&old, &pod) => {
+                Some(old) if self.is_replacement(&old, &pod) => {
                     changes.gone.push(old);
                     changes.add(stamped(pod, self.source, None, now))
                 }
@@ -137,7 +137,7 @@ impl SourcePods {
 
     /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static
     /// pod was edited. Annotations of API pods are their users' own.
-    fn is_another(&self, old: &Pod, new: &Pod) -> bool {
+    fn is_replacement(&self, old: &Pod, new: &Pod) -> bool {
         let edited = || old.annotation(keys::SPEC_DIGEST) != new.annotation(keys::SPEC_DIGEST);
         old.full_name() != new.full_name() || (self.source != PodSource::Api && edited())
     }
@@ -152,8 +152,8 @@ fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
     }
 }
 
-/// The updates of one list, with the completeness of the list. Only the last one has it: before it has
-/// been taken in, there are pods that are wanted and not known to be. A list that changes nothing else
+/// The updates of one list. Only the last update carries the list's completeness: before it is merged, desired
+/// pods of the list are still missing. A list that changes nothing else
 /// leads to a message without pods, unless its completeness is the `last` one that was sent.
 pub(super) fn with_completeness(
     source: PodSource,

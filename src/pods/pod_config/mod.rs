@@ -31,14 +31,14 @@ mod ready;
 mod static_pod;
 
 pub use api::ApiConfig;
-pub use file::{Clash, FileConfig, ReadError, manifests_at, one_of_each_name, read_manifest};
+pub use file::{Clash, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
 pub use http::HttpConfig;
 pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use posted::{PostError, PostedPods};
 pub use ready::{AllReady, SourcesReady, SourcesReadyReader};
-pub use static_pod::{InvalidPod, Origin, static_pod};
+pub use static_pod::{InvalidPod, ManifestOrigin, static_pod};
 
 use crate::base::Tasks;
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
@@ -102,7 +102,7 @@ impl PodConfig {
     /// Starts the task `pod_config` and one for each source that is configured.
     ///
     /// # Errors
-    /// The URL or one of its headers is none.
+    /// The URL or one of its headers is invalid.
     pub fn start(
         config: Config,
         recorder: EventRecorder,

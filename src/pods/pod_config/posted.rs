@@ -3,7 +3,7 @@
 
 use super::{
     manifest::{BadManifest, read_file},
-    static_pod::Origin,
+    static_pod::ManifestOrigin,
 };
 use crate::{
     base::{atomic_file, hex},
@@ -29,7 +29,7 @@ const LONGEST: usize = 200;
 /// Why what was posted is not taken. Nothing of it is.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
-    /// It is no pod, or one that cannot run here.
+    /// It is not a pod, or one that cannot run here.
     #[error(transparent)]
     Bad(#[from] BadManifest),
     /// Two pods of one name.
@@ -133,7 +133,7 @@ impl PostedPods {
             let full_name = format!("{}_{name}", namespace.unwrap_or("default"));
             let path = inner.directory.join(file_name(&full_name));
             let manifest = serde_json::to_vec(&written).map_err(io::Error::other)?;
-            let origin = Origin {
+            let origin = ManifestOrigin {
                 node_name: &inner.node_name,
                 source: PodSource::Posted,
                 location: &path.to_string_lossy(),
@@ -169,7 +169,7 @@ impl PostedPods {
 }
 
 /// A file name for a pod. Names of pods and namespaces may be longer together than one of a file. The rest
-/// is validated with the manifest; a name that is none must not lead anywhere until then.
+/// is validated with the manifest; an invalid name must not lead anywhere until then.
 fn file_name(full_name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if full_name.len() <= LONGEST && full_name.chars().all(plain) {

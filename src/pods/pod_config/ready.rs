@@ -4,13 +4,19 @@ use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Proof that every configured source has delivered its list and that the sync loop has taken it
-/// in: only a manifest that cannot be read may have what is not claimed now. Only
-/// [`SourcesReady::all_ready`] makes one.
+/// Proof that every source has delivered and that the sync loop has applied the lists; only unreadable
+/// manifests may own unclaimed pods. Created by [`SourcesReady::all_ready`].
+///
+/// | question | every source has delivered | every manifest was read |
+/// |---|---|---|
+/// | [`SourcesReady::all_seen`] | a list, partial or not | no |
+/// | [`SourcesReadyReader::delivered`] | a whole list, of one source | no |
+/// | [`SourcesReady::all_ready`] | a whole list | no |
+/// | [`SourcesReadyReader::everything_known`] | a whole list | yes |
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 
-/// The writing end, for the sync loop only. It marks a source *after* it has dealt with
+/// The writing end, for the sync loop only. It marks a source *after* it has applied
 /// a message of it.
 #[derive(Debug)]
 pub struct SourcesReady {
@@ -39,8 +45,7 @@ impl SourcesReady {
         self.reader.clone()
     }
 
-    /// Notes that a message of the source has been dealt with, and how much is known by now of what the
-    /// source wants.
+    /// Records that a message of the source was applied, and how complete the source's list is now.
     pub fn mark_seen(&self, source: PodSource, completeness: Completeness) {
         self.reader.delivered.lock().insert(source, completeness);
     }

@@ -1,5 +1,4 @@
-//! What becomes of a pod that a file or URL holds before anyone else sees it: identity, defaults,
-//! judgement. Pure.
+//! What is done to the pod of a file or URL before it is delivered: identity, defaults, validation. Pure.
 
 use crate::base::hex;
 use crate::model::validation::{
@@ -19,7 +18,7 @@ const DIGEST_VERSION: &str = "v1";
 
 /// Where a pod was found.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin<'a> {
+pub struct ManifestOrigin<'a> {
     /// Name of this node.
     pub node_name: &'a str,
     /// File or URL.
@@ -52,7 +51,11 @@ impl std::error::Error for InvalidPod {}
 /// # Errors
 /// Every field that breaks a rule of the API, names an API object, or needs what this kubelet
 /// does not do yet.
-pub fn static_pod(written: Pod, origin: Origin<'_>, seen: Timestamp) -> Result<Pod, InvalidPod> {
+pub fn static_pod(
+    written: Pod,
+    origin: ManifestOrigin<'_>,
+    seen: Timestamp,
+) -> Result<Pod, InvalidPod> {
     let mut pod = written;
     let canonical = canonical_json(&pod);
     identify(&mut pod, &canonical, origin, seen);
@@ -68,14 +71,14 @@ pub fn static_pod(written: Pod, origin: Origin<'_>, seen: Timestamp) -> Result<P
     }
 }
 
-fn identify(pod: &mut Pod, canonical: &str, origin: Origin<'_>, seen: Timestamp) {
+fn identify(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, seen: Timestamp) {
     let node = origin.node_name.to_lowercase();
     let meta = &mut pod.metadata;
     if meta.uid.as_deref().is_none_or(str::is_empty) {
         meta.uid = Some(generated_uid(canonical, origin));
     }
     let uid = meta.uid.clone().unwrap_or_default();
-    // An empty name stays empty, so that judgement names the field.
+    // An empty name stays empty, so that validation names the field.
     if let Some(name) = meta.name.as_mut().filter(|name| !name.is_empty()) {
         let _ = write!(name, "-{node}");
     }
@@ -140,7 +143,7 @@ fn spec_digest(canonical: &str) -> String {
 
 /// 32 hex digits made from what the user wrote and from where it was found: any edit makes another
 /// UID, an upgrade of the kubelet does not.
-fn generated_uid(canonical: &str, origin: Origin<'_>) -> String {
+fn generated_uid(canonical: &str, origin: ManifestOrigin<'_>) -> String {
     let location = origin.location;
     match origin.source {
         PodSource::File | PodSource::Posted => hex128(&[

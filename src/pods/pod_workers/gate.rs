@@ -7,19 +7,19 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug, Default)]
 struct GateLane {
     /// Pods that run, or may run.
-    inside: Vec<PodUid>,
+    running: Vec<PodUid>,
     waiting: VecDeque<PodUid>,
 }
 
 impl GateLane {
-    /// Lets the first in line in if no other pod is inside.
+    /// Starts the first in the queue if no other pod of the name is running.
     fn advance(&mut self) -> Option<PodUid> {
         let first = self.waiting.front()?;
-        if self.inside.iter().any(|uid| uid != first) {
+        if self.running.iter().any(|uid| uid != first) {
             return None;
         }
         let first = self.waiting.pop_front()?;
-        self.inside = vec![first.clone()];
+        self.running = vec![first.clone()];
         Some(first)
     }
 }
@@ -44,27 +44,27 @@ impl StartGate {
     pub(super) fn hold(&mut self, name: &PodFullName, uid: &PodUid) {
         let lane = self.lanes.entry(name.clone()).or_default();
         lane.waiting.retain(|waiting| waiting != uid);
-        if !lane.inside.contains(uid) {
-            lane.inside.push(uid.clone());
+        if !lane.running.contains(uid) {
+            lane.running.push(uid.clone());
         }
     }
 
     /// A pod is done, or gives up its place in the line. Returns the one that may start now.
     pub(super) fn leave(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let lane = self.lanes.get_mut(name)?;
-        lane.inside.retain(|inside| inside != uid);
+        lane.running.retain(|running| running != uid);
         lane.waiting.retain(|waiting| waiting != uid);
         let next = lane.advance();
-        if lane.inside.is_empty() && lane.waiting.is_empty() {
+        if lane.running.is_empty() && lane.waiting.is_empty() {
             self.lanes.remove(name);
         }
         next
     }
 
     /// The pods of a name that run, or may run.
-    pub(super) fn inside(&self, name: &PodFullName) -> Vec<PodUid> {
+    pub(super) fn running(&self, name: &PodFullName) -> Vec<PodUid> {
         let lane = self.lanes.get(name);
-        lane.map(|lane| lane.inside.clone()).unwrap_or_default()
+        lane.map(|lane| lane.running.clone()).unwrap_or_default()
     }
 
     /// How many names are in use.

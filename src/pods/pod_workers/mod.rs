@@ -26,7 +26,7 @@ mod tests;
 
 pub use delay::Delays;
 pub use observer::PodSyncObserver;
-pub use phase::{End, Grace, Phase};
+pub use phase::{Grace, Phase, PodEnd};
 pub use update::UpdateOptions;
 
 use crate::{
@@ -59,7 +59,7 @@ struct PodWorkersInner {
 
 /// A pod that has a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownPod {
+pub struct WorkerPod {
     /// UID.
     pub uid: PodUid,
     /// Name and namespace.
@@ -68,7 +68,7 @@ pub struct KnownPod {
     pub phase: Phase,
     /// Whether its spec is known; otherwise only the runtime knows it.
     pub has_spec: bool,
-    /// Whether it is no pod of an API server.
+    /// Whether it is not a pod of an API server.
     pub is_static: bool,
 }
 
@@ -144,7 +144,7 @@ impl PodWorkers {
         }
     }
 
-    /// Only the pod's status changed. Its worker is not woken; it lets go of the version before, which is as large.
+    /// Replaces the worker's pod without a sync: only its status changed. Frees the version before.
     pub fn refresh(&self, pod: Arc<Pod>) {
         let uid = pod.uid();
         let mut map = self.shared.map.lock();
@@ -248,7 +248,7 @@ impl PodWorkers {
 
 impl PodWorkers {
     /// Every pod that has a worker, in no order.
-    pub fn known(&self) -> Vec<KnownPod> {
+    pub fn known(&self) -> Vec<WorkerPod> {
         self.shared.map.lock().known()
     }
 

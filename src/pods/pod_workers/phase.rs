@@ -18,7 +18,7 @@ pub(super) enum Subject {
 
 /// Why and how a pod ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct PodEnd {
     /// Why it ends; the first reason stays.
     pub reason: TerminationReason,
     /// The same UID was added again and has to start again after this end.
@@ -53,23 +53,23 @@ pub enum Phase {
     /// It is being stopped.
     Terminating {
         /// How it ends.
-        end: End,
+        end: PodEnd,
         /// How much time it has.
         grace: Grace,
     },
     /// Nothing of it runs any more; what it held is being given back.
     Terminated {
         /// How it ended.
-        end: End,
+        end: PodEnd,
     },
     /// Nothing is left to do.
     Finished {
         /// How it ended.
-        end: End,
+        end: PodEnd,
     },
 }
 
-impl End {
+impl PodEnd {
     pub(super) fn new(reason: TerminationReason) -> Self {
         Self {
             reason,

@@ -1,11 +1,11 @@
 //! The map from UID to worker; carries out the effects of the state machines.
 
 use super::{
-    KnownPod, PodWorkersInner, WorkerStatus, delay,
+    PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
     phase::{Phase, Subject},
-    state::{Effect, Input, Outcome, PodState},
-    task::{self, Job},
+    state::{Effect, Input, PodState, SyncOutcome},
+    task::{self, SyncJob},
     update::UpdateOptions,
 };
 use crate::{
@@ -82,8 +82,8 @@ impl WorkerMap {
         [("workers", self.entries.len()), ("held_names", names)]
     }
 
-    pub(super) fn known(&self) -> Vec<KnownPod> {
-        let known = |(uid, entry): (&PodUid, &WorkerEntry)| KnownPod {
+    pub(super) fn known(&self) -> Vec<WorkerPod> {
+        let known = |(uid, entry): (&PodUid, &WorkerEntry)| WorkerPod {
             uid: uid.clone(),
             full_name: entry.full_name.clone(),
             phase: entry.state.phase().clone(),
@@ -101,7 +101,7 @@ impl WorkerMap {
         let handle = entry.handle.as_deref();
         let phase = entry.state.phase().clone();
         let waits_for = match phase {
-            Phase::Waiting { .. } => self.gate.inside(&entry.full_name),
+            Phase::Waiting { .. } => self.gate.running(&entry.full_name),
             _ => Vec::new(),
         };
         Some(WorkerStatus {
@@ -243,12 +243,12 @@ impl PodWorkersInner {
                     grace.send_replace(deadline);
                 }
             }
-            Effect::Arrive => {
+            Effect::QueueStart => {
                 let may_start = map.gate.arrive(&entry.full_name, uid);
                 return may_start.then(|| uid.clone());
             }
-            Effect::Hold => map.gate.hold(&entry.full_name, uid),
-            Effect::Leave => return map.gate.leave(&entry.full_name, uid),
+            Effect::BlockName => map.gate.hold(&entry.full_name, uid),
+            Effect::ReleaseName => return map.gate.leave(&entry.full_name, uid),
             Effect::MarkFinished => self.finished.mark(uid.clone()),
             Effect::Drop => {
                 map.entries.remove(uid);
@@ -277,7 +277,7 @@ impl PodWorkersInner {
         generation: u64,
         update: Option<UpdateKind>,
         now: Instant,
-    ) -> Option<Job> {
+    ) -> Option<SyncJob> {
         let mut map = self.map.lock();
         let entry = map.entry(uid, generation)?;
         let handle = entry.handle.as_deref_mut()?;
@@ -295,19 +295,19 @@ impl PodWorkersInner {
         let (sender, grace) = watch::channel(deadline);
         (handle.cancel, handle.grace) = (Some(cancel.clone()), Some(sender));
         (handle.running_since, handle.due) = (Some(now), None);
-        Some(Job {
+        Some(SyncJob {
             call,
             cancel,
             grace,
         })
     }
 
-    /// A call of the syncer has ended. Returns until when the worker rests; `None` is no time at all.
+    /// A call of the syncer has ended. Returns when the worker is woken; `None`: immediately.
     pub(super) fn end(
         self: &Arc<Self>,
         uid: &PodUid,
         generation: u64,
-        outcome: Outcome,
+        outcome: SyncOutcome,
         now: Instant,
     ) -> Option<Instant> {
         let mut map = self.map.lock();
@@ -322,7 +322,7 @@ impl PodWorkersInner {
         wake_at
     }
 
-    /// The bookkeeping of a worker has panicked. What it was at is over; it begins again after a delay.
+    /// The bookkeeping of a worker has panicked. The interrupted call is discarded; retries after a delay.
     pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> Option<Instant> {
         let mut map = self.map.lock();
         let entry = map.entry(uid, generation)?;

@@ -10,7 +10,7 @@
 //! Phases only move to the right. A finished pod ignores everything but being forgotten.
 
 use super::{
-    phase::{End, Grace, Phase, Subject},
+    phase::{Grace, Phase, PodEnd, Subject},
     update::UpdateOptions,
 };
 use crate::{
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 pub(super) enum Input {
     /// A call of `update_pod`.
     Update(UpdateOptions),
-    /// What changed in the pod is not for its worker, which holds it from now on in place of the one before.
+    /// Replaces the worker's pod without a sync.
     Refreshed(Arc<Pod>),
     /// The gate lets the pod start.
     MayStart,
@@ -40,7 +40,7 @@ pub(super) enum Input {
 
 /// How a call of the syncer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SyncOutcome {
     /// [`PodSyncCall::Sync`], failed or not.
     Synced {
         /// The pod has reached a terminal phase by itself.
@@ -111,11 +111,11 @@ pub(super) enum Effect {
     /// Shorten the running stop.
     ShortenGrace(GraceDeadline),
     /// Queue to start.
-    Arrive,
+    QueueStart,
     /// Keep others of its name from starting.
-    Hold,
+    BlockName,
     /// Let the next of its name start.
-    Leave,
+    ReleaseName,
     /// Mark the pod for the sync loop to collect.
     MarkFinished,
     /// Forget the pod, and mark it for the sync loop.
@@ -144,7 +144,7 @@ impl PodState {
         let subject = Subject::Pod(pod.clone());
         if pod.is_terminal() && !may_run {
             // It had ended before this kubelet started; only the clean-up may be missing.
-            let end = End::new(TerminationReason::Finished);
+            let end = PodEnd::new(TerminationReason::Finished);
             let state = Self::new(subject, Phase::Terminated { end });
             return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
         }
@@ -157,7 +157,7 @@ impl PodState {
         let mut state = Self::new(subject, phase);
         let mut effects = state.on(Input::Update(options), now);
         if matches!(state.phase, Phase::Waiting { .. }) {
-            effects.push(Effect::Arrive);
+            effects.push(Effect::QueueStart);
         }
         Some((state, effects))
     }
@@ -165,11 +165,11 @@ impl PodState {
     fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
         let kill = options.kill?;
         let phase = Phase::Terminating {
-            end: End::new(kill.reason),
+            end: PodEnd::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
         let state = Self::new(Subject::Runtime(options.running?), phase);
-        let effects = vec![Effect::Hold, Effect::Deliver(UpdateKind::Kill)];
+        let effects = vec![Effect::BlockName, Effect::Deliver(UpdateKind::Kill)];
         Some((state, effects))
     }
 
@@ -262,18 +262,18 @@ impl PodState {
         let Subject::Pod(pod) = &self.subject else {
             return Vec::new();
         };
-        let end = End::new(reason);
+        let end = PodEnd::new(reason);
         let never_ran = matches!(
             self.phase,
             Phase::Waiting { may_run: false, .. } | Phase::Starting { may_run: false }
         );
         if never_ran && pod.is_static() {
             self.phase = Phase::Finished { end };
-            return vec![Effect::Leave, Effect::MarkFinished];
+            return vec![Effect::ReleaseName, Effect::MarkFinished];
         }
         let mut effects = Vec::new();
         if pod.is_static() {
-            effects.push(Effect::Hold);
+            effects.push(Effect::BlockName);
         }
         if matches!(self.running, Some(PodSyncCall::Sync(..))) {
             effects.push(Effect::CancelSync);
@@ -357,41 +357,41 @@ impl PodState {
 
     /// A call of the syncer has ended. Returns when the worker begins again if nothing happens before;
     /// `None` is at once.
-    pub(super) fn end_call(&mut self, outcome: Outcome) -> (Option<NextSync>, Vec<Effect>) {
+    pub(super) fn end_call(&mut self, outcome: SyncOutcome) -> (Option<NextSync>, Vec<Effect>) {
         let Some(call) = self.running.take() else {
             return (None, Vec::new());
         };
-        if outcome == Outcome::Done {
+        if outcome == SyncOutcome::Done {
             self.failed_stops = 0;
         }
         match (call, outcome) {
-            (PodSyncCall::Sync(..), Outcome::Synced { terminal, next }) => {
+            (PodSyncCall::Sync(..), SyncOutcome::Synced { terminal, next }) => {
                 (self.synced(terminal, next), Vec::new())
             }
             (PodSyncCall::Sync(..), _) => {
                 (self.synced(false, RetryDelay::Error.into()), Vec::new())
             }
-            (_, Outcome::Failed | Outcome::Synced { .. }) => {
+            (_, SyncOutcome::Failed | SyncOutcome::Synced { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
                 let delay = RetryDelay::Stop(self.failed_stops);
                 (Some(delay.into()), Vec::new())
             }
-            (PodSyncCall::Terminating(..), Outcome::Done) => {
+            (PodSyncCall::Terminating(..), SyncOutcome::Done) => {
                 if let Phase::Terminating { end, .. } = &self.phase {
                     self.phase = Phase::Terminated { end: end.clone() };
                 }
                 (None, Vec::new())
             }
-            (PodSyncCall::TerminatingRuntime(..), Outcome::Done) => match self.subject {
-                Subject::Runtime(_) => (None, vec![Effect::Leave, Effect::Drop]),
+            (PodSyncCall::TerminatingRuntime(..), SyncOutcome::Done) => match self.subject {
+                Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Drop]),
                 // Its spec came while it was being stopped: stop it again, this time by the spec.
                 Subject::Pod(_) => (None, Vec::new()),
             },
-            (PodSyncCall::Terminated(_), Outcome::Done) => {
+            (PodSyncCall::Terminated(_), SyncOutcome::Done) => {
                 if let Phase::Terminated { end } = &self.phase {
                     self.phase = Phase::Finished { end: end.clone() };
                 }
-                (None, vec![Effect::Leave, Effect::MarkFinished])
+                (None, vec![Effect::ReleaseName, Effect::MarkFinished])
             }
         }
     }
@@ -412,7 +412,7 @@ impl PodState {
         match &self.phase {
             Phase::Finished { .. } => vec![Effect::Drop],
             Phase::Waiting { may_run: false, .. } | Phase::Starting { may_run: false } => {
-                vec![Effect::Leave, Effect::Drop]
+                vec![Effect::ReleaseName, Effect::Drop]
             }
             Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => {
                 self.terminate(TerminationReason::Deleted, None)
@@ -449,7 +449,7 @@ impl PodState {
     }
 
     /// Why and how it ends, once it does.
-    pub(super) fn end(&self) -> Option<&End> {
+    pub(super) fn end(&self) -> Option<&PodEnd> {
         match &self.phase {
             Phase::Terminating { end, .. }
             | Phase::Terminated { end }

@@ -2,7 +2,7 @@
 
 use super::{
     PodWorkersInner,
-    state::{Outcome, PodSyncCall},
+    state::{PodSyncCall, SyncOutcome},
 };
 use crate::{
     base::{
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 /// A call of the syncer, and what changes it while it runs.
-pub(super) struct Job {
+pub(super) struct SyncJob {
     pub(super) call: PodSyncCall,
     pub(super) cancel: CancellationToken,
     pub(super) grace: watch::Receiver<GraceDeadline>,
@@ -54,7 +54,7 @@ pub(super) async fn run(
             let ended = match contain_blocking(Place::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
-                    // Boxed, so that a resting worker does not keep room for a sync.
+                    // Boxed, so that an idle worker does not hold the memory of a sync.
                     let outcome = Box::pin(sync(&shared, job)).await;
                     let end = || shared.end(&uid, generation, outcome, Instant::now());
                     contain_blocking(Place::Sync, end)
@@ -62,7 +62,7 @@ pub(super) async fn run(
                 Err(panicked) => Err(panicked),
             };
             due = ended.unwrap_or_else(|panicked| {
-                tracing::error!(podUID = %uid, err = %panicked, "Pod worker will try again");
+                tracing::error!(podUID = %uid, err = %panicked, "Pod worker panicked, retrying");
                 shared.recover(&uid, generation, Instant::now())
             });
             if due.is_some() {
@@ -73,7 +73,7 @@ pub(super) async fn run(
 }
 
 /// Calls the syncer. A panic in it is a failure of this call only.
-async fn sync(shared: &PodWorkersInner, job: Job) -> Outcome {
+async fn sync(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
     let (call, cancel) = (job.call.clone(), job.cancel.clone());
     let span = span_of(&call);
     let work = async {
@@ -91,8 +91,8 @@ async fn sync(shared: &PodWorkersInner, job: Job) -> Outcome {
     work.instrument(span).await
 }
 
-async fn sync_pod(syncer: &dyn PodSyncer, job: Job) -> PodSyncResult {
-    let Job {
+async fn sync_pod(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
+    let SyncJob {
         call,
         cancel,
         grace,
@@ -114,7 +114,7 @@ async fn sync_pod(syncer: &dyn PodSyncer, job: Job) -> PodSyncResult {
 }
 
 /// Failures are handled by the next call, so they are logged here.
-fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> Outcome {
+fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> SyncOutcome {
     let PodSyncResult { result, mut next } = done;
     let is_sync = matches!(call, PodSyncCall::Sync(..));
     if let Err(error) = &result {
@@ -122,17 +122,17 @@ fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> Outcome 
             next.delay = RetryDelay::Error;
         }
         if !(is_sync && cancelled) {
-            tracing::warn!(err = %chain(error.as_ref()), "Error syncing pod, will try again");
+            tracing::warn!(err = %chain(error.as_ref()), "Error syncing pod, retrying");
         }
     }
     match result {
-        Ok(terminal) if is_sync => Outcome::Synced { terminal, next },
-        Err(_) if is_sync => Outcome::Synced {
+        Ok(terminal) if is_sync => SyncOutcome::Synced { terminal, next },
+        Err(_) if is_sync => SyncOutcome::Synced {
             terminal: false,
             next,
         },
-        Ok(_) => Outcome::Done,
-        Err(_) => Outcome::Failed,
+        Ok(_) => SyncOutcome::Done,
+        Err(_) => SyncOutcome::Failed,
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) enum Life {
 
 /// The newest instance of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Instance {
+pub(super) struct ProbedInstance {
     pub(super) id: ContainerId,
     pub(super) life: Life,
     /// It was started before this kubelet was.
@@ -47,20 +47,20 @@ pub(super) struct Instance {
 
 /// All inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct ProbeFacts {
     /// The pod is Failed or Succeeded.
     pub(super) pod_terminal: bool,
     /// The pod is on its way out.
     pub(super) deleting: bool,
     /// What the runtime has of the container.
-    pub(super) container: Option<Instance>,
+    pub(super) container: Option<ProbedInstance>,
     /// The instance counts as started: its startup probe succeeded, or it has none.
     pub(super) started: bool,
     /// The recorded result of this instance, needed when it is seen first.
     pub(super) remembered: Option<ProbeResult>,
 }
 
-impl Facts {
+impl ProbeFacts {
     /// Whether this very instance runs.
     pub(super) fn runs(&self, id: &ContainerId) -> bool {
         let seen = self.container.as_ref();
@@ -70,8 +70,8 @@ impl Facts {
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Probe this instance now and report with [`State::probed`].
+pub(super) enum ProbeAction {
+    /// Probe this instance now and report with [`ProbeState::probed`].
     Run(ContainerId),
     /// Decide again at that time, or when something changed.
     Until(Instant),
@@ -81,19 +81,18 @@ pub(super) enum Next {
     Exit,
 }
 
-/// A decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Decision {
+pub(super) struct ProbeDecision {
     /// An instance whose result is to be forgotten; comes before `set`.
     pub(super) forget: Option<ContainerId>,
     /// A result to write.
     pub(super) set: Option<(ContainerId, ProbeResult)>,
-    pub(super) next: Next,
+    pub(super) next: ProbeAction,
 }
 
 /// The memory of one probe.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct ProbeState {
     rules: Rules,
     /// Where in its period this probe sits, 0 to 1, so that many do not fire together.
     spread: f64,
@@ -135,7 +134,7 @@ enum ProbeStage {
     OnHold,
 }
 
-impl State {
+impl ProbeState {
     pub(super) fn new(rules: Rules, spread: f64) -> Self {
         Self {
             rules,
@@ -166,18 +165,18 @@ impl State {
             .and_then(|current| current.probe_result)
     }
 
-    /// Decides what to do now. A returned [`Next::Run`] counts as begun.
-    pub(super) fn decide(&mut self, facts: &Facts, now: Instant) -> Decision {
-        let mut decision = Decision {
+    /// Decides what to do now. A returned [`ProbeAction::Run`] counts as begun.
+    pub(super) fn decide(&mut self, facts: &ProbeFacts, now: Instant) -> ProbeDecision {
+        let mut decision = ProbeDecision {
             forget: None,
             set: None,
-            next: Next::Exit,
+            next: ProbeAction::Exit,
         };
         let before = self.probe_result();
         let seen = match (&facts.container, facts.pod_terminal) {
             (_, true) => return decision,
             (None, false) => {
-                decision.next = Next::Idle;
+                decision.next = ProbeAction::Idle;
                 return decision;
             }
             (Some(seen), false) => seen,
@@ -205,7 +204,7 @@ impl State {
     /// is no longer there, or no longer runs, is not held against it. Returns a result to write.
     pub(super) fn probed(
         &mut self,
-        facts: &Facts,
+        facts: &ProbeFacts,
         id: &ContainerId,
         outcome: &ProbeOutcome,
     ) -> Option<(ContainerId, ProbeResult)> {
@@ -241,7 +240,7 @@ impl State {
 }
 
 impl CurrentInstance {
-    fn first_seen(seen: &Instance, remembered: Option<ProbeResult>, rules: &Rules) -> Self {
+    fn first_seen(seen: &ProbedInstance, remembered: Option<ProbeResult>, rules: &Rules) -> Self {
         let origin = match (remembered, seen.before_us) {
             (Some(_), _) => ResultOrigin::Resumed,
             (None, true) => ResultOrigin::TakenOver,
@@ -275,47 +274,53 @@ impl CurrentInstance {
         &mut self,
         rules: &Rules,
         spread: f64,
-        seen: &Instance,
-        facts: &Facts,
+        seen: &ProbedInstance,
+        facts: &ProbeFacts,
         now: Instant,
-    ) -> Next {
+    ) -> ProbeAction {
         let age = match (seen.life, self.stage) {
-            (Life::Exited { restarts: false }, ProbeStage::OnHold) => return Next::Exit,
-            (_, ProbeStage::OnHold) => return Next::Idle,
+            (Life::Exited { restarts: false }, ProbeStage::OnHold) => return ProbeAction::Exit,
+            (_, ProbeStage::OnHold) => return ProbeAction::Idle,
             (Life::Running(age), _) => age,
             (Life::Unclear, _) => {
                 // What was never started cannot be dead; but it cannot be ready either.
                 if rules.kind == ProbeKind::Readiness {
                     self.probe_result = Some(ProbeResult::Failure);
                 }
-                return Next::Idle;
+                return ProbeAction::Idle;
             }
             (Life::Exited { restarts }, _) => {
                 self.probe_result = Some(ProbeResult::Failure);
-                return if restarts { Next::Idle } else { Next::Exit };
+                return if restarts {
+                    ProbeAction::Idle
+                } else {
+                    ProbeAction::Exit
+                };
             }
         };
         if facts.deleting && rules.kind != ProbeKind::Readiness {
             self.probe_result = Some(ProbeResult::Success);
-            return Next::Exit;
+            return ProbeAction::Exit;
         }
         if self.stage == ProbeStage::Waiting {
             // The runtime's clock is read once; it may jump later.
             self.stage = ProbeStage::Delayed(now + rules.initial_delay.saturating_sub(age));
         }
         let due = match self.stage {
-            ProbeStage::Delayed(not_before) if now < not_before => return Next::Until(not_before),
+            ProbeStage::Delayed(not_before) if now < not_before => {
+                return ProbeAction::Until(not_before);
+            }
             // Only the startup probe runs before the start, and not after it.
-            _ if facts.started == (rules.kind == ProbeKind::Startup) => return Next::Idle,
+            _ if facts.started == (rules.kind == ProbeKind::Startup) => return ProbeAction::Idle,
             ProbeStage::Probing(due) => due,
             _ => now + self.first_wait(rules, spread),
         };
         if now < due {
             self.stage = ProbeStage::Probing(due);
-            return Next::Until(due);
+            return ProbeAction::Until(due);
         }
         self.stage = ProbeStage::Probing(next_due(due, rules.period, now));
-        Next::Run(self.id.clone())
+        ProbeAction::Run(self.id.clone())
     }
 
     /// How long the first probe waits once it may be run. A container that has just started is probed

@@ -4,7 +4,7 @@ use super::{
     PodProbes, PodSignal, ProbeSnapshot, ProberShared, Slot, SlotTask, View,
     metrics::ProbeSeries,
     spec,
-    state::{Facts, Instance, Life, Next, State},
+    state::{Life, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use crate::{
     base::{
@@ -14,7 +14,7 @@ use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeResult, reasons,
     },
-    runtime::handlers::{ProbeOutcome, Target, run_handler},
+    runtime::handlers::{HandlerTarget, ProbeOutcome, run_handler},
     state::events::ObjectRef,
 };
 use futures::future::{BoxFuture, pending};
@@ -30,7 +30,7 @@ use tokio::{
 const ATTEMPTS: u32 = 3;
 /// How much longer than its timeout a run may take before it counts as failed all the same. Runtimes
 /// start their clock when the command runs, which on a busy node is seconds after the call.
-const MARGIN: Duration = Duration::from_secs(5);
+const OVERRUN: Duration = Duration::from_secs(5);
 
 /// Starts the task of one probe.
 pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &Slot) {
@@ -48,16 +48,16 @@ pub(super) struct ProbeTask {
     /// Whether another instance may follow one that exited.
     restarts: bool,
     signal: watch::Receiver<PodSignal>,
-    state: State,
+    state: ProbeState,
     overdue: Option<Overdue>,
     series: ProbeSeries,
 }
 
-type Run = BoxFuture<'static, ProbeOutcome>;
+type ProbeRun = BoxFuture<'static, ProbeOutcome>;
 
 /// A run that outlived its hard deadline. It has been counted as failed; no other starts before it ends.
 struct Overdue {
-    run: Run,
+    run: ProbeRun,
     gauge: Gauge,
 }
 
@@ -83,7 +83,7 @@ impl ProbeTask {
             timeout: spec::timeout(probe),
             restarts: spec::restarts(&probes.pod, container),
             signal: probes.signal.subscribe(),
-            state: State::new(spec::rules(probe, slot.kind), fastrand::f64()),
+            state: ProbeState::new(spec::rules(probe, slot.kind), fastrand::f64()),
             overdue: None,
             series: ProbeSeries::new(&shared.metrics),
         })
@@ -116,18 +116,18 @@ impl ProbeTask {
             self.forget(old);
         }
         if let Some((id, probe_result)) = decision.set {
-            self.settle(&id, probe_result);
+            self.publish(&id, probe_result);
         }
         let due = match decision.next {
-            Next::Until(at) => Some(at),
-            Next::Run(_) | Next::Idle | Next::Exit => None,
+            ProbeAction::Until(at) => Some(at),
+            ProbeAction::Run(_) | ProbeAction::Idle | ProbeAction::Exit => None,
         };
         self.show(|seen| seen.due = due);
         match decision.next {
-            Next::Exit => return ControlFlow::Break(()),
-            Next::Run(id) if self.overdue.is_none() => self.probe(id).await,
-            Next::Run(_) | Next::Idle => self.wait(None).await,
-            Next::Until(at) => self.wait(Some(at)).await,
+            ProbeAction::Exit => return ControlFlow::Break(()),
+            ProbeAction::Run(id) if self.overdue.is_none() => self.probe(id).await,
+            ProbeAction::Run(_) | ProbeAction::Idle => self.wait(None).await,
+            ProbeAction::Until(at) => self.wait(Some(at)).await,
         }
         ControlFlow::Continue(())
     }
@@ -168,7 +168,7 @@ impl ProbeTask {
     /// One run; `None` when the probe was stopped meanwhile.
     async fn attempt(&mut self, id: &ContainerId) -> Option<ProbeOutcome> {
         let mut run = self.start(id);
-        let deadline = Instant::now() + self.timeout + MARGIN;
+        let deadline = Instant::now() + self.timeout + OVERRUN;
         let kind = self.kind;
         let stopped = self.signal.wait_for(|signal| stops(*signal, kind));
         tokio::select! {
@@ -183,16 +183,16 @@ impl ProbeTask {
         let lag = deadline.elapsed();
         Some(if lag > self.timeout / 4 {
             ProbeOutcome::Unknown {
-                error: format!("the node agent itself was held up for {lag:?}"),
+                error: format!("kubelet was stalled for {lag:?}"),
             }
         } else {
             ProbeOutcome::Failure {
-                output: format!("probe did not return within {:?}", self.timeout + MARGIN),
+                output: format!("probe did not return within {:?}", self.timeout + OVERRUN),
             }
         })
     }
 
-    fn start(&self, id: &ContainerId) -> Run {
+    fn start(&self, id: &ContainerId) -> ProbeRun {
         let exec = self.shared.deps.exec.clone();
         let (probes, name, id) = (self.probes.clone(), self.container.clone(), id.clone());
         let (kind, timeout, pod_ip) = (self.kind, self.timeout, self.view().pod_ip);
@@ -206,7 +206,7 @@ impl ProbeTask {
                 let error = "the probe names no handler".to_owned();
                 return ProbeOutcome::Unknown { error };
             };
-            let target = Target {
+            let target = HandlerTarget {
                 container_id: &id,
                 pod_ip: pod_ip.as_deref(),
                 ports,
@@ -233,11 +233,11 @@ impl ProbeTask {
             self.shared.deps.events.warning(&object, reason, message);
         }
         if let Some((id, probe_result)) = self.state.probed(&facts, id, outcome) {
-            self.settle(&id, probe_result);
+            self.publish(&id, probe_result);
         }
     }
 
-    fn settle(&self, id: &ContainerId, probe_result: ProbeResult) {
+    fn publish(&self, id: &ContainerId, probe_result: ProbeResult) {
         let (uid, kind) = (&self.probes.uid, self.kind);
         if kind == ProbeKind::Startup {
             let started = (probe_result == ProbeResult::Success).then(|| id.clone());
@@ -284,7 +284,7 @@ impl ProbeTask {
         (self.shared.deps.view)(&self.probes.uid, &self.container)
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> ProbeFacts {
         let view = self.view();
         let seen = view.container.filter(|seen| !seen.id.as_str().is_empty());
         let container = seen.map(|seen| self.instance(&seen));
@@ -292,7 +292,7 @@ impl ProbeTask {
             .as_ref()
             .filter(|seen| !self.state.knows(&seen.id))
             .and_then(|seen| self.shared.deps.results.get(&seen.id, self.kind));
-        Facts {
+        ProbeFacts {
             pod_terminal: view.pod_terminal,
             deleting: view.deleting,
             started: container
@@ -303,7 +303,7 @@ impl ProbeTask {
         }
     }
 
-    fn instance(&self, seen: &ContainerStatus) -> Instance {
+    fn instance(&self, seen: &ContainerStatus) -> ProbedInstance {
         let nanos_since = |then: Timestamp| {
             let since = then.as_nanosecond() - i128::from(seen.started_at);
             Duration::from_nanos(u64::try_from(since).unwrap_or(0))
@@ -315,7 +315,7 @@ impl ProbeTask {
             },
             ContainerState::Created | ContainerState::Unknown => Life::Unclear,
         };
-        Instance {
+        ProbedInstance {
             id: seen.id.clone(),
             life,
             before_us: seen.started_at > 0

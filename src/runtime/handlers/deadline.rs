@@ -16,7 +16,7 @@ impl Late {
     /// Text for an outcome that could not be found out.
     pub(super) fn starved_text(lag: Duration, timeout: Duration) -> String {
         format!(
-            "the node agent itself was held up for {} ms of a timeout of {} ms",
+            "kubelet was stalled for {} ms of a timeout of {} ms",
             lag.as_millis(),
             timeout.as_millis()
         )

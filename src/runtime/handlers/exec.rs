@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use std::{sync::Arc, time::Duration};
 use tonic::Code;
 
-/// Runs a command in a container: id, command, timeout (zero is none).
+/// Runs a command in a container: id, command, timeout (zero means none).
 pub type ExecFn = Arc<
     dyn Fn(ContainerId, Vec<String>, Duration) -> BoxFuture<'static, Result<ExecOutput, CriError>>
         + Send
@@ -26,7 +26,7 @@ pub fn runtime_exec(client: RuntimeClient) -> ExecFn {
 }
 
 /// How a command ended.
-pub(super) enum Ended {
+pub(super) enum ExecEnded {
     /// It exited.
     Exited(ExecOutput),
     /// It outlived its timeout.
@@ -42,13 +42,13 @@ pub(super) async fn run(
     id: &ContainerId,
     command: &[String],
     timeout: Duration,
-) -> Ended {
+) -> ExecEnded {
     match exec(id.clone(), command.to_vec(), timeout).await {
-        Ok(output) => Ended::Exited(output),
+        Ok(output) => ExecEnded::Exited(output),
         Err(error) if error.code() == Code::DeadlineExceeded && !timeout.is_zero() => {
-            Ended::TimedOut
+            ExecEnded::TimedOut
         }
-        Err(error) => Ended::Error(error),
+        Err(error) => ExecEnded::Error(error),
     }
 }
 
@@ -59,10 +59,10 @@ pub(super) async fn probe(
     timeout: Duration,
 ) -> ProbeOutcome {
     match run(exec, id, command, timeout).await {
-        Ended::Exited(output) if output.exit_code == 0 => ProbeOutcome::success(both(&output)),
-        Ended::Exited(output) => ProbeOutcome::failure(both(&output)),
-        Ended::TimedOut => ProbeOutcome::failure(timed_out(command, timeout)),
-        Ended::Error(error) => ProbeOutcome::unknown(error.grpc_text()),
+        ExecEnded::Exited(output) if output.exit_code == 0 => ProbeOutcome::success(both(&output)),
+        ExecEnded::Exited(output) => ProbeOutcome::failure(both(&output)),
+        ExecEnded::TimedOut => ProbeOutcome::failure(timed_out(command, timeout)),
+        ExecEnded::Error(error) => ProbeOutcome::unknown(error.grpc_text()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! postStart and preStop.
 
 use super::{
-    ExecFn, Handler, Target,
-    exec::{self, Ended},
+    ExecFn, Handler, HandlerTarget,
+    exec::{self, ExecEnded},
     http,
     net::join_host_port,
     request,
@@ -119,7 +119,7 @@ impl Hooks {
         }
     }
 
-    /// `exec_timeout` is for the runtime; zero is none.
+    /// `exec_timeout` is for the runtime; zero means none.
     async fn run(
         &self,
         hook: &LifecycleHandler,
@@ -159,20 +159,22 @@ impl Hooks {
         };
         Err(
             match exec::run(&self.exec, target.container_id, command, timeout).await {
-                Ended::Exited(output) if output.exit_code == 0 => return Ok(()),
-                Ended::Exited(output) => {
+                ExecEnded::Exited(output) if output.exit_code == 0 => return Ok(()),
+                ExecEnded::Exited(output) => {
                     HookError::Failed(text(exit_text(command, &output), exec::both(&output)))
                 }
-                Ended::TimedOut => HookError::DeadlineExceeded(timeout),
-                Ended::Error(error) if error.is_unavailable() => {
+                ExecEnded::TimedOut => HookError::DeadlineExceeded(timeout),
+                ExecEnded::Error(error) if error.is_unavailable() => {
                     HookError::Unreachable(text(error.grpc_text(), String::new()))
                 }
-                Ended::Error(error) => HookError::Failed(text(error.grpc_text(), String::new())),
+                ExecEnded::Error(error) => {
+                    HookError::Failed(text(error.grpc_text(), String::new()))
+                }
             },
         )
     }
 
-    /// Any answer will do, whatever its status: upstream judges none.
+    /// Any response counts as success, whatever its status, as upstream.
     async fn run_http(
         &self,
         action: &HTTPGetAction,
@@ -222,8 +224,8 @@ impl HookTarget<'_> {
         format!("{name}_{namespace}({uid})")
     }
 
-    fn as_target(&self) -> Target<'_> {
-        Target {
+    fn as_target(&self) -> HandlerTarget<'_> {
+        HandlerTarget {
             container_id: self.container_id,
             pod_ip: self.pod_ip,
             ports: self.ports,

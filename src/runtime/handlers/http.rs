@@ -27,7 +27,7 @@ const MAX_HEAD: usize = 256 * 1024;
 
 /// An answer, cut to what is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
     location: Option<String>,
     body: Vec<u8>,
@@ -70,7 +70,7 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
     }
 }
 
-fn classify(answer: &Answer) -> ProbeOutcome {
+fn classify(answer: &HttpResponse) -> ProbeOutcome {
     let code = answer.status.as_u16();
     match code {
         200..300 => ProbeOutcome::success(shown(&answer.body)),
@@ -89,7 +89,7 @@ fn classify(answer: &Answer) -> ProbeOutcome {
 pub(super) async fn get(
     mut request: GetRequest,
     reading: &AtomicBool,
-) -> Result<Answer, FetchError> {
+) -> Result<HttpResponse, FetchError> {
     let first_host = request.url.host.clone();
     let mut made = 0;
     loop {
@@ -117,7 +117,7 @@ pub(super) async fn get(
     }
 }
 
-impl Answer {
+impl HttpResponse {
     fn redirects_to(&self) -> Option<&str> {
         let location = self.location.as_deref()?;
         let is_redirect = matches!(self.status.as_u16(), 301 | 302 | 303 | 307 | 308);
@@ -125,7 +125,7 @@ impl Answer {
     }
 }
 
-async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<Answer, FetchError> {
+async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse, FetchError> {
     let url = &request.url;
     let error = |text: String, local| FetchError {
         error: NetError {
@@ -176,7 +176,7 @@ async fn exchange<S>(
     stream: S,
     request: &GetRequest,
     reading: &AtomicBool,
-) -> Result<Answer, hyper::Error>
+) -> Result<HttpResponse, hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -205,7 +205,7 @@ fn wire(request: &GetRequest) -> Request<Empty<Bytes>> {
     wire
 }
 
-async fn read(response: http::Response<Incoming>) -> Result<Answer, hyper::Error> {
+async fn read(response: http::Response<Incoming>) -> Result<HttpResponse, hyper::Error> {
     let location = response
         .headers()
         .get(header::LOCATION)
@@ -221,7 +221,7 @@ async fn read(response: http::Response<Incoming>) -> Result<Answer, hyper::Error
             body.extend_from_slice(data.get(..room).unwrap_or(data));
         }
     }
-    Ok(Answer {
+    Ok(HttpResponse {
         status: head.status,
         location: location.filter(|location| !location.is_empty()),
         body,

@@ -90,11 +90,11 @@ impl ProbeOutcome {
 pub enum Handler<'a> {
     /// Run a command in the container; `$(VAR)` references are the caller's to expand.
     Exec(Cow<'a, [String]>),
-    /// Ask a web server.
+    /// Send an HTTP GET.
     HttpGet(&'a HTTPGetAction),
     /// Open a connection.
     TcpSocket(&'a TCPSocketAction),
-    /// Ask a gRPC health service.
+    /// Call a gRPC health service.
     Grpc(&'a GRPCAction),
     /// Do nothing for so many seconds.
     Sleep(i64),
@@ -130,7 +130,7 @@ impl<'a> Handler<'a> {
 
 /// What a handler is run against.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct HandlerTarget<'a> {
     /// The container.
     pub container_id: &'a ContainerId,
     /// Address of its pod (of the node for host-network pods), once known.
@@ -144,7 +144,7 @@ pub struct Target<'a> {
 pub async fn run_handler(
     exec: &ExecFn,
     handler: &Handler<'_>,
-    target: &Target<'_>,
+    target: &HandlerTarget<'_>,
     timeout: Duration,
 ) -> ProbeOutcome {
     match handler {
@@ -172,17 +172,20 @@ pub async fn run_handler(
 
 fn tcp_address<'a>(
     action: &'a TCPSocketAction,
-    target: &Target<'a>,
+    target: &HandlerTarget<'a>,
 ) -> Result<(&'a str, u16), String> {
     let host = host_or_pod(action.host.as_deref(), target)?;
     Ok((host, resolve_port(&action.port, target.ports)?))
 }
 
-fn grpc_address<'a>(action: &GRPCAction, target: &Target<'a>) -> Result<(&'a str, u16), String> {
+fn grpc_address<'a>(
+    action: &GRPCAction,
+    target: &HandlerTarget<'a>,
+) -> Result<(&'a str, u16), String> {
     Ok((host_or_pod(None, target)?, port_number(action.port)?))
 }
 
-fn host_or_pod<'a>(host: Option<&'a str>, target: &Target<'a>) -> Result<&'a str, String> {
+fn host_or_pod<'a>(host: Option<&'a str>, target: &HandlerTarget<'a>) -> Result<&'a str, String> {
     host.filter(|host| !host.is_empty())
         .or(target.pod_ip)
         .ok_or_else(|| "the pod has no IP address yet".to_owned())

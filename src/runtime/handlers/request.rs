@@ -1,7 +1,7 @@
 //! An httpGet action as a request. Pure.
 
 use super::{
-    Target, host_or_pod, resolve_port,
+    HandlerTarget, host_or_pod, resolve_port,
     url::{Url, request_target},
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -25,7 +25,7 @@ pub(super) struct GetRequest {
 /// The request of an action; an error says what in the action makes none.
 pub(super) fn of_action(
     action: &HTTPGetAction,
-    target: &Target<'_>,
+    target: &HandlerTarget<'_>,
     agent: &'static str,
 ) -> Result<GetRequest, String> {
     let https = match action.scheme.as_deref() {

@@ -34,7 +34,7 @@ fn exited(exit_code: i32, stdout: &str, stderr: &str) -> Result<ExecOutput, CriE
 }
 
 async fn run(exec: &ExecFn, handler: Handler<'_>, timeout: Duration) -> ProbeOutcome {
-    let target = Target {
+    let target = HandlerTarget {
         container_id: &ContainerId::from("c1"),
         pod_ip: Some("127.0.0.1"),
         ports: &[],
@@ -193,7 +193,7 @@ async fn a_port_can_be_a_name_or_a_number_written_as_text() {
 
 #[tokio::test]
 async fn what_cannot_be_asked_is_unknown() {
-    let target = Target {
+    let target = HandlerTarget {
         container_id: &ContainerId::from("c1"),
         pod_ip: None,
         ports: &[],

@@ -1,5 +1,5 @@
 //! Labels and annotations of sandboxes and containers: written as upstream does, read back from
-//! whoever wrote them. Pure.
+//! any kubelet that wrote them. Pure.
 
 use crate::model::{Pod, PodExt, container_hash, keys};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};

@@ -34,7 +34,7 @@ pub(super) async fn remove_logs(
     tracing::warn!(err = error, "Failed to remove logs of a removed pod");
 }
 
-/// The directories of pods below the one for logs. Links and what has no name of a pod is none.
+/// The directories of pods below the one for logs. Links and entries without a pod's name are left out.
 fn directories(logs: &Path) -> io::Result<Vec<(PathBuf, Owner)>> {
     let mut found = Vec::new();
     for entry in entries(logs)? {
@@ -57,7 +57,7 @@ fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, Path
     };
     for entry in entries(links)? {
         let link = entry?.path();
-        // What is no link is somebody else's.
+        // Anything but a link belongs to another program.
         let Ok(target) = fs::read_link(&link) else {
             continue;
         };

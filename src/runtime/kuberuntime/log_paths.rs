@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Where links to container logs are gathered for log collectors.
 pub const CONTAINER_LOGS_DIR: &str = "/var/log/containers";
 /// Longest file name of the usual file systems, bytes.
-const LONGEST_FILE_NAME: usize = 255;
+const MAX_FILE_NAME: usize = 255;
 
 /// `<podLogsDir>/<namespace>_<name>_<uid>`; fails for a pod that would lead elsewhere.
 pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Owner) -> Result<PathBuf, UnsafeName> {
@@ -63,7 +63,7 @@ pub fn log_symlink(
 ) -> Result<PathBuf, UnsafeName> {
     const SUFFIX: &str = ".log";
     let mut name = format!("{}_{}_{container}-{container_id}", pod.name, pod.namespace);
-    name.truncate(name.floor_char_boundary(LONGEST_FILE_NAME - SUFFIX.len()));
+    name.truncate(name.floor_char_boundary(MAX_FILE_NAME - SUFFIX.len()));
     name.push_str(SUFFIX);
     Ok(directory.join(component(&name)?))
 }

@@ -110,7 +110,7 @@ impl StartMetrics {
         }
     }
 
-    /// A container was to be started, and this is why it was not. To wait for a back-off is no failure,
+    /// A container was to be started, and this is why it was not. To wait for a back-off is not a failure,
     /// and no start either.
     pub(super) fn started_container(
         &self,

@@ -128,9 +128,9 @@ pub struct Config {
     pub log_links: Option<PathBuf>,
 }
 
-/// What the next plan means for a pod's status.
+/// What a pod's status needs of its next plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct PlanSummary {
     /// The pod has no sandbox that its containers could run in.
     pub needs_new_sandbox: bool,
     /// How far it is with restarting all of its containers.
@@ -247,7 +247,7 @@ impl KubeGenericRuntimeManager {
             restarter: Arc::new(restarter),
             resizer: Arc::new(resizer),
             allocations: deps.allocations,
-            starting: EarlyRelease::new(sync::STARTING, sync::PERMIT_HOLD),
+            starting: EarlyRelease::new(sync::MAX_CONCURRENT_STARTS, sync::PERMIT_HOLD),
             replaced: Replaced::default(),
         }
     }
@@ -274,10 +274,10 @@ impl KubeGenericRuntimeManager {
         self.replaced.contains(uid, container)
     }
 
-    /// What the pod's status has to know of its next plan.
-    pub fn outlook(&self, pod: &Pod, status: &PodStatus) -> Outlook {
+    /// Summary of the pod's next plan, for its status.
+    pub fn outlook(&self, pod: &Pod, status: &PodStatus) -> PlanSummary {
         let actions = self.compute(pod, status);
-        Outlook {
+        PlanSummary {
             needs_new_sandbox: actions.sandbox_change.is_some(),
             restart_all: self.restarter.stage(pod, &actions),
         }
@@ -395,7 +395,7 @@ impl KubeGenericRuntimeManager {
         self.gc.collect_pod(status, owner, content_goes).await
     }
 
-    /// The audit: removes superseded instances that no pod's own worker has removed. The proof says that
+    /// Housekeeping: removes superseded instances that no pod's own worker has removed. The proof says that
     /// the runtime statuses come from a complete list.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 
 use crate::{
     base::GoDuration,
-    base::backoff::{Backoff, Moment, Step},
+    base::backoff::{Backoff, BackoffStep, BackoffTime},
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key, reasons::event},
     state::events::{EventRecorder, ObjectRef},
     state::pod_state_store::{BackOffStep, PodRecord, PodStateStore},
@@ -131,7 +131,7 @@ impl RestartBackOff {
             if let Some(saved) = saved.filter(|saved| saved.key == key) {
                 let delay = Duration::from_secs(saved.delay_seconds);
                 let since = saved.since;
-                steps.restore_within(key, Step { delay, since }, self.cap_of(pod));
+                steps.restore_within(key, BackoffStep { delay, since }, self.cap_of(pod));
             }
         }
         let left = steps.remaining(&key, ended, now)?;
@@ -184,11 +184,11 @@ impl RestartBackOff {
 
     /// Forgets steps that can no longer matter.
     pub(super) fn collect(&self, now: Timestamp) {
-        let age = |step: &Step<Timestamp>| Moment::since(now, step.since);
+        let age = |step: &BackoffStep<Timestamp>| BackoffTime::since(now, step.since);
         self.steps
             .lock()
             .retain(|_, step| age(step) < 2 * RESET_AFTER);
-        let recent = |at: &Timestamp| Moment::since(now, *at) < 2 * RESET_AFTER;
+        let recent = |at: &Timestamp| BackoffTime::since(now, *at) < 2 * RESET_AFTER;
         self.failed_starts.lock().retain(|_, at| recent(at));
     }
 

@@ -17,7 +17,7 @@ use std::{net::IpAddr, sync::Arc};
 const MAX_MESSAGE: usize = 4096;
 /// Longest reason, image name or other short text, bytes.
 const MAX_TEXT: usize = 1024;
-/// Most addresses of one sandbox that are looked at.
+/// Limit of addresses that are read of one sandbox.
 const MAX_ADDRESSES: usize = 16;
 /// Most groups kept of one container; the kernel has no more of a process.
 const MAX_GROUPS: usize = 65536;
@@ -184,22 +184,22 @@ pub fn container_status(
 
 /// Upstream's `toKubeContainerResources`.
 fn resources(status: &v1::ContainerStatus) -> Option<Arc<ContainerResources>> {
-    let told = status.resources.as_ref()?.linux.as_ref()?;
+    let reported = status.resources.as_ref()?.linux.as_ref()?;
     let positive = |amount: i64| (amount > 0).then_some(amount);
     let resources = ContainerResources {
-        cpu_request: positive(shares_to_milli_cpu(told.cpu_shares)),
-        cpu_limit: positive(quota_to_milli_cpu(told.cpu_quota, told.cpu_period)),
-        memory_limit: positive(told.memory_limit_in_bytes),
+        cpu_request: positive(shares_to_milli_cpu(reported.cpu_shares)),
+        cpu_limit: positive(quota_to_milli_cpu(reported.cpu_quota, reported.cpu_period)),
+        memory_limit: positive(reported.memory_limit_in_bytes),
     };
     (resources != ContainerResources::default()).then(|| Arc::new(resources))
 }
 
 fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {
-    let told = status.user.as_ref()?.linux.as_ref()?;
-    let groups = told.supplemental_groups.iter().take(MAX_GROUPS);
+    let reported = status.user.as_ref()?.linux.as_ref()?;
+    let groups = reported.supplemental_groups.iter().take(MAX_GROUPS);
     Some(Arc::new(ContainerUser {
-        uid: told.uid,
-        gid: told.gid,
+        uid: reported.uid,
+        gid: reported.gid,
         supplemental_groups: groups.copied().collect(),
     }))
 }

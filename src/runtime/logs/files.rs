@@ -47,7 +47,7 @@ pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
     Ok(found(opened)?.is_some())
 }
 
-/// Opens something; its last `own` names are no links.
+/// Opens something; its last `own` names are not links.
 fn open_below(path: &Path, own: usize, flags: OFlags) -> io::Result<OwnedFd> {
     let above = path.ancestors().nth(own).unwrap_or(Path::new("/"));
     let rest = path.strip_prefix(above).map_err(io::Error::other)?;

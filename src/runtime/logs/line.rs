@@ -2,7 +2,7 @@
 
 /// Which of the container's two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputStream {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -17,7 +17,7 @@ pub struct LogLine<'a> {
     /// The instant that it names.
     pub time: jiff::Timestamp,
     /// The stream.
-    pub stream: Stream,
+    pub stream: OutputStream,
     /// The line goes on in the next one (tag `P`).
     pub partial: bool,
     /// What the container wrote, without the newline.
@@ -33,8 +33,8 @@ impl<'a> LogLine<'a> {
         // An empty line may have been written without the space after the tag.
         let (tags, content) = word(rest).unwrap_or((rest, b""));
         let stream = match stream {
-            b"stdout" => Stream::Stdout,
-            b"stderr" => Stream::Stderr,
+            b"stdout" => OutputStream::Stdout,
+            b"stderr" => OutputStream::Stderr,
             _ => return None,
         };
         let partial = match tags.split(|byte| *byte == b':').next()? {
@@ -63,7 +63,7 @@ mod tests {
 
     const T: &str = "2016-10-06T00:17:09.669794202Z";
 
-    fn parsed(rest: &str) -> Option<(Stream, bool, String)> {
+    fn parsed(rest: &str) -> Option<(OutputStream, bool, String)> {
         let line = format!("{T} {rest}");
         let line = LogLine::parse(line.as_bytes())?;
         assert_eq!(line.timestamp, T.as_bytes());
@@ -74,18 +74,18 @@ mod tests {
     #[test]
     fn lines_of_the_format_are_read() {
         let rows = [
-            ("stdout F text", Stream::Stdout, false, "text"),
-            ("stderr F text", Stream::Stderr, false, "text"),
-            ("stdout P begin", Stream::Stdout, true, "begin"),
-            ("stdout P:x:y begin", Stream::Stdout, true, "begin"),
+            ("stdout F text", OutputStream::Stdout, false, "text"),
+            ("stderr F text", OutputStream::Stderr, false, "text"),
+            ("stdout P begin", OutputStream::Stdout, true, "begin"),
+            ("stdout P:x:y begin", OutputStream::Stdout, true, "begin"),
             (
                 "stdout F  two  spaces ",
-                Stream::Stdout,
+                OutputStream::Stdout,
                 false,
                 " two  spaces ",
             ),
-            ("stdout F ", Stream::Stdout, false, ""),
-            ("stdout F", Stream::Stdout, false, ""),
+            ("stdout F ", OutputStream::Stdout, false, ""),
+            ("stdout F", OutputStream::Stdout, false, ""),
         ];
         for (rest, stream, partial, content) in rows {
             assert_eq!(

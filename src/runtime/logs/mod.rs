@@ -1,7 +1,7 @@
 //! Container logs as the runtime writes them.
 //!
 //! * Owns: the CRI log format; reading, following and rotating the log files of containers.
-//! * Woken by: its callers; inotify while somebody follows; a timer that checks the sizes of logs.
+//! * Woken by: its callers; inotify while a client follows; a timer that checks the sizes of logs.
 //! * Publishes: streams of what containers wrote.
 //! * Must never hold more of a file than a fixed amount, whatever is in it or however slow its reader
 //!   is; write to a log; read on an async thread; show or log lines that are not of the format.
@@ -16,15 +16,15 @@ mod read;
 pub mod rotation;
 pub mod tail;
 
-pub use line::{LogLine, Stream};
+pub use line::{LogLine, OutputStream};
 pub use read::{
-    ContainerLogs, Decoder, LogError, LogOptions, LogStream, Logs, Streams, Unavailable,
+    ContainerLogs, Decoder, LogError, LogOptions, LogStream, Logs, SelectedStreams, Unavailable,
     container_for_logs, since,
 };
 
 use crate::{model::ContainerStatus, state::pod_cache::Owner};
 use std::{path::PathBuf, sync::Arc};
 
-/// Where the log of an instance is; `None` for one whose names would lead elsewhere. Whoever lays out
-/// the directories brings it.
+/// Where the log of an instance is; `None` for one whose names would lead elsewhere. Passed in by the
+/// code that lays out the directories.
 pub type LogPath = Arc<dyn Fn(&Owner, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;

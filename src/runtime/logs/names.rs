@@ -12,9 +12,9 @@ pub(super) const UNFINISHED: &str = ".tmp";
 
 /// When a file was rotated, in the kubelet's local time. Stamps of one log only ever grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Stamp(DateTime);
+pub(super) struct RotationStamp(DateTime);
 
-impl Stamp {
+impl RotationStamp {
     fn parse(text: &str) -> Option<Self> {
         let shaped = text.len() == LENGTH
             && text.bytes().enumerate().all(|(at, byte)| match at {
@@ -31,16 +31,18 @@ impl Stamp {
     /// The stamp of a rotation at `now` (local time): a second past the newest there is if the clock
     /// has not got there, so that no file is overwritten and names sort as things happened. `None` at
     /// the end of the calendar.
-    pub(super) fn next(now: DateTime, newest: Option<Stamp>) -> Option<Self> {
+    pub(super) fn next(now: DateTime, newest: Option<RotationStamp>) -> Option<Self> {
         let now = now.with().subsec_nanosecond(0).build().ok()?;
         match newest {
-            Some(Stamp(newest)) if newest >= now => newest.checked_add(1.second()).ok().map(Self),
+            Some(RotationStamp(newest)) if newest >= now => {
+                newest.checked_add(1.second()).ok().map(Self)
+            }
             _ => Some(Self(now)),
         }
     }
 }
 
-impl fmt::Display for Stamp {
+impl fmt::Display for RotationStamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.strftime(FORMAT))
     }
@@ -48,7 +50,7 @@ impl fmt::Display for Stamp {
 
 /// What has become of a rotated file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Form {
+pub(super) enum RotatedForm {
     /// As the runtime wrote it.
     Plain,
     /// Compressed.
@@ -61,9 +63,9 @@ pub(super) enum Form {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rotated {
     /// When.
-    pub(super) stamp: Stamp,
+    pub(super) stamp: RotationStamp,
     /// As what.
-    pub(super) form: Form,
+    pub(super) form: RotatedForm,
     /// Its whole name.
     pub(super) name: String,
 }
@@ -75,13 +77,13 @@ impl Rotated {
         let rest = name.strip_prefix(log)?.strip_prefix('.')?;
         let (stamp, ending) = rest.split_at_checked(LENGTH)?;
         let form = match ending {
-            "" => Form::Plain,
-            GZIP => Form::Gzip,
-            UNFINISHED => Form::DetachedWork,
+            "" => RotatedForm::Plain,
+            GZIP => RotatedForm::Gzip,
+            UNFINISHED => RotatedForm::DetachedWork,
             _ => return None,
         };
         Some(Self {
-            stamp: Stamp::parse(stamp)?,
+            stamp: RotationStamp::parse(stamp)?,
             form,
             name: name.to_owned(),
         })
@@ -91,7 +93,7 @@ impl Rotated {
 /// Of all rotated files those that hold something, oldest first and one for each rotation: a plain
 /// file is of no use any more beside its compressed form, and unfinished ones never are.
 pub(super) fn in_use(mut files: Vec<Rotated>) -> Vec<Rotated> {
-    files.retain(|file| file.form != Form::DetachedWork);
+    files.retain(|file| file.form != RotatedForm::DetachedWork);
     files.sort_by_key(|file| Reverse((file.stamp, file.form)));
     files.dedup_by_key(|file| file.stamp);
     files.reverse();
@@ -102,8 +104,8 @@ pub(super) fn in_use(mut files: Vec<Rotated>) -> Vec<Rotated> {
 mod tests {
     use super::*;
 
-    fn stamp(text: &str) -> Stamp {
-        Stamp::parse(text).unwrap()
+    fn stamp(text: &str) -> RotationStamp {
+        RotationStamp::parse(text).unwrap()
     }
 
     #[test]
@@ -111,11 +113,17 @@ mod tests {
         let parse = |name| Rotated::parse("0.log", name).map(|file| (file.stamp, file.form));
         let at = stamp("20260102-030405");
         assert_eq!(at.to_string(), "20260102-030405");
-        assert_eq!(parse("0.log.20260102-030405"), Some((at, Form::Plain)));
-        assert_eq!(parse("0.log.20260102-030405.gz"), Some((at, Form::Gzip)));
+        assert_eq!(
+            parse("0.log.20260102-030405"),
+            Some((at, RotatedForm::Plain))
+        );
+        assert_eq!(
+            parse("0.log.20260102-030405.gz"),
+            Some((at, RotatedForm::Gzip))
+        );
         assert_eq!(
             parse("0.log.20260102-030405.tmp"),
-            Some((at, Form::DetachedWork))
+            Some((at, RotatedForm::DetachedWork))
         );
         for other in [
             "0.log",
@@ -143,9 +151,15 @@ mod tests {
             (Some("20270101-000000"), "20270101-000001"),
         ];
         for (newest, next) in rows {
-            assert_eq!(Stamp::next(now, newest.map(stamp)), Some(stamp(next)));
+            assert_eq!(
+                RotationStamp::next(now, newest.map(stamp)),
+                Some(stamp(next))
+            );
         }
-        assert_eq!(Stamp::next(now, Some(stamp("99991231-235959"))), None);
+        assert_eq!(
+            RotationStamp::next(now, Some(stamp("99991231-235959"))),
+            None
+        );
     }
 
     #[test]

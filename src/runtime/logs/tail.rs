@@ -6,7 +6,7 @@ use super::{LogLine, files};
 use std::{io, os::unix::fs::FileExt as _, path::Path};
 
 /// How much of a log stands in for a termination message (`FallbackToLogsOnError`).
-pub const TERMINATION: Limits = Limits {
+pub const TERMINATION: TailLimits = TailLimits {
     lines: 80,
     bytes: 2048,
 };
@@ -18,7 +18,7 @@ const WINDOW: u64 = 256 * 1024;
 
 /// How much is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct TailLimits {
     /// Lines of the file, counted from its end.
     pub lines: usize,
     /// Bytes of what the container wrote, counted from the end.
@@ -29,7 +29,7 @@ pub struct Limits {
 /// lines of another format are left out, bytes that are not UTF-8 are replaced. Blocks.
 ///
 /// Errors are those of opening and reading; something that is not a regular file is one too.
-pub fn of_log(path: &Path, limits: Limits) -> io::Result<String> {
+pub fn of_log(path: &Path, limits: TailLimits) -> io::Result<String> {
     let (file, metadata) = files::open(path)?;
     let size = metadata.len();
     let mut window: Vec<u8> = Vec::new();
@@ -56,7 +56,7 @@ struct Assembled {
 
 /// Puts together the content of the last lines in a window that ends at the file's end. What stands
 /// before the window's first newline is a whole line only if the window begins with the file.
-fn assemble(window: &[u8], whole_file: bool, limits: Limits) -> Assembled {
+fn assemble(window: &[u8], whole_file: bool, limits: TailLimits) -> Assembled {
     let body = window.strip_suffix(b"\n").unwrap_or(window);
     let mut lines: Vec<&[u8]> = body
         .rsplit(|byte| *byte == b'\n')
@@ -97,7 +97,7 @@ mod tests {
     use std::fs;
 
     const T: &str = "2016-10-06T00:17:09.669794202Z";
-    const AMPLE: Limits = Limits {
+    const AMPLE: TailLimits = TailLimits {
         lines: 1000,
         bytes: 1_000_000,
     };
@@ -106,7 +106,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
         fs::write(&path, content).unwrap();
-        of_log(&path, Limits { lines, bytes }).unwrap()
+        of_log(&path, TailLimits { lines, bytes }).unwrap()
     }
 
     fn log(lines: impl IntoIterator<Item = String>) -> String {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     base::chain,
     model::PodExt as _,
-    runtime::logs::{ContainerLogs, LogError, LogStream, Streams},
+    runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, future::ready, stream};
@@ -66,7 +66,7 @@ enum LogRefusal {
     #[error(
         "unable to return the given log stream: {0:?}. Please enable PodLogsQuerySplitStreams feature gate in kubelet"
     )]
-    NoSplit(Streams),
+    NoSplit(SelectedStreams),
     #[error("too many logs are being read ({MAX_READERS}); close one and try again")]
     TooMany,
     #[error(transparent)]
@@ -122,7 +122,7 @@ impl LogReaders {
             let (container, pod) = (&name.container, &name.pod.name);
             return Err(LogRefusal::NoContainer(container.clone(), pod.clone()));
         }
-        if options.streams != Streams::All && !parts.split_streams {
+        if options.streams != SelectedStreams::All && !parts.split_streams {
             return Err(LogRefusal::NoSplit(options.streams));
         }
         let slot = self.slots.clone().try_acquire_owned();

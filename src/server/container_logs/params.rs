@@ -1,7 +1,7 @@
 //! Parameters of `/containerLogs`: `PodLogOptions`, decoded and validated as upstream does. Pure.
 
 use crate::{
-    runtime::logs::{LogOptions, Streams, since},
+    runtime::logs::{LogOptions, SelectedStreams, since},
     server::{
         routes::BadQuery,
         streaming::params::{Pairs, all, bad},
@@ -27,7 +27,7 @@ pub struct LogQuery {
     /// `sinceTime`.
     pub since_time: Option<Timestamp>,
     /// `stream`.
-    pub stream: Option<Streams>,
+    pub stream: Option<SelectedStreams>,
 }
 
 /// Parameters that contradict each other or are out of range: 422.
@@ -78,7 +78,7 @@ impl LogQuery {
             _ => {}
         }
         let streams = self.stream.unwrap_or_default();
-        if streams != Streams::All && tail_lines.is_some() {
+        if streams != SelectedStreams::All && tail_lines.is_some() {
             return Err(Invalid(
                 "`tailLines` and specific `stream` are mutually exclusive for now",
             ));
@@ -128,15 +128,15 @@ fn instant(query: &Pairs, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     }
 }
 
-fn stream(query: &Pairs) -> Result<Option<Streams>, BadQuery> {
+fn stream(query: &Pairs) -> Result<Option<SelectedStreams>, BadQuery> {
     match first(query, "stream") {
         None => Ok(None),
-        Some("All") => Ok(Some(Streams::All)),
-        Some("Stdout") => Ok(Some(Streams::Stdout)),
-        Some("Stderr") => Ok(Some(Streams::Stderr)),
+        Some("All") => Ok(Some(SelectedStreams::All)),
+        Some("Stdout") => Ok(Some(SelectedStreams::Stdout)),
+        Some("Stderr") => Ok(Some(SelectedStreams::Stderr)),
         Some(text) => Err(bad(
             "stream",
-            &format!("{text:?} is none of All, Stdout, Stderr"),
+            &format!("{text:?} is not one of All, Stdout, Stderr"),
         )),
     }
 }
@@ -177,7 +177,7 @@ mod tests {
             since: Some("2026-01-02T03:04:00Z".parse().unwrap()),
             timestamps: true,
             follow: true,
-            streams: Streams::All,
+            streams: SelectedStreams::All,
         };
         assert_eq!(all, Ok(expected));
         assert_eq!(options(&[]), Ok(LogOptions::default()));
@@ -242,7 +242,7 @@ mod tests {
             assert!(refused.contains(why), "{pairs:?}: {refused}");
         }
         let fine = options(&[("stream", "Stderr")]).unwrap();
-        assert_eq!(fine.streams, Streams::Stderr);
+        assert_eq!(fine.streams, SelectedStreams::Stderr);
         assert!(options(&[("sinceSeconds", "9223372036854775807")]).is_ok());
     }
 }

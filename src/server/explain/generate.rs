@@ -1,7 +1,7 @@
 //! Why a pod is in its state, what it waits for, and what comes next. Pure.
 
 use super::{
-    ConditionView, ContainerView, Doing, EventReport, Explanation, HistoryReport, LastEnd,
+    ConditionView, Doing, EventReport, ExplainedContainer, Explanation, HistoryReport, LastEnd,
     ProbeReport, Upcoming, Wait,
     row::{row, terminated, waiting},
     timeline::timeline,
@@ -10,7 +10,7 @@ use crate::{
     base::GoDuration,
     model::{Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{Phase, WorkerStatus},
-    state::pod_history::{Noted, Record},
+    state::pod_history::{Noted, PodHistoryRecord},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -31,7 +31,7 @@ pub struct Inputs<'a> {
     /// The state of its worker, if it has one.
     pub worker: Option<&'a WorkerStatus>,
     /// Its history.
-    pub record: &'a Record,
+    pub record: &'a PodHistoryRecord,
     /// Containers in back-off: the whole delay, and its end.
     pub restarts: &'a [(String, Duration, Timestamp)],
     /// Its volumes that are not ready.
@@ -115,7 +115,7 @@ fn message<'a>(inputs: &Inputs<'a>) -> &'a str {
 }
 
 fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
-    let (step, since) = inputs.record.doing()?;
+    let (step, since) = inputs.record.current_step()?;
     Some(Doing {
         step: step.into(),
         since,
@@ -124,7 +124,11 @@ fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
 
 // -- waiting ----------------------------------------------------------------------------------------
 
-fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing>) -> Vec<Wait> {
+fn waits(
+    inputs: &Inputs<'_>,
+    containers: &[ExplainedContainer],
+    doing: Option<&Doing>,
+) -> Vec<Wait> {
     let of_pod = |what: String, until| Wait {
         container: String::new(),
         what,
@@ -171,7 +175,7 @@ fn waits(inputs: &Inputs<'_>, containers: &[ContainerView], doing: Option<&Doing
             });
         }
     }
-    let idle = |container: &ContainerView| container.state == "waiting";
+    let idle = |container: &ExplainedContainer| container.state == "waiting";
     if let Some(doing) = doing
         && waits.is_empty()
         && containers.iter().any(idle)
@@ -187,7 +191,7 @@ fn later(until: Option<Timestamp>, inputs: &Inputs<'_>) -> Option<Timestamp> {
 
 fn what_it_waits_for(
     inputs: &Inputs<'_>,
-    container: &ContainerView,
+    container: &ExplainedContainer,
 ) -> Option<(String, Option<Timestamp>)> {
     let restart = inputs.restarts.iter();
     let mut restart = restart.filter(|(name, ..)| *name == container.name);
@@ -204,13 +208,13 @@ fn what_it_waits_for(
                 .and_then(Noted::until);
             let (reason, message) = (&container.reason, &container.message);
             let what = if message.is_empty() {
-                format!("another try ({reason})")
+                format!("a retry ({reason})")
             } else {
-                format!("another try ({reason}: {message})")
+                format!("a retry ({reason}: {message})")
             };
             Some((what, later(held, inputs)))
         }
-        "running" if container.kind == "init" => Some(("its end".into(), None)),
+        "running" if container.kind == "init" => Some(("its completion".into(), None)),
         "running" if !container.ready => probe_it_waits_for(inputs, container),
         _ => None,
     }
@@ -218,7 +222,7 @@ fn what_it_waits_for(
 
 fn probe_it_waits_for(
     inputs: &Inputs<'_>,
-    container: &ContainerView,
+    container: &ExplainedContainer,
 ) -> Option<(String, Option<Timestamp>)> {
     let kind = if container.started {
         "Readiness"
@@ -296,7 +300,7 @@ fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
 
 // -- the current state -------------------------------------------------------------------------------
 
-fn containers(inputs: &Inputs<'_>) -> Vec<ContainerView> {
+fn containers(inputs: &Inputs<'_>) -> Vec<ExplainedContainer> {
     let status = inputs.status.or(inputs.pod.status.as_ref());
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());
@@ -318,13 +322,13 @@ fn container_view(
     container: &Container,
     kind: &str,
     statuses: Option<&[ContainerStatus]>,
-) -> ContainerView {
-    let mut view = ContainerView {
+) -> ExplainedContainer {
+    let mut view = ExplainedContainer {
         name: container.name.clone(),
         kind: kind.into(),
         image: container.image.clone().unwrap_or_default(),
         state: "unknown".into(),
-        ..ContainerView::default()
+        ..ExplainedContainer::default()
     };
     let mut statuses = statuses.unwrap_or_default().iter();
     let Some(status) = statuses.find(|status| status.name == container.name) else {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::pods::pod_sync::syncer::{TerminationReason, UpdateKind};
-use crate::pods::pod_workers::{End, Grace};
+use crate::pods::pod_workers::{Grace, PodEnd};
 use crate::state::pod_history::{Action, HistoryEntry};
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ struct Bed {
     pod: Pod,
     status: PodStatus,
     worker: WorkerStatus,
-    record: Record,
+    record: PodHistoryRecord,
     restarts: Vec<(String, Duration, Timestamp)>,
     probes: Vec<ProbeReport>,
     volumes: Vec<PendingVolume>,
@@ -52,7 +52,7 @@ fn bed(state: Value) -> Bed {
             next_sync: None,
             waits_for: Vec::new(),
         },
-        record: Record::default(),
+        record: PodHistoryRecord::default(),
         restarts: Vec::new(),
         probes: Vec::new(),
         volumes: Vec::new(),
@@ -114,7 +114,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
-        "ImagePullBackOff: main waits for another try (ImagePullBackOff: Back-off pulling image \"img\")"
+        "ImagePullBackOff: main waits for a retry (ImagePullBackOff: Back-off pulling image \"img\")"
     );
     assert_eq!(explanation.waits[0].until, Some(t(7)));
     assert_eq!(next(&explanation), [(7, "main is tried again")]);
@@ -201,7 +201,7 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     let mut bed = bed(up());
     let mut grace = Grace::new(30);
     grace.begin(bed.here - Duration::from_secs(10));
-    let end = End {
+    let end = PodEnd {
         reason: TerminationReason::Deleted,
         restart: false,
     };

@@ -114,9 +114,9 @@ pub struct Explanation {
     pub next: Vec<Upcoming>,
     /// What has happened so far, as far as that is known, in order.
     #[serde(default)]
-    pub timeline: Vec<Moment>,
+    pub timeline: Vec<PastEvent>,
     /// Its containers, in the order in which they start.
-    pub containers: Vec<ContainerView>,
+    pub containers: Vec<ExplainedContainer>,
     /// Conditions that are not true.
     pub conditions: Vec<ConditionView>,
     /// Its probes.
@@ -163,7 +163,7 @@ pub struct Upcoming {
 /// Something that has happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Moment {
+pub struct PastEvent {
     /// The time. Times in a status may be whole seconds.
     pub at: Timestamp,
     /// The container; empty for the pod.
@@ -177,7 +177,7 @@ pub struct Moment {
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ContainerView {
+pub struct ExplainedContainer {
     /// Name.
     pub name: String,
     /// `init`, `sidecar` or `container`.

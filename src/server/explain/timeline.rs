@@ -2,10 +2,10 @@
 //!
 //! Only what one of them still has is shown.
 
-use super::{EventReport, Moment, row::terminated};
+use super::{EventReport, PastEvent, row::terminated};
 use crate::{
     model::{Pod, PodExt, keys, reasons::event},
-    state::pod_history::{Action, Record},
+    state::pod_history::{Action, PodHistoryRecord},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
@@ -20,14 +20,14 @@ const EVENTS: [(&str, &str); 4] = [
 /// Ranks of the other steps of a container.
 const STARTED: usize = 3;
 const ENDED: usize = 4;
-const STARTED_AGAIN: usize = 5;
+const RESTARTED: usize = 5;
 /// Ranks that a container takes, and that a pod takes before its first container.
 const PLACES: usize = 10;
 
 struct Steps<'a> {
     pod: &'a Pod,
     /// With its rank among those of the same second: a status has whole seconds only.
-    found: Vec<(usize, Moment)>,
+    found: Vec<(usize, PastEvent)>,
 }
 
 impl Steps<'_> {
@@ -50,7 +50,7 @@ impl Steps<'_> {
                 self.place(container)
             };
         self.found.extend(at.map(|at| {
-            let moment = Moment {
+            let moment = PastEvent {
                 at,
                 container: container.into(),
                 what: what.into(),
@@ -78,7 +78,7 @@ impl Steps<'_> {
         PLACES * (1 + self.pod.init_containers().len())
     }
 
-    fn in_order(mut self) -> Vec<Moment> {
+    fn in_order(mut self) -> Vec<PastEvent> {
         self.found
             .sort_by_key(|(place, moment)| (moment.at.as_second(), *place, moment.at));
         self.found.into_iter().map(|(_, moment)| moment).collect()
@@ -89,9 +89,9 @@ impl Steps<'_> {
 pub fn timeline(
     pod: &Pod,
     status: Option<&PodStatus>,
-    record: &Record,
+    record: &PodHistoryRecord,
     events: &[EventReport],
-) -> Vec<Moment> {
+) -> Vec<PastEvent> {
     let found = Vec::new();
     let mut steps = Steps { pod, found };
     let created = pod.metadata.creation_timestamp.as_ref();
@@ -170,7 +170,7 @@ fn of_container(container: &ContainerStatus, events: &[EventReport], steps: &mut
         0 => steps.push_of(name, started, STARTED, "started", String::new()),
         count => {
             let detail = format!("restart {count}");
-            steps.push_of(name, started, STARTED_AGAIN, "started again", detail);
+            steps.push_of(name, started, RESTARTED, "started again", detail);
         }
     }
     let last = terminated(container.last_state.as_ref());
@@ -218,12 +218,12 @@ mod tests {
     fn steps_of(
         pod: &Pod,
         status: Value,
-        record: &Record,
+        record: &PodHistoryRecord,
         events: &[EventReport],
     ) -> Vec<(i64, String)> {
         let status: PodStatus = serde_json::from_value(status).unwrap();
         let moments = timeline(pod, Some(&status), record, events).into_iter();
-        let line = |m: Moment| {
+        let line = |m: PastEvent| {
             let parts = [m.container, m.what, m.detail];
             let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
             (m.at.as_millisecond() - 1_000_000_000, parts.join("|"))
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_start_is_shown_step_by_step() {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         record.note(
             HistoryEntry::about_pod(Action::CreateSandbox, "it has none".into()),
             t(300),
@@ -300,7 +300,12 @@ mod tests {
         ];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
         assert_eq!(
-            steps_of(&pod(json!({})), status, &Record::default(), &events),
+            steps_of(
+                &pod(json!({})),
+                status,
+                &PodHistoryRecord::default(),
+                &events
+            ),
             expected
         );
     }
@@ -315,7 +320,10 @@ mod tests {
         let pod = pod(json!({keys::CONFIG_SEEN: "no time"}));
         let expected = [(5000, "done|started"), (7000, "done|ended|exit code 0")];
         let expected: Vec<_> = expected.map(|(at, what)| (at, what.to_string())).into();
-        assert_eq!(steps_of(&pod, status, &Record::default(), &[]), expected);
-        assert!(timeline(&pod, None, &Record::default(), &[]).is_empty());
+        assert_eq!(
+            steps_of(&pod, status, &PodHistoryRecord::default(), &[]),
+            expected
+        );
+        assert!(timeline(&pod, None, &PodHistoryRecord::default(), &[]).is_empty());
     }
 }

@@ -1,12 +1,12 @@
 "use strict";
-// Asks for this page again, to be answered when something has changed, and puts its content in place.
+// Requests this page again, a response that arrives when something has changed, and replaces the content.
 (() => {
   const live = document.getElementById("live");
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
   const say = (text) => {
     if (live.textContent !== text) live.textContent = text;
   };
-  // Nobody looks, or somebody is selecting: what is there stays.
+  // The page is hidden, or text is selected: keep the content.
   const busy = () => {
     const selection = getSelection();
     return document.hidden || (selection && !selection.isCollapsed);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     server::explain::{
-        ContainerView, Explanation, HistoryReport, Moment, ProbeReport, times::span,
+        ExplainedContainer, Explanation, HistoryReport, PastEvent, ProbeReport, times::span,
     },
     server::html::{Html, LONG, section},
 };
@@ -104,7 +104,7 @@ fn next(explanation: &Explanation) -> Html {
     section("Next", &["When", "What"], &rows)
 }
 
-fn timeline(moments: &[Moment], now: Timestamp) -> Html {
+fn timeline(moments: &[PastEvent], now: Timestamp) -> Html {
     let mut rows = Vec::new();
     let mut before: Option<Timestamp> = None;
     for moment in moments {
@@ -137,7 +137,7 @@ fn took(from: Timestamp, to: Timestamp) -> String {
 }
 
 fn containers(explanation: &Explanation) -> Html {
-    let row = |container: &ContainerView| {
+    let row = |container: &ExplainedContainer| {
         let last = container.last.as_ref().map_or_else(Html::new, |last| {
             let out = ended(last.exit_code, &last.reason).own(" ");
             let out = out.with(&time(last.at, explanation.now)).own(" ");
@@ -166,7 +166,7 @@ fn containers(explanation: &Explanation) -> Html {
     section("Containers", &columns, &rows)
 }
 
-fn log(explanation: &Explanation, container: &ContainerView) -> Html {
+fn log(explanation: &Explanation, container: &ExplainedContainer) -> Html {
     if matches!(container.state.as_str(), "unknown" | "waiting") && container.last.is_none() {
         return Html::new();
     }
@@ -190,7 +190,7 @@ fn ended(code: i32, reason: &str) -> Html {
     }
 }
 
-fn state(container: &ContainerView, now: Timestamp) -> Html {
+fn state(container: &ExplainedContainer, now: Timestamp) -> Html {
     let out = match (container.state.as_str(), container.exit_code) {
         ("running", _) => Html::new().own(match (container.ready, container.started) {
             (true, _) => "<b class=\"well\">running, ready</b>",

@@ -15,8 +15,8 @@ fn ms(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(1_767_225_600_000 + millis).unwrap()
 }
 
-fn moment(at: Timestamp, what: &str) -> Moment {
-    Moment {
+fn moment(at: Timestamp, what: &str) -> PastEvent {
+    PastEvent {
         at,
         container: "main".into(),
         what: what.into(),
@@ -53,13 +53,13 @@ fn everything(text: &str) -> Explanation {
             at: t(9),
             what: text(),
         }],
-        timeline: vec![Moment {
+        timeline: vec![PastEvent {
             at: t(-9),
             container: text(),
             what: text(),
             detail: text(),
         }],
-        containers: vec![ContainerView {
+        containers: vec![ExplainedContainer {
             name: text(),
             kind: text(),
             image: text(),
@@ -72,7 +72,7 @@ fn everything(text: &str) -> Explanation {
                 exit_code: 2,
                 at: Some(t(-3)),
             }),
-            ..ContainerView::default()
+            ..ExplainedContainer::default()
         }],
         conditions: vec![ConditionView {
             kind: text(),
@@ -185,12 +185,12 @@ fn each_step_of_a_timeline_shows_the_time_since_the_one_before() {
 #[test]
 fn containers_are_described_and_linked_to_their_logs() {
     let mut explanation = everything("main");
-    explanation.containers[0] = ContainerView {
+    explanation.containers[0] = ExplainedContainer {
         name: "main".into(),
         state: "running".into(),
         started: true,
         since: Some(t(-60)),
-        ..ContainerView::default()
+        ..ExplainedContainer::default()
     };
     let page = containers(&explanation);
     assert!(

@@ -226,15 +226,15 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
 async fn usage_is_summed_and_broken_down() {
     let handlers = local(views(vec![]), vec![]);
     let (status, body) = ask(&handlers, "GET", "/stats/summary", "").await;
-    let told: Value = serde_json::from_str(&body).unwrap();
+    let reported: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(told["node"]["nodeName"], "n1");
-    assert_eq!(told["pods"][0]["podRef"]["name"], "web");
-    assert!(told["node"].get("rlimit").is_some());
+    assert_eq!(reported["node"]["nodeName"], "n1");
+    assert_eq!(reported["pods"][0]["podRef"]["name"], "web");
+    assert!(reported["node"].get("rlimit").is_some());
     let only = "/stats/summary?only_cpu_and_memory=true";
     let (_, body) = ask(&handlers, "GET", only, "").await;
-    let told: Value = serde_json::from_str(&body).unwrap();
-    assert!(told["node"].get("rlimit").is_none());
+    let reported: Value = serde_json::from_str(&body).unwrap();
+    assert!(reported["node"].get("rlimit").is_none());
     for (target, text) in [
         ("/metrics/cadvisor", "a 1\nb 2\n"),
         ("/metrics/resource", "r 1\n"),
@@ -323,13 +323,13 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         ("PUT", "/stats/a/c", "", 405, "405"),
     ];
     for (method, target, body, status, text) in table {
-        let (told, answer) = ask(&handlers, method, target, body).await;
-        assert_eq!(told.as_u16(), *status, "{method} {target}: {answer}");
+        let (reported, answer) = ask(&handlers, method, target, body).await;
+        assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
     let long = " ".repeat(crate::server::legacy_stats::BODY + 1);
-    let (told, _) = ask(&handlers, "POST", "/stats/", &long).await;
-    assert_eq!(told, StatusCode::PAYLOAD_TOO_LARGE);
+    let (reported, _) = ask(&handlers, "POST", "/stats/", &long).await;
+    assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The pages as they are sent, and in a browser.
 
 use super::*;
-use crate::server::explain::{EventReport, Moment, PodRow, Wait};
+use crate::server::explain::{EventReport, PastEvent, PodRow, Wait};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
 use jiff::Timestamp;
@@ -171,7 +171,7 @@ fn changing() -> Views {
                     what: hostile(),
                     until: None,
                 }],
-                timeline: vec![Moment {
+                timeline: vec![PastEvent {
                     at: Timestamp::now(),
                     container: hostile(),
                     what: hostile(),

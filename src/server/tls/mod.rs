@@ -19,7 +19,7 @@ mod tests;
 pub use authorities::{Authorities, ClientAuthorities};
 pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
-use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::Names};
+use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::CertificateNames};
 use crate::base::{Reloaded, chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -105,10 +105,10 @@ impl Tls {
                 Reloaded::open("the serving certificate", files, read, |_| false)?
             }
             ServingCertificate::Own { directory } => {
-                let names = Names::of(name, addresses);
+                let names = CertificateNames::of(name, addresses);
                 let files = self_signed::files(directory).to_vec();
                 let directory = directory.clone();
-                self_signed::read_or_make(&directory, &names)?;
+                self_signed::read_or_create(&directory, &names)?;
                 let read = move || self_signed::read_again(&directory, &names).map(Some);
                 let is_due = |pair: &Option<Pair>| pair.as_ref().is_some_and(self_signed::is_due);
                 Reloaded::open("the serving certificate", files, read, is_due)?
@@ -121,11 +121,11 @@ impl Tls {
             }
         };
         let pair = Arc::new(pair);
-        let (first, asked) = (
+        let (first, authorities_stamp) = (
             pair.latest(),
             authorities.as_ref().map(|authorities| authorities.first()),
         );
-        let config = config(&terms, first.as_ref().as_ref(), asked.as_ref())?;
+        let config = config(&terms, first.as_ref().as_ref(), authorities_stamp.as_ref())?;
         Ok(Self {
             terms,
             pair,
@@ -133,7 +133,7 @@ impl Tls {
             made: Mutex::new(LoadedTls {
                 config,
                 pair: first,
-                authorities: asked,
+                authorities: authorities_stamp,
             }),
         })
     }

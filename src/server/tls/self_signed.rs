@@ -31,12 +31,12 @@ const REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The names of the node in the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct CertificateNames {
     node: String,
     server_names: Vec<ServerName<'static>>,
 }
 
-impl Names {
+impl CertificateNames {
     /// The node's name, where it can be in a certificate, and its addresses.
     pub(super) fn of(node: &str, addresses: &[IpAddr]) -> Self {
         let name = ServerName::try_from(node.to_owned()).ok();
@@ -76,7 +76,7 @@ fn lasts(pair: &Pair, now: SystemTime) -> bool {
 
 /// Why the existing certificate must be replaced, if so. One that no kubelet generated was put there on purpose
 /// and stays.
-fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
+fn objection(pair: &Pair, names: &CertificateNames, now: SystemTime) -> Option<String> {
     let facts = pair.facts();
     if !is_ours(&facts.common_name) {
         return None;
@@ -99,7 +99,7 @@ fn objection(pair: &Pair, names: &Names, now: SystemTime) -> Option<String> {
 ///
 /// # Errors
 /// A new one cannot be generated or written.
-pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let why = match Pair::read(&certificate, &key) {
         Ok(pair) => match objection(&pair, names, SystemTime::now()) {
@@ -109,7 +109,7 @@ pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pa
         Err(_) if !certificate.exists() && !key.exists() => "there is none".into(),
         Err(error) => chain(error.as_ref()),
     };
-    make_because(&why, directory, names)
+    create_because(&why, directory, names)
 }
 
 /// The pair of the directory again, after a change or at its expiry. An unreadable file stays, because it may
@@ -117,17 +117,17 @@ pub(super) fn read_or_make(directory: &Path, names: &Names) -> anyhow::Result<Pa
 ///
 /// # Errors
 /// It cannot be read, or a new one cannot be generated or written.
-pub(super) fn read_again(directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+pub(super) fn read_again(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let pair = Pair::read(&certificate, &key)?;
     if is_due(&pair) {
-        make_because("its end is near", directory, names)
+        create_because("it expires soon", directory, names)
     } else {
         Ok(pair)
     }
 }
 
-fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pair> {
+fn create_because(why: &str, directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     tracing::info!(
         path = %certificate.display(),
@@ -139,7 +139,7 @@ fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pa
             .recursive(true)
             .mode(0o755)
             .create(directory)?;
-        make(names, (&certificate, &key))
+        create(names, (&certificate, &key))
     };
     write().with_context(|| {
         let directory = directory.display();
@@ -147,7 +147,7 @@ fn make_because(why: &str, directory: &Path, names: &Names) -> anyhow::Result<Pa
     })
 }
 
-fn make(names: &Names, (certificate, key): (&Path, &Path)) -> anyhow::Result<Pair> {
+fn create(names: &CertificateNames, (certificate, key): (&Path, &Path)) -> anyhow::Result<Pair> {
     let now = SystemTime::now();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -172,7 +172,7 @@ fn make(names: &Names, (certificate, key): (&Path, &Path)) -> anyhow::Result<Pai
         vec![made.der().clone()],
         PrivateKeyDer::try_from(made_key.serialize_der()).map_err(anyhow::Error::msg)?,
     )?;
-    // Whoever is killed in between leaves two that do not belong together, which are no pair.
+    // A kubelet that is killed in between leaves a certificate and a key that do not match, which are rejected.
     atomic_file::write(key, made_key.serialize_pem().as_bytes())?;
     atomic_file::write(certificate, made.pem().as_bytes())?;
     fs::set_permissions(certificate, fs::Permissions::from_mode(0o644))?;

@@ -33,8 +33,8 @@ fn write(directory: &Path, issued: &Issued) -> [PathBuf; 2] {
     [certificate, key]
 }
 
-fn names(name: &str, address: &str) -> Names {
-    Names::of(name, &[address.parse().unwrap()])
+fn names(name: &str, address: &str) -> CertificateNames {
+    CertificateNames::of(name, &[address.parse().unwrap()])
 }
 
 #[test]
@@ -42,11 +42,11 @@ fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
     let dir = tempfile::tempdir().unwrap();
     let pki = dir.path().join("a/pki");
     let names = names("node-1", "10.0.0.7");
-    let first = self_signed::read_or_make(&pki, &names).unwrap();
+    let first = self_signed::read_or_create(&pki, &names).unwrap();
     let [certificate, key] = self_signed::files(&pki);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&certificate), mode(&key)), (0o644, 0o600));
-    let again = self_signed::read_or_make(&pki, &names).unwrap();
+    let again = self_signed::read_or_create(&pki, &names).unwrap();
     assert_eq!(shown(&first), shown(&again));
     let facts = first.facts();
     assert!(facts.common_name.starts_with("node-1@"), "{facts:?}");
@@ -67,13 +67,13 @@ fn an_unusable_certificate_is_generated_again() {
             &self_signed::files(dir.path())[1],
         );
         let before = before.ok().map(|pair| shown(&pair));
-        let made = self_signed::read_or_make(dir.path(), &names).unwrap();
+        let made = self_signed::read_or_create(dir.path(), &names).unwrap();
         assert_ne!(Some(shown(&made)), before, "{what}");
     };
     let kept = || {
         let [certificate, key] = self_signed::files(dir.path());
         let before = shown(&Pair::read(&certificate, &key).unwrap());
-        let read = self_signed::read_or_make(dir.path(), &names).unwrap();
+        let read = self_signed::read_or_create(dir.path(), &names).unwrap();
         assert_eq!(shown(&read), before);
     };
     anew("nothing is there");
@@ -86,7 +86,8 @@ fn an_unusable_certificate_is_generated_again() {
     let other = authority.server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
     anew("its key is another's");
-    self_signed::read_or_make(&dir.path().join("2"), &self::names("node-2", "127.0.0.1")).unwrap();
+    self_signed::read_or_create(&dir.path().join("2"), &self::names("node-2", "127.0.0.1"))
+        .unwrap();
     for file in self_signed::files(dir.path()) {
         let made = dir.path().join("2").join(file.file_name().unwrap());
         fs::copy(made, file).unwrap();
@@ -110,7 +111,7 @@ fn an_unusable_certificate_is_generated_again() {
 fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
-    self_signed::read_or_make(dir.path(), &names).unwrap();
+    self_signed::read_or_create(dir.path(), &names).unwrap();
     let [certificate, _] = self_signed::files(dir.path());
     let other = Authority::new("other").server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
@@ -131,11 +132,11 @@ fn a_pair_that_is_half_replaced_is_left_alone_while_the_kubelet_runs() {
 #[test]
 fn a_node_whose_name_is_invalid_in_certificates_gets_one_for_its_address() {
     let dir = tempfile::tempdir().unwrap();
-    let names = Names::of("knoten ä", &["::1".parse().unwrap()]);
-    let made = self_signed::read_or_make(dir.path(), &names).unwrap();
+    let names = CertificateNames::of("knoten ä", &["::1".parse().unwrap()]);
+    let made = self_signed::read_or_create(dir.path(), &names).unwrap();
     assert_eq!(
         shown(&made),
-        shown(&self_signed::read_or_make(dir.path(), &names).unwrap())
+        shown(&self_signed::read_or_create(dir.path(), &names).unwrap())
     );
 }
 

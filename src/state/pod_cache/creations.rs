@@ -12,12 +12,12 @@ pub(super) struct Creations(Mutex<HashMap<PodUid, usize>>);
 
 /// Until it is dropped, something of a pod is being created.
 #[derive(Debug)]
-pub struct CreationGuard {
+pub struct PodCreationGuard {
     creations: Arc<Creations>,
     uid: PodUid,
 }
 
-impl Drop for CreationGuard {
+impl Drop for PodCreationGuard {
     fn drop(&mut self) {
         let mut pods = self.creations.0.lock();
         match pods.get_mut(&self.uid) {
@@ -29,12 +29,12 @@ impl Drop for CreationGuard {
 
 impl PodCache {
     /// Something of this pod is being created, until the value is dropped: after the item was touched or
-    /// observed. Meanwhile an unknown id of this pod is no reason for a list, however long the runtime
+    /// observed. Meanwhile an unknown id of this pod is not a reason for a list, however long the runtime
     /// takes.
-    pub fn creating(&self, uid: PodUid) -> CreationGuard {
+    pub fn creating(&self, uid: PodUid) -> PodCreationGuard {
         let creations = self.shared.creations.clone();
         *creations.0.lock().entry(uid.clone()).or_default() += 1;
-        CreationGuard { creations, uid }
+        PodCreationGuard { creations, uid }
     }
 }
 

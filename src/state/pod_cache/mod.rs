@@ -31,8 +31,8 @@ use std::{
 };
 use tokio::sync::Notify;
 
-pub use creations::CreationGuard;
-pub use snapshot::Listed;
+pub use creations::PodCreationGuard;
+pub use snapshot::ListEntry;
 pub use unread::Unread;
 
 /// A sandbox or a container.
@@ -350,8 +350,8 @@ impl PodCacheWriter {
     pub fn apply_list(
         &self,
         seq: Seq,
-        sandboxes: Vec<Listed<SandboxStatus>>,
-        containers: Vec<Listed<ContainerStatus>>,
+        sandboxes: Vec<ListEntry<SandboxStatus>>,
+        containers: Vec<ListEntry<ContainerStatus>>,
     ) {
         let outcome = self
             .shared

@@ -11,7 +11,7 @@ use std::{
 
 /// One entry of a list, with the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed<T> {
+pub struct ListEntry<T> {
     /// The pod.
     pub owner: Owner,
     /// As listed; details that only an inspection gives are missing.
@@ -29,7 +29,7 @@ struct ListedItem {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct CacheEntry {
     status: Arc<PodStatus>,
     items: usize,
     stale: usize,
@@ -52,7 +52,7 @@ pub(super) struct ListOutcome {
 
 #[derive(Debug, Default)]
 pub(super) struct PodSnapshot {
-    pods: HashMap<PodUid, Entry>,
+    pods: HashMap<PodUid, CacheEntry>,
     items: HashMap<ItemId, ListedItem>,
     /// Items known to be gone, until a list that began later has been seen.
     tombstones: HashMap<ItemId, Seq>,
@@ -195,7 +195,7 @@ impl PodSnapshot {
             return Applied::default();
         }
         match read {
-            Read::Gone => self.bury(id, seq),
+            Read::Gone => self.mark_gone(id, seq),
             Read::Sandbox(status) => {
                 self.ensure(owner, id, None);
                 let changed =
@@ -221,12 +221,12 @@ impl PodSnapshot {
     pub(super) fn apply_list(
         &mut self,
         seq: Seq,
-        sandboxes: Vec<Listed<SandboxStatus>>,
-        containers: Vec<Listed<ContainerStatus>>,
+        sandboxes: Vec<ListEntry<SandboxStatus>>,
+        containers: Vec<ListEntry<ContainerStatus>>,
     ) -> ListOutcome {
         let mut outcome = ListOutcome::default();
         let mut present = HashSet::with_capacity(sandboxes.len() + containers.len());
-        for Listed { owner, status } in sandboxes {
+        for ListEntry { owner, status } in sandboxes {
             let id = ItemId::Sandbox(status.id.clone());
             let same = self.pods.get(&owner.uid).is_some_and(|entry| {
                 entry
@@ -240,7 +240,7 @@ impl PodSnapshot {
             }
             present.insert(id);
         }
-        for Listed { owner, status } in containers {
+        for ListEntry { owner, status } in containers {
             let id = ItemId::Container(status.id.clone());
             let same = self.pods.get(&owner.uid).is_some_and(|entry| {
                 entry
@@ -292,7 +292,7 @@ impl PodSnapshot {
             let Some(uid) = self.items.get(&id).map(|item| item.uid.clone()) else {
                 continue;
             };
-            let applied = self.bury(&id, seq);
+            let applied = self.mark_gone(&id, seq);
             if applied.changed {
                 outcome.changed.push(uid.clone());
             }
@@ -303,15 +303,18 @@ impl PodSnapshot {
     }
 
     fn ensure(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>) {
-        let entry = self.pods.entry(owner.uid.clone()).or_insert_with(|| Entry {
-            status: Arc::new(PodStatus {
-                uid: owner.uid.clone(),
-                name: owner.name.clone(),
-                namespace: owner.namespace.clone(),
-                ..PodStatus::default()
-            }),
-            ..Entry::default()
-        });
+        let entry = self
+            .pods
+            .entry(owner.uid.clone())
+            .or_insert_with(|| CacheEntry {
+                status: Arc::new(PodStatus {
+                    uid: owner.uid.clone(),
+                    name: owner.name.clone(),
+                    namespace: owner.namespace.clone(),
+                    ..PodStatus::default()
+                }),
+                ..CacheEntry::default()
+            });
         if !self.items.contains_key(id) {
             entry.items += 1;
             let item = ListedItem {
@@ -354,7 +357,7 @@ impl PodSnapshot {
         entry.stale == 0
     }
 
-    fn bury(&mut self, id: &ItemId, seq: Seq) -> Applied {
+    fn mark_gone(&mut self, id: &ItemId, seq: Seq) -> Applied {
         self.tombstones.insert(id.clone(), seq);
         self.failures.remove(id);
         let Some(item) = self.items.remove(id) else {

@@ -24,8 +24,8 @@ fn item(id: &str) -> ItemId {
     ItemId::Container(id.into())
 }
 
-fn listed(uid: &str, id: &str, state: ContainerState) -> Listed<ContainerStatus> {
-    Listed {
+fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStatus> {
+    ListEntry {
         owner: owner(uid),
         status: container(id, state),
     }

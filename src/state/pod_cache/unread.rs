@@ -74,7 +74,7 @@ impl PodCacheWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Listed, Owner, Read, pod_cache};
+    use super::super::{ListEntry, Owner, Read, pod_cache};
     use super::*;
     use crate::model::ContainerState;
 
@@ -95,7 +95,7 @@ mod tests {
             namespace: "ns".into(),
         };
         let (writer, cache) = pod_cache();
-        let listed = instances.iter().map(|&status| Listed {
+        let listed = instances.iter().map(|&status| ListEntry {
             owner: owner.clone(),
             status: status.clone(),
         });

@@ -1,6 +1,6 @@
 //! What was done about each pod lately, and why.
 //!
-//! * Owns: a short memory per pod ([`Record`]): the last different decisions, equal ones counted
+//! * Owns: a short memory per pod ([`PodHistoryRecord`]): the last different decisions, equal ones counted
 //!   together, and the step that is under way.
 //! * Woken by: each pod's own worker, which writes about its own pod only, during a sync.
 //! * Publishes: [`PodHistory::of`], and a counter that moves with every decision.
@@ -10,7 +10,7 @@
 
 mod record;
 
-pub use record::{Action, HistoryEntry, Noted, Record};
+pub use record::{Action, HistoryEntry, Noted, PodHistoryRecord};
 
 use crate::model::PodUid;
 use jiff::Timestamp;
@@ -26,7 +26,7 @@ pub struct PodHistory {
 
 #[derive(Debug)]
 struct PodHistoryInner {
-    records: Mutex<HashMap<PodUid, Record>>,
+    records: Mutex<HashMap<PodUid, PodHistoryRecord>>,
     version: watch::Sender<u64>,
 }
 
@@ -68,7 +68,7 @@ impl PodHistory {
             None => {
                 if let Some(record) = records.get_mut(uid) {
                     record.rest();
-                    if *record == Record::default() {
+                    if *record == PodHistoryRecord::default() {
                         records.remove(uid);
                     }
                 }
@@ -84,7 +84,7 @@ impl PodHistory {
     }
 
     /// What is known of a pod; empty when nothing is.
-    pub fn of(&self, uid: &PodUid) -> Record {
+    pub fn of(&self, uid: &PodUid) -> PodHistoryRecord {
         let records = self.shared.records.lock();
         records.get(uid).cloned().unwrap_or_default()
     }
@@ -124,10 +124,10 @@ mod tests {
         history.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
         history.doing(&uid, Some("stopping".into()));
         assert_eq!(history.of(&uid).pod_history().len(), 1);
-        assert_eq!(history.of(&uid).doing().unwrap().0, "stopping");
-        assert_eq!(*version.borrow(), 1, "a step is no decision");
+        assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");
+        assert_eq!(*version.borrow(), 1, "a step is not a decision");
         history.forget(&uid);
         assert!(history.is_empty());
-        assert_eq!(history.of(&uid), Record::default());
+        assert_eq!(history.of(&uid), PodHistoryRecord::default());
     }
 }

@@ -136,7 +136,7 @@ fn from_millis(millis: i64) -> Timestamp {
 
 /// The memory of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Record {
+pub struct PodHistoryRecord {
     /// Oldest first, by when they were made last.
     pod_history: Vec<Noted>,
     doing: Option<Box<(String, Timestamp)>>,
@@ -144,14 +144,14 @@ pub struct Record {
     well: i64,
 }
 
-impl Record {
+impl PodHistoryRecord {
     /// The last different decisions, oldest first by when they were made last.
     pub fn pod_history(&self) -> &[Noted] {
         &self.pod_history
     }
 
     /// The step that is under way, and since when.
-    pub fn doing(&self) -> Option<(&str, Timestamp)> {
+    pub fn current_step(&self) -> Option<(&str, Timestamp)> {
         let (step, since) = self.doing.as_deref()?;
         Some((step, *since))
     }
@@ -234,7 +234,7 @@ mod tests {
         Timestamp::from_second(1_000 + seconds).unwrap()
     }
 
-    fn whys(record: &Record) -> Vec<(&str, u32)> {
+    fn whys(record: &PodHistoryRecord) -> Vec<(&str, u32)> {
         let pod_history = record.pod_history().iter();
         pod_history
             .map(|noted| (&*noted.why, noted.count))
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn equal_decisions_are_counted_together_with_their_first_and_last_time() {
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         for (second, why) in [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")] {
             let history_entry = HistoryEntry::about(Action::StartContainer, "main", why.into());
             record.note(history_entry, t(second));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn another_container_or_another_action_is_another_decision() {
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         for (action, container) in [
             (Action::StartContainer, "a"),
             (Action::StartContainer, "b"),
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_newest_until_counts() {
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         for until in [Some(t(9)), None, Some(t(20))] {
             let history_entry = HistoryEntry::about(Action::Hold, "main", "why".into());
             record.note(
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn trouble_is_over_after_another_decision_or_a_sync_that_succeeds() {
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
         record.note(fail(), t(0));
         assert_eq!(&*record.trouble("").unwrap().why, "no network");
@@ -303,7 +303,7 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room_so_that_a_pod_never_takes_more_than_a_kilobyte() {
-        let mut record = Record::default();
+        let mut record = PodHistoryRecord::default();
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
             record.note(HistoryEntry::about(Action::Fail, "main", why), t(0));

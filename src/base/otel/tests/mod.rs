@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use self::collector::{Answer, TestCollector, attribute, ids};
-use super::queue::{BATCH, ROOM};
+use super::queue::{BATCH, CAPACITY};
 use super::*;
 
 const ALL: u32 = 1_000_000;
@@ -165,7 +165,7 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
         let mut span = tracer
             .start(Kind::Client, Parent::Current, unnamed)
             .unwrap();
-        span.note(|| -> [(&'static str, Value); 0] { panic!("nobody wants this") });
+        span.note(|| -> [(&'static str, AttributeValue); 0] { panic!("nobody wants this") });
         span.fail(|| panic!("nor this"));
         span.context().clone()
     };
@@ -273,14 +273,14 @@ async fn what_the_collector_does_not_want_is_counted_and_not_sent_again() {
 async fn what_finds_no_room_is_dropped_and_counted_and_nobody_waits() {
     let collector = TestCollector::start().await;
     let (tracer, metrics) = tracer(collector.endpoint(), ALL);
-    for _ in 0..ROOM + 100 {
+    for _ in 0..CAPACITY + 100 {
         drop(begin(&tracer, "many"));
     }
     tracer.flush().await;
-    assert_eq!(collector.spans().len(), ROOM);
+    assert_eq!(collector.spans().len(), CAPACITY);
     let largest = collector.batches().iter().map(|b| b.spans.len()).max();
     assert_eq!(largest, Some(BATCH));
-    let rooms = u64::try_from(ROOM).unwrap();
+    let rooms = u64::try_from(CAPACITY).unwrap();
     assert_eq!(counted(&metrics, "exported"), rooms);
     assert_eq!(counted(&metrics, "dropped"), 100);
 }

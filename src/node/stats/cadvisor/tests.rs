@@ -6,7 +6,7 @@ use crate::{
 };
 use std::collections::{HashMap, HashSet};
 
-fn sample(path: &str) -> Sample {
+fn sample(path: &str) -> CgroupSample {
     let usage = Usage {
         cpu: Some(CpuUsage {
             total: 2_500_000_000,
@@ -30,7 +30,7 @@ fn sample(path: &str) -> Sample {
         }],
         ..Usage::default()
     };
-    Sample {
+    CgroupSample {
         path: path.into(),
         at: 1_700_000_000_123_456_789,
         usage: Arc::new(usage),
@@ -170,7 +170,12 @@ fn the_table_is_sorted_and_names_match_types() {
             "container_fs_inodes_total" => false,
             name => name.ends_with("_total"),
         };
-        assert_eq!(family.kind == Kind::Counter, counter, "{}", family.name);
+        assert_eq!(
+            family.kind == MetricKind::Counter,
+            counter,
+            "{}",
+            family.name
+        );
         assert!(!family.help.is_empty());
     }
 }

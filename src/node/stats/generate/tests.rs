@@ -12,7 +12,7 @@ use std::{path::PathBuf, sync::Arc};
 
 const S: i64 = 1_000_000_000;
 
-fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> Sample {
+fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
     let usage = Usage {
         cpu: Some(CpuUsage {
             total: cpu,
@@ -34,7 +34,7 @@ fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> Sample {
         }),
         ..Usage::default()
     };
-    Sample {
+    CgroupSample {
         path: path.into(),
         at: at * S,
         usage: Arc::new(usage),
@@ -93,7 +93,7 @@ fn told_with(
     runtime_stats: &HashMap<String, v1::ContainerStats>,
     disks: Option<Disks<'_>>,
 ) -> Summary {
-    summary(&Inputs {
+    summary(&SummaryInputs {
         node_name: "node1",
         booted: Time(1_600_000_000 * S),
         started: Time(1_650_000_000 * S),
@@ -297,20 +297,23 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     let facts = DiskFacts::from([
         (
             PathBuf::from("/logs/a"),
-            Measured::of(at, used(200, 2), None),
+            DiskMeasurement::of(at, used(200, 2), None),
         ),
         (
             PathBuf::from("/v/disk"),
-            Measured::of(at, used(30, 3), None),
+            DiskMeasurement::of(at, used(30, 3), None),
         ),
-        (PathBuf::from("/v/full"), Measured::of(at, None, None)),
+        (
+            PathBuf::from("/v/full"),
+            DiskMeasurement::of(at, None, None),
+        ),
         (
             PathBuf::from("/v/claimed"),
-            Measured::of(at, None, Some(fs)),
+            DiskMeasurement::of(at, None, Some(fs)),
         ),
         (
             PathBuf::from("/v/memory"),
-            Measured::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
+            DiskMeasurement::of(at, None, Some(FilesystemUsage { inodes: 0, ..fs })),
         ),
     ]);
     let volume = |name: &str, filesystem| MeasurableVolume {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const AT: i64 = 1_700_000_000_123_456_789;
 
-fn a_sample(path: &str) -> Sample {
+fn a_sample(path: &str) -> CgroupSample {
     let usage = Usage {
         cpu: Some(CpuUsage {
             total: 5,
@@ -36,7 +36,7 @@ fn a_sample(path: &str) -> Sample {
         }],
         ..Usage::default()
     };
-    Sample {
+    CgroupSample {
         path: path.into(),
         at: AT,
         usage: Arc::new(usage),
@@ -104,9 +104,9 @@ fn ask(of: &InfoOf) -> Vec<(String, Value)> {
         runtime: "containerd",
         filesystems: &filesystems,
     };
-    let told = infos(&snapshot(), &around, of);
+    let reported = infos(&snapshot(), &around, of);
     let whole = |info: ContainerInfo| (info.path.clone(), info.between(None, None));
-    told.into_iter().map(whole).collect()
+    reported.into_iter().map(whole).collect()
 }
 
 fn cgroup(path: &str, below: bool) -> InfoOf {
@@ -125,9 +125,9 @@ fn container(uid: &str, name: &str) -> InfoOf {
 
 #[test]
 fn a_container_has_its_names_its_limits_and_one_sample() {
-    let told = ask(&container("u1", "main"));
-    let [(path, info)] = told.as_slice() else {
-        panic!("{told:?}");
+    let reported = ask(&container("u1", "main"));
+    let [(path, info)] = reported.as_slice() else {
+        panic!("{reported:?}");
     };
     assert_eq!(path, "/kubepods/podu1/id-main");
     assert_eq!(info["name"], "/kubepods/podu1/id-main");
@@ -201,8 +201,8 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
         ("/none", false, &[]),
     ];
     for (path, below, expected) in table {
-        let told = ask(&cgroup(path, *below));
-        let paths: Vec<&str> = told.iter().map(|(path, _)| path.as_str()).collect();
+        let reported = ask(&cgroup(path, *below));
+        let paths: Vec<&str> = reported.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(paths, *expected, "{path} {below}");
     }
     let machine = &ask(&cgroup("/", false))[0].1;
@@ -226,8 +226,8 @@ fn a_sample_that_is_not_of_that_time_is_left_out() {
         (at(1_700_000_001), None, false),
         (None, at(1_700_000_000), false),
     ] {
-        let told = infos(&snapshot(), &around, &cgroup("/", false));
-        let info = told.into_iter().next().unwrap().between(start, end);
+        let reported = infos(&snapshot(), &around, &cgroup("/", false));
+        let info = reported.into_iter().next().unwrap().between(start, end);
         assert_eq!(info.get("stats").is_some(), there, "{start:?} {end:?}");
     }
 }

@@ -130,7 +130,7 @@ fn this_machine_can_be_sampled() {
         Vec::new(),
         &[SystemSubject {
             name: "kubelet",
-            place: Place::Process(std::process::id()),
+            place: CgroupLocation::Process(std::process::id()),
             may_be_root: true,
         }],
         Depth::Everything,
@@ -183,7 +183,7 @@ fn a_deeper_sample_reads_what_a_shallow_one_left_out() {
 fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     let root = tempfile::tempdir().unwrap();
     let mut sampler = Sampler::new(CgroupFs::new(root.path(), true));
-    let ids: Vec<String> = (0..3 * LEAST_TURNS).map(|n| format!("c{n}")).collect();
+    let ids: Vec<String> = (0..3 * MIN_VERIFIED).map(|n| format!("c{n}")).collect();
     let names: Vec<&str> = ids.iter().map(String::as_str).collect();
     for id in &names {
         cgroup(root.path(), &format!("/{id}"), 5, 7, 1);
@@ -206,9 +206,9 @@ fn those_believed_longest_have_their_turn_and_not_all_at_once() {
     for kept in sampler.kept.values_mut() {
         kept.verified = kept.verified.checked_sub(TTL).unwrap();
     }
-    assert_eq!(read_anew(&mut sampler), LEAST_TURNS);
-    assert_eq!(read_anew(&mut sampler), 2 * LEAST_TURNS);
-    assert_eq!(read_anew(&mut sampler), 3 * LEAST_TURNS);
+    assert_eq!(read_anew(&mut sampler), MIN_VERIFIED);
+    assert_eq!(read_anew(&mut sampler), 2 * MIN_VERIFIED);
+    assert_eq!(read_anew(&mut sampler), 3 * MIN_VERIFIED);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     }
     let subject = |name, path: &str, may_be_root| SystemSubject {
         name,
-        place: Place::Cgroup(path.to_owned()),
+        place: CgroupLocation::Cgroup(path.to_owned()),
         may_be_root,
     };
     let system = [

@@ -1,7 +1,7 @@
 //! What is known of every manifest file, from what the scanner read: the pods that should run, and what to
 //! report, each thing once. Pure.
 
-use super::watch::Scope;
+use super::watch::ScanScope;
 use crate::model::{Pod, PodExt, PodFullName};
 use crate::pods::pod_config::manifest::Manifest;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Digest of a file's bytes.
-pub(super) type Digest = [u8; 16];
+pub(super) type ManifestDigest = [u8; 16];
 
 /// What makes a file "the same as last time" without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct ManifestStamp {
     pub(super) device: u64,
     pub(super) inode: u64,
     pub(super) size: u64,
@@ -29,7 +29,7 @@ pub(super) struct Stamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// Until the stamp changes.
-    Until(Stamp),
+    Until(ManifestStamp),
     /// The file was changed just now, and may be changed again without a new stamp.
     Changing,
     /// It could not be read; every scan tries again.
@@ -38,13 +38,13 @@ pub(super) enum Freshness {
 
 /// What the scanner found in a file that it read.
 #[derive(Debug)]
-pub(super) enum Reading {
+pub(super) enum ManifestReading {
     /// The bytes are those of the last reading.
     SameBytes,
     /// New bytes that are a pod.
-    Good(Digest, Manifest),
-    /// New bytes that are none: why.
-    Bad(Digest, String),
+    Good(ManifestDigest, Manifest),
+    /// New bytes that are not a pod: why.
+    Bad(ManifestDigest, String),
     /// No bytes: why.
     Unread(String),
     /// Not a file, e.g. a directory: what.
@@ -62,15 +62,15 @@ pub(super) enum Notice {
 
 struct CachedManifest {
     freshness: Freshness,
-    digest: Option<Digest>,
+    digest: Option<ManifestDigest>,
     /// The last good version.
     good: Option<Arc<Pod>>,
-    fault: Option<Fault>,
+    fault: Option<ManifestFault>,
     /// A directory, a pipe: nothing that a pod could be in.
     no_manifest: bool,
 }
 
-struct Fault {
+struct ManifestFault {
     why: String,
     report: ReportState,
 }
@@ -100,13 +100,13 @@ pub(super) struct ManifestCache {
 
 impl ManifestCache {
     /// Whether the file must be read: it is new, changed, or may have changed.
-    pub(super) fn must_read(&self, path: &Path, stamp: Stamp) -> bool {
+    pub(super) fn must_read(&self, path: &Path, stamp: ManifestStamp) -> bool {
         let record = self.files.get(path.as_os_str());
         record.is_none_or(|record| record.freshness != Freshness::Until(stamp))
     }
 
     /// Digest of the bytes last read.
-    pub(super) fn digest(&self, path: &Path) -> Option<Digest> {
+    pub(super) fn digest(&self, path: &Path) -> Option<ManifestDigest> {
         self.files.get(path.as_os_str())?.digest
     }
 
@@ -122,7 +122,7 @@ impl ManifestCache {
     }
 
     /// Records what was read from a file.
-    pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: Reading) {
+    pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: ManifestReading) {
         let record = match self.files.get_mut(path.as_os_str()) {
             Some(record) => record,
             None => self.files.entry(path.into()).or_insert(CachedManifest {
@@ -134,10 +134,10 @@ impl ManifestCache {
             }),
         };
         record.freshness = freshness;
-        record.no_manifest = matches!(reading, Reading::NotAFile(_));
+        record.no_manifest = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
-            Reading::SameBytes => {}
-            Reading::Good(digest, manifest) => {
+            ManifestReading::SameBytes => {}
+            ManifestReading::Good(digest, manifest) => {
                 record.digest = Some(digest);
                 record.fault = None;
                 let good = manifest.pods.into_iter().next();
@@ -148,16 +148,16 @@ impl ManifestCache {
                 self.notices
                     .extend(manifest.remarks.into_iter().map(notice));
             }
-            Reading::Bad(digest, why) => {
+            ManifestReading::Bad(digest, why) => {
                 let same = record.digest == Some(digest);
                 record.digest = Some(digest);
                 record.set_fault(why, same);
             }
-            Reading::Unread(why) => {
+            ManifestReading::Unread(why) => {
                 record.digest = None;
                 record.set_fault(why, true);
             }
-            Reading::NotAFile(what) => {
+            ManifestReading::NotAFile(what) => {
                 record.digest = None;
                 let before = record.good.take();
                 record.set_fault(what, true);
@@ -183,8 +183,8 @@ impl ManifestCache {
 
     /// Names of files that must be read again soon: those that were changing, and those with a
     /// fault that may have been a half-written file.
-    pub(super) fn unsettled(&self) -> BTreeSet<OsString> {
-        let unreported = |fault: &Fault| fault.report != ReportState::Done;
+    pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
+        let unreported = |fault: &ManifestFault| fault.report != ReportState::Done;
         let unsettled = self.files.iter().filter(|(_, record)| {
             record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(unreported)
         });
@@ -202,7 +202,7 @@ impl ManifestCache {
     }
 
     /// The pods that should run, in order of their files' names, and what to report.
-    pub(super) fn outcome(&mut self, scanned: &Scope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
+    pub(super) fn outcome(&mut self, scanned: &ScanScope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
         self.report_faults(scanned);
         let pods = match self.pods.take() {
             Some(pods) => pods,
@@ -217,12 +217,12 @@ impl ManifestCache {
         (pods, std::mem::take(&mut self.notices))
     }
 
-    fn report_faults(&mut self, scanned: &Scope) {
+    fn report_faults(&mut self, scanned: &ScanScope) {
         for (path, record) in &mut self.files {
             let Some(fault) = &mut record.fault else {
                 continue;
             };
-            if let Scope::Entries(names) = scanned
+            if let ScanScope::Entries(names) = scanned
                 && !name(path).is_some_and(|name| names.contains(name))
             {
                 continue;
@@ -232,7 +232,7 @@ impl ManifestCache {
                 ReportState::Due => {
                     fault.report = ReportState::Done;
                     let kept = match record.good {
-                        Some(_) => "; the last good version runs on",
+                        Some(_) => "; the last good version is kept",
                         None => "",
                     };
                     let path = Path::new(path).display();
@@ -249,7 +249,7 @@ impl ManifestCache {
         let files = self.files.iter();
         let good =
             files.filter_map(|(path, record)| Some((Path::new(path), record.good.as_ref()?)));
-        let (pods, clashes) = one_of_each_name(good);
+        let (pods, clashes) = dedup_by_name(good);
         let reported = std::mem::take(&mut self.reported_clashes);
         for clash in clashes {
             let file = clash.file.display();
@@ -315,7 +315,7 @@ impl fmt::Display for Clash {
 
 /// Of two files of one source with a pod of one name, the one that comes first counts. Files are to
 /// come in order of their own names.
-pub fn one_of_each_name<'a>(
+pub fn dedup_by_name<'a>(
     files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
 ) -> (Vec<Arc<Pod>>, Vec<Clash>) {
     let files = files.into_iter();
@@ -345,7 +345,7 @@ impl CachedManifest {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {
             let report = ReportState::Fresh;
-            self.fault = Some(Fault { why, report });
+            self.fault = Some(ManifestFault { why, report });
         }
     }
 }

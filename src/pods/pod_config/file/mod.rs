@@ -11,7 +11,7 @@ mod scan;
 mod tests;
 mod watch;
 
-pub use manifest_cache::{Clash, one_of_each_name};
+pub use manifest_cache::{Clash, dedup_by_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
@@ -25,7 +25,7 @@ use scan::{Scan, Scanner};
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
-use watch::{Events, Hint, Scope, Watcher};
+use watch::{Events, ManifestWatcher, ScanHint, ScanScope};
 
 /// Shortest and longest time between the beginnings of two scans while events go on.
 const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -34,7 +34,7 @@ const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::f
 const PAUSE_PER_SCAN: u32 = 4;
 
 /// When to scan again after a file was being written.
-const SETTLE: Duration = Duration::from_millis(100);
+const WRITE_RETRY: Duration = Duration::from_millis(100);
 
 /// So many events together cause a scan of everything.
 const MANY_HINTS: usize = 4096;
@@ -72,15 +72,15 @@ pub(super) async fn run(
         let node = ObjectRef::node(&node_name);
         let mut events = None;
         let mut delivered: Option<(Vec<Arc<Pod>>, Completeness)> = None;
-        let mut scope = Scope::Everything;
+        let mut scope = ScanScope::Everything;
         let mut removed = BTreeSet::new();
         let mut relist = Instant::now() + config.check_period;
         loop {
             let started = Instant::now();
             if source.open_watcher(&mut events) {
-                scope = Scope::Everything;
+                scope = ScanScope::Everything;
             }
-            if scope == Scope::Everything {
+            if scope == ScanScope::Everything {
                 relist = started + config.check_period;
             }
             let (returned, scan) =
@@ -111,7 +111,7 @@ pub(super) async fn run(
             let again = if scan.unsettled.is_empty() {
                 relist
             } else {
-                relist.min(started + SETTLE)
+                relist.min(started + WRITE_RETRY)
             };
             let first = tokio::select! {
                 () = tokio::time::sleep_until(again.max(event_pause)) => None,
@@ -123,11 +123,11 @@ pub(super) async fn run(
             let mut hints = drain(&mut events, source.watcher.as_ref());
             hints.extend(first);
             scope = if Instant::now() < relist {
-                Scope::of(scan.unsettled, &hints)
+                ScanScope::of(scan.unsettled, &hints)
             } else {
-                Scope::Everything
+                ScanScope::Everything
             };
-            let names = hints.into_iter().filter_map(Hint::removed);
+            let names = hints.into_iter().filter_map(ScanHint::removed);
             removed = names.collect();
         }
     };
@@ -144,7 +144,7 @@ fn event_pause(scan: Duration) -> Duration {
 
 struct FileSource {
     scanner: Scanner,
-    watcher: Option<Watcher>,
+    watcher: Option<ManifestWatcher>,
     watch_fault: Option<String>,
 }
 
@@ -154,7 +154,7 @@ impl FileSource {
         if self.watcher.is_some() && events.is_some() {
             return false;
         }
-        match Watcher::new() {
+        match ManifestWatcher::new() {
             Ok((watcher, stream)) => {
                 self.watcher = Some(watcher);
                 *events = Some(stream);
@@ -169,10 +169,10 @@ impl FileSource {
     }
 
     /// One scan. Blocking.
-    fn scan(mut self, scope: &Scope, removed: &BTreeSet<OsString>) -> (Self, Scan) {
+    fn scan(mut self, scope: &ScanScope, removed: &BTreeSet<OsString>) -> (Self, Scan) {
         let entries = match scope {
-            Scope::Entries(names) => self.scanner.scan_entries(names, removed),
-            Scope::Everything => None,
+            ScanScope::Entries(names) => self.scanner.scan_entries(names, removed),
+            ScanScope::Everything => None,
         };
         match entries {
             Some(scan) => (self, scan),
@@ -216,7 +216,7 @@ impl FileSource {
         if self.watch_fault.as_ref() != Some(&text) {
             tracing::warn!(
                 error = %text,
-                "Cannot watch static pod manifests; changes are found by the periodic scan only"
+                "Failed to watch static pod manifests; relying on the periodic scan"
             );
             self.watch_fault = Some(text);
         }
@@ -240,7 +240,7 @@ fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
 
 /// Waits for an event that causes a scan. A broken stream is dropped and counts as one; without
 /// a watcher there is none.
-async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Hint {
+async fn next_event(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> ScanHint {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return std::future::pending().await;
     };
@@ -254,18 +254,18 @@ async fn next_event(events: &mut Option<Events>, watcher: Option<&Watcher>) -> H
             Some(Err(error)) => {
                 tracing::warn!(%error, "Watching static pod manifests failed; starting over");
                 *events = None;
-                return Hint::Anything;
+                return ScanHint::Anything;
             }
             None => {
                 *events = None;
-                return Hint::Anything;
+                return ScanHint::Anything;
             }
         }
     }
 }
 
 /// Takes the events that one scan handles together.
-fn drain(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Vec<Hint> {
+fn drain(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> Vec<ScanHint> {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return Vec::new();
     };
@@ -273,7 +273,7 @@ fn drain(events: &mut Option<Events>, watcher: Option<&Watcher>) -> Vec<Hint> {
     while let Some(Some(Ok(event))) = stream.next().now_or_never() {
         match watcher.hint(&event) {
             Some(hint) if hints.len() < MANY_HINTS => hints.push(hint),
-            Some(_) => hints = vec![Hint::Anything],
+            Some(_) => hints = vec![ScanHint::Anything],
             None => {}
         }
     }

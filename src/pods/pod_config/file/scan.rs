@@ -1,12 +1,14 @@
 //! One scan of the manifest path. Blocking.
 
-use super::manifest_cache::{Digest, Freshness, ManifestCache, Notice, Reading, Stamp};
-use super::watch::Scope;
+use super::manifest_cache::{
+    Freshness, ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice,
+};
+use super::watch::ScanScope;
 use crate::host::files::{TO_REOPEN, reopen};
 use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
-use crate::pods::pod_config::manifest::{Reader, read_contained, read_file};
-use crate::pods::pod_config::static_pod::Origin;
+use crate::pods::pod_config::manifest::{ManifestReader, read_contained, read_file};
+use crate::pods::pod_config::static_pod::ManifestOrigin;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 /// A file changed so recently may be changed again within the same tick of the file system's
 /// clock, so its stamp proves nothing yet. In nanoseconds.
-const RACY: i128 = 50_000_000;
+const CLOCK_TICK_NANOS: i128 = 50_000_000;
 
 /// The text for a path at which nothing is.
 const NO_FILE: &str = "leads to no file";
@@ -30,7 +32,7 @@ pub(super) struct Scanner {
     node_name: String,
     source: PodSource,
     objects: LocalObjects,
-    pub(super) reader: Reader,
+    pub(super) reader: ManifestReader,
     cache: ManifestCache,
     root_fault: Option<String>,
     /// Whether the path was a directory when it was listed last.
@@ -91,7 +93,7 @@ impl Scanner {
                 }
                 self.cache
                     .keep_only(&paths.into_iter().map(PathBuf::into_os_string).collect());
-                self.outcome(&Scope::Everything, &before)
+                self.outcome(&ScanScope::Everything, &before)
             }
             Err(error) => Scan {
                 pods: None,
@@ -105,7 +107,7 @@ impl Scanner {
     }
 
     /// Scans entries of these names, which costs nothing for the others. `None` when that does not
-    /// do: the path is no directory, or there are links, which may lead to any of them.
+    /// do: the path is not a directory, or there are links, which may lead to any of them.
     pub(super) fn scan_entries(
         &mut self,
         names: &BTreeSet<OsString>,
@@ -124,7 +126,7 @@ impl Scanner {
                 Err(_) => return None,
             }
         }
-        Some(self.outcome(&Scope::Entries(names.clone()), &before))
+        Some(self.outcome(&ScanScope::Entries(names.clone()), &before))
     }
 
     /// The pods of these entries.
@@ -138,7 +140,7 @@ impl Scanner {
     }
 
     /// `removed`: the pods of files that left the directory since the last scan, as they were then.
-    fn outcome(&mut self, scanned: &Scope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
+    fn outcome(&mut self, scanned: &ScanScope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(scanned);
         let is_back = |path: &Path, pod: &Arc<Pod>| {
             let now = self
@@ -156,7 +158,7 @@ impl Scanner {
             pods: Some(pods),
             notices,
             completeness: self.cache.unread().into(),
-            unsettled: self.cache.unsettled(),
+            unsettled: self.cache.to_reread(),
             links: self.links.clone(),
         }
     }
@@ -190,26 +192,40 @@ impl Scanner {
         }
         let (freshness, reading) = match open(path) {
             Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
-            Ok(Opened::Other(what)) => (Freshness::Unreadable, Reading::NotAFile(what)),
+            Ok(Opened::Other(what)) => (Freshness::Unreadable, ManifestReading::NotAFile(what)),
             // Gone since the listing, or a link that leads nowhere.
-            Err(error) if is_missing(&error) => {
-                (Freshness::Unreadable, Reading::NotAFile(NO_FILE.into()))
-            }
-            Err(error) => (Freshness::Unreadable, Reading::Unread(error.to_string())),
+            Err(error) if is_missing(&error) => (
+                Freshness::Unreadable,
+                ManifestReading::NotAFile(NO_FILE.into()),
+            ),
+            Err(error) => (
+                Freshness::Unreadable,
+                ManifestReading::Unread(error.to_string()),
+            ),
         };
         self.cache.note(path, freshness, reading);
     }
 
-    fn read_manifest_file(&self, path: &Path, file: File, meta: &Metadata) -> (Freshness, Reading) {
+    fn read_manifest_file(
+        &self,
+        path: &Path,
+        file: File,
+        meta: &Metadata,
+    ) -> (Freshness, ManifestReading) {
         let before = stamp(meta);
         let bytes = match read(&file) {
             Ok(bytes) => bytes,
-            Err(error) => return (Freshness::Unreadable, Reading::Unread(error.to_string())),
+            Err(error) => {
+                return (
+                    Freshness::Unreadable,
+                    ManifestReading::Unread(error.to_string()),
+                );
+            }
         };
         let now = Timestamp::now();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
-        let freshness = if steady && !(-RACY..RACY).contains(&age) {
+        let freshness = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {
             Freshness::Until(before)
         } else {
             Freshness::Changing
@@ -217,20 +233,20 @@ impl Scanner {
         (freshness, self.parse(path, &bytes, now))
     }
 
-    fn parse(&self, path: &Path, bytes: &[u8], now: Timestamp) -> Reading {
+    fn parse(&self, path: &Path, bytes: &[u8], now: Timestamp) -> ManifestReading {
         let digest = digest(bytes);
         if self.cache.digest(path) == Some(digest) {
-            return Reading::SameBytes;
+            return ManifestReading::SameBytes;
         }
-        let origin = Origin {
+        let origin = ManifestOrigin {
             node_name: &self.node_name,
             source: self.source,
             location: &path.to_string_lossy(),
             objects: self.objects,
         };
         match read_contained(self.reader, bytes, origin, now) {
-            Ok(manifest) => Reading::Good(digest, manifest),
-            Err(why) => Reading::Bad(digest, why.to_string()),
+            Ok(manifest) => ManifestReading::Good(digest, manifest),
+            Err(why) => ManifestReading::Bad(digest, why.to_string()),
         }
     }
 }
@@ -249,7 +265,7 @@ pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
 /// Why there are no bytes to parse.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is no file, and passed over as such: what it is instead.
+    /// It is not a file, and passed over as such: what it is instead.
     #[error("{0}")]
     NotAFile(String),
     /// It cannot be read.
@@ -313,7 +329,7 @@ enum Opened {
     Other(String),
 }
 
-/// Opens a manifest, and nothing that is none.
+/// Opens a manifest, and no other kind of file.
 fn open(path: &Path) -> io::Result<Opened> {
     let found = rustix::fs::open(path, TO_REOPEN, rustix::fs::Mode::empty())?;
     let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
@@ -337,9 +353,9 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-fn stamp(meta: &Metadata) -> Stamp {
+fn stamp(meta: &Metadata) -> ManifestStamp {
     let nanos = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-    Stamp {
+    ManifestStamp {
         device: meta.dev(),
         inode: meta.ino(),
         size: meta.size(),
@@ -348,8 +364,8 @@ fn stamp(meta: &Metadata) -> Stamp {
     }
 }
 
-fn digest(bytes: &[u8]) -> Digest {
-    let mut digest = Digest::default();
+fn digest(bytes: &[u8]) -> ManifestDigest {
+    let mut digest = ManifestDigest::default();
     for (to, from) in digest.iter_mut().zip(Sha256::digest(bytes)) {
         *to = from;
     }

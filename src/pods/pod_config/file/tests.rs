@@ -131,7 +131,7 @@ async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
     // What comes back broken does not end the pod.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "kind: Pod\nspec: [").unwrap();
-    source.until_told("the last good version runs on").await;
+    source.until_told("the last good version is kept").await;
     assert!(source.lists.try_recv().is_err());
     fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.
@@ -190,7 +190,7 @@ async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
         format!("{}  hostNetwork: maybe\n", manifest("a", "2")),
     )
     .unwrap();
-    let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last good version runs on (1)";
+    let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last good version is kept (1)";
     source.until_told(expected).await;
     // Another file's change causes further scans; the bad file is not reported again.
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
@@ -383,7 +383,7 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
     let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
     let complete = Completeness::Complete;
     let found = scanner.scan(&BTreeSet::new()).completeness;
-    assert_eq!(found, complete, "a directory is no manifest");
+    assert_eq!(found, complete, "a directory is not a manifest");
     fs::write(dir.path().join("good.yaml"), "{ broken").unwrap();
     let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, complete, "the last good version is known");

@@ -43,12 +43,12 @@ impl Interest {
 }
 
 /// Directories to watch.
-pub(super) type Wanted = HashMap<PathBuf, Interest>;
+pub(super) type DirectoryInterests = HashMap<PathBuf, Interest>;
 
 /// What the watched path calls for: the directory itself, and every directory on the way in which
 /// a link or a missing step may change.
-pub(super) fn wanted_for_root(root: &Path) -> Wanted {
-    let mut wanted = Wanted::new();
+pub(super) fn wanted_for_root(root: &Path) -> DirectoryInterests {
+    let mut wanted = DirectoryInterests::new();
     want_path(root, &mut wanted);
     if root.is_dir() {
         wanted.insert(root.to_path_buf(), Interest::Everything);
@@ -57,7 +57,7 @@ pub(super) fn wanted_for_root(root: &Path) -> Wanted {
 }
 
 /// Adds what a path calls for: its last step, and every link and the first missing step before.
-pub(super) fn want_path(path: &Path, wanted: &mut Wanted) {
+pub(super) fn want_path(path: &Path, wanted: &mut DirectoryInterests) {
     let Ok(path) = std::path::absolute(path) else {
         return;
     };
@@ -105,7 +105,12 @@ fn steps(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(step).collect()
 }
 
-fn add_watch(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifest: bool) {
+fn add_watch(
+    wanted: &mut DirectoryInterests,
+    directory: &Path,
+    name: &OsStr,
+    may_be_manifest: bool,
+) {
     let names = HashSet::from([name.to_os_string()]);
     let more = if may_be_manifest {
         Interest::Names(names)
@@ -118,20 +123,20 @@ fn add_watch(wanted: &mut Wanted, directory: &Path, name: &OsStr, may_be_manifes
 
 /// How much of the path is scanned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum ScanScope {
     /// The list of the directory and every file in it.
     Everything,
     /// Entries of these names; the others are as they were.
     Entries(BTreeSet<OsString>),
 }
 
-impl Scope {
+impl ScanScope {
     /// These entries and those of the events.
-    pub(super) fn of(mut names: BTreeSet<OsString>, hints: &[Hint]) -> Self {
+    pub(super) fn of(mut names: BTreeSet<OsString>, hints: &[ScanHint]) -> Self {
         for hint in hints {
             match hint {
-                Hint::Entry(name) | Hint::Removed(name) => names.insert(name.clone()),
-                Hint::Anything => return Self::Everything,
+                ScanHint::Entry(name) | ScanHint::Removed(name) => names.insert(name.clone()),
+                ScanHint::Anything => return Self::Everything,
             };
         }
         Self::Entries(names)
@@ -140,7 +145,7 @@ impl Scope {
 
 /// What an event means for the next scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Hint {
+pub(super) enum ScanHint {
     /// At this entry of the directory of manifests.
     Entry(OsString),
     /// This entry left the directory of manifests.
@@ -149,7 +154,7 @@ pub(super) enum Hint {
     Anything,
 }
 
-impl Hint {
+impl ScanHint {
     /// The entry that left the directory.
     pub(super) fn removed(self) -> Option<OsString> {
         match self {
@@ -160,12 +165,12 @@ impl Hint {
 }
 
 /// The watches there are.
-pub(super) struct Watcher {
+pub(super) struct ManifestWatcher {
     watches: Watches,
     interests: HashMap<WatchDescriptor, Interest>,
 }
 
-impl Watcher {
+impl ManifestWatcher {
     /// A watcher without watches, and where its events come from.
     pub(super) fn new() -> io::Result<(Self, Events)> {
         let events = Inotify::init()?.into_event_stream([0; 4096])?;
@@ -177,7 +182,10 @@ impl Watcher {
     /// Watches exactly these directories. Returns whether a watch is new, in which case something
     /// may have happened before it. A directory that cannot be watched is left to the re-list; the
     /// error of the last such is returned, too.
-    pub(super) fn watch(&mut self, wanted: &Wanted) -> (bool, Option<(PathBuf, io::Error)>) {
+    pub(super) fn watch(
+        &mut self,
+        wanted: &DirectoryInterests,
+    ) -> (bool, Option<(PathBuf, io::Error)>) {
         let mut interests: HashMap<WatchDescriptor, Interest> = HashMap::new();
         let mut failed = None;
         for (directory, interest) in wanted {
@@ -208,24 +216,24 @@ impl Watcher {
     }
 
     /// What an event means for the next scan, if anything.
-    pub(super) fn hint(&self, event: &EventOwned) -> Option<Hint> {
+    pub(super) fn hint(&self, event: &EventOwned) -> Option<ScanHint> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return Some(Hint::Anything);
+            return Some(ScanHint::Anything);
         }
         match (self.interests.get(&event.wd)?, &event.name) {
             (Interest::Steps(names) | Interest::Names(names), Some(name)) => {
-                names.contains(name).then_some(Hint::Anything)
+                names.contains(name).then_some(ScanHint::Anything)
             }
             (Interest::Everything, Some(name)) => {
                 let leaves = EventMask::DELETE | EventMask::MOVED_FROM;
                 let name = name.clone();
                 Some(if event.mask.intersects(leaves) {
-                    Hint::Removed(name)
+                    ScanHint::Removed(name)
                 } else {
-                    Hint::Entry(name)
+                    ScanHint::Entry(name)
                 })
             }
-            (_, None) => Some(Hint::Anything),
+            (_, None) => Some(ScanHint::Anything),
         }
     }
 }
@@ -246,7 +254,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn names(wanted: &Wanted, directory: &Path) -> Vec<String> {
+    fn names(wanted: &DirectoryInterests, directory: &Path) -> Vec<String> {
         match wanted.get(directory) {
             Some(Interest::Steps(names) | Interest::Names(names)) => {
                 let mut names: Vec<_> = names.iter().map(|n| n.to_string_lossy().into()).collect();
@@ -285,7 +293,7 @@ mod tests {
         std::fs::create_dir(real.join("manifests")).unwrap();
         let link = real.join("manifests/pod.yaml");
         symlink("../map/pod.yaml", &link).unwrap();
-        let mut wanted = Wanted::new();
+        let mut wanted = DirectoryInterests::new();
         want_path(&link, &mut wanted);
         assert_eq!(names(&wanted, &real.join("manifests")), ["pod.yaml"]);
         assert_eq!(names(&wanted, &real.join("map")), ["..data", "pod.yaml"]);
@@ -297,7 +305,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
-        let mut wanted = Wanted::new();
+        let mut wanted = DirectoryInterests::new();
         want_path(&dir.path().join("a"), &mut wanted);
         assert!(!wanted.is_empty());
     }

@@ -1,6 +1,6 @@
 //! One GET: connect, send, follow redirects, read a bounded body. The caller sets the deadline.
 
-use super::request::{Endpoint, Target};
+use super::request::{ManifestEndpoint, ManifestRequest};
 use crate::base::Http1;
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use anyhow::{Context as _, bail};
@@ -20,19 +20,22 @@ const MAX_REDIRECTS: usize = 10;
 
 /// Fetches a URL over connections of its own; at most one at a time.
 pub(super) struct Fetcher {
-    target: Target,
+    target: ManifestRequest,
     /// The system's certificates, read when first needed.
     tls: Option<TlsConnector>,
 }
 
 impl Fetcher {
-    pub(super) fn new(target: Target) -> Self {
+    pub(super) fn new(target: ManifestRequest) -> Self {
         Self { target, tls: None }
     }
 
     /// One for which the system trusts nothing but these certificates.
     #[cfg(test)]
-    pub(super) fn of_a_system_with(target: Target, trusted: CertificateDer<'static>) -> Self {
+    pub(super) fn of_a_system_with(
+        target: ManifestRequest,
+        trusted: CertificateDer<'static>,
+    ) -> Self {
         let tls = Some(trusting([trusted]).unwrap());
         Self { target, tls }
     }
@@ -49,7 +52,7 @@ impl Fetcher {
         bail!("more than {MAX_REDIRECTS} redirects");
     }
 
-    async fn send(&mut self, target: &Target) -> anyhow::Result<Fetched> {
+    async fn send(&mut self, target: &ManifestRequest) -> anyhow::Result<Fetched> {
         let endpoint = target.endpoint()?;
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port))
             .await
@@ -86,7 +89,7 @@ fn is_redirect(status: StatusCode) -> bool {
 
 async fn handshake(
     connector: &TlsConnector,
-    endpoint: &Endpoint,
+    endpoint: &ManifestEndpoint,
     stream: TcpStream,
 ) -> anyhow::Result<tokio_rustls::client::TlsStream<TcpStream>> {
     let name = ServerName::try_from(endpoint.host.clone()).context("server name for TLS")?;
@@ -94,7 +97,7 @@ async fn handshake(
     stream.with_context(|| format!("TLS with {}:{}", endpoint.host, endpoint.port))
 }
 
-async fn exchange<S>(stream: S, target: &Target) -> anyhow::Result<Fetched>
+async fn exchange<S>(stream: S, target: &ManifestRequest) -> anyhow::Result<Fetched>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

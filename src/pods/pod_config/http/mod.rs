@@ -10,7 +10,7 @@ mod tests;
 
 use super::SourceList;
 use super::manifest::{read_contained, read_url};
-use super::static_pod::Origin;
+use super::static_pod::ManifestOrigin;
 use crate::base::SecretUrl;
 use crate::model::validation::LocalObjects;
 use crate::model::{Completeness, PodSource, reasons};
@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use fetch::Fetcher;
 use hyper::body::Bytes;
 use jiff::Timestamp;
-use request::Target;
+use request::ManifestRequest;
 use std::{fmt, time::Duration};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -62,8 +62,8 @@ impl HttpConfig {
         self.target().map(drop)
     }
 
-    fn target(&self) -> anyhow::Result<Target> {
-        Target::new(&self.url, &self.headers).context("staticPodURL")
+    fn target(&self) -> anyhow::Result<ManifestRequest> {
+        ManifestRequest::new(&self.url, &self.headers).context("staticPodURL")
     }
 }
 
@@ -132,7 +132,7 @@ impl HttpSource {
 
     fn fetched(&mut self) {
         if std::mem::take(&mut self.failures) > 0 {
-            tracing::info!(url = %self.url, "Static pod URL answers again");
+            tracing::info!(url = %self.url, "Reading pods from URL recovered");
         }
     }
 
@@ -146,18 +146,18 @@ impl HttpSource {
                 url,
                 failures,
                 error,
-                "Cannot read pods from URL; the last state stays"
+                "Failed to read pods from URL; keeping the last state"
             );
         } else {
             tracing::debug!(
                 url,
                 error,
-                "Cannot read pods from URL; the last state stays"
+                "Failed to read pods from URL; keeping the last state"
             );
         }
     }
 
-    /// Parses new bytes and delivers the pods. Bytes that are no pods are remembered, too, so that they are
+    /// Parses new bytes and delivers the pods. Bytes that are not pods are remembered, too, so that they are
     /// reported once.
     async fn take(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         if self.last.as_ref() == Some(&bytes) {
@@ -171,7 +171,7 @@ impl HttpSource {
         let (location, node_name) = (self.url.clone(), self.node_name.clone());
         let objects = self.objects;
         let parsed = tokio::task::spawn_blocking(move || {
-            let origin = Origin {
+            let origin = ManifestOrigin {
                 node_name: &node_name,
                 source: PodSource::Http,
                 location: &location,

@@ -11,7 +11,7 @@ use hyper::body::Bytes;
 
 /// Where to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Endpoint {
+pub(super) struct ManifestEndpoint {
     pub(super) tls: bool,
     /// Name or address, without brackets.
     pub(super) host: String,
@@ -20,12 +20,12 @@ pub(super) struct Endpoint {
 
 /// The URL and the headers of the request.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct ManifestRequest {
     uri: Uri,
     headers: HeaderMap,
 }
 
-impl Target {
+impl ManifestRequest {
     /// The configured URL and headers; a password in the URL becomes an `Authorization` header.
     pub(super) fn new(url: &str, headers: &[(String, String)]) -> anyhow::Result<Self> {
         let uri: Uri = url.parse().context("the URL cannot be parsed")?;
@@ -53,7 +53,7 @@ impl Target {
         Ok(target)
     }
 
-    pub(super) fn endpoint(&self) -> anyhow::Result<Endpoint> {
+    pub(super) fn endpoint(&self) -> anyhow::Result<ManifestEndpoint> {
         let tls = match self.uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(scheme) if *scheme == Scheme::HTTPS => true,
@@ -68,7 +68,7 @@ impl Target {
             .trim_end_matches(']')
             .to_string();
         let port = self.uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
-        Ok(Endpoint { tls, host, port })
+        Ok(ManifestEndpoint { tls, host, port })
     }
 
     pub(super) fn request(&self) -> anyhow::Result<Request<Empty<Bytes>>> {
@@ -137,9 +137,9 @@ fn resolve(base: &Uri, location: &str) -> anyhow::Result<Uri> {
 mod tests {
     use super::*;
 
-    fn target(url: &str) -> Target {
+    fn target(url: &str) -> ManifestRequest {
         let headers = [("X-Token".to_string(), "secret".to_string())];
-        Target::new(url, &headers).unwrap()
+        ManifestRequest::new(url, &headers).unwrap()
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         ] {
             let endpoint = target(url).endpoint().unwrap();
             let host = host.to_string();
-            assert_eq!(endpoint, Endpoint { tls, host, port }, "{url}");
+            assert_eq!(endpoint, ManifestEndpoint { tls, host, port }, "{url}");
         }
         for url in [
             "",
@@ -164,10 +164,10 @@ mod tests {
             "http://",
             "http:///x",
         ] {
-            assert!(Target::new(url, &[]).is_err(), "{url}");
+            assert!(ManifestRequest::new(url, &[]).is_err(), "{url}");
         }
         let bad = [("A".to_string(), "top\nsecret".to_string())];
-        let error = format!("{:#}", Target::new("http://a", &bad).unwrap_err());
+        let error = format!("{:#}", ManifestRequest::new("http://a", &bad).unwrap_err());
         assert!(!error.contains("secret"), "{error}");
     }
 
@@ -175,14 +175,14 @@ mod tests {
     fn requests_carry_the_headers() {
         let headers = [("X-A", "1"), ("X-A", "2"), ("Host", "other")];
         let headers = headers.map(|(n, v)| (n.to_string(), v.to_string()));
-        let target = Target::new("http://u:p%40ss@a:81/x?y=z", &headers).unwrap();
+        let target = ManifestRequest::new("http://u:p%40ss@a:81/x?y=z", &headers).unwrap();
         let request = target.request().unwrap();
         assert_eq!(request.uri(), "/x?y=z");
         assert_eq!(request.headers()[HOST], "other");
         assert_eq!(request.headers().get_all("x-a").iter().count(), 2);
         assert_eq!(request.headers()[AUTHORIZATION], "Basic dTpwQHNz");
         assert_eq!(
-            super::Target::new("http://a:81", &[])
+            super::ManifestRequest::new("http://a:81", &[])
                 .unwrap()
                 .request()
                 .unwrap()

@@ -261,7 +261,7 @@ async fn redirects_are_followed_but_not_in_circles() {
     source.stop().await;
 
     let (script, url) = Script::serve(&[(302, "/pods".into())]).await;
-    let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+    let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
     let error = fetcher.fetch().await.unwrap_err().to_string();
     assert_eq!(error, "more than 10 redirects");
     assert_eq!(script.request_count(), 11);
@@ -270,7 +270,7 @@ async fn redirects_are_followed_but_not_in_circles() {
 #[tokio::test]
 async fn a_body_has_a_limit() {
     let (_, url) = Script::serve(&[(200, "x".repeat((10 << 20) + 1))]).await;
-    let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+    let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
     let error = fetcher.fetch().await.unwrap_err().to_string();
     assert_eq!(error, "the body is larger than 10 MiB");
 }
@@ -280,7 +280,7 @@ async fn a_server_that_is_away_is_waited_for() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);
-    let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+    let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
     let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
     assert!(error.starts_with("connecting to 127.0.0.1:"), "{error}");
     let source = Source::start(&url);
@@ -294,7 +294,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let (sender, _lists) = mpsc::channel(1);
     let mut source = HttpSource {
-        fetcher: Fetcher::new(Target::new(&url, &[]).unwrap()),
+        fetcher: Fetcher::new(ManifestRequest::new(&url, &[]).unwrap()),
         url: url.into(),
         last: None,
         failures: 0,
@@ -313,7 +313,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
 async fn https_is_spoken_and_an_unknown_certificate_refused() {
     let (_, url) = Script::serve(&[(200, pod("a"))]).await;
     let url = url.replace("http://", "https://");
-    let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+    let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
     let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
     let plain_server = error.starts_with("TLS with 127.0.0.1:");
     assert!(
@@ -326,7 +326,7 @@ async fn https_is_spoken_and_an_unknown_certificate_refused() {
 async fn pods_come_over_https_with_the_configured_headers() {
     let (script, url) = Script::serve_tls(&[(200, pod("a"))], SERVER).await;
     let headers = [("X-Token".to_string(), "t".to_string())];
-    let target = Target::new(&url, &headers).unwrap();
+    let target = ManifestRequest::new(&url, &headers).unwrap();
     let mut fetcher = Fetcher::of_a_system_with(target, certificate_of(CA));
     for requests in 1..=2 {
         assert_eq!(fetcher.fetch().await.unwrap(), pod("a"));
@@ -344,7 +344,7 @@ async fn a_wrong_certificate_gets_no_request() {
     ] {
         let (script, url) = Script::serve_tls(&[(200, pod("a"))], certificate).await;
         let headers = [("X-Token".to_string(), "hush".to_string())];
-        let target = Target::new(&url, &headers).unwrap();
+        let target = ManifestRequest::new(&url, &headers).unwrap();
         let mut fetcher = Fetcher::of_a_system_with(target, certificate_of(trusted));
         let error = format!("{:#}", fetcher.fetch().await.unwrap_err());
         assert!(error.starts_with("TLS with 127.0.0.1:"), "{error}");
@@ -360,7 +360,7 @@ async fn a_list_of_exactly_the_limit_is_read_and_a_byte_more_is_not() {
         let text = pod("a");
         let body = format!("{text}{}", "#".repeat(length - text.len()));
         let (_, url) = Script::serve(&[(200, body)]).await;
-        let mut fetcher = Fetcher::new(Target::new(&url, &[]).unwrap());
+        let mut fetcher = Fetcher::new(ManifestRequest::new(&url, &[]).unwrap());
         assert_eq!(fetcher.fetch().await.is_ok(), fits, "{length}");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! * `# refused: FIELD: WHY` for each field that is refused, in order; without one the pod is good;
 //! * `# remark: TEXT` for each remark about a good one;
-//! * `# unreadable: TEXT` when it is no pod, with a part of the reason;
+//! * `# unreadable: TEXT` when it is not a pod, with a part of the reason;
 //! * `# objects: files` when the node has config maps and secrets as files.
 
 use super::*;
@@ -38,7 +38,7 @@ impl Outcome {
     }
 
     fn of(text: &str, objects: LocalObjects) -> Self {
-        let origin = Origin {
+        let origin = ManifestOrigin {
             node_name: "node1",
             source: PodSource::File,
             location: "/manifests/pod.yaml",

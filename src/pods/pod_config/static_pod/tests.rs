@@ -3,7 +3,7 @@ use crate::model::PodExt;
 use crate::model::validation::decode_pod;
 
 const BASE: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: i:1\n";
-const ORIGIN: Origin<'static> = Origin {
+const ORIGIN: ManifestOrigin<'static> = ManifestOrigin {
     node_name: "Node-A",
     source: PodSource::File,
     location: "/etc/manifests/web.yaml",
@@ -44,7 +44,7 @@ fn a_pod_from_a_file_gets_name_node_namespace_and_toleration() {
 
 #[test]
 fn a_pod_from_a_url_gets_no_toleration() {
-    let origin = Origin {
+    let origin = ManifestOrigin {
         source: PodSource::Http,
         location: "http://x/pods",
         ..ORIGIN
@@ -101,7 +101,7 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
             base.annotation(keys::SPEC_DIGEST)
         );
     }
-    let moved = Origin {
+    let moved = ManifestOrigin {
         location: "/etc/manifests/other.yaml",
         ..ORIGIN
     };

@@ -279,7 +279,7 @@ async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     node.create(&pod).await;
     assert_eq!(node.running("u"), "", "its remains come first");
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
-    // That something of it changed is no reason to start it.
+    // That something of it changed is not a reason to start it.
     let update = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
     node.workers.update_known_pod(update.clone());
     settle().await;

@@ -17,7 +17,7 @@ const REST: NextSync = NextSync {
     at: None,
     delay: RetryDelay::Resync,
 };
-const LIVE: Outcome = Outcome::Synced {
+const LIVE: SyncOutcome = SyncOutcome::Synced {
     terminal: false,
     next: REST,
 };
@@ -76,7 +76,7 @@ impl Pod1 {
     }
 
     /// What follows: the effects, and a rest or the next call at once.
-    fn ended(&mut self, outcome: Outcome) -> String {
+    fn ended(&mut self, outcome: SyncOutcome) -> String {
         let (next, effects) = self.state.end_call(outcome);
         match next {
             Some(next) => format!("rest:{:?}", next.delay),
@@ -94,7 +94,7 @@ impl Pod1 {
         matches!(self.state.phase(), Phase::Terminating { grace, .. } if grace.deadline().is_some())
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> PodEnd {
         self.state.end().unwrap().clone()
     }
 }
@@ -128,7 +128,7 @@ fn finished(pod: &Arc<Pod>) -> Pod1 {
     p.update(kill(pod));
     for _ in 0..2 {
         p.begin();
-        p.ended(Outcome::Done);
+        p.ended(SyncOutcome::Done);
     }
     assert!(p.state.is_finished());
     p
@@ -148,15 +148,18 @@ fn a_pod_lives_from_create_to_finished() {
     assert_eq!(p.begin(), "stop:30");
     assert!(p.stops());
     for failures in 1..=2 {
-        assert_eq!(p.ended(Outcome::Failed), format!("rest:Stop({failures})"));
+        assert_eq!(
+            p.ended(SyncOutcome::Failed),
+            format!("rest:Stop({failures})")
+        );
         assert_eq!(p.begin(), "stop:30");
     }
-    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::Done), "continue");
     assert!(matches!(p.state.phase(), Phase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(Outcome::Done), "leave markfinished");
+    assert_eq!(p.ended(SyncOutcome::Done), "releasename markfinished");
     assert!(p.state.is_finished());
 }
 
@@ -165,7 +168,7 @@ fn a_pod_that_ends_by_itself_is_stopped_at_once() {
     let pod = api();
     let mut p = syncing(&pod);
     p.begin();
-    let over = Outcome::Synced {
+    let over = SyncOutcome::Synced {
         terminal: true,
         next: REST,
     };
@@ -195,7 +198,7 @@ fn what_makes_a_pod_end() {
     ] {
         let mut p = syncing(&api());
         p.update(options.clone());
-        let expected = End {
+        let expected = PodEnd {
             reason,
             restart: false,
         };
@@ -213,7 +216,7 @@ fn the_first_reason_to_end_stays() {
     p.update(sync(Update, &Arc::new(deleted(api_pod("u", "web"), None))));
     assert_eq!(
         p.end(),
-        End {
+        PodEnd {
             reason: Finished,
             restart: false
         }
@@ -266,7 +269,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.update(kill(&pod).within(5)), "shorten:5 kill:5");
     assert_eq!(p.update(kill(&pod).within(8)), "kill:5");
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
-    p.ended(Outcome::Failed);
+    p.ended(SyncOutcome::Failed);
     p.later(100);
     let call = p.state.begin(None, p.now).unwrap();
     let deadline = call.deadline().unwrap().deadline;
@@ -286,12 +289,12 @@ fn a_longer_override_is_not_cut_by_later_updates() {
 fn a_pod_of_which_only_the_runtime_knows_is_killed() {
     let running = in_runtime("u", "web", true);
     let (mut p, said) = first(UpdateOptions::orphan(running.clone()));
-    assert_eq!(said, "hold kill:1");
+    assert_eq!(said, "blockname kill:1");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
-    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
-    assert_eq!(p.ended(Outcome::Done), "leave drop");
+    assert_eq!(p.ended(SyncOutcome::Done), "releasename drop");
 }
 
 #[test]
@@ -306,15 +309,15 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
         status.containers = vec![running];
         UpdateOptions::superseded(Arc::new(status))
     };
-    assert_eq!(first(with_grace(None)).1, "hold kill:1");
+    assert_eq!(first(with_grace(None)).1, "blockname kill:1");
     let (mut p, said) = first(with_grace(Some(20)));
-    assert_eq!(said, "hold kill:20");
+    assert_eq!(said, "blockname kill:20");
     assert_eq!(p.begin(), "stop-runtime:20");
     assert_eq!(p.update(sync(Create, &fixed())), "");
     assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
     let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
     assert_eq!(p.update(orphan), "kill:20");
-    assert_eq!(p.ended(Outcome::Done), "leave drop");
+    assert_eq!(p.ended(SyncOutcome::Done), "releasename drop");
 }
 
 #[test]
@@ -326,10 +329,10 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
     assert_eq!(p.on(Input::StatusChanged), "");
     p.update(kill(&pod));
     p.begin();
-    assert_eq!(p.ended(Outcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
     assert_eq!(p.on(Input::StatusChanged), "kill:30");
     p.begin();
-    p.ended(Outcome::Done);
+    p.ended(SyncOutcome::Done);
     assert_eq!(p.on(Input::StatusChanged), "kill");
     assert_eq!(finished(&pod).on(Input::StatusChanged), "");
 }
@@ -349,9 +352,9 @@ fn a_spec_that_comes_later_is_used_to_stop_once_more() {
     let (mut p, _) = first(UpdateOptions::orphan(in_runtime("u", "web", true)));
     p.begin();
     assert_eq!(p.update(kill(&api())), "kill:1");
-    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::Done), "continue");
     assert_eq!(p.begin(), "stop:1");
-    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::Done), "continue");
     assert_eq!(p.begin(), "clean-up");
 }
 
@@ -397,7 +400,7 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     // A kill of the second one still hurries the first.
     let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).within(1));
     assert_eq!(hurried, "shorten:1 kill:1");
-    p.ended(Outcome::Done);
+    p.ended(SyncOutcome::Done);
     p.update(UpdateOptions::sync(Update, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
     assert!(p.end().restart);
@@ -411,10 +414,10 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     p.begin();
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert!(p.end().restart);
-    assert_eq!(p.ended(Outcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::Done), "continue");
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(Outcome::Done), "leave markfinished");
+    assert_eq!(p.ended(SyncOutcome::Done), "releasename markfinished");
     assert!(p.end().restart);
 }
 
@@ -445,7 +448,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
     let mut p = syncing(&pod);
     p.update(kill(&pod));
     p.begin();
-    p.ended(Outcome::Done);
+    p.ended(SyncOutcome::Done);
     assert_eq!(
         p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
         ""
@@ -457,7 +460,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
 fn a_static_pod_waits_in_line_and_keeps_the_strongest_update() {
     let pod = fixed();
     let (mut p, said) = first(sync(Create, &pod));
-    assert_eq!(said, "arrive");
+    assert_eq!(said, "queuestart");
     assert_eq!(p.update(sync(Update, &pod)), "");
     assert_eq!(p.begin(), "", "not before the gate opens");
     assert_eq!(p.on(Input::MayStart), "deliver:Create");
@@ -470,13 +473,13 @@ fn a_static_pod_killed_before_it_ran_is_finished_without_a_sync() {
     let pod = fixed();
     let nothing = || in_runtime("u", "web", false);
     let (mut waiting, _) = first(sync(Create, &pod).seen(nothing()));
-    assert_eq!(waiting.update(kill(&pod)), "leave markfinished");
+    assert_eq!(waiting.update(kill(&pod)), "releasename markfinished");
     let (mut starting, _) = first(sync(Create, &pod).seen(nothing()));
     starting.on(Input::MayStart);
-    assert_eq!(starting.update(kill(&pod)), "leave markfinished");
+    assert_eq!(starting.update(kill(&pod)), "releasename markfinished");
     assert_eq!(starting.begin(), "");
     let (at_first_sight, said) = first(kill(&pod).seen(nothing()));
-    assert_eq!(said, "leave markfinished");
+    assert_eq!(said, "releasename markfinished");
     assert!(at_first_sight.state.is_finished());
 }
 
@@ -487,7 +490,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
         let mut options = sync(Create, &pod);
         options.running = seen;
         let (mut p, _) = first(options);
-        assert_eq!(p.update(kill(&pod)), "hold kill:30");
+        assert_eq!(p.update(kill(&pod)), "blockname kill:30");
         assert_eq!(p.begin(), "stop:30");
     }
     let (mut p, said) = first(kill(&api()).seen(in_runtime("u", "web", false)));
@@ -499,21 +502,21 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
     let (mut never, _) = first(sync(Create, &pod).seen(in_runtime("u", "web", false)));
-    assert_eq!(never.on(Input::Unwanted), "leave drop");
+    assert_eq!(never.on(Input::Unwanted), "releasename drop");
     let (mut maybe, _) = first(sync(Create, &pod));
-    assert_eq!(maybe.on(Input::Unwanted), "hold kill:30");
+    assert_eq!(maybe.on(Input::Unwanted), "blockname kill:30");
     let mut p = syncing(&pod);
-    assert_eq!(p.on(Input::Unwanted), "hold kill:30");
+    assert_eq!(p.on(Input::Unwanted), "blockname kill:30");
     assert_eq!(
         p.on(Input::Unwanted),
         "",
         "a stop that failed has its own delay"
     );
     p.begin();
-    p.ended(Outcome::Done);
+    p.ended(SyncOutcome::Done);
     assert_eq!(p.on(Input::Unwanted), "");
     p.begin();
-    p.ended(Outcome::Done);
+    p.ended(SyncOutcome::Done);
     assert_eq!(p.on(Input::Unwanted), "drop");
 }
 

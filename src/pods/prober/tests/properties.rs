@@ -7,7 +7,7 @@ use crate::{
         ProbeKind::{Readiness, Startup},
         ProbeResult::{Failure, Success},
     },
-    pods::prober::state::{Facts, Instance, Life, Next, State},
+    pods::prober::state::{Life, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -42,22 +42,22 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
     prop::collection::vec(input, 1..60)
 }
 
-fn facts_of(id: u8, life: u8, started: bool, deleting: bool) -> Facts {
+fn facts_of(id: u8, life: u8, started: bool, deleting: bool) -> ProbeFacts {
     let life = match life {
         0 => Life::Unclear,
         1 => Life::Exited { restarts: true },
         2 => Life::Exited { restarts: false },
         _ => Life::Running(Duration::ZERO),
     };
-    Facts {
+    ProbeFacts {
         started,
         deleting,
-        container: (id > 0).then(|| Instance {
+        container: (id > 0).then(|| ProbedInstance {
             id: format!("c{id}").into(),
             life,
             before_us: false,
         }),
-        ..Facts::default()
+        ..ProbeFacts::default()
     }
 }
 
@@ -69,8 +69,8 @@ proptest! {
         inputs in inputs(),
     ) {
         let begun = Instant::now();
-        let (mut now, mut state) = (begun, State::new(rules(kind), spread));
-        let mut facts = Facts::default();
+        let (mut now, mut state) = (begun, ProbeState::new(rules(kind), spread));
+        let mut facts = ProbeFacts::default();
         let mut row = (None, 0u32);
         let mut last_run: Option<(ContainerId, Instant)> = None;
         let mut under_way: Option<ContainerId> = None;
@@ -96,7 +96,7 @@ proptest! {
                     // An instance is forgotten only for another one.
                     prop_assert!(decision.forget.is_none() || decision.forget != seen.as_ref().map(|s| s.id.clone()));
                     match decision.next {
-                        Next::Run(id) => {
+                        ProbeAction::Run(id) => {
                             prop_assert!(facts.runs(&id));
                             prop_assert_eq!(facts.started, kind != Startup);
                             prop_assert!(!deleting || kind == Readiness);
@@ -108,9 +108,9 @@ proptest! {
                             last_run = Some((id.clone(), now));
                             under_way = Some(id);
                         }
-                        Next::Until(at) => prop_assert!(at > now),
-                        Next::Idle => {}
-                        Next::Exit => break,
+                        ProbeAction::Until(at) => prop_assert!(at > now),
+                        ProbeAction::Idle => {}
+                        ProbeAction::Exit => break,
                     }
                 }
                 Input::Result(which) => {

@@ -6,7 +6,9 @@ use crate::{
         ProbeKind::{self, Liveness, Readiness, Startup},
         ProbeResult::{self, Failure, Success, Unknown},
     },
-    pods::prober::state::{Decision, Facts, Instance, Life, Next, Rules, State},
+    pods::prober::state::{
+        Life, ProbeAction, ProbeDecision, ProbeFacts, ProbeState, ProbedInstance, Rules,
+    },
     runtime::handlers::ProbeOutcome,
 };
 use std::time::Duration;
@@ -26,30 +28,30 @@ pub(super) fn rules(kind: ProbeKind) -> Rules {
     }
 }
 
-fn with_life(id: &str, life: Life) -> Facts {
-    Facts {
-        container: Some(Instance {
+fn with_life(id: &str, life: Life) -> ProbeFacts {
+    ProbeFacts {
+        container: Some(ProbedInstance {
             id: id.into(),
             life,
             before_us: false,
         }),
-        ..Facts::default()
+        ..ProbeFacts::default()
     }
 }
 
-fn running(id: &str) -> Facts {
+fn running(id: &str) -> ProbeFacts {
     with_life(id, Life::Running(Duration::ZERO))
 }
 
-fn started(id: &str) -> Facts {
-    Facts {
+fn started(id: &str) -> ProbeFacts {
+    ProbeFacts {
         started: true,
         ..running(id)
     }
 }
 
 /// What lets a probe of this kind run.
-fn open(kind: ProbeKind, id: &str) -> Facts {
+fn open(kind: ProbeKind, id: &str) -> ProbeFacts {
     match kind {
         Startup => running(id),
         _ => started(id),
@@ -78,16 +80,16 @@ fn set(id: &str, probe_result: ProbeResult) -> Option<(ContainerId, ProbeResult)
     Some((id.into(), probe_result))
 }
 
-fn run(id: &str) -> Next {
-    Next::Run(id.into())
+fn run(id: &str) -> ProbeAction {
+    ProbeAction::Run(id.into())
 }
 
 /// A probe that has just been sent for the first time.
-fn probing(kind: ProbeKind) -> (State, Facts, Instant) {
+fn probing(kind: ProbeKind) -> (ProbeState, ProbeFacts, Instant) {
     let mut now = Instant::now();
     let facts = open(kind, "c1");
-    let mut state = State::new(rules(kind), 0.5);
-    if let Next::Until(at) = state.decide(&facts, now).next {
+    let mut state = ProbeState::new(rules(kind), 0.5);
+    if let ProbeAction::Until(at) = state.decide(&facts, now).next {
         now = at;
         assert_eq!(state.decide(&facts, now).next, run("c1"));
     }
@@ -101,7 +103,7 @@ fn a_new_instance_gets_the_initial_result_of_its_kind() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let decision = State::new(rules(kind), 0.0).decide(&running("c1"), Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.0).decide(&running("c1"), Instant::now());
         assert_eq!(decision.set, set("c1", probe_result), "{kind}");
         assert_eq!(decision.forget, None);
     }
@@ -112,9 +114,9 @@ fn an_instance_older_than_the_kubelet_has_no_result_until_it_was_probed() {
     for kind in KINDS {
         let mut facts = open(kind, "c1");
         facts.container.as_mut().unwrap().before_us = true;
-        let decision = State::new(rules(kind), 0.5).decide(&facts, Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());
         assert_eq!(decision.set, None, "{kind}");
-        assert!(matches!(decision.next, Next::Until(_)), "{kind}");
+        assert!(matches!(decision.next, ProbeAction::Until(_)), "{kind}");
     }
 }
 
@@ -125,7 +127,7 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
     let decision = state.decide(&started("c2"), now);
     assert_eq!(
         decision,
-        Decision {
+        ProbeDecision {
             forget: Some("c1".into()),
             set: set("c2", Failure),
             next: run("c2"),
@@ -142,8 +144,9 @@ fn a_replaced_instance_is_forgotten_and_its_row_with_it() {
 #[test]
 fn without_a_container_there_is_nothing_to_do_until_something_changes() {
     for kind in KINDS {
-        let decision = State::new(rules(kind), 0.0).decide(&Facts::default(), Instant::now());
-        assert_eq!(decision.next, Next::Idle);
+        let decision =
+            ProbeState::new(rules(kind), 0.0).decide(&ProbeFacts::default(), Instant::now());
+        assert_eq!(decision.next, ProbeAction::Idle);
         assert_eq!((decision.set, decision.forget), (None, None));
     }
 }
@@ -151,19 +154,19 @@ fn without_a_container_there_is_nothing_to_do_until_something_changes() {
 #[test]
 fn a_terminal_pod_ends_every_probe() {
     for kind in KINDS {
-        let facts = Facts {
+        let facts = ProbeFacts {
             pod_terminal: true,
             ..open(kind, "c1")
         };
-        let decision = State::new(rules(kind), 0.0).decide(&facts, Instant::now());
-        assert_eq!(decision.next, Next::Exit);
+        let decision = ProbeState::new(rules(kind), 0.0).decide(&facts, Instant::now());
+        assert_eq!(decision.next, ProbeAction::Exit);
     }
 }
 
 #[test]
 fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
     for kind in KINDS {
-        for (restarts, next) in [(true, Next::Idle), (false, Next::Exit)] {
+        for (restarts, next) in [(true, ProbeAction::Idle), (false, ProbeAction::Exit)] {
             let (mut state, _, now) = probing(kind);
             let decision = state.decide(&with_life("c1", Life::Exited { restarts }), now);
             // Liveness begins at Success and the others below it; all end at Failure.
@@ -184,11 +187,11 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
         (Liveness, Success),
         (Startup, Unknown),
     ] {
-        let decision =
-            State::new(rules(kind), 0.0).decide(&with_life("c1", Life::Unclear), Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.0)
+            .decide(&with_life("c1", Life::Unclear), Instant::now());
         assert_eq!(
             (decision.set, decision.next),
-            (set("c1", probe_result), Next::Idle),
+            (set("c1", probe_result), ProbeAction::Idle),
             "{kind}"
         );
     }
@@ -198,16 +201,16 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
 fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
     for kind in [Liveness, Startup] {
         let (mut state, facts, now) = probing(kind);
-        let facts = Facts {
+        let facts = ProbeFacts {
             deleting: true,
             ..facts
         };
         let decision = state.decide(&facts, now + PERIOD);
-        assert_eq!(decision.next, Next::Exit, "{kind}");
+        assert_eq!(decision.next, ProbeAction::Exit, "{kind}");
         assert_eq!(state.probe_result(), Some(Success), "{kind}");
     }
     let (mut state, facts, now) = probing(Readiness);
-    let facts = Facts {
+    let facts = ProbeFacts {
         deleting: true,
         ..facts
     };
@@ -220,19 +223,19 @@ fn no_probe_runs_before_the_initial_delay_is_over() {
         initial_delay: 5 * S,
         ..rules(Readiness)
     };
-    let mut state = State::new(delayed, 0.0);
+    let mut state = ProbeState::new(delayed, 0.0);
     let now = Instant::now();
-    let facts = |age| Facts {
+    let facts = |age| ProbeFacts {
         started: true,
         ..with_life("c1", Life::Running(age))
     };
     assert_eq!(
         state.decide(&facts(2 * S), now).next,
-        Next::Until(now + 3 * S)
+        ProbeAction::Until(now + 3 * S)
     );
     assert_eq!(
         state.decide(&facts(4 * S), now + 2 * S).next,
-        Next::Until(now + 3 * S)
+        ProbeAction::Until(now + 3 * S)
     );
     assert_eq!(state.decide(&facts(5 * S), now + 3 * S).next, run("c1"));
 }
@@ -243,11 +246,11 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
         initial_delay: 5 * S,
         ..rules(Readiness)
     };
-    let mut state = State::new(delayed, 0.0);
+    let mut state = ProbeState::new(delayed, 0.0);
     let now = Instant::now();
     assert_eq!(
         state.decide(&started("c1"), now).next,
-        Next::Until(now + 5 * S)
+        ProbeAction::Until(now + 5 * S)
     );
     // The clock went back: the container seems to be younger than ever.
     assert_eq!(state.decide(&started("c1"), now + 5 * S).next, run("c1"));
@@ -257,12 +260,12 @@ fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
 fn only_the_startup_probe_runs_before_the_start_and_not_after_it() {
     let now = Instant::now();
     for kind in KINDS {
-        let mut state = State::new(rules(kind), 0.0);
+        let mut state = ProbeState::new(rules(kind), 0.0);
         let (closed, next) = match kind {
             Startup => (started("c1"), running("c1")),
             _ => (running("c1"), started("c1")),
         };
-        assert_eq!(state.decide(&closed, now).next, Next::Idle, "{kind}");
+        assert_eq!(state.decide(&closed, now).next, ProbeAction::Idle, "{kind}");
         assert_eq!(state.decide(&next, now).next, run("c1"), "{kind}");
     }
 }
@@ -273,9 +276,9 @@ fn readiness_and_startup_are_probed_at_once_and_liveness_within_its_first_period
     for (kind, next) in [
         (Readiness, run("c1")),
         (Startup, run("c1")),
-        (Liveness, Next::Until(now + PERIOD / 2)),
+        (Liveness, ProbeAction::Until(now + PERIOD / 2)),
     ] {
-        let decision = State::new(rules(kind), 0.5).decide(&open(kind, "c1"), now);
+        let decision = ProbeState::new(rules(kind), 0.5).decide(&open(kind, "c1"), now);
         assert_eq!(decision.next, next, "{kind}");
     }
 }
@@ -285,14 +288,14 @@ fn probes_tick_on_a_grid_and_skip_what_a_slow_one_missed() {
     let (mut state, facts, begun) = probing(Readiness);
     let table = [
         // Decided early, nothing runs.
-        (S, Next::Until(begun + PERIOD)),
+        (S, ProbeAction::Until(begun + PERIOD)),
         (PERIOD, run("c1")),
         // One that took a little longer than a period is followed at once, back on the grid.
         (2 * PERIOD + S, run("c1")),
-        (2 * PERIOD + 2 * S, Next::Until(begun + 3 * PERIOD)),
+        (2 * PERIOD + 2 * S, ProbeAction::Until(begun + 3 * PERIOD)),
         // One that took for ever is followed by one, not by many.
         (9 * PERIOD + S, run("c1")),
-        (9 * PERIOD + 2 * S, Next::Until(begun + 10 * PERIOD)),
+        (9 * PERIOD + 2 * S, ProbeAction::Until(begun + 10 * PERIOD)),
     ];
     for (at, next) in table {
         assert_eq!(state.decide(&facts, begun + at).next, next, "{at:?}");
@@ -358,9 +361,17 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
         let settled = (0..3).find_map(|_| state.probed(&facts, &id, &outcome));
         assert_eq!(settled, set("c1", probe_result), "{kind}");
         let decision = state.decide(&facts, now + 5 * PERIOD);
-        assert_eq!((decision.set, decision.next), (None, Next::Idle), "{kind}");
+        assert_eq!(
+            (decision.set, decision.next),
+            (None, ProbeAction::Idle),
+            "{kind}"
+        );
         let decision = state.decide(&with_life("c1", Life::Exited { restarts: true }), now);
-        assert_eq!((decision.set, decision.next), (None, Next::Idle), "{kind}");
+        assert_eq!(
+            (decision.set, decision.next),
+            (None, ProbeAction::Idle),
+            "{kind}"
+        );
         assert_eq!(
             state.decide(&open(kind, "c2"), now).forget,
             Some(id),
@@ -375,7 +386,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
     let (mut state, _, _) = probing(Liveness);
     let id = ContainerId::from("c1");
     for facts in [
-        Facts::default(),
+        ProbeFacts::default(),
         running("c2"),
         with_life("c1", Life::Exited { restarts: true }),
     ] {
@@ -388,16 +399,20 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
 #[test]
 fn a_recorded_result_stands_until_outcomes_change_it() {
     let now = Instant::now();
-    let facts = Facts {
+    let facts = ProbeFacts {
         remembered: Some(Success),
         ..started("c1")
     };
     for kind in [Readiness, Liveness] {
-        let mut state = State::new(rules(kind), 0.5);
+        let mut state = ProbeState::new(rules(kind), 0.5);
         let decision = state.decide(&facts, now);
         assert_eq!(decision.set, set("c1", Success), "{kind}");
-        assert_eq!(decision.next, Next::Until(now + PERIOD / 2), "{kind}");
-        let again = Facts {
+        assert_eq!(
+            decision.next,
+            ProbeAction::Until(now + PERIOD / 2),
+            "{kind}"
+        );
+        let again = ProbeFacts {
             remembered: None,
             ..facts.clone()
         };
@@ -415,14 +430,14 @@ fn a_recorded_result_stands_until_outcomes_change_it() {
 #[test]
 fn a_remembered_end_of_probing_is_remembered_too() {
     for (kind, probe_result) in [(Liveness, Failure), (Startup, Success), (Startup, Failure)] {
-        let facts = Facts {
+        let facts = ProbeFacts {
             remembered: Some(probe_result),
             ..open(kind, "c1")
         };
-        let decision = State::new(rules(kind), 0.5).decide(&facts, Instant::now());
+        let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());
         assert_eq!(
             (decision.set, decision.next),
-            (set("c1", probe_result), Next::Idle),
+            (set("c1", probe_result), ProbeAction::Idle),
             "{kind}"
         );
     }

@@ -1,6 +1,6 @@
 //! Pods and runtime statuses for tests, built in the terms of the rules.
 
-use super::{Facts, Inputs, PodActions, compute_pod_actions};
+use super::{PlanInputs, PodActions, RecordedFacts, compute_pod_actions};
 use crate::{
     model::{
         ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeResult,
@@ -148,7 +148,7 @@ pub(super) fn not_ready(attempt: u32) -> SandboxStatus {
 pub(super) struct Runtime {
     pub(super) status: PodStatus,
     pub(super) probe_results: HashMap<ContainerId, ContainerProbeResults>,
-    pub(super) facts: Facts,
+    pub(super) facts: RecordedFacts,
 }
 
 pub(super) const RUNNING: ContainerState = ContainerState::Running;
@@ -235,7 +235,7 @@ impl Runtime {
     }
 
     pub(super) fn plan(&self, pod: &Pod) -> PodActions {
-        compute_pod_actions(&Inputs {
+        compute_pod_actions(&PlanInputs {
             pod,
             status: &self.status,
             probe_results: &|id| self.probe_results.get(id).copied().unwrap_or_default(),

@@ -2,7 +2,7 @@
 
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
-    view::{View, definition_changed, failed},
+    view::{PlanView, definition_changed, failed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, is_sidecar, runs_again,
@@ -30,8 +30,8 @@ impl InitStatus {
 }
 
 /// Walks from the last to the first, because instances of the earlier ones may be gone already, and
-/// returns whether the regular containers may be looked at.
-pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
+/// returns whether the regular containers may be planned.
+pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
     let containers = view.inputs.pod.init_containers();
     let mut initialized = containers.is_empty() || view.is_initialized();
     // The walk has met a container that was started: whatever stands before it has been done once.
@@ -42,8 +42,8 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) -> bool {
             (None, true) if past => InitStatus::start(StartReason::NoInstance),
             (None, _) => InitStatus::default(),
             (Some(_), false) if past => InitStatus::default(),
-            (Some(status), false) => look_at_plain(view, container, status),
-            (Some(status), true) => look_at_sidecar(view, container, status),
+            (Some(status), false) => classify_plain(view, container, status),
+            (Some(status), true) => classify_sidecar(view, container, status),
         };
         if found.failed {
             actions.kill_pod = Some(KillPodReason::InitFailed(container.name.clone()));
@@ -95,7 +95,11 @@ fn apply_start(
     actions.init_containers_to_start.push(start);
 }
 
-fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatus) -> InitStatus {
+fn classify_plain(
+    view: &PlanView<'_>,
+    container: &Container,
+    status: &ContainerStatus,
+) -> InitStatus {
     let again = |restartable, reason| {
         if restartable {
             InitStatus::start(reason)
@@ -128,17 +132,21 @@ fn look_at_plain(view: &View<'_>, container: &Container, status: &ContainerStatu
     }
 }
 
-fn look_at_sidecar(view: &View<'_>, container: &Container, status: &ContainerStatus) -> InitStatus {
+fn classify_sidecar(
+    view: &PlanView<'_>,
+    container: &Container,
+    status: &ContainerStatus,
+) -> InitStatus {
     match status.state {
         ContainerState::Created => InitStatus::start(StartReason::NeverStarted),
-        ContainerState::Running => look_at_running_sidecar(view, container, status),
+        ContainerState::Running => classify_running_sidecar(view, container, status),
         ContainerState::Exited => InitStatus::start(StartReason::Exited(status.exit_code)),
         ContainerState::Unknown => InitStatus::start(StartReason::Killed(KillReason::UnknownState)),
     }
 }
 
-fn look_at_running_sidecar(
-    view: &View<'_>,
+fn classify_running_sidecar(
+    view: &PlanView<'_>,
     container: &Container,
     status: &ContainerStatus,
 ) -> InitStatus {

@@ -39,7 +39,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// Everything a plan depends on.
 #[derive(Clone, Copy)]
-pub struct Inputs<'a> {
+pub struct PlanInputs<'a> {
     /// What should run.
     pub pod: &'a Pod,
     /// What the runtime has, newest first.
@@ -47,18 +47,18 @@ pub struct Inputs<'a> {
     /// Probe results by container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// What was written down earlier.
-    pub facts: &'a Facts,
+    pub facts: &'a RecordedFacts,
 }
 
 /// Recorded facts about the pod. All of them may be absent; then the runtime status alone decides.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Facts {
+pub struct RecordedFacts {
     /// All init containers were done in this sandbox.
     pub initialized_in: Option<SandboxId>,
     /// The pod reached phase Succeeded or Failed: nothing of it is ever started again.
     pub terminal: bool,
     /// Last exit codes of regular containers by name, for those whose instances the runtime no
-    /// longer has. A container with an instance is judged by the instance.
+    /// longer has. A container with an instance is evaluated by the instance.
     pub exits: BTreeMap<Arc<str>, i32>,
     /// Instances that go because all containers are being restarted.
     pub resetting: Vec<ContainerId>,
@@ -207,8 +207,8 @@ impl PodActions {
 }
 
 /// Decides what a pod needs now. Pure: equal inputs give equal plans.
-pub fn compute_pod_actions(inputs: &Inputs<'_>) -> PodActions {
-    let view = view::View { inputs };
+pub fn compute_pod_actions(inputs: &PlanInputs<'_>) -> PodActions {
+    let view = view::PlanView { inputs };
     let mut actions = sandbox::check(&view);
     if inputs.facts.terminal {
         let active = inputs.status.is_active();

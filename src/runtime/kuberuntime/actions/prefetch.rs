@@ -52,7 +52,7 @@ mod tests {
         let table = [
             ("all start", plain(), good(), "a b c"),
             (
-                "a single container asks for itself",
+                "a single container requests its own image",
                 pod("Always", &["a"]),
                 good(),
                 "",

@@ -207,7 +207,7 @@ proptest! {
     #[test]
     fn carrying_plans_out_ends_in_an_empty_plan(pod in any_pod(), runtime in any_runtime()) {
         let mut model = Model { pod, runtime, made: 0 };
-        let mut turns = Vec::new();
+        let mut plans = Vec::new();
         for _ in 0..12 {
             let plan = model.runtime.plan(&model.pod);
             if plan.is_empty() || model.is_over(&plan) {
@@ -219,10 +219,10 @@ proptest! {
                 }
             }
             model.execute(&plan);
-            turns.push(line(&plan));
+            plans.push(line(&plan));
             model.let_time_pass();
         }
-        prop_assert!(false, "still busy after {turns:?}");
+        prop_assert!(false, "still busy after {plans:?}");
     }
 
     #[test]

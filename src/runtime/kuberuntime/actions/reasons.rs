@@ -47,13 +47,13 @@ pub enum KillPodReason {
 impl fmt::Display for KillPodReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SandboxReplaced(change) => write!(f, "{change}, it will be created anew"),
+            Self::SandboxReplaced(change) => write!(f, "{change}, it will be re-created"),
             Self::SandboxLost(change) => write!(f, "{change} and nothing is left to restart"),
             Self::InitFailed(name) => {
                 write!(f, "init container {name} failed and may not be restarted")
             }
             Self::NothingToRun => f.write_str("no container is left to run"),
-            Self::Terminal => f.write_str("the pod has reached its end"),
+            Self::Terminal => f.write_str("the pod is terminal"),
         }
     }
 }

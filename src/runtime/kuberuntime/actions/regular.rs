@@ -2,7 +2,7 @@
 
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
-    view::{Seen, View, definition_changed},
+    view::{PlanView, SeenContainer, definition_changed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, runs_again,
@@ -20,7 +20,7 @@ enum Need {
 }
 
 /// Each ephemeral container is started once and never again.
-pub(super) fn compute_ephemeral(view: &View<'_>, actions: &mut PodActions) {
+pub(super) fn compute_ephemeral(view: &PlanView<'_>, actions: &mut PodActions) {
     let containers = view
         .inputs
         .pod
@@ -36,7 +36,7 @@ pub(super) fn compute_ephemeral(view: &View<'_>, actions: &mut PodActions) {
 }
 
 /// Regular containers; a pod with none to keep and none to start is over, its sidecars too.
-pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
+pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let may_start = !view.inputs.pod.is_being_deleted();
     let mut kept = false;
     for (index, container) in view.inputs.pod.containers().iter().enumerate() {
@@ -52,7 +52,7 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
             }
             Need::Kill(reason, restart) => {
                 let restart = restart && may_start;
-                if let Seen::Instance(status) = seen {
+                if let SeenContainer::Instance(status) = seen {
                     actions.containers_to_kill.push(ContainerKill {
                         id: status.id.clone(),
                         name: container.name.clone(),
@@ -76,7 +76,7 @@ pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
     }
 }
 
-fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
+fn need(view: &PlanView<'_>, container: &Container, seen: &SeenContainer<'_>) -> Need {
     let after_exit = |code| {
         if runs_again(view.inputs.pod, container, code) {
             Need::Start(StartReason::Exited(code))
@@ -85,9 +85,9 @@ fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
         }
     };
     match seen {
-        Seen::Never => Need::Start(StartReason::NoInstance),
-        Seen::Gone(code) => after_exit(*code),
-        Seen::Instance(status) => match status.state {
+        SeenContainer::Never => Need::Start(StartReason::NoInstance),
+        SeenContainer::Gone(code) => after_exit(*code),
+        SeenContainer::Instance(status) => match status.state {
             ContainerState::Created => Need::Start(StartReason::NeverStarted),
             ContainerState::Unknown => Need::Kill(KillReason::UnknownState, true),
             ContainerState::Exited => after_exit(status.exit_code),
@@ -96,7 +96,7 @@ fn need(view: &View<'_>, container: &Container, seen: &Seen<'_>) -> Need {
     }
 }
 
-fn need_of_running(view: &View<'_>, container: &Container, status: &ContainerStatus) -> Need {
+fn need_of_running(view: &PlanView<'_>, container: &Container, status: &ContainerStatus) -> Need {
     if definition_changed(container, status) {
         return Need::Kill(KillReason::DefinitionChanged, true);
     }

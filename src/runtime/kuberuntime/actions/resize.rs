@@ -1,7 +1,7 @@
 //! Containers that run with other amounts of CPU and memory than their pod is allocated (upstream's
 //! `computePodResizeAction`).
 
-use super::{PodActions, view::View};
+use super::{PodActions, view::PlanView};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodExt},
     resources::{
@@ -33,7 +33,7 @@ impl ContainerResize {
 }
 
 /// What changes for a running container. Without a record of what it has, it is taken to have what it is allocated.
-fn change(view: &View<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
+fn change(view: &PlanView<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
     let has = view.inputs.facts.actuated.as_deref()?;
     let level = view.inputs.pod.spec()?.resources.as_ref();
     let own = container.resources.clone().unwrap_or_default();
@@ -43,7 +43,7 @@ fn change(view: &View<'_>, container: &Container) -> Option<(ComputeAmounts, Com
 }
 
 /// Whether a running container has to be restarted for its new amounts (`resizePolicy`).
-pub(super) fn needs_restart(view: &View<'_>, container: &Container) -> bool {
+pub(super) fn needs_restart(view: &PlanView<'_>, container: &Container) -> bool {
     let Some((from, to)) = change(view, container) else {
         return false;
     };
@@ -59,7 +59,7 @@ pub(super) fn needs_restart(view: &View<'_>, container: &Container) -> bool {
 }
 
 /// Updates of those that go on, and of the pod's own level.
-pub(super) fn compute(view: &View<'_>, actions: &mut PodActions) {
+pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let pod = view.inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());
     let running = containers.filter_map(|container| {

@@ -3,7 +3,7 @@
 //! While it is under way there is no state but the runtime status and the pod state store's list of the
 //! instances that have to go: so long as one of them is there, they are what is next.
 
-use super::view::View;
+use super::view::PlanView;
 use crate::model::{
     ContainerId, ContainerState, ContainerStatus, Pod, PodExt, RestartAction, restart_action,
 };
@@ -51,15 +51,15 @@ impl fmt::Display for Reset {
                 name, exit_code, ..
             }) => write!(
                 f,
-                "{name} exited with code {exit_code}, and its rules ask for it"
+                "{name} exited with code {exit_code}, and matched a RestartAllContainers rule"
             ),
-            None => f.write_str("what was begun earlier is brought to its end"),
+            None => f.write_str("resuming an interrupted restart"),
         }
     }
 }
 
 /// The reset that is due, if one is.
-pub(super) fn compute(view: &View<'_>) -> Option<Reset> {
+pub(super) fn compute(view: &PlanView<'_>) -> Option<Reset> {
     let pod = view.inputs.pod;
     if pod.is_being_deleted() {
         return None;
@@ -97,7 +97,10 @@ fn triggers_it(container: &Container, status: &ContainerStatus) -> bool {
 }
 
 /// The chosen instances of containers of the spec, in upstream's order of removal.
-fn groups(view: &View<'_>, chosen: &dyn Fn(&ContainerStatus) -> bool) -> Vec<Vec<ContainerReset>> {
+fn groups(
+    view: &PlanView<'_>,
+    chosen: &dyn Fn(&ContainerStatus) -> bool,
+) -> Vec<Vec<ContainerReset>> {
     let pod = view.inputs.pod;
     let of = |containers: &[Container], sources: bool| -> Vec<ContainerReset> {
         let instances = containers.iter().flat_map(|container| {

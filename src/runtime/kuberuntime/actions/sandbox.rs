@@ -2,14 +2,14 @@
 
 use super::{
     ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
-    view::{Seen, View},
+    view::{PlanView, SeenContainer},
 };
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, runs_again};
 use k8s_openapi::api::core::v1::Container;
 
 /// The sandbox check. `sandbox` and `attempt` of the result are those to use, or the one to replace
 /// and the number of its successor.
-pub(super) fn check(view: &View<'_>) -> PodActions {
+pub(super) fn check(view: &PlanView<'_>) -> PodActions {
     let status = view.inputs.status;
     let Some(newest) = status.newest_sandbox() else {
         return PodActions {
@@ -49,7 +49,7 @@ pub(super) fn check(view: &View<'_>) -> PodActions {
 }
 
 /// Everything is stopped; what is started again in a new sandbox, if anything may be.
-pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodActions) {
+pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut PodActions) {
     let pod = view.inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
     // A container with a policy of its own may come back although the pod's policy is Never.
@@ -87,15 +87,15 @@ pub(super) fn replace(view: &View<'_>, change: SandboxChange, actions: &mut PodA
 }
 
 /// Whether a container that runs, or has run, in the lost sandbox runs again in the next one.
-fn comes_back(view: &View<'_>, container: &Container) -> bool {
+fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
     let after = |code| runs_again(view.inputs.pod, container, code);
     match view.regular(&container.name) {
-        Seen::Never => true,
-        Seen::Gone(code) => after(code),
-        Seen::Instance(status) => match status.state {
+        SeenContainer::Never => true,
+        SeenContainer::Gone(code) => after(code),
+        SeenContainer::Instance(status) => match status.state {
             ContainerState::Created => true,
-            // What runs is about to be killed; its rules have no exit code to judge by.
+            // What runs is about to be killed; its rules have no exit code to match.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
             ContainerState::Exited => {
                 let killed_for_memory = status.exit_code == 0 && !status.succeeded();

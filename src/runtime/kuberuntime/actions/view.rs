@@ -1,12 +1,12 @@
 //! The runtime status as the rules need it: what belongs to the pod, and what belongs to its present
 //! sandbox.
 
-use super::Inputs;
+use super::PlanInputs;
 use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
 /// What is known of a regular container.
-pub(super) enum Seen<'a> {
+pub(super) enum SeenContainer<'a> {
     /// Nothing.
     Never,
     /// The runtime has no instance, but the last one is known to have exited with this code.
@@ -15,11 +15,11 @@ pub(super) enum Seen<'a> {
     Instance(&'a ContainerStatus),
 }
 
-pub(super) struct View<'a> {
-    pub(super) inputs: &'a Inputs<'a>,
+pub(super) struct PlanView<'a> {
+    pub(super) inputs: &'a PlanInputs<'a>,
 }
 
-impl<'a> View<'a> {
+impl<'a> PlanView<'a> {
     /// Newest instance of a container.
     pub(super) fn newest(&self, name: &'a str) -> Option<&'a ContainerStatus> {
         self.inputs.status.newest(name)
@@ -35,12 +35,12 @@ impl<'a> View<'a> {
     }
 
     /// The newest instance, or the recorded last exit.
-    pub(super) fn regular(&self, name: &'a str) -> Seen<'a> {
+    pub(super) fn regular(&self, name: &'a str) -> SeenContainer<'a> {
         match self.newest(name) {
-            Some(status) => Seen::Instance(status),
+            Some(status) => SeenContainer::Instance(status),
             None => match self.inputs.facts.exits.get(name) {
-                Some(code) => Seen::Gone(*code),
-                None => Seen::Never,
+                Some(code) => SeenContainer::Gone(*code),
+                None => SeenContainer::Never,
             },
         }
     }
@@ -56,7 +56,7 @@ impl<'a> View<'a> {
             .pod
             .containers()
             .iter()
-            .any(|c| !matches!(self.regular(&c.name), Seen::Never))
+            .any(|c| !matches!(self.regular(&c.name), SeenContainer::Never))
     }
 
     /// Whether the pod was initialised in its newest sandbox: a recorded fact, or else the presence

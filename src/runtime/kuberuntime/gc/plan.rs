@@ -10,7 +10,7 @@ use std::{
 /// How many dead containers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Only containers created longer ago than this are looked at.
+    /// Only containers created longer ago than this are candidates.
     pub min_age: Duration,
     /// Dead instances kept per pod and container name; `None` for all.
     pub max_per_container: Option<usize>,

@@ -5,7 +5,7 @@ use super::{
     config_error::ConfigError,
     container_config::{ContainerInputs, generate_container_config},
     container_files::{
-        FilesRequest, make_container_files, make_pod_log_dir, read_env_files, read_resolv_conf,
+        FilesRequest, create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
         restart_count_from_log_dir,
     },
     dns::{DnsWarning, ResolvConf},
@@ -50,7 +50,7 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
 }
 
 /// One container to configure.
-pub(in crate::runtime::kuberuntime) struct ContainerRequest<'a> {
+pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
     pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
     pub(in crate::runtime::kuberuntime) container: &'a Container,
     pub(in crate::runtime::kuberuntime) restart_count: u32,
@@ -140,7 +140,7 @@ impl ConfigBuilder {
         let resolv_conf = self.resolv_conf.clone();
         // One trip for all: a start is short enough for trips to count.
         let (host, fresh_logs) = with_own_files(move || {
-            let fresh = make_pod_log_dir(&logs)
+            let fresh = create_pod_log_dir(&logs)
                 .with_context(|| format!("cannot create the log directory {}", logs.display()))?;
             anyhow::Ok((read_host_resolv(resolv_conf)?, fresh))
         })
@@ -192,9 +192,9 @@ impl ConfigBuilder {
     /// The configuration of a container, with the files that it refers to made.
     pub(in crate::runtime::kuberuntime) async fn container(
         &self,
-        request: ContainerRequest<'_>,
+        request: ContainerConfigRequest<'_>,
     ) -> anyhow::Result<ContainerConfig> {
-        let ContainerRequest { pod, container, .. } = request;
+        let ContainerConfigRequest { pod, container, .. } = request;
         let node = &*self.settings.node;
         let host_ips = self.settings.host_ips.get();
         let pod_ips = if pod.host_network() {
@@ -219,7 +219,7 @@ impl ConfigBuilder {
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
-        let ContainerRequest {
+        let ContainerConfigRequest {
             volumes, images, ..
         } = request;
         let wanted = FilesRequest {
@@ -234,7 +234,7 @@ impl ConfigBuilder {
                 others: request.others,
             },
         };
-        let files = make_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
+        let files = create_container_files(&self.volumes, &self.settings, wanted, cancel).await?;
         let inputs = ContainerInputs {
             restart_count: request.restart_count,
             image_ref: request.image_ref,

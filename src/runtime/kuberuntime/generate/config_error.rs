@@ -24,7 +24,7 @@ pub enum ConfigError {
     /// A resource amount cannot be read.
     #[error(transparent)]
     Amount(#[from] BadAmount),
-    /// A name of the pod is no file name.
+    /// A name of the pod is not a file name.
     #[error(transparent)]
     Name(#[from] UnsafeName),
 }

@@ -112,7 +112,7 @@ pub struct FilesRequest<'a> {
 
 /// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
 /// fresh termination log.
-pub async fn make_container_files(
+pub async fn create_container_files(
     volumes: &VolumeManager,
     settings: &SpecSettings,
     request: FilesRequest<'_>,
@@ -148,7 +148,7 @@ pub async fn make_container_files(
             restart_count,
             others: &others,
         };
-        make_log_dir(&logs)?;
+        create_log_dir(&logs)?;
         pod_dirs::create(&directory)?;
         let content = hosts.content(&pod)?;
         Ok(ContainerFiles {
@@ -165,7 +165,7 @@ pub async fn make_container_files(
 }
 
 /// Makes a log directory and its parents (0755). Blocking.
-pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
+pub fn create_log_dir(path: &Path) -> Result<(), FilesError> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
@@ -174,7 +174,7 @@ pub fn make_log_dir(path: &Path) -> Result<(), FilesError> {
 }
 
 /// Makes a pod's log directory and its parents. True when it was not there. Blocking.
-pub fn make_pod_log_dir(path: &Path) -> io::Result<bool> {
+pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
     let one = || fs::DirBuilder::new().mode(0o755).create(path);
     let made = match one() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -321,7 +321,7 @@ mod tests {
                     ..TerminationLog::default()
                 },
             };
-            make_container_files(&volumes, &settings, request, &CancellationToken::new())
+            create_container_files(&volumes, &settings, request, &CancellationToken::new())
                 .await
                 .unwrap()
         };
@@ -346,7 +346,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let logs = dir.path().join("c");
         assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 0);
-        make_log_dir(&logs).unwrap();
+        create_log_dir(&logs).unwrap();
         fs::write(logs.join("4.log"), "").unwrap();
         assert_eq!(restart_count_from_log_dir(&logs).unwrap(), 5);
         let link = dir.path().join("containers/link.log");

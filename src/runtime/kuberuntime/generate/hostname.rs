@@ -3,9 +3,9 @@
 use crate::model::{Pod, PodExt};
 
 /// The kernel holds 64 bytes with the terminating zero.
-const LONGEST_HOSTNAME: usize = 63;
+const MAX_HOSTNAME: usize = 63;
 /// Longest name with `setHostnameAsFQDN`.
-const LONGEST_FQDN: usize = 64;
+const MAX_FQDN: usize = 64;
 
 /// Host name and domain of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, Host
         return Ok(hostname.name.clone());
     }
     let fqdn = format!("{}.{}", hostname.name, hostname.domain);
-    if fqdn.len() > LONGEST_FQDN {
+    if fqdn.len() > MAX_FQDN {
         Err(HostnameError::FqdnTooLong(fqdn))
     } else {
         Ok(fqdn)
@@ -88,10 +88,10 @@ pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, Host
 }
 
 fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
-    if hostname.len() <= LONGEST_HOSTNAME {
+    if hostname.len() <= MAX_HOSTNAME {
         return Ok(hostname);
     }
-    let end = hostname.floor_char_boundary(LONGEST_HOSTNAME);
+    let end = hostname.floor_char_boundary(MAX_HOSTNAME);
     let short = hostname
         .get(..end)
         .unwrap_or_default()
@@ -109,7 +109,7 @@ fn shorten(pod: &Pod, hostname: String) -> Result<String, HostnameError> {
 fn is_dns_label(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     !text.is_empty()
-        && text.len() <= LONGEST_HOSTNAME
+        && text.len() <= MAX_HOSTNAME
         && text.bytes().all(inner)
         && !text.starts_with('-')
         && !text.ends_with('-')

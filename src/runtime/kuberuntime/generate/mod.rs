@@ -28,4 +28,4 @@ mod tests;
 pub use settings::SpecSettings;
 pub use user_namespaces::UserNamespaces;
 
-pub(super) use builder::{ConfigBuilder, ContainerRequest, NewSandbox};
+pub(super) use builder::{ConfigBuilder, ContainerConfigRequest, NewSandbox};

@@ -35,10 +35,10 @@ pub enum MountError {
         /// Name of the container.
         container: String,
     },
-    /// `mountPropagation` is none of the three.
+    /// `mountPropagation` is not one of the three.
     #[error("invalid MountPropagation mode: {0:?}")]
     Propagation(String),
-    /// `recursiveReadOnly` is none of the three.
+    /// `recursiveReadOnly` is not one of the three.
     #[error("failed to resolve recursive read-only mode: unknown recursive read-only mode {0:?}")]
     RecursiveMode(String),
     /// Recursively read-only, but not read-only.

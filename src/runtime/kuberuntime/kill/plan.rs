@@ -26,7 +26,7 @@ pub const MINIMUM_STOP: Duration = Duration::from_secs(2);
 /// overflowing.
 const MAXIMUM_SECONDS: i64 = 100 * 365 * 24 * 3600;
 
-/// The deadline of a stop that begins at `now`; a negative grace is none at all. Unlike the grace of
+/// The deadline of a stop that begins at `now`; a negative grace means zero. Unlike the grace of
 /// a whole pod (`GraceDeadline`), that of one container may be zero, and then there is no hook.
 pub fn deadline_after(grace_seconds: i64, now: Instant) -> Instant {
     let seconds = grace_seconds.clamp(0, MAXIMUM_SECONDS).unsigned_abs();

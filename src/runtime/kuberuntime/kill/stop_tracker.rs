@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(
             limit("c", grace(11, 30)),
             grace(10, 5),
-            "by whoever stops it"
+            "by the caller that stops it"
         );
         assert_eq!(limit("c", grace(11, 1)), grace(11, 1));
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));

@@ -3,7 +3,7 @@
 use super::{
     images::ContainerImages,
     post_start::PostStart,
-    request::{NotStarted, RETRY_AFTER, Sandbox, StartFailure, SyncRequest},
+    request::{NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncRequest},
 };
 use crate::{
     base::chain,
@@ -19,7 +19,7 @@ use crate::{
         exits::ExitRecords,
         gc::ContainerGc,
         generate::{
-            ConfigBuilder, ContainerRequest,
+            ConfigBuilder, ContainerConfigRequest,
             security_context::{ImageUser, in_process_namespace_of},
         },
         log_links::LogLinks,
@@ -56,14 +56,14 @@ impl ContainerStarter {
     pub(super) async fn start(
         &self,
         request: &SyncRequest<'_>,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
         container: &Container,
     ) -> Result<(), NotStarted> {
         let pod = request.pod;
         self.check_back_off(request, container)?;
         let name = &container.name;
         let wanted = container.image.as_deref().unwrap_or_default();
-        self.doing(pod, format!("getting image {wanted} for {name}"));
+        self.set_current_step(pod, format!("getting image {wanted} for {name}"));
         let images = Box::pin(
             self.images
                 .ensure_image_volumes(request, container, sandbox),
@@ -74,7 +74,7 @@ impl ContainerStarter {
         let logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
         let restart_count = self.next_restart_count(logs, name, newest.as_deref()).await;
         let others = request.status.instances(name).map(|c| c.restart_count);
-        let build = ContainerRequest {
+        let build = ContainerConfigRequest {
             pod,
             container,
             restart_count,
@@ -99,7 +99,7 @@ impl ContainerStarter {
             let reason = reasons::CREATE_CONTAINER_CONFIG_ERROR;
             StartFailure::new(&container.name, reason, message)
         })?;
-        self.doing(pod, format!("creating and starting {name}"));
+        self.set_current_step(pod, format!("creating and starting {name}"));
         let removal = Box::pin(self.remove_never_started(request, container));
         let removed = request.cancel.run_until_cancelled(removal).await;
         removed.ok_or(NotStarted::Cancelled)??;
@@ -107,9 +107,8 @@ impl ContainerStarter {
         Box::pin(self.post_start.run(request, container, &id)).await
     }
 
-    /// The restart count of the next instance. One that never started is made again under its count. The
-    /// runtime may have forgotten instances, so no count is used whose log there is already; `logs` is whose
-    /// logs may be there.
+    /// The restart count of the next instance. An instance that never started keeps its count. Otherwise the next
+    /// unused log number, because the runtime may have lost instances; `logs` is the pod whose logs may exist.
     async fn next_restart_count(
         &self,
         logs: Option<&Pod>,
@@ -127,7 +126,7 @@ impl ContainerStarter {
         }
     }
 
-    fn doing(&self, pod: &Pod, step: String) {
+    fn set_current_step(&self, pod: &Pod, step: String) {
         self.pod_history.doing(&pod.uid(), Some(step));
     }
 
@@ -158,7 +157,7 @@ impl ContainerStarter {
     async fn create_and_start(
         &self,
         pod: &Pod,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
         container: &Container,
         mut config: ContainerConfig,
     ) -> Result<ContainerId, NotStarted> {
@@ -171,7 +170,7 @@ impl ContainerStarter {
             Box::pin(self.resources.creating(pod, name, resources)).await;
             cpus.clone_from(&resources.cpuset_cpus);
         }
-        let _making = self.cache.creating(pod.uid());
+        let _creating = self.cache.creating(pod.uid());
         let created = self
             .runtime
             .create_container(sandbox.id.as_str(), config, &sandbox.config)
@@ -275,7 +274,7 @@ impl ContainerStarter {
 
     /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
     /// is looked up and adopted, so the next sync sees it instead of creating a second one (P-10).
-    async fn adopt_containers(&self, pod: &Pod, sandbox: &Sandbox, name: &str) {
+    async fn adopt_containers(&self, pod: &Pod, sandbox: &ReadySandbox, name: &str) {
         let filter = ContainerFilter {
             pod_sandbox_id: sandbox.id.to_string(),
             label_selector: [(keys::CONTAINER_NAME.to_string(), name.to_string())].into(),

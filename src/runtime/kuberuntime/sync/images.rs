@@ -1,6 +1,6 @@
 //! The images that a container needs: its own and those that are volumes, which the runtime mounts.
 
-use super::request::{NotStarted, Sandbox, StartFailure, SyncRequest};
+use super::request::{NotStarted, ReadySandbox, StartFailure, SyncRequest};
 use crate::{
     cri::v1::{ImageSpec, PodSandboxConfig},
     images::{ImageError, ImageManager, ImageRequest, PullPolicy, ReadyImage, WantedImage},
@@ -47,7 +47,7 @@ impl ContainerImages {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
     ) -> Result<ReadyImage, NotStarted> {
         let object = ObjectRef::container(request.pod, &container.name);
         let wanted = ImageRequest {
@@ -67,7 +67,7 @@ impl ContainerImages {
         &self,
         request: &SyncRequest<'_>,
         container: &Container,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
     ) -> Result<ImageVolumes, NotStarted> {
         let mut images = ImageVolumes::new();
         for (name, source) in mounted_images(request.pod, container) {

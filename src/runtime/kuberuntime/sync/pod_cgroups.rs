@@ -114,13 +114,13 @@ impl PodCgroups {
             Some((_, parent)) => parent,
             None => self.read(id, &own).await?,
         };
-        self.made(pod.uid(), id, &parent);
+        self.created(pod.uid(), id, &parent);
         let is_own = parent == own;
         Ok((parent, is_own))
     }
 
     /// A sandbox was made with this parent, or found with it.
-    pub(super) fn made(&self, uid: PodUid, id: &SandboxId, parent: &str) {
+    pub(super) fn created(&self, uid: PodUid, id: &SandboxId, parent: &str) {
         if !self.cgroups.is_off() {
             let made = (id.clone(), parent.to_owned());
             self.parents.lock().insert(uid, made);

@@ -29,7 +29,7 @@ pub struct SyncRequest<'a> {
 
 /// A sandbox that containers can be created in.
 #[derive(Clone, Debug)]
-pub(super) struct Sandbox {
+pub(super) struct ReadySandbox {
     pub(super) id: SandboxId,
     pub(super) config: PodSandboxConfig,
     pub(super) ips: Vec<String>,

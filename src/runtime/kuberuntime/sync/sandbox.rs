@@ -3,7 +3,7 @@
 use super::{
     images::ContainerImages,
     pod_cgroups::PodCgroups,
-    request::{Sandbox, SyncReport, SyncRequest},
+    request::{ReadySandbox, SyncReport, SyncRequest},
 };
 use crate::{
     base::chain,
@@ -48,7 +48,7 @@ impl SandboxCreator {
         request: &SyncRequest<'_>,
         actions: &PodActions,
         report: &mut SyncReport,
-    ) -> Option<Sandbox> {
+    ) -> Option<ReadySandbox> {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         let config = async {
@@ -57,7 +57,7 @@ impl SandboxCreator {
             config.await
         };
         match config.await {
-            Ok(config) => Some(Sandbox {
+            Ok(config) => Some(ReadySandbox {
                 id,
                 config,
                 ips: found.map(|s| s.ips.clone()).unwrap_or_default(),
@@ -75,7 +75,7 @@ impl SandboxCreator {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-    ) -> anyhow::Result<Sandbox> {
+    ) -> anyhow::Result<ReadySandbox> {
         let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
         self.prepare_claims(request, &object).await?;
@@ -104,12 +104,12 @@ impl SandboxCreator {
         }
         self.resources.creating_sandbox(pod, &mut config);
         self.images.prefetch(request, actions, &config);
-        let _making = self.cache.creating(pod.uid());
-        let begun = Instant::now();
-        let made = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
+        let _creating = self.cache.creating(pod.uid());
+        let started_at = Instant::now();
+        let created = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
         self.metrics
-            .ran_sandbox(&handler, begun.elapsed(), made.is_err());
-        let id = match made {
+            .ran_sandbox(&handler, started_at.elapsed(), created.is_err());
+        let id = match created {
             Ok(id) => {
                 // An earlier creation without an answer would have the name.
                 self.lookup.forget(&pod.uid());
@@ -125,20 +125,20 @@ impl SandboxCreator {
                         tracing::warn!(
                             pod = %pod.log_name(),
                             err = %error,
-                            "Cannot look up a sandbox that may have been created"
+                            "Failed to look up a sandbox that may have been created"
                         );
                     }
                 }
                 return Err(error).context("cannot create the sandbox");
             }
         };
-        self.cgroups.made(pod.uid(), &id, &parent);
+        self.cgroups.created(pod.uid(), &id, &parent);
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
             self.back_off.replaced(pod.uid(), change, Instant::now());
         }
         let ips = self.read_new_sandbox(pod, &id).await?;
-        Ok(Sandbox {
+        Ok(ReadySandbox {
             id,
             config,
             ips,

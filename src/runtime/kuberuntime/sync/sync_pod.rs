@@ -4,7 +4,9 @@
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
-use super::request::{NotStarted, RETRY_AFTER, Sandbox, StartFailure, SyncReport, SyncRequest};
+use super::request::{
+    NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncReport, SyncRequest,
+};
 use crate::{
     base::chain,
     cri::CriError,
@@ -12,7 +14,7 @@ use crate::{
     runtime::kuberuntime::{
         KubeGenericRuntimeManager,
         actions::{
-            ContainerStart, Facts, Inputs, KillPodReason, PodActions, SandboxChange,
+            ContainerStart, KillPodReason, PlanInputs, PodActions, RecordedFacts, SandboxChange,
             compute_pod_actions,
         },
         exits::codes,
@@ -28,7 +30,7 @@ use tokio::time::Instant;
 
 /// Pods that are being started at once. More than the runtime takes calls at once; the others wait
 /// before they need memory for requests.
-pub(in crate::runtime::kuberuntime) const STARTING: usize = 32;
+pub(in crate::runtime::kuberuntime) const MAX_CONCURRENT_STARTS: usize = 32;
 
 /// A pod that takes longer gives its permit back and continues: no pod waits for one that hangs or pulls.
 pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
@@ -38,7 +40,7 @@ impl KubeGenericRuntimeManager {
     pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let actuated = self.allocations.actuated(&uid);
-        let facts = self.state_store.read(&uid, |record| Facts {
+        let facts = self.state_store.read(&uid, |record| RecordedFacts {
             actuated,
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
@@ -46,7 +48,7 @@ impl KubeGenericRuntimeManager {
             exits: codes(record),
         });
         let probe_results = |id: &_| self.results.get(id);
-        compute_pod_actions(&Inputs {
+        compute_pod_actions(&PlanInputs {
             pod,
             status,
             probe_results: &probe_results,
@@ -85,18 +87,18 @@ impl KubeGenericRuntimeManager {
         mut report: SyncReport,
     ) -> SyncReport {
         if let Some(reset) = &actions.reset {
-            self.decide(
+            self.record_history(
                 request.pod,
                 HistoryEntry::about_pod(Action::RestartAll, reset.to_string()),
             );
-            self.doing(request.pod, "removing all containers".into());
+            self.set_current_step(request.pod, "removing all containers".into());
             Box::pin(self.restarter.reset(&request, reset, &mut report)).await;
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
             if report.again.is_none() {
                 let why = chain(error.as_ref());
-                self.decide(request.pod, HistoryEntry::about_pod(Action::Fail, why));
+                self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));
             }
             report.error = Some(error);
             return report;
@@ -123,7 +125,7 @@ impl KubeGenericRuntimeManager {
                 let why = format!("all containers start over, {}", failure.reason);
                 let held = HistoryEntry::about(Action::Hold, &failure.container, why);
                 let left = failure.retry_in.unwrap_or_default();
-                self.decide(request.pod, held.until(Timestamp::now() + left));
+                self.record_history(request.pod, held.until(Timestamp::now() + left));
             }
             return report;
         }
@@ -169,7 +171,7 @@ impl KubeGenericRuntimeManager {
                 if let Some(left) = self.sandboxes.back_off.held(&pod.uid(), *change, now) {
                     report.retry_after(left);
                     let held = HistoryEntry::about_pod(Action::Hold, change.to_string());
-                    self.decide(pod, held.until(Timestamp::now() + left));
+                    self.record_history(pod, held.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "the sandbox changed ({change}); its replacement waits {} s",
                         left.as_secs()
@@ -189,8 +191,8 @@ impl KubeGenericRuntimeManager {
             let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
             if *reason != nothing_there {
                 let why = reason.to_string();
-                self.decide(pod, HistoryEntry::about_pod(Action::StopPod, why));
-                self.doing(pod, "stopping the pod".into());
+                self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, why));
+                self.set_current_step(pod, "stopping the pod".into());
             }
             let killing = Box::pin(self.killer.kill_staying_pod(pod, status));
             // The stop of the whole pod goes on with those of its containers.
@@ -220,11 +222,11 @@ impl KubeGenericRuntimeManager {
         for kill in &actions.containers_to_kill {
             report.acted = true;
             let stop = Action::StopContainer;
-            self.decide(
+            self.record_history(
                 pod,
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
             );
-            self.doing(pod, format!("stopping {}", kill.name));
+            self.set_current_step(pod, format!("stopping {}", kill.name));
             let why = Why::Plan(kill.clone());
             let killing = Box::pin(
                 self.killer
@@ -245,7 +247,7 @@ impl KubeGenericRuntimeManager {
         request: &SyncRequest<'_>,
         actions: &PodActions,
         report: &mut SyncReport,
-    ) -> Option<Sandbox> {
+    ) -> Option<ReadySandbox> {
         if request.cancel.is_cancelled() {
             report.cancelled = true;
             return None;
@@ -257,16 +259,16 @@ impl KubeGenericRuntimeManager {
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let why = change.to_string();
-            self.decide(pod, HistoryEntry::about_pod(Action::CreateSandbox, why));
+            self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, why));
         }
-        self.doing(pod, "making the sandbox".into());
+        self.set_current_step(pod, "creating the sandbox".into());
         self.metrics.starts_pod(pod);
         match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
                 self.metrics.failed_pod(pod);
                 let why = chain(error.as_ref());
-                self.decide(pod, HistoryEntry::about_pod(Action::Fail, why));
+                self.record_history(pod, HistoryEntry::about_pod(Action::Fail, why));
                 if error
                     .downcast_ref::<CriError>()
                     .is_some_and(CriError::may_have_created)
@@ -284,7 +286,7 @@ impl KubeGenericRuntimeManager {
         &self,
         request: &SyncRequest<'_>,
         actions: &PodActions,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
         report: &mut SyncReport,
     ) {
         let pod = request.pod;
@@ -342,7 +344,7 @@ impl KubeGenericRuntimeManager {
     async fn start_one(
         &self,
         request: &SyncRequest<'_>,
-        sandbox: &Sandbox,
+        sandbox: &ReadySandbox,
         start: &ContainerStart,
         container: &Container,
         report: &mut SyncReport,
@@ -357,7 +359,7 @@ impl KubeGenericRuntimeManager {
                 report.acted = true;
                 self.metrics.started_container(request.pod, container, None);
                 let (action, why) = (Action::StartContainer, start.reason.to_string());
-                self.decide(request.pod, HistoryEntry::about(action, &start.name, why));
+                self.record_history(request.pod, HistoryEntry::about(action, &start.name, why));
                 report.started.push(start.name.clone());
                 true
             }
@@ -376,12 +378,12 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    fn decide(&self, pod: &Pod, history_entry: HistoryEntry<'_>) {
+    fn record_history(&self, pod: &Pod, history_entry: HistoryEntry<'_>) {
         self.pod_history.note(&pod.uid(), history_entry);
     }
 
     /// Records the step that the sync is at.
-    pub(super) fn doing(&self, pod: &Pod, step: String) {
+    pub(super) fn set_current_step(&self, pod: &Pod, step: String) {
         self.pod_history.doing(&pod.uid(), Some(step));
     }
 
@@ -398,6 +400,6 @@ impl KubeGenericRuntimeManager {
             }
             None => HistoryEntry::about(Action::Fail, name, why),
         };
-        self.decide(pod, history_entry);
+        self.record_history(pod, history_entry);
     }
 }

@@ -2,12 +2,12 @@
 //!
 //! A line may be of any length: only its head is ever held.
 
-use super::{LogOptions, Streams};
-use crate::runtime::logs::{LogLine, Stream};
+use super::{LogOptions, SelectedStreams};
+use crate::runtime::logs::{LogLine, OutputStream};
 use jiff::Timestamp;
 
 /// Longest head (timestamp, stream, tags) of a line; one with a longer head is not of the format.
-const LONGEST_HEAD: usize = 256;
+const MAX_HEAD: usize = 256;
 /// Digits of a second's fraction in timestamps that are given out.
 const FRACTION_DIGITS: usize = 9;
 
@@ -15,7 +15,7 @@ const FRACTION_DIGITS: usize = 9;
 #[derive(Clone, Debug)]
 pub struct Decoder {
     since: Option<Timestamp>,
-    streams: Streams,
+    streams: SelectedStreams,
     timestamps: bool,
     /// Bytes that may still be given.
     remain: u64,
@@ -92,7 +92,7 @@ impl Decoder {
                 }
                 return rest();
             }
-            if self.head.len() == LONGEST_HEAD {
+            if self.head.len() == MAX_HEAD {
                 self.head.clear();
                 self.at = At::Passed;
                 return rest();
@@ -121,9 +121,9 @@ impl Decoder {
 
     fn wants(&self, line: &LogLine<'_>) -> bool {
         let stream = match self.streams {
-            Streams::All => true,
-            Streams::Stdout => line.stream == Stream::Stdout,
-            Streams::Stderr => line.stream == Stream::Stderr,
+            SelectedStreams::All => true,
+            SelectedStreams::Stdout => line.stream == OutputStream::Stdout,
+            SelectedStreams::Stderr => line.stream == OutputStream::Stderr,
         };
         stream && self.since.is_none_or(|since| line.time >= since)
     }
@@ -242,7 +242,7 @@ mod tests {
             (format!("{T} stdin F x\n{T} stdout F y\n"), "y\n"),
             (format!("{{\"log\":\"x\"}}\n\n{T} stdout F y\n"), "y\n"),
             (
-                format!("{}\n{T} stdout F y\n", "x".repeat(10 * LONGEST_HEAD)),
+                format!("{}\n{T} stdout F y\n", "x".repeat(10 * MAX_HEAD)),
                 "y\n",
             ),
             (format!("a b c d\n{T} stdout F y\n"), "y\n"),
@@ -282,11 +282,11 @@ mod tests {
             ..plain()
         };
         assert_eq!(
-            decoded(&options(Streams::Stdout), &log),
+            decoded(&options(SelectedStreams::Stdout), &log),
             format!("{T} out\n")
         );
         assert_eq!(
-            decoded(&options(Streams::Stderr), &log),
+            decoded(&options(SelectedStreams::Stderr), &log),
             format!("{T} partend\n")
         );
     }
@@ -349,7 +349,7 @@ mod tests {
             let mut out = Vec::new();
             decoder.feed(&block, &mut out);
             given += out.len();
-            assert!(decoder.head.capacity() <= 2 * LONGEST_HEAD);
+            assert!(decoder.head.capacity() <= 2 * MAX_HEAD);
         }
         assert_eq!(given, 100 << 20);
     }

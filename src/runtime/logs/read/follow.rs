@@ -5,9 +5,9 @@
 
 use super::{
     LogOptions, blocking,
-    history::{self, Live, Start},
-    step::{Idle, Step, step},
-    watch::Directory,
+    history::{self, LiveLog, ReadStart},
+    step::{Idle, ReadStep, step},
+    watch::WatchedDirectory,
 };
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -28,9 +28,9 @@ const QUIET_END: Duration = Duration::from_millis(200);
 /// One reader that follows a log.
 pub(super) struct Follower {
     log: PathBuf,
-    directory: Arc<Directory>,
+    directory: Arc<WatchedDirectory>,
     /// The file that it reads; none before the runtime has created one.
-    live: Option<Arc<Live>>,
+    live: Option<Arc<LiveLog>>,
     offset: u64,
     changes: watch::Receiver<u64>,
     ended: BoxFuture<'static, ()>,
@@ -52,10 +52,10 @@ impl Follower {
     /// Begins where the options say. `ended` completes when the container has ended.
     pub(super) async fn begin(
         log: PathBuf,
-        directory: Arc<Directory>,
+        directory: Arc<WatchedDirectory>,
         options: LogOptions,
         ended: BoxFuture<'static, ()>,
-    ) -> io::Result<(Start, Self)> {
+    ) -> io::Result<(ReadStart, Self)> {
         let changes = directory.changes();
         let path = log.clone();
         let (live, start) = blocking(move || {
@@ -88,12 +88,12 @@ impl Follower {
             self.changes.borrow_and_update();
             let checked = Instant::now();
             let idle = match self.check().await? {
-                Step::Data(bytes) => {
+                ReadStep::Data(bytes) => {
                     self.offset += bytes.len() as u64;
                     self.idle_since = None;
                     return Ok(Some(Piece::Bytes(bytes)));
                 }
-                Step::Next(live) => {
+                ReadStep::Next(live) => {
                     let before = self.live.replace(Arc::new(live));
                     self.offset = 0;
                     self.idle_since = None;
@@ -102,7 +102,7 @@ impl Follower {
                     }
                     continue;
                 }
-                Step::Idle(idle) => idle,
+                ReadStep::Idle(idle) => idle,
             };
             self.idle_since.get_or_insert(checked);
             let ended = self.ended_at.is_some_and(|ended| checked >= ended);
@@ -114,7 +114,7 @@ impl Follower {
     }
 
     // `&mut`, because the future must be `Send` and `ended` is not `Sync`.
-    async fn check(&mut self) -> io::Result<Step> {
+    async fn check(&mut self) -> io::Result<ReadStep> {
         let (log, live, offset) = (self.log.clone(), self.live.clone(), self.offset);
         let idle_for = self
             .idle_since
@@ -123,8 +123,8 @@ impl Follower {
         blocking(move || match live {
             Some(live) => step(&log, &live, offset, idle_for, &closed),
             None => Ok(match history::open_live(&log)? {
-                Some(live) => Step::Next(live),
-                None => Step::Idle(Idle {
+                Some(live) => ReadStep::Next(live),
+                None => ReadStep::Idle(Idle {
                     quiet: Duration::MAX,
                     rotated: false,
                     again: None,

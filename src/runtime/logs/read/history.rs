@@ -6,13 +6,13 @@ use super::{
 };
 use crate::runtime::logs::{
     files,
-    names::{Form, GZIP, Rotated, Stamp},
+    names::{GZIP, Rotated, RotatedForm, RotationStamp},
 };
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use std::{collections::VecDeque, fs::Metadata, io, path::Path, sync::Arc};
 
-/// How often the chain is looked at again because a rotation changed it meanwhile.
+/// How often the chain is read again because a rotation changed it meanwhile.
 const TRIES: usize = 10;
 /// Most rotated files that one reader opens.
 const MAX_FILES: usize = 100;
@@ -21,17 +21,17 @@ const TIME_SLACK: SignedDuration = SignedDuration::from_secs(1);
 
 /// A file that the runtime writes to, or did when it was opened.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveLog {
     pub(super) segment: Arc<Segment>,
     /// The newest rotated file before it; it will itself be rotated to a later stamp.
-    pub(super) after: Option<Stamp>,
+    pub(super) after: Option<RotationStamp>,
     /// What it was rotated to, as far as was seen.
-    pub(super) own: Mutex<Option<Stamp>>,
+    pub(super) own: Mutex<Option<RotationStamp>>,
 }
 
 /// Opens what the runtime writes to. In the moment of a rotation in which the log has no file of its
 /// name, that is the newest rotated file. `None` when there is neither.
-pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
+pub(super) fn open_live(log: &Path) -> io::Result<Option<LiveLog>> {
     let mut before = files::history(log)?;
     let mut tries = 0;
     loop {
@@ -44,7 +44,7 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
             continue;
         }
         if let Some((file, metadata)) = opened {
-            return Ok(Some(Live {
+            return Ok(Some(LiveLog {
                 segment: Segment::new(file, &metadata, false),
                 after: after.last().map(|newest| newest.stamp),
                 own: Mutex::default(),
@@ -53,12 +53,12 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
         let Some((newest, older)) = after.split_last() else {
             return Ok(None);
         };
-        if newest.form != Form::Plain {
+        if newest.form != RotatedForm::Plain {
             return Ok(None);
         }
         match files::found(files::open(&log.with_file_name(&newest.name)))? {
             Some((file, metadata)) => {
-                return Ok(Some(Live {
+                return Ok(Some(LiveLog {
                     segment: Segment::new(file, &metadata, false),
                     after: older.last().map(|older| older.stamp),
                     own: Mutex::new(Some(newest.stamp)),
@@ -70,7 +70,7 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<Live>> {
     }
 }
 
-fn stamps(files: &[Rotated]) -> Vec<Stamp> {
+fn stamps(files: &[Rotated]) -> Vec<RotationStamp> {
     files.iter().map(|file| file.stamp).collect()
 }
 
@@ -81,21 +81,21 @@ pub(super) struct Older {
 }
 
 /// Where reading begins.
-pub(super) struct Start {
+pub(super) struct ReadStart {
     /// Files to be read first, oldest first.
     pub(super) older: VecDeque<Older>,
     /// Where to go on in the live file.
     pub(super) offset: u64,
 }
 
-/// Finds where what the options ask for begins: in the first `length` bytes of the live file, or in one
+/// Finds where the requested part begins: in the first `length` bytes of the live file, or in one
 /// of those before it.
 pub(super) fn start(
     log: &Path,
-    live: Option<&Live>,
+    live: Option<&LiveLog>,
     length: u64,
     options: &LogOptions,
-) -> io::Result<Start> {
+) -> io::Result<ReadStart> {
     let mut missing = options.tail_lines;
     let mut offset = 0;
     if let (Some(live), Some(lines)) = (live, options.tail_lines) {
@@ -134,7 +134,7 @@ pub(super) fn start(
             ),
         }
     }
-    Ok(Start { older, offset })
+    Ok(ReadStart { older, offset })
 }
 
 /// Opens a rotated file, or what it was compressed to meanwhile.
@@ -142,7 +142,7 @@ pub(super) fn open_rotated(
     log: &Path,
     file: &Rotated,
 ) -> io::Result<Option<(Arc<Segment>, Metadata)>> {
-    let mut gzip = file.form == Form::Gzip;
+    let mut gzip = file.form == RotatedForm::Gzip;
     let mut opened = files::found(files::open(&log.with_file_name(&file.name)))?;
     if opened.is_none() && !gzip {
         gzip = true;

@@ -28,7 +28,7 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 
 /// Which of a container's streams are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Streams {
+pub enum SelectedStreams {
     /// Both, in the order in which they were written.
     #[default]
     All,
@@ -53,7 +53,7 @@ pub struct LogOptions {
     /// Go on until the container has ended.
     pub follow: bool,
     /// The streams.
-    pub streams: Streams,
+    pub streams: SelectedStreams,
 }
 
 /// The instant to begin at, from `sinceSeconds` and `sinceTime`: the later of both, as upstream has it.

@@ -2,12 +2,12 @@
 //! Everything here blocks.
 
 use super::{
-    history::{Live, open_live, open_rotated},
+    history::{LiveLog, open_live, open_rotated},
     segment::{BLOCK, Cursor, Segment},
 };
 use crate::runtime::logs::{
     files::{self, FileId},
-    names::{Form, Rotated, Stamp},
+    names::{Rotated, RotatedForm, RotationStamp},
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use std::{
 
 /// A rotated file whose close was not seen is complete once nothing was written for so long. The
 /// runtime writes to it until it has opened the new one, and a little longer what it had in hand.
-const SETTLE: Duration = Duration::from_secs(1);
+const QUIET_BEFORE_COMPLETE: Duration = Duration::from_secs(1);
 /// When to check again in the middle of a rotation.
 const RETRY: Duration = Duration::from_millis(10);
 /// Largest log that is unpacked for a follower.
@@ -29,13 +29,13 @@ const MAX_UNPACKED: u64 = 1 << 30;
 
 /// What a check found.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum ReadStep {
     /// More of the file.
     Data(Bytes),
     /// Nothing yet.
     Idle(Idle),
     /// The file is complete; this one comes after it.
-    Next(Live),
+    Next(LiveLog),
 }
 
 /// Nothing to read for now.
@@ -50,8 +50,8 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    fn retry(quiet: Duration) -> Step {
-        Step::Idle(Self {
+    fn retry(quiet: Duration) -> ReadStep {
+        ReadStep::Idle(Self {
             quiet,
             rotated: true,
             again: Some(RETRY),
@@ -74,19 +74,19 @@ pub(super) fn read_at(segment: &Segment, offset: u64) -> io::Result<Bytes> {
 /// `closed` are the names of files that were closed by a writer.
 pub(super) fn step(
     log: &Path,
-    live: &Live,
+    live: &LiveLog,
     offset: u64,
     idle_for: Duration,
     closed: &[String],
-) -> io::Result<Step> {
+) -> io::Result<ReadStep> {
     let bytes = read_at(&live.segment, offset)?;
     if !bytes.is_empty() {
-        return Ok(Step::Data(bytes));
+        return Ok(ReadStep::Data(bytes));
     }
     let metadata = live.segment.file.metadata()?;
     let quiet = idle_for.max(since_written(&metadata));
     if metadata.len() < offset {
-        return restart_file(live, &metadata).map(Step::Next);
+        return restart_file(live, &metadata).map(ReadStep::Next);
     }
     let there = files::found(fs::symlink_metadata(log))?;
     let idle = Idle {
@@ -95,7 +95,7 @@ pub(super) fn step(
         again: None,
     };
     if there.is_none_or(|there| FileId::of(&there) == live.segment.id) {
-        return Ok(Step::Idle(idle));
+        return Ok(ReadStep::Idle(idle));
     }
     let rotated = files::history(log)?;
     let own = own_stamp(log, live, &rotated, &metadata);
@@ -104,24 +104,24 @@ pub(super) fn step(
             .iter()
             .any(|f| Some(f.stamp) == own && f.name == *name)
     };
-    if quiet < SETTLE && !closed.iter().any(is_closed) {
-        return Ok(Step::Idle(Idle {
+    if quiet < QUIET_BEFORE_COMPLETE && !closed.iter().any(is_closed) {
+        return Ok(ReadStep::Idle(Idle {
             rotated: true,
-            again: Some(SETTLE.saturating_sub(quiet)),
+            again: Some(QUIET_BEFORE_COMPLETE.saturating_sub(quiet)),
             ..idle
         }));
     }
     // Bytes written before the file was complete are readable by now.
     let bytes = read_at(&live.segment, offset)?;
     if !bytes.is_empty() {
-        return Ok(Step::Data(bytes));
+        return Ok(ReadStep::Data(bytes));
     }
     successor(log, own.max(live.after), &rotated, quiet)
 }
 
 /// The file was cut to less than what was read of it: everything in it is new.
-fn restart_file(live: &Live, metadata: &Metadata) -> io::Result<Live> {
-    Ok(Live {
+fn restart_file(live: &LiveLog, metadata: &Metadata) -> io::Result<LiveLog> {
+    Ok(LiveLog {
         segment: Segment::new(live.segment.file.try_clone()?, metadata, false),
         after: live.after,
         own: Mutex::new(*live.own.lock()),
@@ -129,7 +129,12 @@ fn restart_file(live: &Live, metadata: &Metadata) -> io::Result<Live> {
 }
 
 /// What the file was rotated to.
-fn own_stamp(log: &Path, live: &Live, rotated: &[Rotated], metadata: &Metadata) -> Option<Stamp> {
+fn own_stamp(
+    log: &Path,
+    live: &LiveLog,
+    rotated: &[Rotated],
+    metadata: &Metadata,
+) -> Option<RotationStamp> {
     let later = || {
         let after = live.after;
         rotated
@@ -138,12 +143,12 @@ fn own_stamp(log: &Path, live: &Live, rotated: &[Rotated], metadata: &Metadata) 
     };
     let look = |file: &Rotated| fs::symlink_metadata(log.with_file_name(&file.name)).ok();
     let same = |file: &&Rotated| {
-        file.form == Form::Plain
+        file.form == RotatedForm::Plain
             && look(file).is_some_and(|there| FileId::of(&there) == live.segment.id)
     };
     // Compressing keeps the time of the last write.
     let compressed = |file: &&Rotated| {
-        file.form == Form::Gzip
+        file.form == RotatedForm::Gzip
             && look(file).is_some_and(|there| there.modified().ok() == metadata.modified().ok())
     };
     let mut own = live.own.lock();
@@ -157,18 +162,18 @@ fn own_stamp(log: &Path, live: &Live, rotated: &[Rotated], metadata: &Metadata) 
 /// The file that comes after the one rotated to `own`.
 fn successor(
     log: &Path,
-    own: Option<Stamp>,
+    own: Option<RotationStamp>,
     rotated: &[Rotated],
     quiet: Duration,
-) -> io::Result<Step> {
+) -> io::Result<ReadStep> {
     let Some(next) = rotated
         .iter()
         .find(|file| own.is_none_or(|own| file.stamp > own))
     else {
         let live = open_live(log)?;
         // If it is not the very next file, something was rotated just now.
-        let fits = |live: &Live| live.after <= own && live.own.lock().is_none();
-        return Ok(live.filter(fits).map_or(Idle::retry(quiet), Step::Next));
+        let fits = |live: &LiveLog| live.after <= own && live.own.lock().is_none();
+        return Ok(live.filter(fits).map_or(Idle::retry(quiet), ReadStep::Next));
     };
     let Some((segment, metadata)) = open_rotated(log, next)? else {
         return Ok(Idle::retry(quiet));
@@ -178,7 +183,7 @@ fn successor(
     } else {
         segment
     };
-    Ok(Step::Next(Live {
+    Ok(ReadStep::Next(LiveLog {
         segment,
         after: own,
         own: Mutex::new(Some(next.stamp)),

@@ -3,9 +3,9 @@
 use super::{
     Decoder, LogOptions, blocking,
     follow::{Follower, Piece},
-    history::{self, Older, Start},
+    history::{self, Older, ReadStart},
     segment::{BLOCK, Cursor},
-    watch::Watcher,
+    watch::LogWatcher,
 };
 use crate::runtime::logs::files;
 use bytes::Bytes;
@@ -33,7 +33,7 @@ const DIRECTORY_INTERVAL: Duration = Duration::from_millis(200);
 /// Opens logs for reading. Clones share the watches of followers.
 #[derive(Clone, Default)]
 pub struct Logs {
-    watcher: Arc<Watcher>,
+    watcher: Arc<LogWatcher>,
 }
 
 /// What a container wrote, in pieces of at most about 128 KiB that end anywhere. A piece is read when it
@@ -77,13 +77,13 @@ impl Logs {
         } else {
             (snapshot(log, options).await?, None)
         };
-        let reader = Reader {
+        let reader = LogReader {
             older: start.older,
             follower,
             decoder,
         };
         Ok(LogStream {
-            inner: Box::pin(stream::unfold(Some(reader), Reader::step)),
+            inner: Box::pin(stream::unfold(Some(reader), LogReader::step)),
         })
     }
 
@@ -98,7 +98,7 @@ impl Logs {
         log: PathBuf,
         options: LogOptions,
         ended: BoxFuture<'static, ()>,
-    ) -> io::Result<(Start, Follower)> {
+    ) -> io::Result<(ReadStart, Follower)> {
         let ended = ended.shared();
         await_directory(&log, ended.clone()).await?;
         let (watcher, path) = (self.watcher.clone(), log.clone());
@@ -125,7 +125,7 @@ async fn await_directory(log: &Path, ended: impl Future<Output = ()>) -> io::Res
 }
 
 /// All of a log as it is now.
-async fn snapshot(log: PathBuf, options: LogOptions) -> io::Result<Start> {
+async fn snapshot(log: PathBuf, options: LogOptions) -> io::Result<ReadStart> {
     blocking(move || {
         let live = history::open_live(&log)?;
         let length = match &live {
@@ -152,13 +152,13 @@ async fn snapshot(log: PathBuf, options: LogOptions) -> io::Result<Start> {
     .await
 }
 
-struct Reader {
+struct LogReader {
     older: VecDeque<Older>,
     follower: Option<Follower>,
     decoder: Decoder,
 }
 
-impl Reader {
+impl LogReader {
     /// The next piece and the reader after it; none after an error.
     async fn step(reader: Option<Self>) -> Option<(io::Result<Bytes>, Option<Self>)> {
         match reader?.next().await {

@@ -27,20 +27,20 @@ const CLOSED: usize = 16;
 
 /// The watches. Nothing is opened before the first.
 #[derive(Default)]
-pub(super) struct Watcher {
+pub(super) struct LogWatcher {
     shared: Arc<Mutex<WatchState>>,
 }
 
 #[derive(Default)]
 struct WatchState {
     watches: Option<Watches>,
-    directories: HashMap<WatchDescriptor, Weak<Directory>>,
+    directories: HashMap<WatchDescriptor, Weak<WatchedDirectory>>,
     /// Ends the task when the watcher goes.
     task: Option<DropGuard>,
 }
 
 /// A watched directory. The watch ends with the last clone of the `Arc`.
-pub(super) struct Directory {
+pub(super) struct WatchedDirectory {
     version: watch::Sender<u64>,
     closed: Mutex<VecDeque<String>>,
     /// Events come.
@@ -50,7 +50,7 @@ pub(super) struct Directory {
     watcher: Arc<Mutex<WatchState>>,
 }
 
-impl Directory {
+impl WatchedDirectory {
     /// A number that grows with each event.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
@@ -89,7 +89,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for WatchedDirectory {
     fn drop(&mut self) {
         let Some(watch) = self.watch.take() else {
             return;
@@ -97,7 +97,7 @@ impl Drop for Directory {
         let mut state = self.watcher.lock();
         let state = &mut *state;
         // Another instance may watch the same directory by now.
-        let own = |entry: &Weak<Directory>| std::ptr::eq(entry.as_ptr(), self);
+        let own = |entry: &Weak<WatchedDirectory>| std::ptr::eq(entry.as_ptr(), self);
         if state.directories.get(&watch).is_some_and(own) {
             state.directories.remove(&watch);
             if let Some(watches) = &mut state.watches {
@@ -108,10 +108,10 @@ impl Drop for Directory {
     }
 }
 
-impl Watcher {
+impl LogWatcher {
     /// Watches a directory. Where the system does not allow it, the directory's `is_watched` is false.
     /// Blocks for a moment; wants to be within a runtime.
-    pub(super) fn watch(&self, path: &Path) -> Arc<Directory> {
+    pub(super) fn watch(&self, path: &Path) -> Arc<WatchedDirectory> {
         // Dropping a directory takes the lock, so what `add` releases is dropped after it.
         let mut dead = None;
         let added = self.add(&mut self.shared.lock(), path, &mut dead);
@@ -132,8 +132,8 @@ impl Watcher {
         &self,
         state: &mut WatchState,
         path: &Path,
-        dead: &mut Option<Arc<Directory>>,
-    ) -> io::Result<Arc<Directory>> {
+        dead: &mut Option<Arc<WatchedDirectory>>,
+    ) -> io::Result<Arc<WatchedDirectory>> {
         if state.watches.is_none() {
             let events = Inotify::init()?.into_event_stream([0; 4096])?;
             let token = CancellationToken::new();
@@ -168,8 +168,8 @@ impl Watcher {
         self.shared.lock().directories.len()
     }
 
-    fn directory(&self, watch: Option<WatchDescriptor>) -> Directory {
-        Directory {
+    fn directory(&self, watch: Option<WatchDescriptor>) -> WatchedDirectory {
+        WatchedDirectory {
             version: watch::Sender::new(0),
             closed: Mutex::default(),
             alive: AtomicBool::new(watch.is_some()),
@@ -208,7 +208,7 @@ async fn deliver(
 fn hand_over(state: &Mutex<WatchState>, event: &EventOwned) {
     let overflow = event.mask.contains(EventMask::Q_OVERFLOW);
     // Dropped after the lock, which their drop may take.
-    let affected: Vec<Arc<Directory>> = {
+    let affected: Vec<Arc<WatchedDirectory>> = {
         let state = state.lock();
         if overflow {
             state
@@ -239,7 +239,7 @@ fn give_up(state: &Mutex<WatchState>, error: Option<io::Error>) {
     if let Some(error) = error {
         tracing::warn!(err = %error, "Failed to watch log directories");
     }
-    let orphans: Vec<Weak<Directory>> = {
+    let orphans: Vec<Weak<WatchedDirectory>> = {
         let mut state = state.lock();
         let old = std::mem::take(&mut *state);
         old.directories.into_values().collect()

@@ -1,11 +1,11 @@
 //! Rotation of container logs.
 //!
-//! * Owns: the names and the number of a container's log files while it runs; when each log is looked at.
+//! * Owns: the names and the number of a container's log files while it runs; when each log is checked.
 //! * Woken by: a timer (`containerLogMonitorInterval`), and in between for logs that grow so fast that
 //!   they would be too large by then.
 //! * Publishes: nothing.
 //! * Must never write to a log; overwrite a file that the runtime has made; stop between renaming a log
-//!   and asking the runtime to open it again; ask the runtime about logs that are as they should be.
+//!   and the runtime's ReopenContainerLog; call the runtime about logs that need no rotation.
 //! * Answers to upstream's `pkg/kubelet/logs/container_log_manager.go`.
 //!
 //! A rotation removes what is too much, renames the log, has it reopened, and compresses the file that

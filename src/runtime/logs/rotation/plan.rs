@@ -1,6 +1,6 @@
 //! What to do about the size of a log. Pure.
 
-use crate::runtime::logs::names::{self, Form, Rotated, Stamp};
+use crate::runtime::logs::names::{self, Rotated, RotatedForm, RotationStamp};
 use jiff::civil::DateTime;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Policy {
 
 /// One rotation, in the order of the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::runtime::logs) struct Plan {
+pub(in crate::runtime::logs) struct RotationPlan {
     /// Leftovers of what was interrupted, to remove.
     pub(in crate::runtime::logs) leftovers: Vec<String>,
     /// What the log is renamed to; then the runtime is to open it again.
@@ -35,17 +35,19 @@ pub(in crate::runtime::logs) fn plan(
     files: &[Rotated],
     policy: Policy,
     now: DateTime,
-) -> Option<Plan> {
+) -> Option<RotationPlan> {
     let mut kept = names::in_use(files.to_vec());
     let leftovers = files.iter().filter(|file| !kept.contains(file));
     let leftovers = leftovers.map(|file| file.name.clone()).collect();
-    let stamp = Stamp::next(now, kept.last().map(|newest| newest.stamp))?;
+    let stamp = RotationStamp::next(now, kept.last().map(|newest| newest.stamp))?;
     // The current file and the one that is rotated now count, too.
     let most = usize::try_from(policy.max_files.saturating_sub(2)).unwrap_or(usize::MAX);
     let excess = kept.len().saturating_sub(most);
     let excess = kept.drain(..excess).map(|file| file.name).collect();
-    let plain = kept.into_iter().filter(|file| file.form == Form::Plain);
-    Some(Plan {
+    let plain = kept
+        .into_iter()
+        .filter(|file| file.form == RotatedForm::Plain);
+    Some(RotationPlan {
         leftovers,
         rotate_to: format!("{log}.{stamp}"),
         excess,
@@ -62,7 +64,7 @@ pub(super) struct Sighting {
     pub(super) at: Duration,
 }
 
-/// How soon a log is to be looked at again: at the latest after `interval`, sooner when it grows so
+/// How soon a log is checked again: at the latest after `interval`, sooner when it grows so
 /// fast that it will be too large before (P-39).
 pub(super) fn next_look(
     before: Option<Sighting>,
@@ -99,14 +101,14 @@ mod tests {
         }
     }
 
-    fn planned(files: &[&str], max_files: u32) -> Plan {
+    fn planned(files: &[&str], max_files: u32) -> RotationPlan {
         let parse = |name: &&str| Rotated::parse("0.log", &format!("0.log.{name}")).unwrap();
         let files: Vec<_> = files.iter().map(parse).collect();
         plan("0.log", &files, policy(max_files), NOW.parse().unwrap()).unwrap()
     }
 
     #[track_caller]
-    fn assert_plan(plan: &Plan, remove: &[&str], rotate_to: &str, compress: &[&str]) {
+    fn assert_plan(plan: &RotationPlan, remove: &[&str], rotate_to: &str, compress: &[&str]) {
         let full = |names: &[&str]| -> Vec<String> {
             names.iter().map(|name| format!("0.log.{name}")).collect()
         };

@@ -1,6 +1,6 @@
 //! Carries out one rotation.
 
-use super::plan::{self, Plan, Policy};
+use super::plan::{self, Policy, RotationPlan};
 use crate::{
     base::chain,
     cri::RuntimeClient,
@@ -31,7 +31,7 @@ const BLOCK: usize = 256 * 1024;
 
 /// A log to rotate.
 #[derive(Clone)]
-pub(super) struct Job {
+pub(super) struct RotationJob {
     pub(super) runtime: RuntimeClient,
     pub(super) id: ContainerId,
     pub(super) log: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Job {
 
 /// Rotates a log. Takes a place of `workers` for each of its two halves, so that no log waits for the
 /// compression of another's.
-pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> {
+pub(super) async fn rotate(job: RotationJob, workers: &Semaphore) -> anyhow::Result<()> {
     let plan = {
         let _place = workers.acquire().await?;
         move_aside(&job).await?
@@ -70,7 +70,7 @@ pub(super) async fn rotate(job: Job, workers: &Semaphore) -> anyhow::Result<()> 
 }
 
 /// Renames the log and has the runtime make a new one. Returns the plan, of which the rest is to be done.
-async fn move_aside(job: &Job) -> anyhow::Result<Plan> {
+async fn move_aside(job: &RotationJob) -> anyhow::Result<RotationPlan> {
     let (log, policy) = (job.log.clone(), job.policy);
     let plan = spawn_blocking(move || rename(&log, policy)).await??;
     let rotated = job.log.with_file_name(&plan.rotate_to);
@@ -90,7 +90,7 @@ async fn move_aside(job: &Job) -> anyhow::Result<Plan> {
 }
 
 /// Blocks.
-fn rename(log: &Path, policy: Policy) -> anyhow::Result<Plan> {
+fn rename(log: &Path, policy: Policy) -> anyhow::Result<RotationPlan> {
     let name = files::log_name(log)?;
     let plan = plan::plan(name, &files::rotated(log)?, policy, Zoned::now().datetime())
         .context("there is no later name for a rotated log")?;

@@ -2,7 +2,7 @@
 
 use super::{
     plan::{Policy, Sighting, next_look},
-    rotate::{Job, rotate},
+    rotate::{RotationJob, rotate},
 };
 use crate::{
     base::{
@@ -23,9 +23,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Longest pause between two tries to get back a log that is missing.
-const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+const MAX_PAUSE: Duration = Duration::from_secs(300);
 
-/// How soon a log is looked at after it was rotated.
+/// How soon a log is checked after it was rotated.
 const GROWTH: Duration = Duration::from_secs(1);
 
 /// Settings.
@@ -35,7 +35,7 @@ pub struct Config {
     pub policy: Policy,
     /// `containerLogMaxWorkers`: rotations at once.
     pub workers: u32,
-    /// `containerLogMonitorInterval`: how often sizes are looked at, at least.
+    /// `containerLogMonitorInterval`: the longest time between two checks of a size.
     pub interval: Duration,
 }
 
@@ -137,7 +137,7 @@ impl Rotation {
         }
     }
 
-    /// Looks at all logs that are due, with one trip off the async threads.
+    /// Checks all logs that are due, in one blocking task.
     async fn check(&mut self, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let now = Instant::now();
         let due = self
@@ -189,7 +189,7 @@ impl Rotation {
             Ok(Some(_)) => {
                 log.busy = true;
                 log.missing = 0;
-                let job = Job {
+                let job = RotationJob {
                     runtime: self.runtime.clone(),
                     id: id.clone(),
                     log: log.path.clone(),
@@ -240,7 +240,7 @@ impl Rotation {
             }
             times => self.config.interval * 2_u32.saturating_pow(times.min(10) - 1),
         };
-        log.due = Instant::now() + pause.min(LONGEST_PAUSE.max(self.config.interval));
+        log.due = Instant::now() + pause.min(MAX_PAUSE.max(self.config.interval));
         if let Err(error) = result {
             log.due = log.due.max(Instant::now() + self.config.interval);
             tracing::error!(
@@ -264,10 +264,10 @@ async fn contained(id: ContainerId, work: impl Future<Output = Done>) -> Done {
 }
 
 /// The log of a running container is not where it should be. Either it is elsewhere, or it was taken
-/// away: by somebody, or by a kubelet that died between renaming it and having it reopened.
+/// away: by another program, or by a kubelet that died between renaming it and having it reopened.
 async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> Done {
     let mut path = None;
-    let asked: anyhow::Result<()> = async {
+    let reopened: anyhow::Result<()> = async {
         let status = runtime.container_status(id.as_str()).await?;
         let running = status.state() == crate::cri::v1::ContainerState::ContainerRunning;
         if !running || status.log_path.is_empty() {
@@ -282,7 +282,7 @@ async fn recover(runtime: RuntimeClient, id: ContainerId, expected: PathBuf) -> 
         Ok(runtime.reopen_container_log(id.as_str()).await?)
     }
     .await;
-    let result = match asked {
+    let result = match reopened {
         // Gone from the runtime: the pod cache will say so.
         Err(error) if is_not_found(&error) => Ok(()),
         result => result,

@@ -325,7 +325,7 @@ async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
 
 #[tokio::test]
 async fn each_route_refuses_unauthenticated_forbidden_and_malformed_requests() {
-    let _turn = crate::host::profile::TURN.lock().await;
+    let _turn = crate::host::profile::ONE_PROFILE.lock().await;
     let api = Scripted::start(by_name).await;
     let setting = Setting::asking(&api).await;
     let clients = Clients {

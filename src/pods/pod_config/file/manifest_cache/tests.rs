@@ -1,6 +1,6 @@
 use super::*;
 
-const STAMP: Stamp = Stamp {
+const STAMP: ManifestStamp = ManifestStamp {
     device: 1,
     inode: 2,
     size: 3,
@@ -8,23 +8,23 @@ const STAMP: Stamp = Stamp {
     changed: 5,
 };
 
-fn good(name: &str) -> Reading {
+fn good(name: &str) -> ManifestReading {
     let mut pod = Pod::default();
     pod.metadata.name = Some(name.into());
     let manifest = Manifest {
         pods: vec![Arc::new(pod)],
         remarks: vec![],
     };
-    Reading::Good([1; 16], manifest)
+    ManifestReading::Good([1; 16], manifest)
 }
 
-fn note(cache: &mut ManifestCache, path: &str, reading: Reading) {
+fn note(cache: &mut ManifestCache, path: &str, reading: ManifestReading) {
     cache.note(Path::new(path), Freshness::Until(STAMP), reading);
 }
 
 fn names(cache: &mut ManifestCache) -> Vec<String> {
     cache
-        .outcome(&Scope::Everything)
+        .outcome(&ScanScope::Everything)
         .0
         .iter()
         .map(|pod| pod.name().to_string())
@@ -36,7 +36,7 @@ fn reports(cache: &mut ManifestCache) -> Vec<String> {
         Notice::Refused(text) | Notice::Remark(text) => text,
     };
     cache
-        .outcome(&Scope::Everything)
+        .outcome(&ScanScope::Everything)
         .1
         .into_iter()
         .map(text)
@@ -51,23 +51,27 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     cache.note(path, Freshness::Until(STAMP), good("a"));
     assert!(!cache.must_read(path, STAMP));
     for change in [
-        Stamp { inode: 9, ..STAMP },
-        Stamp { size: 9, ..STAMP },
-        Stamp {
+        ManifestStamp { inode: 9, ..STAMP },
+        ManifestStamp { size: 9, ..STAMP },
+        ManifestStamp {
             modified: 9,
             ..STAMP
         },
-        Stamp {
+        ManifestStamp {
             changed: 9,
             ..STAMP
         },
-        Stamp { device: 9, ..STAMP },
+        ManifestStamp { device: 9, ..STAMP },
     ] {
         assert!(cache.must_read(path, change));
     }
-    cache.note(path, Freshness::Changing, Reading::SameBytes);
-    assert!(cache.must_read(path, STAMP) && !cache.unsettled().is_empty());
-    cache.note(path, Freshness::Unreadable, Reading::Unread("no".into()));
+    cache.note(path, Freshness::Changing, ManifestReading::SameBytes);
+    assert!(cache.must_read(path, STAMP) && !cache.to_reread().is_empty());
+    cache.note(
+        path,
+        Freshness::Unreadable,
+        ManifestReading::Unread("no".into()),
+    );
     assert!(cache.must_read(path, STAMP));
 }
 
@@ -76,18 +80,26 @@ fn a_file_that_turns_bad_keeps_its_last_good_pod_and_is_reported_once() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", good("a"));
     assert_eq!(names(&mut cache), ["a"]);
-    note(&mut cache, "a", Reading::Bad([2; 16], "line 1: bad".into()));
-    assert!(!cache.unsettled().is_empty());
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::Bad([2; 16], "line 1: bad".into()),
+    );
+    assert!(!cache.to_reread().is_empty());
     assert_eq!(reports(&mut cache), [""; 0], "perhaps it is being written");
-    assert!(!cache.unsettled().is_empty());
+    assert!(!cache.to_reread().is_empty());
     assert_eq!(
         reports(&mut cache),
-        ["a: line 1: bad; the last good version runs on"]
+        ["a: line 1: bad; the last good version is kept"]
     );
-    assert!(cache.unsettled().is_empty());
+    assert!(cache.to_reread().is_empty());
     assert_eq!(reports(&mut cache), [""; 0]);
     assert_eq!(names(&mut cache), ["a"]);
-    note(&mut cache, "a", Reading::Bad([3; 16], "line 1: bad".into()));
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::Bad([3; 16], "line 1: bad".into()),
+    );
     reports(&mut cache);
     assert_eq!(reports(&mut cache).len(), 1, "other bytes, reported again");
 }
@@ -95,7 +107,11 @@ fn a_file_that_turns_bad_keeps_its_last_good_pod_and_is_reported_once() {
 #[test]
 fn a_half_written_file_is_not_reported() {
     let mut cache = ManifestCache::default();
-    note(&mut cache, "a", Reading::Bad([2; 16], "no object".into()));
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::Bad([2; 16], "no object".into()),
+    );
     assert_eq!(reports(&mut cache), [""; 0]);
     note(&mut cache, "a", good("a"));
     assert_eq!(reports(&mut cache), [""; 0]);
@@ -105,7 +121,7 @@ fn a_half_written_file_is_not_reported() {
 #[test]
 fn a_file_bad_from_the_start_is_reported_and_skipped() {
     let mut cache = ManifestCache::default();
-    note(&mut cache, "a", Reading::Bad([2; 16], "bad".into()));
+    note(&mut cache, "a", ManifestReading::Bad([2; 16], "bad".into()));
     note(&mut cache, "b", good("b"));
     assert_eq!(names(&mut cache), ["b"]);
     assert_eq!(reports(&mut cache), ["a: bad"]);
@@ -118,10 +134,18 @@ fn what_is_gone_or_no_file_any_more_runs_no_more() {
     note(&mut cache, "b", good("b"));
     cache.keep_only(&HashSet::from(["a".into()]));
     assert_eq!(names(&mut cache), ["a"]);
-    note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::NotAFile("is a directory".into()),
+    );
     assert_eq!(names(&mut cache), [""; 0]);
     assert_eq!(reports(&mut cache), ["a: is a directory"]);
-    note(&mut cache, "a", Reading::NotAFile("is a directory".into()));
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::NotAFile("is a directory".into()),
+    );
     reports(&mut cache);
     assert_eq!(reports(&mut cache), [""; 0]);
 }
@@ -152,7 +176,7 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
     cache.note(
         Path::new("a"),
         Freshness::Unreadable,
-        Reading::Unread("permission denied".into()),
+        ManifestReading::Unread("permission denied".into()),
     );
     assert_eq!(names(&mut cache), ["a"]);
     assert_eq!(reports(&mut cache).len(), 1);
@@ -162,7 +186,7 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
         "parsed again when it can be read"
     );
     assert!(
-        cache.unsettled().is_empty(),
+        cache.to_reread().is_empty(),
         "tried again by the next scan, not by a tight loop"
     );
 }
@@ -170,12 +194,16 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
 #[test]
 fn a_fault_is_reported_when_its_own_file_was_read_again() {
     let mut cache = ManifestCache::default();
-    note(&mut cache, "dir/a", Reading::Bad([1; 16], "half".into()));
-    let entries = |name: &str| Scope::Entries([name.into()].into());
+    note(
+        &mut cache,
+        "dir/a",
+        ManifestReading::Bad([1; 16], "half".into()),
+    );
+    let entries = |name: &str| ScanScope::Entries([name.into()].into());
     assert_eq!(cache.outcome(&entries("a")).1, []);
-    assert_eq!(cache.unsettled(), ["a".into()].into());
+    assert_eq!(cache.to_reread(), ["a".into()].into());
     assert_eq!(cache.outcome(&entries("b")).1, []);
     let expected = vec![Notice::Refused("dir/a: half".into())];
     assert_eq!(cache.outcome(&entries("a")).1, expected);
-    assert!(cache.unsettled().is_empty());
+    assert!(cache.to_reread().is_empty());
 }

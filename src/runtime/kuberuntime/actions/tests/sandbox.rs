@@ -105,7 +105,7 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             again,
         ),
         (
-            "2: killed for memory is no success",
+            "2: killed for memory is not a success",
             p("OnFailure"),
             dead()
                 .exited("a", 0)

@@ -50,7 +50,7 @@ pub enum EnvFileError {
 }
 
 /// The value of `key` in a file; empty when the file gives it none, or no such key. Like upstream's,
-/// it stops at the key: what comes after is not judged.
+/// it stops at the key: what comes after is not validated.
 pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
     let text = std::str::from_utf8(file).map_err(|_| EnvFileError::NotText)?;
     let mut lines = text
@@ -145,7 +145,7 @@ mod tests {
             ("A= '1'\nB='2'\n", "A", ""),
             ("A= '1'\nB='2'\n", "B", "2"),
             ("a.b-c='1'\n", "a.b-c", "1"),
-            // The first of two stands, and nothing after it is looked at.
+            // The first of two stands, and nothing after it is read.
             ("A='1'\nA='2'\nnonsense\n", "A", "1"),
         ] {
             assert_eq!(read(text, key).as_deref(), Ok(value), "{text:?} {key}");

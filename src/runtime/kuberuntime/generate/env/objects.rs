@@ -26,7 +26,7 @@ pub enum ObjectVariableError {
         /// Name of the object.
         name: String,
     },
-    /// A value is no text, which is what variables are.
+    /// A value is not text, which is what variables are.
     #[error("key {key} in secret {name:?} is not UTF-8 text and cannot be a variable")]
     NotText {
         /// The key.
@@ -134,7 +134,7 @@ fn object<'a>(
     }
 }
 
-/// A value as text. One of a ConfigMap that is none is no variable there either: the API keeps it
+/// A value as text. A binary one of a ConfigMap is left out there as well: the API keeps it
 /// among its binary data.
 fn text_of<'a>(
     key: &ObjectKey,

@@ -260,12 +260,12 @@ pub fn sandbox_security_context(
 /// Which namespaces the pod's containers share with each other and with the node.
 pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOption {
     use v1::NamespaceMode as Mode;
-    let asks = |flag: Option<bool>| flag == Some(true);
+    let is_set = |flag: Option<bool>| flag == Some(true);
     let spec = pod.spec();
     let node_or_pod = |node: bool| if node { Mode::Node } else { Mode::Pod };
-    let pid = if asks(spec.and_then(|s| s.host_pid)) {
+    let pid = if is_set(spec.and_then(|s| s.host_pid)) {
         Mode::Node
-    } else if asks(spec.and_then(|s| s.share_process_namespace)) {
+    } else if is_set(spec.and_then(|s| s.share_process_namespace)) {
         Mode::Pod
     } else {
         Mode::Container
@@ -273,7 +273,7 @@ pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOp
     v1::NamespaceOption {
         network: node_or_pod(pod.host_network()).into(),
         pid: pid.into(),
-        ipc: node_or_pod(asks(spec.and_then(|s| s.host_ipc))).into(),
+        ipc: node_or_pod(is_set(spec.and_then(|s| s.host_ipc))).into(),
         target_id: String::new(),
         userns_options: Some(user_namespace_options(user_namespace)),
     }

@@ -52,7 +52,7 @@ pub enum UserNamespaceError {
     /// The pod's directory cannot be made.
     #[error("user namespace")]
     Directory(#[from] VolumeError),
-    /// The pod's UID is no file name.
+    /// The pod's UID is not a file name.
     #[error(transparent)]
     Name(#[from] UnsafeName),
     /// The file work was cut off.
@@ -126,7 +126,7 @@ impl UserNamespaces {
             return Ok(known);
         }
         let this = self.clone();
-        with_own_files(move || this.read_or_make(&uid)).await?
+        with_own_files(move || this.read_or_create(&uid)).await?
     }
 
     /// Takes a pod's range back. To be called when none of its processes is left.
@@ -169,7 +169,7 @@ impl UserNamespaces {
         Ok(Some(range))
     }
 
-    fn read_or_make(&self, uid: &PodUid) -> Result<IdRange, UserNamespaceError> {
+    fn read_or_create(&self, uid: &PodUid) -> Result<IdRange, UserNamespaceError> {
         if let Some(range) = self.read(uid)? {
             return Ok(range);
         }

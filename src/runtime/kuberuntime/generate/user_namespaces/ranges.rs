@@ -314,7 +314,7 @@ mod tests {
         let mut ranges = small();
         let first = ranges.allocate(&uid("a")).unwrap();
         assert_eq!((first.host_id, first.length), (131_072, 65536));
-        assert_eq!(ranges.allocate(&uid("a")), Ok(first), "asked again");
+        assert_eq!(ranges.allocate(&uid("a")), Ok(first), "allocated again");
         assert_eq!(ranges.allocate(&uid("b")).unwrap().host_id, 196_608);
         assert!(ranges.release(&uid("a")) && !ranges.release(&uid("a")));
         assert_eq!(ranges.of(&uid("a")), None);

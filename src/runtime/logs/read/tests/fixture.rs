@@ -70,7 +70,7 @@ impl Log {
     }
 
     /// The first half of a rotation. The runtime writes on to the renamed file.
-    pub(super) fn rename(&self) -> (PathBuf, plan::Plan) {
+    pub(super) fn rename(&self) -> (PathBuf, plan::RotationPlan) {
         let policy = Policy {
             max_size: 0,
             max_files: 1000,
@@ -91,7 +91,7 @@ impl Log {
         std::mem::replace(&mut self.file, open(&self.path))
     }
 
-    pub(super) fn compress(&self, plan: &plan::Plan) {
+    pub(super) fn compress(&self, plan: &plan::RotationPlan) {
         for name in &plan.excess {
             fs::remove_file(self.path.with_file_name(name)).unwrap();
         }

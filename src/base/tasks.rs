@@ -9,7 +9,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 /// A task that is aborted when this is dropped.
-pub type ScopedTask = AbortOnDropHandle<Result<(), Panicked>>;
+pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;
 
 /// Starts a task for one item of work, beside the caller. A panic in it is logged with `place`, counted, and ends
 /// nothing else. Work that does not watch the shutdown ends with the process.
@@ -21,7 +21,10 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// [`spawn`] for work that is given up when its owner is dropped.
-pub fn spawn_scoped(place: Place, work: impl Future<Output = ()> + Send + 'static) -> ScopedTask {
+pub fn spawn_scoped<T: Send + 'static>(
+    place: Place,
+    work: impl Future<Output = T> + Send + 'static,
+) -> ScopedTask<T> {
     AbortOnDropHandle::new(spawn(place, work))
 }
 

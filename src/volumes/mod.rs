@@ -41,6 +41,7 @@ pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
+use crate::base::{panics::Place, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use parking_lot::Mutex;
@@ -282,7 +283,7 @@ impl VolumeManager {
             let bind = |request| shared.bind_sub_path(&pod, &name, request, &of_pod);
             requests.iter().map(bind).collect()
         };
-        let mut task = tokio::spawn(async move {
+        let mut task = spawn(Place::Sync, async move {
             if let Some(before) = before {
                 let _ = before.await;
             }
@@ -290,7 +291,7 @@ impl VolumeManager {
         });
         let error = tokio::select! {
             biased;
-            bound = &mut task => return bound?,
+            bound = &mut task => return bound??,
             () = cancel.cancelled() => VolumeError::Cancelled,
             () = tokio::time::sleep(TIMEOUT) => VolumeError::TimedOut(TIMEOUT.as_secs()),
         };

@@ -6,7 +6,10 @@ use super::{
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
-use crate::{apiserver::configmap_secret::Found, base::chain};
+use crate::{
+    apiserver::configmap_secret::Found,
+    base::{chain, panics::Panicked},
+};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{
@@ -27,7 +30,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(123);
 const MAX_CONCURRENT: usize = 8;
 
 /// Sub-paths of one container that are being bound.
-pub(super) type BindTask = JoinHandle<Result<BTreeMap<usize, PathBuf>, VolumeError>>;
+pub(super) type BindTask =
+    JoinHandle<Result<Result<BTreeMap<usize, PathBuf>, VolumeError>, Panicked>>;
 
 /// The volumes of one pod.
 pub(super) struct PodVolumes {

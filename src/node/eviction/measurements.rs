@@ -4,6 +4,7 @@ use super::decide::Observations;
 use super::observe::{self, Measured, Places};
 use super::rank::Layout;
 use super::take_ended;
+use crate::base::{ScopedTask, panics::Place, spawn_scoped};
 use crate::images::gc::Mounts;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -30,7 +31,7 @@ pub(super) struct Measurements {
     /// When the latest measurement of the disks that ended had begun, and what shares a disk.
     disks_began: Option<Instant>,
     layout: Layout,
-    mounts: Option<AbortOnDropHandle<Mounts>>,
+    mounts: Option<ScopedTask<Mounts>>,
     started: Instant,
 }
 
@@ -53,14 +54,14 @@ impl Measurements {
             disks: None,
             disks_began: None,
             layout: Layout::default(),
-            mounts: Some(AbortOnDropHandle::new(tokio::spawn(mounts))),
+            mounts: Some(spawn_scoped(Place::Stats, mounts)),
             started: Instant::now(),
         }
     }
 
     /// Measures all that answers in time. Signals of disks that do not are missing.
     pub(super) async fn measure(&mut self) -> Measured {
-        if let Some(Ok(mounts)) = take_ended(&mut self.mounts) {
+        if let Some(Some(mounts)) = take_ended(&mut self.mounts) {
             self.places.images = Some(mounts);
         }
         let other = self.memory_and_pids();

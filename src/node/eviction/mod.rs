@@ -18,7 +18,7 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::{chain, metrics::Metrics},
+    base::{ScopedTask, chain, metrics::Metrics, panics::Place, spawn_scoped},
     images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
@@ -47,11 +47,8 @@ use reclaim_disk::DiskReclaim;
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use terminating::TerminatingEvictions;
 use thresholds::{Resource, Signal, Threshold};
-use tokio::{
-    task::JoinError,
-    time::{Instant, sleep},
-};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 /// The grace of a pod that a hard threshold evicts, seconds.
 const HARD_GRACE: i64 = 1;
@@ -120,13 +117,13 @@ enum ReclaimOutcome {
 }
 
 /// What pods use on disks, while it is being read.
-type DiskUsage = AbortOnDropHandle<Option<Summary>>;
+type DiskUsage = ScopedTask<Option<Summary>>;
 
-/// The result of a task that has ended. Until then the task stays in its place.
-fn take_ended<T>(task: &mut Option<AbortOnDropHandle<T>>) -> Option<Result<T, JoinError>> {
+/// The result of a task that has ended, `Some(None)` if it panicked. Until then the task stays in its place.
+fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T>> {
     let ended = task.as_mut()?.now_or_never()?;
     *task = None;
-    Some(ended)
+    Some(ended.ok().and_then(Result::ok))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -328,7 +325,7 @@ impl EvictionManager {
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
-        AbortOnDropHandle::new(tokio::spawn(async move { stats.summary(false).await }))
+        spawn_scoped(Place::Stats, async move { stats.summary(false).await })
     }
 
     /// Pods that were not evicted and that hold something of a resource, with their usage; `None` if that could not be
@@ -377,7 +374,7 @@ impl EvictionManager {
         let Some(usage) = take_ended(&mut self.limits) else {
             return false;
         };
-        let candidates = self.candidates(usage.ok().flatten(), Resource::Disk);
+        let candidates = self.candidates(usage.flatten(), Resource::Disk);
         let mut any = false;
         for candidate in candidates.into_iter().flatten() {
             if let Some(message) =
@@ -448,8 +445,7 @@ mod tests {
     #[tokio::test]
     async fn a_reading_that_has_not_ended_is_not_waited_for() {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let reading = tokio::spawn(answered);
-        let mut slot = Some(AbortOnDropHandle::new(reading));
+        let mut slot = Some(spawn_scoped(Place::Other, answered));
         assert!(take_ended(&mut slot).is_none());
         assert!(slot.is_some(), "it goes on");
         answer.send(7).unwrap();
@@ -459,7 +455,7 @@ mod tests {
                 None => tokio::task::yield_now().await,
             }
         };
-        assert_eq!(taken.unwrap(), Ok(7));
+        assert_eq!(taken, Some(Ok(7)));
         assert!(slot.is_none() && take_ended(&mut slot).is_none());
     }
 }

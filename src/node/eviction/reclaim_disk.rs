@@ -7,13 +7,15 @@ use super::{
     take_ended,
     thresholds::Threshold,
 };
-use crate::{base::chain, node::eviction::observe::Measured};
+use crate::{
+    base::{ScopedTask, chain, panics::Place, spawn_scoped},
+    node::eviction::observe::Measured,
+};
 use std::time::Duration;
 use tokio::{
     task::spawn_blocking,
     time::{Instant, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
 
 /// How long it is waited for what the removal of an image came to.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +32,7 @@ pub(super) struct DiskReclaim {
 }
 
 struct FreeingTask {
-    task: AbortOnDropHandle<anyhow::Result<()>>,
+    task: ScopedTask<anyhow::Result<()>>,
     since: Instant,
     goal: Vec<Threshold>,
 }
@@ -41,7 +43,7 @@ impl DiskReclaim {
         if let Some(FreeingTask { task, goal, .. }) = &mut self.freeing
             && let Some(freed) = futures::FutureExt::now_or_never(task)
         {
-            if let Err(error) = freed.map_err(anyhow::Error::from).flatten() {
+            if let Ok(Ok(Err(error))) = freed {
                 tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
             }
             self.freed = Some((Instant::now(), std::mem::take(goal)));
@@ -113,9 +115,9 @@ impl EvictionManager {
             }
         };
         let reclaim = self.deps.reclaim.clone();
-        let task = tokio::spawn(async move { reclaim.free_disk(is_done).await });
+        let freeing = async move { reclaim.free_disk(is_done).await };
         self.disk.freeing = Some(FreeingTask {
-            task: AbortOnDropHandle::new(task),
+            task: spawn_scoped(Place::CleanUp, freeing),
             since,
             goal,
         });
@@ -132,7 +134,7 @@ impl EvictionManager {
         let Some(usage) = take_ended(&mut self.disk.usage) else {
             return ReclaimOutcome::InProgress;
         };
-        let Some(candidates) = self.candidates(usage.ok().flatten(), resource) else {
+        let Some(candidates) = self.candidates(usage.flatten(), resource) else {
             return ReclaimOutcome::InProgress;
         };
         self.disk.freed = None;

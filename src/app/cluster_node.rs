@@ -10,7 +10,9 @@ use crate::{
         event_sink::{self, EventSink},
         lease::NodeLease,
         node_manager::{self, NodeManager},
-        node_status::{self, Facts, Machine, RuntimeFacts, StatusSettings, resources::Allocatable},
+        node_status::{
+            self, Machine, NodeStatusInputs, RuntimeFacts, StatusSettings, resources::Allocatable,
+        },
         registration::{self, RegistrationSettings},
         runtime_facts::RuntimeFactsReader,
     },
@@ -148,7 +150,7 @@ pub(super) async fn for_admission(
     };
     let machine = tokio::task::spawn_blocking(read).await??;
     let registration = registration(config);
-    let facts = Facts {
+    let facts = NodeStatusInputs {
         machine: &machine,
         settings: &status(config),
         runtime: &RuntimeFacts::default(),

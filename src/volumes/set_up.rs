@@ -22,7 +22,7 @@ use crate::{
     base::{
         otel::carried,
         panics::{Place, contain},
-        with_own_files,
+        spawn, with_own_files,
     },
     model::PodUid,
 };
@@ -110,7 +110,7 @@ impl VolumeManagerInner {
                 planned,
                 made,
             };
-            tokio::spawn(carried(self.clone().run(attempt)));
+            spawn(Place::Sync, carried(self.clone().run(attempt)));
         }
         Ok(wait)
     }

@@ -50,9 +50,11 @@ const MAX_LINES: usize = 500;
 
 /// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.
 const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
+/// The owners of the tasks in the others wait for what these return, and handle a panic themselves.
 #[rustfmt::skip]
 const STARTS_TASKS: &[&str] = &[
-    "src/base/tasks.rs", "src/node/eviction/mod.rs", "src/volumes/detached.rs",
+    "src/base/tasks.rs", "src/node/eviction/measurements.rs", "src/node/eviction/mod.rs",
+    "src/node/eviction/reclaim_disk.rs", "src/volumes/mod.rs",
 ];
 
 /// What a file that says `Pure` in its header does not do.

@@ -13,7 +13,7 @@ impl DraManager {
         for wanted in super::claims::of_pod(pod).unwrap_or_default() {
             if let Err(error) = self.recover_claim(pod, &wanted).await {
                 tracing::warn!(
-                    pod = %pod.full_name(),
+                    pod = %pod.log_name(),
                     podUID = %pod.uid(),
                     claim = wanted.name,
                     err = %error,

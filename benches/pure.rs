@@ -20,7 +20,7 @@ use kubelet::model::{
     container_hash, keys,
 };
 use kubelet::pods::pod_config::{ManifestOrigin, SourcePods, static_pod};
-use kubelet::pods::status::generate::Inputs as StatusInputs;
+use kubelet::pods::status::generate::StatusInputs;
 use kubelet::pods::status::generate_api_pod_status;
 use kubelet::runtime::kuberuntime::actions::{
     PlanInputs as ActionInputs, RecordedFacts, compute_pod_actions,
@@ -274,12 +274,12 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
         let owner = Owner::of_status(status);
         for sandbox in &status.sandboxes {
             let item = pod_cache::ItemId::Sandbox(sandbox.id.clone());
-            let read = pod_cache::Read::Sandbox(sandbox.clone());
+            let read = pod_cache::InspectedItem::Sandbox(sandbox.clone());
             writer.apply(&owner, &item, writer.next_seq(), read);
         }
         for container in &status.containers {
             let item = pod_cache::ItemId::Container(container.id.clone());
-            let read = pod_cache::Read::Container(container.clone());
+            let read = pod_cache::InspectedItem::Container(container.clone());
             writer.apply(&owner, &item, writer.next_seq(), read);
         }
     }

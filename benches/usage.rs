@@ -13,11 +13,11 @@
 
 use kubelet::{
     base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
-    host::Machine,
+    cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint},
+    host::HostMachine,
     model::{ContainerState, ContainerStatus, SandboxStatus},
-    node::stats::{Parts, Stats, SystemCgroups},
-    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
+    node::stats::{Stats, StatsParts, SystemCgroups},
+    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
 };
 use std::{
     fs,
@@ -65,11 +65,11 @@ async fn measure(pods: usize, mode: &str) {
     let socket = format!("unix://{}", directory.path().join("none.sock").display());
     let metrics = CriMetrics::new(&Metrics::new());
     let connection = CriConnection::new(
-        Endpoint::parse(&socket).unwrap(),
+        RuntimeEndpoint::parse(&socket).unwrap(),
         Duration::from_secs(1),
         &metrics,
     );
-    let parts = Parts {
+    let parts = StatsParts {
         runtime: RuntimeClient::new(connection.clone()),
         images: ImageClient::new(connection),
         cache,
@@ -81,7 +81,7 @@ async fn measure(pods: usize, mode: &str) {
         started_at: 1,
         system: SystemCgroups::default(),
     };
-    let stats = Stats::new(parts, &Machine::read().unwrap());
+    let stats = Stats::new(parts, &HostMachine::read().unwrap());
     println!("{pods} pods, {} cgroups, processes that {mode}:", 2 * pods);
     for name in ["cadvisor", "resource", "summary"] {
         let mut sum = Duration::ZERO;
@@ -206,13 +206,18 @@ impl Node {
             ..ContainerStatus::default()
         };
         let item = ItemId::Sandbox(of_sandbox.id.clone());
-        writer.apply(&owner, &item, writer.next_seq(), Read::Sandbox(of_sandbox));
+        writer.apply(
+            &owner,
+            &item,
+            writer.next_seq(),
+            InspectedItem::Sandbox(of_sandbox),
+        );
         let item = ItemId::Container(of_container.id.clone());
         writer.apply(
             &owner,
             &item,
             writer.next_seq(),
-            Read::Container(of_container),
+            InspectedItem::Container(of_container),
         );
     }
 }

@@ -34,7 +34,7 @@ const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn run(flags: &Flags) -> anyhow::Result<()> {
     let facts = HostFacts {
-        hostname: kubelet::host::Machine::read()?.hostname,
+        hostname: kubelet::host::HostMachine::read()?.hostname,
     };
     let config = config::load(flags, &facts)?;
     let (log, _flushed) = config::logging::init(&config.logging)?;

@@ -9,7 +9,7 @@
 //! * Answers to the claims of upstream's `pkg/kubelet/volumemanager/populator`.
 
 use super::{
-    ApiError, ApiServer, Place,
+    ApiError, ApiServer, ResourcePath,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
@@ -32,7 +32,7 @@ const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// Which claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClaimKey {
+pub struct PersistentVolumeClaimKey {
     /// Its namespace, which is the pod's.
     pub namespace: String,
     /// Its name.
@@ -88,19 +88,23 @@ pub enum ClaimError {
 }
 
 /// The volumes of claims, by key: every requested one is in it.
-pub type FoundClaims = BTreeMap<ClaimKey, Result<Arc<PersistentVolume>, ClaimError>>;
+pub type FoundClaims =
+    BTreeMap<PersistentVolumeClaimKey, Result<Arc<PersistentVolume>, ClaimError>>;
 
 /// The claims that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Claims(Option<ApiClaims>);
+pub struct ApiPersistentVolumeClaims(Option<ApiClaims>);
 
 #[derive(Clone)]
 struct ApiClaims {
     api: ApiServer,
-    claims: Subscriptions<(PodUid, ClaimKey), Result<Arc<PersistentVolume>, ClaimError>>,
+    claims: Subscriptions<
+        (PodUid, PersistentVolumeClaimKey),
+        Result<Arc<PersistentVolume>, ClaimError>,
+    >,
 }
 
-impl Claims {
+impl ApiPersistentVolumeClaims {
     /// Claims of this API server, or none. Pods are marked in the set when one of theirs changes.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| ApiClaims {
@@ -110,7 +114,7 @@ impl Claims {
     }
 
     /// Which claims a pod mounts from now on.
-    pub fn register(&self, uid: &PodUid, keys: BTreeSet<ClaimKey>) {
+    pub fn register(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) {
         let Some(claims) = &self.0 else {
             return;
         };
@@ -132,31 +136,32 @@ impl Claims {
     }
 
     /// The volumes of these claims of a pod, within a bounded time.
-    pub async fn get(&self, uid: &PodUid, keys: BTreeSet<ClaimKey>) -> FoundClaims {
+    pub async fn get(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) -> FoundClaims {
         let Some(claims) = &self.0 else {
             let without = |key| (key, Err(ClaimError::Standalone));
             return keys.into_iter().map(without).collect();
         };
         let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
         let found = claims.claims.get(keys).await.into_iter();
-        let value = |((_, key), value): ((PodUid, ClaimKey), Result<_, NoValue>)| {
-            let value = value.unwrap_or_else(|none| {
-                Err(match none {
-                    NoValue::NotRegistered => {
-                        ClaimError::Claim("the pod is not registered".to_owned())
-                    }
-                    NoValue::Unsynced(why) => ClaimError::Unsynced(why),
-                })
-            });
-            (key, value)
-        };
+        let value =
+            |((_, key), value): ((PodUid, PersistentVolumeClaimKey), Result<_, NoValue>)| {
+                let value = value.unwrap_or_else(|none| {
+                    Err(match none {
+                        NoValue::NotRegistered => {
+                            ClaimError::Claim("the pod is not registered".to_owned())
+                        }
+                        NoValue::Unsynced(why) => ClaimError::Unsynced(why),
+                    })
+                });
+                (key, value)
+            };
         found.map(value).collect()
     }
 }
 
 async fn read_until_bound(
     api: &ApiServer,
-    key: &ClaimKey,
+    key: &PersistentVolumeClaimKey,
     publisher: &Publisher<Result<Arc<PersistentVolume>, ClaimError>>,
 ) {
     let mut delay = FIRST_DELAY;
@@ -186,9 +191,9 @@ async fn read_until_bound(
 /// What the API server says of a claim, if it says anything.
 async fn read(
     api: &ApiServer,
-    key: &ClaimKey,
+    key: &PersistentVolumeClaimKey,
 ) -> Result<Result<PersistentVolume, ClaimError>, ApiError> {
-    let place = Place::namespaced(&key.namespace, &key.name);
+    let place = ResourcePath::namespaced(&key.namespace, &key.name);
     let claim = match api.get::<PersistentVolumeClaim>(place).await {
         Err(error) if error.is_not_found() => return Ok(Err(ClaimError::Claim(chain(&error)))),
         claim => claim?,
@@ -197,7 +202,10 @@ async fn read(
         Ok(name) => name,
         Err(why) => return Ok(Err(why)),
     };
-    let volume = match api.get::<PersistentVolume>(Place::cluster(name)).await {
+    let volume = match api
+        .get::<PersistentVolume>(ResourcePath::cluster(name))
+        .await
+    {
         Err(error) if error.is_not_found() => {
             let (name, why) = (name.to_owned(), chain(&error));
             return Ok(Err(ClaimError::Volume { name, why }));
@@ -315,8 +323,8 @@ mod tests {
     async fn a_claim_that_is_bound_later_wakes_its_pods_and_is_then_not_read_again() {
         let server = Stored::start().await;
         let changed = Arc::<DirtySet<PodUid>>::default();
-        let claims = Claims::new(Some(server.client().await), changed.clone());
-        let key = ClaimKey {
+        let claims = ApiPersistentVolumeClaims::new(Some(server.client().await), changed.clone());
+        let key = PersistentVolumeClaimKey {
             namespace: "shop".into(),
             name: "data".into(),
         };
@@ -351,15 +359,17 @@ mod tests {
         claims.forget(&uid);
         let error = get().await.unwrap_err().to_string();
         assert!(error.contains("not registered"), "{error}");
-        let none = Claims::default().get(&uid, [key.clone()].into()).await;
+        let none = ApiPersistentVolumeClaims::default()
+            .get(&uid, [key.clone()].into())
+            .await;
         assert_eq!(none[&key], Err(ClaimError::Standalone));
     }
 
     #[tokio::test]
     async fn a_claim_that_is_made_again_gives_a_new_pod_its_new_volume() {
         let server = Stored::start().await;
-        let claims = Claims::new(Some(server.client().await), Arc::default());
-        let key = ClaimKey {
+        let claims = ApiPersistentVolumeClaims::new(Some(server.client().await), Arc::default());
+        let key = PersistentVolumeClaimKey {
             namespace: "shop".into(),
             name: "data".into(),
         };

@@ -1,7 +1,7 @@
 //! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
 
 use super::{
-    ApiError, Identity,
+    ApiError, ClientIdentity,
     transport::{Transport, place},
 };
 use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
@@ -23,7 +23,7 @@ use std::{
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 /// The connections of one identity, and the files of its credentials.
-pub(super) struct Connection {
+pub(super) struct ApiConnection {
     /// `None` while the kubelet has no identity.
     pub(super) transport: Option<Transport>,
     /// The URL of the API server.
@@ -38,7 +38,7 @@ pub(super) struct Connection {
     is_pending: bool,
 }
 
-impl Connection {
+impl ApiConnection {
     fn awaited(named: Vec<(PathBuf, FileVersion)>) -> Self {
         Self {
             transport: None,
@@ -74,7 +74,7 @@ impl Connection {
 ///
 /// # Errors
 /// What cannot be read or used, with the path of the kubeconfig.
-pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connection>> {
+pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<ApiConnection>> {
     let handle = Handle::current();
     let files: Vec<_> = [
         Some(identity.kubeconfig.clone()),
@@ -105,21 +105,21 @@ pub(super) async fn open(identity: Identity) -> anyhow::Result<Reloaded<Connecti
                         "Using the kubeconfig failed; waiting for the one of the bootstrap"
                     );
                 }
-                Ok(Connection::awaited(named))
+                Ok(ApiConnection::awaited(named))
             }
             Err(error) => Err(error.context(format!("cannot use kubeconfig {path}"))),
         }
     };
-    let open = move || Reloaded::open("the kubeconfig", files, read, Connection::is_stale);
+    let open = move || Reloaded::open("the kubeconfig", files, read, ApiConnection::is_stale);
     spawn_blocking(open).await?
 }
 
 /// The connection of the present files; without its transport if that needs a program and none may run.
 pub(super) async fn read(
-    identity: &Identity,
+    identity: &ClientIdentity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
     runs_programs: bool,
-) -> anyhow::Result<Connection> {
+) -> anyhow::Result<ApiConnection> {
     let mut file = parsed(&identity.kubeconfig)?;
     let (cluster, user) = current(&file);
     let proxy = cluster.and_then(|cluster| cluster.proxy_url.as_deref());
@@ -152,7 +152,7 @@ pub(super) async fn read(
     } else {
         Some(Transport::new(&config)?)
     };
-    Ok(Connection {
+    Ok(ApiConnection {
         transport,
         url,
         host,
@@ -177,7 +177,7 @@ fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
 
 /// The credentials that replace those of the kubeconfig: the renewed certificate, if it is valid, or certificate and
 /// key of one file each on its own, as the certificate must not be presented twice.
-fn own_certificate(identity: &Identity, user: &AuthInfo) -> anyhow::Result<Option<AuthInfo>> {
+fn own_certificate(identity: &ClientIdentity, user: &AuthInfo) -> anyhow::Result<Option<AuthInfo>> {
     let renewed = identity.certificate.as_deref();
     let renewed = renewed.filter(|path| certificate_is_valid(path, SystemTime::now()));
     let same = user.client_certificate.as_ref().filter(|path| {

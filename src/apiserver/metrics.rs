@@ -12,13 +12,13 @@ const NO_ANSWER: &str = "<error>";
 
 /// What a request is counted as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(super) enum CountedMethod {
     TokenReview,
     AccessReview,
     Other(&'static str),
 }
 
-impl Method {
+impl CountedMethod {
     pub(super) fn of(method: &http::Method) -> Self {
         let names = ["GET", "POST", "PUT", "PATCH", "DELETE"];
         let name = names.into_iter().find(|name| *name == method.as_str());
@@ -59,7 +59,7 @@ struct CodeLabels {
 
 /// Handles to the families; clones share them.
 #[derive(Clone)]
-pub(super) struct RequestMetrics {
+pub(super) struct ApiRequestMetrics {
     requests: Family<RequestLabels, Counter>,
     duration: Family<Latency, Histogram, fn() -> Histogram>,
     tokens: ReviewMetrics,
@@ -72,7 +72,7 @@ struct ReviewMetrics {
     duration: Family<CodeLabels, Histogram, fn() -> Histogram>,
 }
 
-impl RequestMetrics {
+impl ApiRequestMetrics {
     /// Declares the families.
     pub(super) fn new(metrics: &Metrics) -> Self {
         let review = || -> fn() -> Histogram { || Histogram::new(REVIEW_BUCKETS) };
@@ -119,7 +119,7 @@ impl RequestMetrics {
     pub(super) fn observe(
         &self,
         host: &Arc<str>,
-        method: Method,
+        method: CountedMethod,
         status: Option<u16>,
         took: Duration,
     ) {
@@ -137,9 +137,9 @@ impl RequestMetrics {
         };
         self.requests.get_or_create_owned(&request).inc();
         let of_review = match method {
-            Method::TokenReview => &self.tokens,
-            Method::AccessReview => &self.accesses,
-            Method::Other(_) => return,
+            CountedMethod::TokenReview => &self.tokens,
+            CountedMethod::AccessReview => &self.accesses,
+            CountedMethod::Other(_) => return,
         };
         let code = CodeLabels { code };
         of_review.requests.get_or_create_owned(&code).inc();

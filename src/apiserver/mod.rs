@@ -32,16 +32,16 @@ pub use kubeconfig::{
     certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,
 };
 pub use recovery::Recovery;
-pub use request::{Place, StrategicPatch};
+pub use request::{ResourcePath, StrategicPatch};
 pub use review::TIMEOUT;
-pub use watch::{Item, ListWatch, Selection, Unreadable, WatchEvent};
+pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};
 
-use self::metrics::RequestMetrics;
+use self::metrics::ApiRequestMetrics;
 use crate::{
     base::metrics::Metrics,
-    base::{Rate, Reloaded},
+    base::{Reloaded, TokenBucket},
 };
-use kubeconfig::Connection;
+use kubeconfig::ApiConnection;
 use recovery::Availability;
 use std::{
     fmt,
@@ -66,11 +66,11 @@ const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 /// A client of the API server; clones share its connections.
 #[derive(Clone)]
 pub struct ApiServer {
-    connection: Arc<Reloaded<Connection>>,
+    connection: Arc<Reloaded<ApiConnection>>,
     availability: Arc<Availability>,
-    metrics: Option<RequestMetrics>,
+    metrics: Option<ApiRequestMetrics>,
     /// First come, first served: who waits holds the lock.
-    rate: Option<Arc<Mutex<Rate>>>,
+    rate: Option<Arc<Mutex<TokenBucket>>>,
     /// Whether requests have a connection of their own.
     is_urgent: bool,
     /// Pages of lists under way, other than those of pods and nodes: each may be large, and many kinds are listed at
@@ -80,7 +80,7 @@ pub struct ApiServer {
 
 /// Where the kubelet's credentials are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct ClientIdentity {
     /// The kubeconfig.
     pub kubeconfig: PathBuf,
     /// A certificate with its key, which replaces the credentials of the kubeconfig while it is valid.
@@ -103,7 +103,7 @@ impl ApiServer {
     /// What cannot be read or used, with the path of the file.
     pub async fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
         let kubeconfig = path.to_owned();
-        Self::open(Identity {
+        Self::open(ClientIdentity {
             kubeconfig,
             certificate: None,
             is_awaited: false,
@@ -115,7 +115,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// As [`Self::of_kubeconfig`]; none while the kubeconfig is awaited.
-    pub async fn open(identity: Identity) -> anyhow::Result<Self> {
+    pub async fn open(identity: ClientIdentity) -> anyhow::Result<Self> {
         let connection = Arc::new(kubeconfig::open(identity).await?);
         Ok(Self {
             connection,
@@ -130,7 +130,7 @@ impl ApiServer {
     /// The same with a limit of requests a second; reviews have one of their own. No limit when `qps` is zero.
     #[must_use]
     pub fn limited(self, qps: u32, burst: u32) -> Self {
-        let rate = (qps > 0).then(|| Arc::new(Mutex::new(Rate::new(f64::from(qps), burst))));
+        let rate = (qps > 0).then(|| Arc::new(Mutex::new(TokenBucket::new(f64::from(qps), burst))));
         Self { rate, ..self }
     }
 
@@ -170,7 +170,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// There is none within the deadline.
-    async fn connected(&self, deadline: Duration) -> Result<Arc<Connection>, ApiError> {
+    async fn connected(&self, deadline: Duration) -> Result<Arc<ApiConnection>, ApiError> {
         let end = Instant::now() + deadline;
         loop {
             let connection = self.connection.current().await;
@@ -188,7 +188,7 @@ impl ApiServer {
     /// The same with metrics of its requests.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(RequestMetrics::new(metrics));
+        let metrics = Some(ApiRequestMetrics::new(metrics));
         Self { metrics, ..self }
     }
 }

@@ -1,6 +1,6 @@
 //! Typed requests: one try each, with a deadline. The caller retries.
 
-use super::{ApiError, ApiServer, metrics::Method as Counted};
+use super::{ApiError, ApiServer, metrics::CountedMethod as Counted};
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Limited};
@@ -39,14 +39,14 @@ const SEGMENT: &AsciiSet = &CONTROLS
 
 /// Which object.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct ResourcePath<'a> {
     /// Its namespace; `None` for objects of the cluster.
     pub namespace: Option<&'a str>,
     /// Its name.
     pub name: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> ResourcePath<'a> {
     /// An object that is in no namespace.
     pub fn cluster(name: &'a str) -> Self {
         let namespace = None;
@@ -96,7 +96,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn get<K>(&self, at: Place<'_>) -> Result<K, ApiError>
+    pub async fn get<K>(&self, at: ResourcePath<'_>) -> Result<K, ApiError>
     where
         K: Resource + DeserializeOwned,
     {
@@ -104,7 +104,7 @@ impl ApiServer {
         self.json(Method::GET, path, Bytes::new()).await
     }
 
-    /// Creates an object and returns it as it is stored.
+    /// Creates an object and returns it is stored.
     ///
     /// # Errors
     /// See [`ApiError`]; an object of the same name is [`ApiError::is_already_exists`].
@@ -120,7 +120,7 @@ impl ApiServer {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn update<K>(&self, at: Place<'_>, object: &K) -> Result<K, ApiError>
+    pub async fn update<K>(&self, at: ResourcePath<'_>, object: &K) -> Result<K, ApiError>
     where
         K: Resource + Serialize + DeserializeOwned,
     {
@@ -134,7 +134,7 @@ impl ApiServer {
     /// See [`ApiError`].
     pub async fn patch<K>(
         &self,
-        at: Place<'_>,
+        at: ResourcePath<'_>,
         subresource: Option<&str>,
         patch: &StrategicPatch,
     ) -> Result<K, ApiError>
@@ -154,7 +154,7 @@ impl ApiServer {
     /// See [`ApiError`].
     pub async fn delete<K: Resource>(
         &self,
-        at: Place<'_>,
+        at: ResourcePath<'_>,
         options: &DeleteOptions,
     ) -> Result<(), ApiError> {
         let path = path::<K>(at.namespace, Some(at.name), None);
@@ -182,7 +182,7 @@ impl ApiServer {
     /// See [`ApiError`].
     pub async fn create_subresource<K, B, R>(
         &self,
-        at: Place<'_>,
+        at: ResourcePath<'_>,
         subresource: &str,
         body: &B,
     ) -> Result<R, ApiError>
@@ -256,12 +256,12 @@ impl ApiServer {
         exchanged
     }
 
-    pub(super) fn observed(&self, method: Counted) -> Observed<'_> {
-        Observed {
+    pub(super) fn observed(&self, method: Counted) -> ObservedRequest<'_> {
+        ObservedRequest {
             api: self,
             method,
             status: None,
-            begun: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 }
@@ -269,23 +269,23 @@ impl ApiServer {
 const JSON: &str = "application/json";
 
 /// A request that is counted when it ends, also when it is cancelled.
-pub(super) struct Observed<'a> {
+pub(super) struct ObservedRequest<'a> {
     api: &'a ApiServer,
     method: Counted,
     status: Option<u16>,
-    begun: Instant,
+    started_at: Instant,
 }
 
-impl Observed<'_> {
+impl ObservedRequest<'_> {
     pub(super) fn answered(&mut self, status: http::StatusCode) {
         self.status = Some(status.as_u16());
     }
 }
 
-impl Drop for Observed<'_> {
+impl Drop for ObservedRequest<'_> {
     fn drop(&mut self) {
         if let Some(metrics) = &self.api.metrics {
-            let took = self.begun.elapsed();
+            let took = self.started_at.elapsed();
             let host = &self.api.connection.latest().host;
             metrics.observe(host, self.method, self.status, took);
         }

@@ -1,6 +1,6 @@
 //! TokenReviews and SubjectAccessReviews.
 
-use super::{ApiError, ApiServer, metrics::Method as Counted, request::path};
+use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, request::path};
 use bytes::Bytes;
 use http::Method;
 use k8s_openapi::{

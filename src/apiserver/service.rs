@@ -30,7 +30,7 @@ const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A service with an address of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
+pub struct ClusterService {
     /// Its name.
     pub name: String,
     /// `clusterIP`.
@@ -52,10 +52,10 @@ pub struct ServicePort {
 
 /// The services of the cluster. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Services(Option<(ApiServer, Collection<Arc<Service>>)>);
+pub struct Services(Option<(ApiServer, Collection<Arc<ClusterService>>)>);
 
 /// A service as it is in the file, with its namespace.
-type Namespaced = (String, Arc<Service>);
+type Namespaced = (String, Arc<ClusterService>);
 
 impl Services {
     /// Those of this API server, or none.
@@ -93,7 +93,7 @@ impl Services {
 
     /// The services that a pod has variables of, by name; `None` when they are not known yet. A static pod
     /// does not wait for them.
-    pub async fn of(&self, pod: &Pod) -> Option<Vec<Arc<Service>>> {
+    pub async fn of(&self, pod: &Pod) -> Option<Vec<Arc<ClusterService>>> {
         let Some((_, services)) = &self.0 else {
             return Some(Vec::new());
         };
@@ -127,7 +127,11 @@ impl ServicesFile {
     /// Writes the file after changes until shutdown, those within the interval at once. A file that cannot be written
     /// is as old as the last that could. A write that has begun ends before this returns: it would go on, and could
     /// replace a later one.
-    async fn keep(&mut self, services: &Collection<Arc<Service>>, shutdown: &CancellationToken) {
+    async fn keep(
+        &mut self,
+        services: &Collection<Arc<ClusterService>>,
+        shutdown: &CancellationToken,
+    ) {
         let mut changes = services.changes();
         while let Some(Ok(())) = shutdown.run_until_cancelled(changes.changed()).await {
             if self.write(services).await {
@@ -137,7 +141,7 @@ impl ServicesFile {
     }
 
     /// Writes what is known unless the file has it; whether it tried.
-    async fn write(&mut self, services: &Collection<Arc<Service>>) -> bool {
+    async fn write(&mut self, services: &Collection<Arc<ClusterService>>) -> bool {
         let known: Vec<Namespaced> = services.read(|all| {
             let all = all.iter();
             all.map(|((namespace, _), one)| (namespace.clone(), one.clone()))
@@ -160,7 +164,7 @@ impl ServicesFile {
     }
 }
 
-fn reduced(service: &api::Service) -> Option<Arc<Service>> {
+fn reduced(service: &api::Service) -> Option<Arc<ClusterService>> {
     let spec = service.spec.as_ref()?;
     let cluster_ip = spec.cluster_ip.clone()?;
     if cluster_ip.is_empty() || cluster_ip == "None" {
@@ -173,7 +177,7 @@ fn reduced(service: &api::Service) -> Option<Arc<Service>> {
     };
     let ports: Vec<_> = spec.ports.iter().flatten().map(port).collect();
     (!ports.is_empty()).then(|| {
-        Arc::new(Service {
+        Arc::new(ClusterService {
             name: service.metadata.name.clone().unwrap_or_default(),
             cluster_ip,
             ports,
@@ -183,10 +187,10 @@ fn reduced(service: &api::Service) -> Option<Arc<Service>> {
 
 /// Those of the pod's namespace, if it wants them, and the API server's own.
 fn visible(
-    all: &BTreeMap<(String, String), Arc<Service>>,
+    all: &BTreeMap<(String, String), Arc<ClusterService>>,
     namespace: &str,
     links: bool,
-) -> Vec<Arc<Service>> {
+) -> Vec<Arc<ClusterService>> {
     let mut visible = BTreeMap::new();
     for ((of, name), service) in all {
         if of == namespace && links {
@@ -224,8 +228,8 @@ mod tests {
         (server, services, changed)
     }
 
-    fn addresses(services: Option<Vec<Arc<Service>>>) -> Option<Vec<(String, String)>> {
-        let pair = |s: &Arc<Service>| (s.name.clone(), s.cluster_ip.clone());
+    fn addresses(services: Option<Vec<Arc<ClusterService>>>) -> Option<Vec<(String, String)>> {
+        let pair = |s: &Arc<ClusterService>| (s.name.clone(), s.cluster_ip.clone());
         services.map(|services| services.iter().map(pair).collect())
     }
 

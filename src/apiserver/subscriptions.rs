@@ -3,7 +3,7 @@
 use crate::{
     base::{
         DirtySet, ScopedTask,
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         spawn_scoped,
     },
     model::PodUid,
@@ -187,8 +187,8 @@ where
             changed: self.changed.clone(),
         }));
         let (key, to) = (key.clone(), publisher.clone());
-        let task = spawn_scoped(Place::Other, async move {
-            while contain(Place::Other, run(key.clone(), to.clone()))
+        let task = spawn_scoped(PanicScope::Other, async move {
+            while contain(PanicScope::Other, run(key.clone(), to.clone()))
                 .await
                 .is_err()
             {
@@ -203,7 +203,7 @@ where
 
     /// The values of these keys, waiting a short while for the first of each.
     pub(super) async fn get(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<V, NoValue>> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut found = BTreeMap::new();
         for key in keys {
             let publisher = {
@@ -211,7 +211,7 @@ where
                 inner.values.get(&key).map(|value| value.publisher.clone())
             };
             let value = match publisher {
-                Some(publisher) => publisher.0.first(begun).await,
+                Some(publisher) => publisher.0.first(started_at).await,
                 None => Err(NoValue::NotRegistered),
             };
             found.insert(key, value);
@@ -240,7 +240,7 @@ impl<K: Eq + Hash, V> SubscriptionsInner<K, V> {
 }
 
 impl<V: Clone> Published<V> {
-    async fn first(&self, begun: Instant) -> Result<V, NoValue> {
+    async fn first(&self, started_at: Instant) -> Result<V, NoValue> {
         let mut latest = self.latest.subscribe();
         tokio::select! {
             biased;
@@ -248,11 +248,11 @@ impl<V: Clone> Published<V> {
             () = async {
                 // A failure is retried within milliseconds: it may be the first moment of a new pod, of which
                 // the API server's authorizer does not know yet.
-                sleep_until(begun + TIMEOUT_AFTER_FAILURE).await;
+                sleep_until(started_at + TIMEOUT_AFTER_FAILURE).await;
                 let mut latest = self.latest.subscribe();
                 let _ = latest.wait_for(|latest| latest.failure.is_some()).await;
             } => {}
-            () = sleep_until(begun + TIMEOUT) => {}
+            () = sleep_until(started_at + TIMEOUT) => {}
         }
         let known = self.latest.borrow().value.clone();
         if let Some(value) = known {

@@ -7,7 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/token`.
 
 use super::{
-    ApiError, ApiServer, Place,
+    ApiError, ApiServer, ResourcePath,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
@@ -208,7 +208,7 @@ async fn request(api: &ApiServer, key: &TokenKey) -> Result<IssuedToken, ApiErro
         spec: Some(spec(key)),
         ..TokenRequest::default()
     };
-    let account = Place::namespaced(&key.namespace, &key.service_account);
+    let account = ResourcePath::namespaced(&key.namespace, &key.service_account);
     let reply: TokenRequest = api
         .create_subresource::<ServiceAccount, _, _>(account, "token", &body)
         .await?;
@@ -379,7 +379,9 @@ mod tests {
             (201, json!({"spec": {"audiences": ["a"]}, "status": status}))
         });
         server.set(Mode::Serving);
-        let missing = api.get::<ServiceAccount>(Place::cluster("any")).await;
+        let missing = api
+            .get::<ServiceAccount>(ResourcePath::cluster("any"))
+            .await;
         assert!(missing.unwrap_err().is_not_found());
         let begun = Instant::now();
         let found = tokens.get([key()].into()).await;

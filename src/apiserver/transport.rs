@@ -5,7 +5,7 @@
 //! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
 
 use super::ApiError;
-use crate::base::{panics::Place, spawn, x509};
+use crate::base::{panics::PanicScope, spawn, x509};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
@@ -204,7 +204,9 @@ impl Transport {
         // A plugin that hangs occupies a thread. Its request is given up, and the task waits on with the lock, so that
         // the next request does not start it again.
         let call = async move { authorizer.ready().await?.call(request).await };
-        spawn(Place::Other, call).await??.map(Response::into_body)
+        spawn(PanicScope::Other, call)
+            .await??
+            .map(Response::into_body)
     }
 
     /// A connection with room for a watch.

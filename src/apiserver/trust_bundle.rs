@@ -7,7 +7,7 @@
 //! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.
 
 use super::{
-    ApiError, ApiServer, Item, Selection, WatchEvent,
+    ApiError, ApiItem, ApiServer, Selection, WatchEvent,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
@@ -169,7 +169,7 @@ impl Bundles {
     }
 
     /// One that cannot be decoded keeps its last state: it is not gone.
-    fn put(&mut self, item: Item<ClusterTrustBundle>) {
+    fn put(&mut self, item: ApiItem<ClusterTrustBundle>) {
         let name = name(&item);
         if let Ok(bundle) = item {
             self.0.insert(name, Arc::new((*bundle).into()));
@@ -177,7 +177,7 @@ impl Bundles {
     }
 }
 
-fn name(item: &Item<ClusterTrustBundle>) -> String {
+fn name(item: &ApiItem<ClusterTrustBundle>) -> String {
     let metadata = match item {
         Ok(bundle) => &bundle.metadata,
         Err(unreadable) => &unreadable.metadata,

@@ -2,7 +2,7 @@
 
 use super::{
     ApiError, ApiServer, Recovery,
-    metrics::Method as Counted,
+    metrics::CountedMethod as Counted,
     request::{parameter, path, request, whole},
     transport::WatchSlot,
 };
@@ -45,7 +45,7 @@ pub struct Selection {
 }
 
 /// An object, or what is known of one that cannot be decoded.
-pub type Item<K> = Result<Box<K>, Unreadable>;
+pub type ApiItem<K> = Result<Box<K>, Unreadable>;
 
 /// An object that cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,11 +60,11 @@ pub struct Unreadable {
 #[derive(Debug)]
 pub enum WatchEvent<K> {
     /// All objects there are. What was known before and is not among them is gone.
-    Listed(Vec<Item<K>>),
+    Listed(Vec<ApiItem<K>>),
     /// An object was added or changed.
-    Applied(Item<K>),
+    Applied(ApiItem<K>),
     /// An object is gone; its last state.
-    Deleted(Item<K>),
+    Deleted(ApiItem<K>),
     /// A list or watch failed. Nothing known becomes untrue by that.
     Failed(Arc<ApiError>),
 }
@@ -76,7 +76,7 @@ pub struct ListWatch<K> {
     selection: Selection,
     /// The version of the last list or event; `None` before the first list.
     version: Option<String>,
-    listed: Listed<K>,
+    listed: ListedPages<K>,
     /// A request that a cancelled call of [`Self::next`] has begun.
     request: Option<BoxFuture<'static, Result<WatchReply, ApiError>>>,
     stream: Option<WatchStream>,
@@ -89,12 +89,12 @@ pub struct ListWatch<K> {
 }
 
 /// The pages of a list so far.
-struct Listed<K> {
-    items: Vec<Item<K>>,
+struct ListedPages<K> {
+    items: Vec<ApiItem<K>>,
     next: Option<String>,
 }
 
-impl<K> Default for Listed<K> {
+impl<K> Default for ListedPages<K> {
     fn default() -> Self {
         Self {
             items: Vec::new(),
@@ -120,7 +120,7 @@ struct WatchStream {
 }
 
 #[derive(Deserialize)]
-struct List<'a> {
+struct ListPage<'a> {
     metadata: ListMeta,
     #[serde(borrow, default)]
     items: Option<Vec<&'a RawValue>>,
@@ -136,7 +136,7 @@ struct ListMeta {
 }
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct RawEvent<'a> {
     r#type: String,
     #[serde(borrow)]
     object: &'a RawValue,
@@ -162,7 +162,7 @@ impl ApiServer {
             api: self.clone(),
             selection,
             version: None,
-            listed: Listed::default(),
+            listed: ListedPages::default(),
             request: None,
             stream: None,
             delay: None,
@@ -237,7 +237,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
                 }
                 Err(error) => {
                     self.closed();
-                    self.listed = Listed::default();
+                    self.listed = ListedPages::default();
                     // Where an event is unreadable the same version would bring it again.
                     if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
                         self.version = None;
@@ -338,7 +338,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
 
     /// Adds a page to the list; the last one completes it.
     fn add(&mut self, page: &[u8]) -> Result<Option<WatchEvent<K>>, ApiError> {
-        let page: List<'_> =
+        let page: ListPage<'_> =
             serde_json::from_slice(page).map_err(|error| ApiError::unreadable(&error))?;
         let items = page.items.unwrap_or_default();
         self.listed.items.extend(items.into_iter().map(decoded));
@@ -397,7 +397,7 @@ impl WatchStream {
     }
 }
 
-fn decoded<K: DeserializeOwned>(object: &RawValue) -> Item<K> {
+fn decoded<K: DeserializeOwned>(object: &RawValue) -> ApiItem<K> {
     // Not `from_str`: the code for a type would be there twice, as responses are read from bytes.
     serde_json::from_slice(object.get().as_bytes())
         .map(Box::new)
@@ -418,7 +418,7 @@ fn metadata(object: &RawValue) -> ObjectMeta {
 }
 
 fn parsed<K: DeserializeOwned>(line: &[u8]) -> Result<WatchLine<K>, ApiError> {
-    let event: Event<'_> =
+    let event: RawEvent<'_> =
         serde_json::from_slice(line).map_err(|error| ApiError::unreadable(&error))?;
     let version = || metadata(event.object).resource_version;
     Ok(match event.r#type.as_str() {

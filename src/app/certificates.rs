@@ -2,7 +2,7 @@
 
 use super::Stores;
 use crate::{
-    apiserver::{ApiServer, Identity},
+    apiserver::{ApiServer, ClientIdentity},
     base::{Tasks, metrics::Metrics},
     config::KubeletConfig,
     host::own_address,
@@ -31,7 +31,7 @@ pub(super) async fn open_api(
     let renewed = store.current_path();
     // Before it is read.
     spawn_blocking(move || store.recover()).await?;
-    let api = ApiServer::open(Identity {
+    let api = ApiServer::open(ClientIdentity {
         kubeconfig,
         certificate: identity.rotate_certificates.then_some(renewed),
         is_awaited: identity.bootstrap_kubeconfig.is_some(),

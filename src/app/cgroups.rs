@@ -6,7 +6,7 @@ use crate::{
     config::KubeletConfig,
     cri::{CriError, v1},
     host::{
-        Machine, ProcDir, Slices,
+        HostMachine, ProcDir, Slices,
         cgroup::{CgroupPath, Cgroups},
         proc,
     },
@@ -14,8 +14,8 @@ use crate::{
     resources::{
         CpuEnforcement, MemoryQos, Swap,
         cm::{
-            ActivePods, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups,
-            SystemContainers, SystemContainersConfig,
+            ActivePodsReader, CgroupDriver, CgroupMetrics, CgroupName, ContainerManager,
+            NodeCgroups, SystemContainers, SystemContainersConfig,
             wanted::{NodeAmounts, PodRules},
         },
         managers::ResourceManagers,
@@ -188,15 +188,17 @@ async fn driver(stores: &Stores, configured: CgroupDriver) -> anyhow::Result<Cgr
 /// Says in metrics from which version on the Go kubelet wants a newer runtime.
 fn cri_loses_support(metrics: &Metrics) {
     #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-    struct Version {
+    struct CgroupVersionLabel {
         version: &'static str,
     }
-    let family: Family<Version, Gauge> = metrics.register(
+    let family: Family<CgroupVersionLabel, Gauge> = metrics.register(
         "kubelet_cri_losing_support",
         "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
         Family::default(),
     );
-    family.get_or_create(&Version { version: "1.37.0" }).set(1);
+    family
+        .get_or_create(&CgroupVersionLabel { version: "1.37.0" })
+        .set(1);
 }
 
 /// Without the controller huge pages are not limited.
@@ -207,7 +209,7 @@ fn with_huge_pages(mut node: NodeCgroups, cgroups: &Cgroups) -> NodeCgroups {
     node
 }
 
-fn active_pods(stores: &Stores) -> ActivePods {
+fn active_pods(stores: &Stores) -> ActivePodsReader {
     let (pods, statuses) = (stores.pods.clone(), stores.statuses.clone());
     Box::new(move || {
         let mut pods = pods.pods();
@@ -219,7 +221,7 @@ fn active_pods(stores: &Stores) -> ActivePods {
     })
 }
 
-fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
+fn node_cgroups(config: &KubeletConfig, machine: &HostMachine) -> NodeCgroups {
     let cgroups = &config.cgroups;
     let allocatable = allocatable(config, machine);
     let memory_qos = cgroups.memory_qos && machine.cgroup_v2;
@@ -251,7 +253,7 @@ fn node_cgroups(config: &KubeletConfig, machine: &Machine) -> NodeCgroups {
     }
 }
 
-fn capacity(machine: &Machine) -> NodeAmounts {
+fn capacity(machine: &HostMachine) -> NodeAmounts {
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let (_, most_threads) = proc::thread_counts();
     NodeAmounts {
@@ -262,13 +264,13 @@ fn capacity(machine: &Machine) -> NodeAmounts {
 }
 
 /// What is not reserved; eviction thresholds are not subtracted.
-pub(super) fn allocatable(config: &KubeletConfig, machine: &Machine) -> NodeAmounts {
+pub(super) fn allocatable(config: &KubeletConfig, machine: &HostMachine) -> NodeAmounts {
     let [system, kube] = &config.cgroups.reservations;
     capacity(machine).without(&[system, kube])
 }
 
 /// How CPU and memory limits are enforced.
-pub(super) fn cpu_enforcement(config: &KubeletConfig, machine: &Machine) -> CpuEnforcement {
+pub(super) fn cpu_enforcement(config: &KubeletConfig, machine: &HostMachine) -> CpuEnforcement {
     let period = config.containers.cpu_cfs_quota_period.as_micros();
     CpuEnforcement {
         cfs_quota: config.containers.cpu_cfs_quota,

@@ -5,13 +5,14 @@ use crate::{
     base::Tasks,
     config::{KubeletConfig, NODE_VERSION},
     cri::RuntimeInfo,
-    host::{self, Identity, MountEntry, own_address, proc},
+    host::{self, MachineIdentity, MountEntry, own_address, proc},
     node::{
         event_sink::{self, EventSink},
         lease::NodeLease,
         node_manager::{self, NodeManager},
         node_status::{
-            self, Machine, NodeStatusInputs, RuntimeFacts, StatusSettings, resources::Allocatable,
+            self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
+            resources::Allocatable,
         },
         registration::{self, RegistrationSettings},
         runtime_facts::RuntimeFactsReader,
@@ -80,7 +81,7 @@ pub(super) async fn start(
     let read = move || machine(&facts, &root, storage);
     let machine = tokio::task::spawn_blocking(read).await??;
     let root = config.root_dir.clone();
-    let manager = NodeManager::new(node_manager::Deps {
+    let manager = NodeManager::new(node_manager::NodeManagerDeps {
         api: api.unlimited(),
         node: node_object,
         events: stores.events.clone(),
@@ -167,13 +168,17 @@ pub(super) async fn for_admission(
 }
 
 /// Blocking.
-fn machine(facts: &host::Machine, root: &Path, storage: bool) -> anyhow::Result<Machine> {
+fn machine(
+    facts: &host::HostMachine,
+    root: &Path,
+    storage: bool,
+) -> anyhow::Result<NodeMachineInfo> {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let storage = storage.then(|| host::filesystem_bytes(root).map(bytes));
-    let identity = Identity::read();
+    let identity = MachineIdentity::read();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge_pages = host::huge_pages().into_iter();
-    Ok(Machine {
+    Ok(NodeMachineInfo {
         cpus: facts.cpus,
         memory: bytes(facts.memory_bytes),
         ephemeral_storage: storage

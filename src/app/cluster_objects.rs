@@ -3,8 +3,8 @@
 use super::Stores;
 use crate::{
     apiserver::{
-        claim::Claims, configmap_secret::Objects, runtime_class::RuntimeClasses, service::Services,
-        token::Tokens, trust_bundle::TrustBundles,
+        claim::ApiPersistentVolumeClaims, configmap_secret::Objects, runtime_class::RuntimeClasses,
+        service::Services, token::Tokens, trust_bundle::TrustBundles,
     },
     base::Tasks,
     config::KubeletConfig,
@@ -42,7 +42,7 @@ pub(super) fn start(
     let cluster = Cluster {
         tokens: Tokens::new(stores.api.clone(), objects.changes()),
         bundles: TrustBundles::new(stores.api.clone(), objects.changes()),
-        claims: Claims::new(stores.api.clone(), objects.changes()),
+        claims: ApiPersistentVolumeClaims::new(stores.api.clone(), objects.changes()),
         node: stores.node_object.clone(),
     };
     let root = stores.root.clone();

@@ -26,7 +26,7 @@ pub(super) fn start(
     };
     let in_use = workers.clone();
     let (mirrors, everything) = (sources.clone(), sources.clone());
-    let mirror_pods = MirrorPods::new(mirror::Deps {
+    let mirror_pods = MirrorPods::new(mirror::MirrorDeps {
         api: api.clone(),
         node_name: config.node_name.clone(),
         pods: stores.pods.clone(),
@@ -36,7 +36,7 @@ pub(super) fn start(
         changed: changes.mirrors.clone(),
     });
     let may_run = workers.clone();
-    let writer = StatusWriter::new(status_writer::Deps {
+    let writer = StatusWriter::new(status_writer::StatusWriterDeps {
         api: api.clone(),
         statuses: stores.statuses.clone(),
         pods: stores.pods.clone(),

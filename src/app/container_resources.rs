@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Managers of resources, with the state of an earlier kubelet.
-pub(super) struct ContainerResources {
+pub(super) struct ContainerResourceManagers {
     pub(super) devices: ContainerDevices,
     pub(super) user_namespaces: UserNamespaces,
     pub(super) managers: ResourceManagers,
@@ -28,13 +28,13 @@ pub(super) async fn start(
     config: &KubeletConfig,
     stores: &Stores,
     tasks: &mut Tasks,
-) -> anyhow::Result<ContainerResources> {
+) -> anyhow::Result<ContainerResourceManagers> {
     let devices = devices::open(config, stores).await?;
     let user_namespaces = user_ids::namespaces(config, &stores.root).await?;
     let managers = resource_managers::start(config, stores, tasks).await?;
     let allocations = resource_managers::allocations(config, tasks).await?;
     let cgroups = cgroups::start(config, stores, &managers, tasks).await?;
-    Ok(ContainerResources {
+    Ok(ContainerResourceManagers {
         devices,
         user_namespaces,
         managers,

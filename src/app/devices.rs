@@ -3,7 +3,7 @@
 use super::Stores;
 use crate::{
     base::Tasks,
-    config::{Gate, KubeletConfig},
+    config::{FeatureGate, KubeletConfig},
     model::PodExt as _,
     pods::pod_workers::PodWorkers,
     resources::{
@@ -24,9 +24,9 @@ pub(super) async fn open(
 ) -> anyhow::Result<ContainerDevices> {
     let (root, node_name) = (config.root_dir.clone(), config.node_name.clone());
     let (api, metrics) = (stores.api.clone(), stores.metrics.clone());
-    let health = if !config.is_on(Gate::ResourceHealthStatus) {
+    let health = if !config.is_on(FeatureGate::ResourceHealthStatus) {
         HealthDetail::Nothing
-    } else if config.is_on(Gate::ResourceHealthStatusMessage) {
+    } else if config.is_on(FeatureGate::ResourceHealthStatusMessage) {
         HealthDetail::Everything
     } else {
         HealthDetail::WithoutMessages
@@ -40,9 +40,9 @@ pub(super) async fn open(
 }
 
 /// The socket of the PodResources API. It listens before the node reports that it is healthy.
-pub(super) fn socket(config: &KubeletConfig) -> pod_resources::Socket {
+pub(super) fn socket(config: &KubeletConfig) -> pod_resources::PodResourcesSocket {
     let directory = config.root_dir.join("pod-resources");
-    pod_resources::Socket::bind(&directory.join("kubelet.sock"))
+    pod_resources::PodResourcesSocket::bind(&directory.join("kubelet.sock"))
 }
 
 /// Starts the tasks.
@@ -52,7 +52,7 @@ pub(super) fn start(
     workers: &PodWorkers,
     devices: ContainerDevices,
     managers: ResourceManagers,
-    socket: pod_resources::Socket,
+    socket: pod_resources::PodResourcesSocket,
     tasks: &mut Tasks,
 ) {
     let shutdown = tasks.shutdown();

@@ -4,14 +4,19 @@ use crate::{
     base::{GoDuration, Tasks, metrics::Metrics},
     config::KubeletConfig,
     node::eviction::{
-        Deps, EvictionManager, Settings,
+        EvictionDeps, EvictionManager, EvictionSettings,
         thresholds::{thresholds, with_allocatable},
     },
 };
 use std::collections::BTreeMap;
 
 /// Starts the task, unless there is nothing to watch.
-pub(super) fn start(config: &KubeletConfig, deps: Deps, metrics: &Metrics, tasks: &mut Tasks) {
+pub(super) fn start(
+    config: &KubeletConfig,
+    deps: EvictionDeps,
+    metrics: &Metrics,
+    tasks: &mut Tasks,
+) {
     let settings = settings(config);
     if settings.thresholds.is_empty() && !settings.local_storage {
         return;
@@ -20,7 +25,7 @@ pub(super) fn start(config: &KubeletConfig, deps: Deps, metrics: &Metrics, tasks
     tasks.spawn("node.eviction", manager.run(tasks.shutdown()));
 }
 
-fn settings(config: &KubeletConfig) -> Settings {
+fn settings(config: &KubeletConfig) -> EvictionSettings {
     let given = &config.effective;
     let map = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
     let grace = map(&given.eviction_soft_grace_period);
@@ -38,7 +43,7 @@ fn settings(config: &KubeletConfig) -> Settings {
         thresholds = with_allocatable(thresholds);
     }
     let transition = given.eviction_pressure_transition_period;
-    Settings {
+    EvictionSettings {
         node_name: config.node_name.clone(),
         thresholds,
         transition: transition.map(GoDuration::to_std).unwrap_or_default(),

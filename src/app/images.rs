@@ -7,7 +7,7 @@ use crate::{
     config::KubeletConfig,
     images::{
         ImageManager, ImageManagerParts, PullConfig, PullMetrics,
-        credentials::{Keyring, NodeFiles, Plugins},
+        credentials::{CredentialPlugins, Keyring, NodeFiles},
         gc::{CollectorParts, ImageCollector},
         records::PullRecords,
     },
@@ -26,8 +26,10 @@ pub(super) fn keyring(
     let home = home.map(PathBuf::from);
     let files = NodeFiles::of_node(&config.root_dir, &working, home.as_deref());
     let plugins = match &config.images.credential_providers {
-        Some(providers) => Plugins::load(&providers.config, &providers.programs, api, metrics)?,
-        None => Plugins::default(),
+        Some(providers) => {
+            CredentialPlugins::load(&providers.config, &providers.programs, api, metrics)?
+        }
+        None => CredentialPlugins::default(),
     };
     Ok(Keyring::new(files, plugins))
 }

@@ -4,14 +4,14 @@ use crate::{
     model::{Pod, PodExt, PodUid, ProbeResult},
     pods::pleg::RuntimeStateReader,
     pods::pod_sync::StatusPublisher,
-    pods::pod_workers::{Phase, PodWorkers, WorkerStatus},
+    pods::pod_workers::{PodWorkers, WorkerPhase, WorkerStatus},
     pods::prober::{ProbeManager, ProbeView},
     runtime::kuberuntime::KubeGenericRuntimeManager,
     server::explain::{
         EventReport, Explanation, ProbeReport, explain,
-        generate::{Inputs, PendingVolume},
+        generate::{ExplainInputs, PendingVolume},
     },
-    state::events::{Event, EventRecorder},
+    state::events::{EventRecorder, KeptEvent},
     state::pod_cache::PodCache,
     state::pod_history::PodHistory,
     state::probe_results::ProbeResults,
@@ -23,7 +23,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// These components.
-pub(super) struct Live {
+pub(super) struct LiveComponents {
     pub(super) workers: PodWorkers,
     pub(super) runtime: KubeGenericRuntimeManager,
     pub(super) probes: ProbeManager,
@@ -36,12 +36,12 @@ pub(super) struct Live {
     pub(super) volumes: VolumeManager,
 }
 
-impl Live {
+impl LiveComponents {
     /// Pods that are terminating.
     pub(super) fn terminating(&self) -> HashSet<PodUid> {
         let known = self.workers.known().into_iter();
         known
-            .filter(|pod| matches!(pod.phase, Phase::Terminating { .. }))
+            .filter(|pod| matches!(pod.phase, WorkerPhase::Terminating { .. }))
             .map(|pod| pod.uid)
             .collect()
     }
@@ -103,7 +103,7 @@ impl Live {
         let volumes: Vec<_> = volumes.filter_map(pending).collect();
         let mut events = self.events.recent();
         events.retain(|event| event.object.uid == uid);
-        explain(Inputs {
+        explain(ExplainInputs {
             pod,
             status,
             worker: worker.as_ref(),
@@ -147,7 +147,7 @@ fn probe_report(
     report
 }
 
-fn event_report(event: &Event) -> EventReport {
+fn event_report(event: &KeptEvent) -> EventReport {
     EventReport {
         kind: event.kind.as_str().into(),
         reason: event.reason.clone().into(),

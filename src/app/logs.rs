@@ -27,7 +27,7 @@ pub(super) fn rotation(
     cache: &PodCache,
 ) -> Option<rotation::Rotation> {
     let logs = &config.container_logs;
-    let policy = rotation::Policy {
+    let policy = rotation::RotationPolicy {
         max_size: logs.max_size?,
         max_files: logs.max_files,
     };

@@ -41,17 +41,17 @@ mod views;
 use crate::{
     apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, chain, panics::Place, spawn},
+    base::{TaskEnd, Tasks, chain, panics::PanicScope, spawn},
     config::{
         KubeletConfig, local_socket,
         logging::{self, LogControl},
     },
     cri,
-    host::{Machine, ServiceManager, SystemBus},
+    host::{HostMachine, ServiceManager, SystemBus},
     node::stats::Stats,
     pods::pleg,
     pods::pod_workers::PodWorkers,
-    pods::sync_loop::AUDIT_PERIOD,
+    pods::sync_loop::HOUSEKEEPING_PERIOD,
     server::{CheckMetrics, Handlers, HealthChecks, Listener},
     state::pod_state_store::PodStateStore,
 };
@@ -91,15 +91,15 @@ pub struct App {
 pub struct Periods {
     /// Relist, audit and status periods of the PLEG.
     pub pleg: pleg::Config,
-    /// Period of the orphan audit.
-    pub audit: Duration,
+    /// Period of housekeeping.
+    pub housekeeping: Duration,
 }
 
 impl Default for Periods {
     fn default() -> Self {
         Self {
             pleg: pleg::Config::default(),
-            audit: AUDIT_PERIOD,
+            housekeeping: HOUSEKEEPING_PERIOD,
         }
     }
 }
@@ -128,7 +128,7 @@ impl App {
     /// The first of these that failed, with the flag, field or path concerned.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
-        let machine = Machine::read()?;
+        let machine = HostMachine::read()?;
         node::check(&config, &machine)?;
         let watch = config.exit_on_lock_contention;
         let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
@@ -140,7 +140,7 @@ impl App {
         let api = certificates::open_api(&config, &metrics).await?;
         let secured = https::open(&config, api.clone(), &metrics).await?;
         if let Some(path) = config.local_objects_dir.clone() {
-            spawn(Place::Other, check_local_objects(path));
+            spawn(PanicScope::Other, check_local_objects(path));
         }
         let (stores, writers) = open::stores(&config, machine, api, metrics)?;
         let stats = stats::of(&config, &stores);

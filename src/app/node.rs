@@ -3,7 +3,7 @@
 use super::cluster_node;
 use crate::{
     config::KubeletConfig,
-    host::{self, Machine},
+    host::{self, HostMachine},
     resources::NodeFacts,
 };
 use anyhow::Context as _;
@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Refuses to start on cgroup v1 or with swap unless the configuration allows it, as upstream.
-pub(super) fn check(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<()> {
+pub(super) fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     anyhow::ensure!(
         machine.cgroup_v2 || !config.fail_cgroup_v1,
         "this host uses cgroup v1, which failCgroupV1 (default true) rules out; set it to false to run here"
@@ -118,7 +118,7 @@ fn raised(maximum: Option<u64>, wanted: u64) -> Rlimit {
 }
 
 /// Facts of the node, gathered once and outside any pod's path (P-43).
-pub(super) fn facts(config: &KubeletConfig, machine: &Machine) -> anyhow::Result<NodeFacts> {
+pub(super) fn facts(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<NodeFacts> {
     let there = config.root_dir.ancestors().find(|path| path.exists());
     let storage = host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot read {}", config.root_dir.display()))?;

@@ -7,9 +7,9 @@ use super::{
 use crate::{
     apiserver::ApiServer,
     base::{metrics::Metrics, otel::Tracer},
-    config::{Gate, KubeletConfig},
-    cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient},
-    host::Machine,
+    config::{FeatureGate, KubeletConfig},
+    cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint},
+    host::HostMachine,
     model::AddressOrder,
     pods::status::StatusManager,
     pods::sync_loop::Heartbeat,
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 /// A directory or file that cannot be used, or an endpoint that cannot be parsed.
 pub(super) fn stores(
     config: &KubeletConfig,
-    machine: Machine,
+    machine: HostMachine,
     api: Option<ApiServer>,
     metrics: Metrics,
 ) -> anyhow::Result<(Stores, Writers)> {
@@ -106,9 +106,9 @@ fn runtime_clients(
 ) -> anyhow::Result<(RuntimeClient, ImageClient)> {
     let cri_metrics = CriMetrics::new(metrics);
     let timeout = config.runtime.request_timeout;
-    let endpoint = Endpoint::parse(&config.runtime.endpoint)
+    let endpoint = RuntimeEndpoint::parse(&config.runtime.endpoint)
         .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
-    let image_endpoint = Endpoint::parse(&config.runtime.image_endpoint)
+    let image_endpoint = RuntimeEndpoint::parse(&config.runtime.image_endpoint)
         .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
     let connect = |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
     let connection = connect(endpoint.clone());
@@ -118,7 +118,8 @@ fn runtime_clients(
         connect(image_endpoint)
     };
     Ok((
-        RuntimeClient::new(connection).preferring_streams(config.is_on(Gate::CriListStreaming)),
+        RuntimeClient::new(connection)
+            .preferring_streams(config.is_on(FeatureGate::CriListStreaming)),
         ImageClient::new(image_connection),
     ))
 }

@@ -3,7 +3,7 @@
 use super::Stores;
 use crate::{
     model::{Pod, PodExt, PodUid, is_terminal},
-    pods::prober::{self, ContainerView, ProbeManager, View},
+    pods::prober::{self, ProbeManager, ProbedContainer, ProbedContainerReader},
     pods::status::Statuses,
     runtime::handlers::runtime_exec,
     state::pod_cache::PodCache,
@@ -18,7 +18,7 @@ pub(super) fn manager(
     node_ip: String,
     results: ProbeResultsWriter,
 ) -> ProbeManager {
-    let deps = prober::Deps {
+    let deps = prober::ProberDeps {
         started_at: stores.started_at,
         exec: runtime_exec(stores.runtime.clone()),
         view: container_view(
@@ -39,12 +39,12 @@ fn container_view(
     manager: PodManager,
     statuses: Statuses,
     node_ip: String,
-) -> ContainerView {
+) -> ProbedContainerReader {
     Arc::new(move |uid: &PodUid, name: &str| {
         let runtime_status = cache.latest(uid);
         let pod: Option<Arc<Pod>> = manager.get(uid);
         let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
-        View {
+        ProbedContainer {
             container: runtime_status.newest(name).cloned(),
             pod_ip: if host_network {
                 Some(node_ip.clone())

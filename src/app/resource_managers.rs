@@ -6,13 +6,13 @@ use crate::{
     config::KubeletConfig,
     host::MachineTopology,
     model::Quantity,
-    node::node_status::resources::Reservation,
+    node::node_status::resources::ReservedResources,
     pods::sync_loop::ResizeRules,
     resources::{
         Swap,
         allocation::Allocations,
         cpu::{self, CpuManager, CpuTopology},
-        managers::{Deps, ManagerMetrics, ResourceManagers, StateFiles},
+        managers::{ManagerMetrics, ResourceManagerDeps, ResourceManagers, StateFiles},
         memory::{self, MemoryManager, NodeReservation},
         topology::TopologyManager,
     },
@@ -25,7 +25,7 @@ pub(super) async fn start(
     stores: &Stores,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ResourceManagers> {
-    let deps = Deps {
+    let deps = ResourceManagerDeps {
         runtime: stores.runtime.clone(),
         cache: stores.cache.clone(),
         files: StateFiles::new(&config.root_dir),
@@ -98,11 +98,11 @@ fn cpu_manager(
         files.cpu("none")?;
         return Ok(CpuManager::default());
     };
-    let reserved = cpu::Reserved {
+    let reserved = cpu::ReservedCpus {
         milli_cpu: config.node.reservation.milli_cpu,
         cpus: config.managers.reserved_cpus.clone(),
     };
-    let policy = cpu::StaticPolicy::new(
+    let policy = cpu::StaticCpuPolicy::new(
         CpuTopology::new(machine),
         options,
         &reserved,
@@ -124,14 +124,14 @@ fn memory_manager(
         return Ok(MemoryManager::default());
     };
     let of_node = node_reservation(&config.node.reservation, memory_bytes);
-    let policy = memory::StaticPolicy::new(machine, reserved, &of_node);
+    let policy = memory::StaticMemoryPolicy::new(machine, reserved, &of_node);
     let policy = policy.map_err(anyhow::Error::msg)?;
     let manager = MemoryManager::new(&policy, files.memory("Static")?).map_err(anyhow::Error::msg);
     manager.context("invalid state, please drain node and remove policy state file")
 }
 
 /// Reserved memory and the hard eviction threshold.
-fn node_reservation(reservation: &Reservation, memory_bytes: u64) -> NodeReservation {
+fn node_reservation(reservation: &ReservedResources, memory_bytes: u64) -> NodeReservation {
     let capacity = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
     let threshold = reservation.memory_threshold;
     let threshold = threshold.map(|threshold| threshold.of(capacity));

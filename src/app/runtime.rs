@@ -1,8 +1,8 @@
 //! The runtime manager, from the configuration.
 
 use super::{
-    Stores, cgroups, cluster_objects::ClusterObjects, container_resources::ContainerResources,
-    images, logs,
+    Stores, cgroups, cluster_objects::ClusterObjects,
+    container_resources::ContainerResourceManagers, images, logs,
 };
 use crate::{
     config::KubeletConfig,
@@ -10,7 +10,7 @@ use crate::{
     resources::NodeFacts,
     runtime::handlers::{Hooks, runtime_exec},
     runtime::kuberuntime::{
-        Config, Deps, GcPolicy, KubeGenericRuntimeManager, SpecSettings, StartMetrics,
+        Config, GcPolicy, KubeGenericRuntimeManager, RuntimeManagerDeps, SpecSettings, StartMetrics,
     },
     state::probe_results::ProbeResults,
 };
@@ -22,11 +22,11 @@ pub(super) fn manager(
     stores: &Stores,
     node: Arc<NodeFacts>,
     cluster: &ClusterObjects,
-    resources: &ContainerResources,
+    resources: &ContainerResourceManagers,
     features: FeaturesReader,
     results: ProbeResults,
 ) -> KubeGenericRuntimeManager {
-    KubeGenericRuntimeManager::new(Deps {
+    KubeGenericRuntimeManager::new(RuntimeManagerDeps {
         runtime: stores.runtime.clone(),
         images: images::manager(config, stores),
         cache: stores.cache.clone(),

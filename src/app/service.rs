@@ -1,6 +1,6 @@
 //! Notifications of the service manager (systemd).
 
-use super::introspect::Live;
+use super::introspect::LiveComponents;
 use crate::{host::ServiceManager, server::HealthChecks};
 use std::{
     sync::{Arc, OnceLock},
@@ -8,20 +8,20 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Sends a notification; without a service manager that is no error.
+/// Sends a notification; without a service manager that is not an error.
 pub(super) fn notify(manager: &ServiceManager, state: &str) {
-    if let Err(error) = manager.tell(state) {
+    if let Err(error) = manager.notify(state) {
         tracing::warn!(state, %error, "Failed to notify the service manager");
     }
 }
 
-/// Feeds the watchdog twice in its time, as long as the sync loop turns. That the runtime is away is no
+/// Feeds the watchdog twice per period, as long as the sync loop runs. That the runtime is away is no
 /// reason for a restart: the loop has not begun then.
 pub(super) async fn watchdog(
     manager: Arc<ServiceManager>,
     within: Duration,
     checks: HealthChecks,
-    live: Arc<OnceLock<Live>>,
+    live: Arc<OnceLock<LiveComponents>>,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut starved = false;

@@ -3,11 +3,11 @@
 use super::Stores;
 use crate::{
     base::{GoDuration, Tasks},
-    config::{Gate, KubeletConfig, kubelet_configuration::KubeletConfiguration},
+    config::{FeatureGate, KubeletConfig, kubelet_configuration::KubeletConfiguration},
     host::{LOGIND_CONFIG_DIRECTORY, Logind},
     node::shutdown::{
-        Deps, ShutdownManager,
-        plan::{self, Phase},
+        ShutdownDeps, ShutdownManager,
+        plan::{self, ShutdownPhase},
     },
     pods::pod_workers::PodWorkers,
     state::node_shutdown::NodeShutdownWriter,
@@ -22,11 +22,11 @@ pub(super) fn start(
     tasks: &mut Tasks,
 ) {
     let phases = phases(&config.effective);
-    if phases.is_empty() || !config.is_on(Gate::GracefulNodeShutdown) {
+    if phases.is_empty() || !config.is_on(FeatureGate::GracefulNodeShutdown) {
         return;
     }
     let manager = ShutdownManager::new(
-        Deps {
+        ShutdownDeps {
             node_name: config.node_name.clone(),
             phases,
             root: config.root_dir.clone(),
@@ -43,12 +43,12 @@ pub(super) fn start(
     tasks.spawn("node.shutdown", manager.run(tasks.shutdown()));
 }
 
-fn phases(config: &KubeletConfiguration) -> Vec<Phase> {
+fn phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
     let periods = config
         .shutdown_grace_period_by_pod_priority
         .iter()
         .flatten();
-    let by_priority = periods.map(|period| Phase {
+    let by_priority = periods.map(|period| ShutdownPhase {
         priority: period.priority.unwrap_or_default(),
         grace: period.shutdown_grace_period_seconds.unwrap_or_default(),
     });

@@ -2,9 +2,9 @@
 
 use super::{
     Periods, Stores, Writers, cluster_node, cluster_objects, cluster_pods,
-    container_resources::{self, ContainerResources},
+    container_resources::{self, ContainerResourceManagers},
     devices, eviction, images,
-    introspect::Live,
+    introspect::LiveComponents,
     logs, memory, node, probes, resource_managers, runtime, shutdown, sources,
 };
 use crate::{
@@ -17,13 +17,13 @@ use crate::{
     },
     host::KERNEL_LOG,
     model::validation::sysctl_allowlist::Allowlist,
-    node::{eviction::Deps, oom, reclaim::Reclaim, stats::Stats},
+    node::{eviction::EvictionDeps, oom, reclaim::Reclaim, stats::Stats},
     pods::{
         pleg::{self, PlegMetrics},
         pod_config::PodConfig,
-        pod_sync::{PodStartMetrics, PodSync, Remote, StatusPublisher},
+        pod_sync::{ClusterInputs, PodStartMetrics, PodSync, StatusPublisher},
         pod_workers::{self, Delays, PodSyncObserver, PodWorkers},
-        sync_loop::{self, Admission, LoopMetrics, Resizes, SyncLoop},
+        sync_loop::{self, LoopMetrics, PodAdmission, Resizes, SyncLoop},
     },
     runtime::kuberuntime::KubeGenericRuntimeManager,
     state::probe_results,
@@ -79,14 +79,14 @@ pub(super) async fn start(
         stores.state_store.clone(),
     );
     let statuses = statuses.timing(PodStartMetrics::new(&stores.metrics));
-    let statuses = statuses.in_cluster(stores.api.as_ref().map(|_| Remote {
+    let statuses = statuses.in_cluster(stores.api.as_ref().map(|_| ClusterInputs {
         pods: stores.pods.clone(),
         host_ips: cluster.host_ips,
     }));
     let pod_sync = Arc::new(PodSync {
         runtime: runtime.clone(),
         cache: stores.cache.clone(),
-        statuses: Arc::new(statuses),
+        status_publisher: Arc::new(statuses),
         probes: probes::manager(stores, node.address().into(), results_writer),
         volumes: cluster.volumes,
         cgroups: resources.cgroups,
@@ -96,7 +96,7 @@ pub(super) async fn start(
         state: state.clone(),
     });
     let workers = workers(config, stores, &pod_sync);
-    let _ = stores.live.set(Live {
+    let _ = stores.live.set(LiveComponents {
         workers: workers.clone(),
         runtime: runtime.clone(),
         probes: pod_sync.probes.clone(),
@@ -105,7 +105,7 @@ pub(super) async fn start(
         state: state.clone(),
         pod_history: stores.pod_history.clone(),
         events: stores.events.clone(),
-        statuses: pod_sync.statuses.clone(),
+        statuses: pod_sync.status_publisher.clone(),
         volumes: pod_sync.volumes.clone(),
     });
 
@@ -139,7 +139,7 @@ pub(super) async fn start(
     });
     shutdown::start(config, stores, &workers, writers.shutting_down, tasks);
     let reclaim = reclaim(config, stores, runtime);
-    let eviction = Deps {
+    let eviction = EvictionDeps {
         root: config.root_dir.clone(),
         cgroup_v2: stores.machine.cgroup_v2,
         pods_cgroup: stores.pods_cgroup.get().cloned(),
@@ -161,7 +161,7 @@ pub(super) async fn start(
     let runtime_returned = pleg.returned.clone();
     pleg.start(tasks);
     let resize_rules = resource_managers::resize_rules(config, stores);
-    let sync_loop = SyncLoop::new(sync_loop::Deps {
+    let sync_loop = SyncLoop::new(sync_loop::SyncLoopDeps {
         updates,
         sources,
         metrics: LoopMetrics::new(&stores.metrics, &stores.pods, &workers),
@@ -173,7 +173,7 @@ pub(super) async fn start(
         admission,
         heartbeat: stores.heartbeat.clone(),
         resizes: Resizes::new(resize_rules, resources.resize_metrics),
-        audit_period: periods.audit,
+        housekeeping_period: periods.housekeeping,
         all_delivered: writers.all_delivered,
         runtime_returned,
     });
@@ -223,11 +223,11 @@ fn start_upkeep(config: &KubeletConfig, stores: &Stores, tasks: &mut Tasks) {
 async fn admission(
     config: &KubeletConfig,
     stores: &Stores,
-    resources: &ContainerResources,
+    resources: &ContainerResourceManagers,
     features: FeaturesReader,
-) -> anyhow::Result<Admission> {
+) -> anyhow::Result<PodAdmission> {
     let unsafe_sysctls = &config.containers.allowed_unsafe_sysctls;
-    Ok(Admission {
+    Ok(PodAdmission {
         resources: resources.managers.clone(),
         sysctls: Allowlist::new(&stores.machine.kernel_release, unsafe_sysctls)?,
         app_armor: stores.machine.app_armor,

@@ -1,26 +1,28 @@
 //! Usage statistics and their clients.
 
-use super::{Stores, introspect::Live};
+use super::{Stores, introspect::LiveComponents};
 use crate::{
     base::GoDuration,
     config::KubeletConfig,
     model::PodUid,
-    node::stats::{ClaimMeter, Parts, Stats, SystemCgroups},
+    node::stats::{ClaimMeter, Stats, StatsParts, SystemCgroups},
     server::{BeforeScrape, StatsViews, TextPieces},
 };
 use std::sync::Arc;
 
-/// The part that reads cgroups, disks and the runtime when somebody scrapes.
+/// The part that reads cgroups, disks and the runtime on a scrape.
 pub(super) fn of(config: &KubeletConfig, stores: &Stores) -> Stats {
     let live = stores.live.clone();
     let volumes = move |uid: &PodUid| {
-        let volumes = live.get().map(|live: &Live| live.volumes.measurable(uid));
+        let volumes = live
+            .get()
+            .map(|live: &LiveComponents| live.volumes.measurable(uid));
         volumes.unwrap_or_default()
     };
     let period = config.effective.volume_stats_agg_period;
     let period = period.map(GoDuration::to_std);
     let started = stores.started_at.as_nanosecond();
-    let parts = Parts {
+    let parts = StatsParts {
         runtime: stores.runtime.clone(),
         images: stores.images.clone(),
         cache: stores.cache.clone(),
@@ -45,7 +47,9 @@ pub(super) fn of(config: &KubeletConfig, stores: &Stores) -> Stats {
 pub(super) fn claims(stores: &Stores) -> BeforeScrape {
     let live = stores.live.clone();
     let paths = move || {
-        let claims = live.get().map(|live: &Live| live.volumes.claims());
+        let claims = live
+            .get()
+            .map(|live: &LiveComponents| live.volumes.claims());
         claims.unwrap_or_default()
     };
     let meter = ClaimMeter::new(Arc::new(paths), &stores.metrics);
@@ -55,7 +59,7 @@ pub(super) fn claims(stores: &Stores) -> BeforeScrape {
     })
 }
 
-/// What the server asks.
+/// What the server reads.
 pub(super) fn views(stores: &Stores, stats: &Stats) -> StatsViews {
     let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
     let infos = stats.clone();

@@ -1,7 +1,7 @@
 //! Sizes of the stores of pod state, as a metric. State of a pod is removed with the pod, so all sizes are zero on a
 //! node without pods (P-24).
 
-use super::{Stores, introspect::Live};
+use super::{Stores, introspect::LiveComponents};
 use crate::{
     base::metrics::Metrics, node::stats::Stats, pods::status::Statuses, state::pod_cache::PodCache,
     state::pod_manager::PodManager, state::pod_state_store::PodStateStore,
@@ -22,7 +22,7 @@ struct StoreSizes {
     statuses: Statuses,
     state_store: PodStateStore,
     cache: PodCache,
-    live: Arc<OnceLock<Live>>,
+    live: Arc<OnceLock<LiveComponents>>,
     stats: Stats,
 }
 
@@ -52,7 +52,7 @@ impl StoreSizes {
             ("stats", self.stats.len()),
         ];
         sizes.extend(self.cache.kept());
-        sizes.extend(self.live.get().into_iter().flat_map(Live::kept));
+        sizes.extend(self.live.get().into_iter().flat_map(LiveComponents::kept));
         sizes
     }
 }

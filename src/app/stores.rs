@@ -1,11 +1,11 @@
 //! State and clients that exist before the runtime has answered.
 
-use super::introspect::Live;
+use super::introspect::LiveComponents;
 use crate::{
     apiserver::ApiServer,
     base::{metrics::Metrics, otel::Tracer},
     cri::{ImageClient, RuntimeClient},
-    host::{Machine, SystemBus},
+    host::{HostMachine, SystemBus},
     images::{credentials::Keyring, records::PullRecords},
     pods::pod_config::PostedPods,
     pods::status::{StatusManager, Statuses},
@@ -62,10 +62,10 @@ pub(super) struct Stores {
     pub(super) cache: PodCache,
     pub(super) heartbeat: Heartbeat,
     pub(super) started_at: Timestamp,
-    pub(super) machine: Machine,
+    pub(super) machine: HostMachine,
     pub(super) keyring: Keyring,
     /// Components that exist once the runtime has answered.
-    pub(super) live: Arc<OnceLock<Live>>,
+    pub(super) live: Arc<OnceLock<LiveComponents>>,
     pub(super) records: PullRecords,
     /// Pods that clients posted, if that is allowed.
     pub(super) posted: Option<PostedPods>,
@@ -86,7 +86,7 @@ pub(super) struct Writers {
     pub(super) cache: PodCacheWriter,
     pub(super) all_delivered: watch::Sender<bool>,
     /// The socket of the PodResources API, which listens already.
-    pub(super) pod_resources: pod_resources::Socket,
+    pub(super) pod_resources: pod_resources::PodResourcesSocket,
 }
 
 /// What of the machine tests replace: directories of the kernel's file systems, and the message bus.

@@ -18,14 +18,14 @@ use tokio::process::Command;
 const USER: &str = "kubelet";
 /// Knows them, wherever they are kept; part of shadow-utils.
 const TOOL: &str = "getsubids";
-/// The tool may ask another machine.
+/// The tool may query another machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First id, and how many.
 type Ids = (u32, u32);
 
 /// The ids that pods' ranges are cut from. Where the user exists, it must have some: the service that
-/// would tell may be down, and guessing could give pods ids that are somebody else's.
+/// would answer may be down, and guessing could give pods the ids of other users.
 async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
     let assigned = assigned(Path::new("/etc"), tool_on_path()).await;
     let ids = assigned.context("kubelet mappings")?;
@@ -35,7 +35,7 @@ async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
 }
 
 /// The ids of the user; `None` without the user, or without any ids in the files of a machine that
-/// has no tool to ask.
+/// has no such tool.
 async fn assigned(etc: &Path, tool: Option<PathBuf>) -> anyhow::Result<Option<Ids>> {
     let passwd = read(&etc.join("passwd")).await?;
     let Some(uid) = uid_of_user(&passwd) else {
@@ -133,7 +133,7 @@ fn parse_ids(first: &str, count: &str) -> anyhow::Result<Ids> {
     Ok((first.parse()?, count.parse()?))
 }
 
-/// Whose ids are whose. Read before the first pod is looked at, so that no pod gets those of another.
+/// The owners of user ids. Read before the first pod is processed, so that no pod gets those of another.
 pub(super) async fn namespaces(
     config: &KubeletConfig,
     root: &KubeletRoot,
@@ -144,7 +144,7 @@ pub(super) async fn namespaces(
     let root = root.clone();
     let open = move || UserNamespaces::open(root, space);
     let opened = tokio::task::spawn_blocking(open).await?;
-    opened.context("cannot tell which pods have user namespaces")
+    opened.context("failed to find the pods that have user namespaces")
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
 //! Views of the stores for the HTTP server.
 
-use super::{Stores, introspect::Live, logs};
+use super::{Stores, introspect::LiveComponents, logs};
 use crate::{
-    config::{Gate, KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
+    config::{FeatureGate, KUBERNETES_VERSION, KubeletConfig, logging::LogControl},
     model::PodExt,
-    pods::pod_sync::{KnownPod, KnownPods},
+    pods::pod_sync::{KnownPods, PodWithStatus},
     runtime::logs::ContainerLogs,
     server::explain::{Overview, row},
     server::{
-        BeforeScrape, Checkpoints, ExplainQuery, Explanations, HttpMetrics, Known, LogParts,
-        LogReaders, NodeLogs, OverviewVersion, PodLists, PodsView, Process, Recorded, Scrapes,
-        StatsViews, StreamMetrics, StreamParts, Streams, Views,
+        BeforeScrape, Checkpoints, ExplainQuery, Explanations, HttpMetrics, LogParts, LogReaders,
+        NodeLogs, OverviewVersion, PodLists, PodsView, Process, Recorded, Scrapes, StatsViews,
+        StreamMetrics, StreamParts, StreamTable, Views, ViewsReady,
     },
 };
 use futures::future::BoxFuture;
@@ -27,7 +27,7 @@ const NODE_LOGS: &str = "/var/log";
 const JOURNALCTL: &str = "journalctl";
 
 /// Time after the kubelet's start during which requests for pods wait until the pods are known.
-const BEGINNING: Duration = Duration::from_secs(3);
+const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
 /// The views of the read-only port and the local socket.
 pub(super) fn of(
@@ -80,13 +80,13 @@ pub(super) fn of(
         logs: ContainerLogs::new(stores.cache.clone(), logs::path(config)),
         pods: pods.clone(),
         known: known.clone(),
-        split_streams: config.is_on(Gate::PodLogsQuerySplitStreams),
+        split_streams: config.is_on(FeatureGate::PodLogsQuerySplitStreams),
         stall: stream_idle,
     };
     let recorded: Recorded = Arc::new(recorded);
     let process = process(stores, config, log);
     Views {
-        streams: Streams::new(streams, shutdown),
+        streams: StreamTable::new(streams, shutdown),
         logs: LogReaders::new(logs),
         scrapes: Scrapes::new(
             Arc::new(move || metrics.text()),
@@ -105,7 +105,7 @@ pub(super) fn of(
         pods: PodLists {
             pods,
             running: Arc::new(running),
-            known,
+            ready: known,
             recorded,
         },
         events: stores.events.clone(),
@@ -135,8 +135,8 @@ fn process(stores: &Stores, config: &KubeletConfig, log: &LogControl) -> Process
 
 /// Until the runtime status is complete and the sources have delivered, a response would say that there are no
 /// pods. Both may take long, so there is a deadline.
-fn known_by(stores: &Stores) -> Known {
-    let (all_delivered, deadline) = (stores.all_delivered.clone(), Instant::now() + BEGINNING);
+fn known_by(stores: &Stores) -> ViewsReady {
+    let (all_delivered, deadline) = (stores.all_delivered.clone(), Instant::now() + STARTUP_WAIT);
     Arc::new(move || -> BoxFuture<'static, ()> {
         let mut all_delivered = all_delivered.clone();
         Box::pin(async move {
@@ -172,7 +172,7 @@ fn overview_version(stores: &Stores) -> OverviewVersion {
 #[derive(Clone)]
 struct PodReporter {
     pods: KnownPods,
-    live: Arc<OnceLock<Live>>,
+    live: Arc<OnceLock<LiveComponents>>,
     node_name: Arc<str>,
     endpoint: String,
     overview_version: OverviewVersion,
@@ -183,9 +183,9 @@ impl PodReporter {
         // Read before the stores, so that a change in between is not missed.
         let (version, _) = (self.overview_version)();
         let live = self.live.get();
-        let terminating = live.map(Live::terminating).unwrap_or_default();
+        let terminating = live.map(LiveComponents::terminating).unwrap_or_default();
         let pods = self.pods.list();
-        let line = |(pod, status): &KnownPod| {
+        let line = |(pod, status): &PodWithStatus| {
             row(pod, status.as_deref(), terminating.contains(&pod.uid()))
         };
         let mut pods: Vec<_> = pods.iter().map(line).collect();
@@ -199,7 +199,7 @@ impl PodReporter {
         Overview {
             version,
             node: self.node_name.to_string(),
-            remarks: live.map_or_else(unreached, Live::remarks),
+            remarks: live.map_or_else(unreached, LiveComponents::remarks),
             pods,
         }
     }

@@ -15,7 +15,7 @@ pub struct EarlyRelease {
 
 /// Permission to run. Dropping it gives it back.
 #[derive(Debug)]
-pub struct Permit {
+pub struct EarlyReleasePermit {
     permit: Option<OwnedSemaphorePermit>,
     hold: Duration,
 }
@@ -30,8 +30,8 @@ impl EarlyRelease {
     }
 
     /// Waits for a permit. Dropping the future leaves the queue.
-    pub async fn acquire(&self) -> Permit {
-        Permit {
+    pub async fn acquire(&self) -> EarlyReleasePermit {
+        EarlyReleasePermit {
             // The semaphore is never closed.
             permit: self.permits.clone().acquire_owned().await.ok(),
             hold: self.hold,
@@ -39,7 +39,7 @@ impl EarlyRelease {
     }
 }
 
-impl Permit {
+impl EarlyReleasePermit {
     /// Runs work to its end. Its permit goes back then, or after the holding time while the work goes on.
     pub async fn run<F: Future>(self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);

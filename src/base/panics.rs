@@ -16,7 +16,7 @@ compile_error!("a panic must end one item of work, not the process: build with p
 
 /// What a panic was part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PanicScope {
     /// One sync of a worker.
     Sync,
     /// One stop of a container.
@@ -49,7 +49,7 @@ pub enum Place {
     Other,
 }
 
-impl Place {
+impl PanicScope {
     /// Each of them once.
     const ALL: [Self; 15] = [
         Self::Sync,
@@ -99,7 +99,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for PanicScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Task(name) => f.write_str(name),
@@ -109,17 +109,18 @@ impl fmt::Display for Place {
 }
 
 /// Of the process, as the panic hook is.
-static COUNTS: [AtomicU64; Place::ALL.len()] = [const { AtomicU64::new(0) }; Place::ALL.len()];
+static COUNTS: [AtomicU64; PanicScope::ALL.len()] =
+    [const { AtomicU64::new(0) }; PanicScope::ALL.len()];
 
 /// How many panics there were, by what they were part of.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
-    let labels = Place::ALL.iter().map(|place| place.label());
+    let labels = PanicScope::ALL.iter().map(|place| place.label());
     let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
     labels.zip(counts)
 }
 
 tokio::task_local! {
-    static PLACE: Place;
+    static PLACE: PanicScope;
 }
 
 /// Work that panicked.
@@ -135,7 +136,7 @@ pub struct Panicked {
 ///
 /// No `async fn`: that would keep the work twice.
 pub fn contain<F: Future>(
-    place: Place,
+    place: PanicScope,
     work: F,
 ) -> impl Future<Output = Result<F::Output, Panicked>> {
     let done = PLACE.scope(place, AssertUnwindSafe(work).catch_unwind());
@@ -153,7 +154,7 @@ pub fn contain<F: Future>(
 ///
 /// # Errors
 /// The work panicked.
-pub fn contain_blocking<T>(place: Place, work: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub fn contain_blocking<T>(place: PanicScope, work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let ready = contain(place, async { work() }).now_or_never();
     ready.unwrap_or_else(|| {
         Err(Panicked {
@@ -171,8 +172,8 @@ pub fn install_hook() {
 fn report(info: &PanicHookInfo<'_>) {
     let contained = PLACE.try_with(|place| *place);
     let place = contained.unwrap_or_else(|_| {
-        Place::Other.count();
-        Place::Other
+        PanicScope::Other.count();
+        PanicScope::Other
     });
     let location = info.location().map(ToString::to_string);
     tracing::error!(
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
     use std::{panic::panic_any, sync::Arc};
 
-    fn count(wanted: Place) -> u64 {
+    fn count(wanted: PanicScope) -> u64 {
         let found = counts().find(|(label, _)| *label == wanted.label());
         found.unwrap().1
     }
@@ -227,18 +228,18 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_is_counted_and_gives_back_what_it_holds() {
         let held = Arc::new(());
-        let (before, holds) = (count(Place::Stats), held.clone());
+        let (before, holds) = (count(PanicScope::Stats), held.clone());
         let work = async move {
             let _holds = holds;
             tokio::task::yield_now().await;
-            panic!("as told");
+            panic!("injected");
         };
-        let ended: Result<(), _> = contain(Place::Stats, work).await;
-        assert_eq!(ended.unwrap_err().to_string(), "panicked: as told");
-        assert!(count(Place::Stats) > before);
+        let ended: Result<(), _> = contain(PanicScope::Stats, work).await;
+        assert_eq!(ended.unwrap_err().to_string(), "panicked: injected");
+        assert!(count(PanicScope::Stats) > before);
         assert_eq!(Arc::strong_count(&held), 1);
-        assert_eq!(contain(Place::Stats, async { 1 }).await, Ok(1));
-        assert_eq!(contain_blocking(Place::Stats, || 1), Ok(1));
+        assert_eq!(contain(PanicScope::Stats, async { 1 }).await, Ok(1));
+        assert_eq!(contain_blocking(PanicScope::Stats, || 1), Ok(1));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// A token bucket. Tokens may be taken in advance: the taker waits.
 #[derive(Debug)]
-pub struct Rate {
+pub struct TokenBucket {
     /// Time per token; `None` for no limit.
     interval: Option<Duration>,
     burst: u32,
@@ -14,13 +14,13 @@ pub struct Rate {
     next: Option<Instant>,
 }
 
-impl Rate {
+impl TokenBucket {
     /// `qps` of zero (or less) is no limit.
-    pub fn new(qps: f64, burst: u32) -> Rate {
+    pub fn new(qps: f64, burst: u32) -> TokenBucket {
         let interval = (qps > 0.0)
             .then(|| Duration::try_from_secs_f64(1.0 / qps).ok())
             .flatten();
-        Rate {
+        TokenBucket {
             interval,
             burst: burst.max(1),
             next: None,
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
         let now = Instant::now();
-        let mut rate = Rate::new(5.0, 3);
+        let mut rate = TokenBucket::new(5.0, 3);
         let mut waits = |n, now| -> Vec<u128> {
             let one = |_| rate.take(now, Duration::MAX).unwrap().as_millis();
             (0..n).map(one).collect()
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn a_wait_that_is_too_long_is_refused_and_takes_nothing() {
         let now = Instant::now();
-        let mut rate = Rate::new(0.5, 1);
+        let mut rate = TokenBucket::new(0.5, 1);
         let most = Duration::from_secs(3);
         assert_eq!(rate.take(now, most), Some(Duration::ZERO));
         assert_eq!(rate.take(now, most), Some(Duration::from_secs(2)));
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn no_rate_is_no_limit() {
-        let mut rate = Rate::new(0.0, 0);
+        let mut rate = TokenBucket::new(0.0, 0);
         assert!((0..100).all(|_| rate.take(Instant::now(), Duration::ZERO).is_some()));
     }
 }

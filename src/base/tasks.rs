@@ -1,6 +1,6 @@
 //! Named tasks and the one shutdown they share; tasks that carry out one item of work; timers that may not be set.
 
-use super::panics::{Panicked, Place, contain};
+use super::panics::{PanicScope, Panicked, contain};
 use std::future::Future;
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -14,7 +14,7 @@ pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;
 /// Starts a task for one item of work, beside the caller. A panic in it is logged with `place`, counted, and ends
 /// nothing else. Work that does not watch the shutdown ends with the process.
 pub fn spawn<T: Send + 'static>(
-    place: Place,
+    place: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<Result<T, Panicked>> {
     tokio::spawn(contain(place, work))
@@ -22,7 +22,7 @@ pub fn spawn<T: Send + 'static>(
 
 /// [`spawn`] for work that is given up when its owner is dropped.
 pub fn spawn_scoped<T: Send + 'static>(
-    place: Place,
+    place: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
 ) -> ScopedTask<T> {
     AbortOnDropHandle::new(spawn(place, work))
@@ -70,7 +70,7 @@ impl Tasks {
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         self.set.spawn(async move {
-            let result = contain(Place::Task(name), future).await;
+            let result = contain(PanicScope::Task(name), future).await;
             TaskEnd {
                 name,
                 result: result.unwrap_or_else(|panicked| Err(panicked.into())),
@@ -89,7 +89,7 @@ impl Tasks {
         }
     }
 
-    /// Tells every task to stop and waits until all have; the caller sets the deadline.
+    /// Cancels every task and waits until all have stopped; the caller sets the deadline.
     pub async fn stop(&mut self) {
         self.shutdown.cancel();
         while self.set.join_next().await.is_some() {}
@@ -118,14 +118,14 @@ mod tests {
 
     #[tokio::test]
     async fn work_beside_its_caller_ends_alone_when_it_panics_or_its_owner_is_dropped() {
-        let ended = spawn(Place::Other, async { panic!("as scripted") });
+        let ended = spawn(PanicScope::Other, async { panic!("as scripted") });
         let ended: Result<(), Panicked> = ended.await.unwrap();
         assert_eq!(ended.unwrap_err().to_string(), "panicked: as scripted");
-        assert_eq!(spawn(Place::Other, async { 1 }).await.unwrap(), Ok(1));
+        assert_eq!(spawn(PanicScope::Other, async { 1 }).await.unwrap(), Ok(1));
         let (held, given_back) = tokio::sync::oneshot::channel::<()>();
-        let task = spawn_scoped(Place::Other, async move {
+        let task = spawn_scoped(PanicScope::Other, async move {
             let _held = held;
-            std::future::pending().await
+            std::future::pending::<()>().await
         });
         tokio::task::yield_now().await;
         drop(task);

@@ -179,10 +179,10 @@ mod tests {
         let mut queue = queue(9);
         queue.dirty.mark("m");
         assert_eq!(queue.woken().await, HashSet::from(["m"]));
-        let begun = Instant::now();
-        queue.add_at("l", begun + S(3));
+        let started_at = Instant::now();
+        queue.add_at("l", started_at + S(3));
         assert!(queue.woken().await.is_empty());
         assert_eq!(queue.next(Instant::now()), Some("l"));
-        assert_eq!(begun.elapsed().as_secs(), 3);
+        assert_eq!(started_at.elapsed().as_secs(), 3);
     }
 }

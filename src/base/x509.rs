@@ -6,7 +6,7 @@ use jiff::{Timestamp, civil, tz::TimeZone};
 
 /// Subject and validity.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateFacts {
     /// The subject's common name, the last one of several; empty without one.
     pub common_name: String,
     /// The subject's organizations, in order.
@@ -35,7 +35,7 @@ const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// Reads a certificate; `None` when it is invalid.
-pub fn facts(certificate: &[u8]) -> Option<Facts> {
+pub fn facts(certificate: &[u8]) -> Option<CertificateFacts> {
     let (outer, _) = expect(certificate, SEQUENCE)?;
     let (mut rest, _) = expect(outer, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
@@ -51,7 +51,7 @@ pub fn facts(certificate: &[u8]) -> Option<Facts> {
     let (tag, text, _) = element(after)?;
     let not_after = time(tag, text)?;
     let (subject, _) = expect(rest, SEQUENCE)?;
-    let mut facts = Facts {
+    let mut facts = CertificateFacts {
         common_name: String::new(),
         organisations: Vec::new(),
         uids: Vec::new(),
@@ -62,7 +62,7 @@ pub fn facts(certificate: &[u8]) -> Option<Facts> {
     Some(facts)
 }
 
-fn read_subject(mut subject: &[u8], facts: &mut Facts) -> Option<()> {
+fn read_subject(mut subject: &[u8], facts: &mut CertificateFacts) -> Option<()> {
     while !subject.is_empty() {
         let (mut set, rest) = expect(subject, SET)?;
         subject = rest;

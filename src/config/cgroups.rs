@@ -1,12 +1,12 @@
 //! The node's cgroups: what the configuration says of them. Pure.
 
-use super::feature_gates::Gate;
+use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::values::some_text;
 use crate::model::Quantity;
 use crate::node::node_status::resources;
 use crate::resources::cm::wanted::NodeAmounts;
-use crate::resources::cm::{CgroupDriver, CgroupName, Reserved};
+use crate::resources::cm::{CgroupDriver, CgroupName, ReservedCgroup};
 use std::collections::BTreeMap;
 
 /// The node's cgroups.
@@ -23,7 +23,7 @@ pub struct CgroupsConfig {
     /// What is reserved for the system, and for Kubernetes.
     pub reservations: [NodeAmounts; 2],
     /// Their cgroups, where those are limited.
-    pub reserved: Vec<Reserved>,
+    pub reserved: Vec<ReservedCgroup>,
     /// Most processes of a pod, if there is a limit.
     pub pod_pids: Option<i64>,
     /// Memory of pods is protected by class and pod (`MemoryQoS`).
@@ -44,7 +44,7 @@ pub struct CgroupsConfig {
 pub(super) fn cgroups(
     config: &KubeletConfiguration,
     runtime: Option<&str>,
-    gate: impl Fn(Gate) -> bool,
+    gate: impl Fn(FeatureGate) -> bool,
 ) -> CgroupsConfig {
     let cpus = some_text(&config.reserved_system_cpus);
     let cpus = cpus.and_then(|list| resources::cpu_count(&list));
@@ -79,7 +79,7 @@ pub(super) fn cgroups(
             (&config.kube_reserved_cgroup, &kube)
         };
         if enforced(entry) {
-            reserved.push(Reserved {
+            reserved.push(ReservedCgroup {
                 what,
                 name,
                 cgroup: cgroup.clone().unwrap_or_default(),
@@ -105,12 +105,12 @@ pub(super) fn cgroups(
         reservations: [system, kube],
         reserved,
         pod_pids: config.pod_pids_limit.filter(|limit| *limit > 0),
-        memory_qos: gate(Gate::MemoryQos),
+        memory_qos: gate(FeatureGate::MemoryQos),
         tiered_reservation: policy == Some("TieredReservation"),
         kubelet: some_text(&config.kubelet_cgroups).and_then(|path| cgroup(&path)),
         system: some_text(&config.system_cgroups).and_then(|path| cgroup(&path)),
         runtime: runtime.filter(|path| !path.is_empty()).and_then(cgroup),
-        qos_reserved_percent: percent.filter(|_| gate(Gate::QosReserved)),
+        qos_reserved_percent: percent.filter(|_| gate(FeatureGate::QosReserved)),
     }
 }
 
@@ -145,7 +145,9 @@ mod tests {
     fn of(text: &str) -> CgroupsConfig {
         let mut config: KubeletConfiguration = serde_yaml::from_str(text).unwrap();
         super::super::defaults::apply(&mut config);
-        cgroups(&config, Some("runtime/"), |gate| gate == Gate::MemoryQos)
+        cgroups(&config, Some("runtime/"), |gate| {
+            gate == FeatureGate::MemoryQos
+        })
     }
 
     #[test]
@@ -214,7 +216,7 @@ enforceNodeAllocatable: [pods, kube-reserved-compressible, system-reserved]
             milli_cpu: Some(100),
             ..NodeAmounts::default()
         };
-        let reserved = |what, name, amounts: &NodeAmounts, only_compressible| Reserved {
+        let reserved = |what, name, amounts: &NodeAmounts, only_compressible| ReservedCgroup {
             what,
             name,
             cgroup: format!("/{name}"),

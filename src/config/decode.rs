@@ -1,4 +1,4 @@
-//! [`Node`] trees to typed values, reporting every problem and not only the first.
+//! [`DocumentNode`] trees to typed values, reporting every problem and not only the first.
 //!
 //! Serde stops at the first error. So decoding runs again after each error with the offending
 //! value marked as rejected, until nothing is wrong any more. All fields of the configuration are
@@ -8,8 +8,8 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 
-use super::document::Problem;
-use crate::base::document::{Entry, Node, Value};
+use super::document::ConfigProblem;
+use crate::base::document::{DocumentEntry, DocumentNode, DocumentValue};
 
 /// More problems than this are not worth listing.
 const MAX_PROBLEMS: usize = 50;
@@ -19,7 +19,9 @@ const MAX_PROBLEMS: usize = 50;
 /// # Errors
 /// Every unknown field and every value of the wrong type or form, each with its field and origin,
 /// in the order found.
-pub(super) fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Problem>> {
+pub(super) fn decode<T: de::DeserializeOwned>(
+    node: &DocumentNode,
+) -> Result<T, Vec<ConfigProblem>> {
     let mut tree = node.clone();
     let mut problems = Vec::new();
     loop {
@@ -32,7 +34,9 @@ pub(super) fn decode<T: de::DeserializeOwned>(node: &Node) -> Result<T, Vec<Prob
                 problems.push(error.into_problem(&tree));
                 let wrong = tree.at_mut(&steps).filter(|_| !steps.is_empty());
                 match wrong {
-                    Some(wrong) if problems.len() < MAX_PROBLEMS => wrong.value = Value::Rejected,
+                    Some(wrong) if problems.len() < MAX_PROBLEMS => {
+                        wrong.value = DocumentValue::Rejected
+                    }
                     _ => return Err(problems),
                 }
             }
@@ -62,13 +66,13 @@ impl SettingError {
         self
     }
 
-    fn into_problem(self, root: &Node) -> Problem {
+    fn into_problem(self, root: &DocumentNode) -> ConfigProblem {
         let (field, origin) = match root.at(&self.path) {
             Some((_, Some(entry), field)) if self.about_key => (field, &entry.origin),
             Some((node, _, field)) => (field, &node.origin),
             None => (String::new(), &root.origin),
         };
-        Problem {
+        ConfigProblem {
             field,
             origin: Some(origin.clone()),
             message: self.message,
@@ -145,7 +149,7 @@ fn edit_distance(a: &str, b: &str) -> usize {
 }
 
 struct NodeDeserializer<'a> {
-    node: &'a Node,
+    node: &'a DocumentNode,
 }
 
 impl NodeDeserializer<'_> {
@@ -156,7 +160,9 @@ impl NodeDeserializer<'_> {
     /// Like `mismatch` where a text may be a misplaced secret (a header): it is not repeated.
     fn not_a(&self, expected: &str) -> SettingError {
         match self.node.value {
-            Value::String(_) => SettingError::new(format!("expected {expected}, got a string")),
+            DocumentValue::String(_) => {
+                SettingError::new(format!("expected {expected}, got a string"))
+            }
             _ => self.mismatch(expected),
         }
     }
@@ -167,7 +173,7 @@ macro_rules! integer_methods {
     ($($method:ident: $type:ty => $visit:ident, $what:literal;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
             match self.node.value {
-                Value::Int(number) => match <$type>::try_from(number) {
+                DocumentValue::Int(number) => match <$type>::try_from(number) {
                     Ok(number) => visitor.$visit(number),
                     Err(_) => Err(SettingError::new(format!(
                         "{number} is out of range: must be between {} and {}",
@@ -196,35 +202,35 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
-            Value::Null | Value::Rejected => visitor.visit_unit(),
-            Value::Bool(value) => visitor.visit_bool(*value),
-            Value::Int(_) => self.deserialize_i64(visitor),
-            Value::Float(value) => visitor.visit_f64(*value),
-            Value::String(text) => visitor.visit_borrowed_str(text),
-            Value::List(_) => self.deserialize_seq(visitor),
-            Value::Map(_) => self.deserialize_map(visitor),
+            DocumentValue::Null | DocumentValue::Rejected => visitor.visit_unit(),
+            DocumentValue::Bool(value) => visitor.visit_bool(*value),
+            DocumentValue::Int(_) => self.deserialize_i64(visitor),
+            DocumentValue::Float(value) => visitor.visit_f64(*value),
+            DocumentValue::String(text) => visitor.visit_borrowed_str(text),
+            DocumentValue::List(_) => self.deserialize_seq(visitor),
+            DocumentValue::Map(_) => self.deserialize_map(visitor),
         }
     }
 
     fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
-            Value::Bool(value) => visitor.visit_bool(value),
+            DocumentValue::Bool(value) => visitor.visit_bool(value),
             _ => Err(self.mismatch("true or false")),
         }
     }
 
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
-            Value::Float(value) => visitor.visit_f64(value),
-            Value::Int(value) => visitor.visit_f64(value as f64),
+            DocumentValue::Float(value) => visitor.visit_f64(value),
+            DocumentValue::Int(value) => visitor.visit_f64(value as f64),
             _ => Err(self.mismatch("a number")),
         }
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
-            Value::String(text) => visitor.visit_borrowed_str(text),
-            Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            DocumentValue::String(text) => visitor.visit_borrowed_str(text),
+            DocumentValue::Bool(_) | DocumentValue::Int(_) | DocumentValue::Float(_) => {
                 Err(self.mismatch("a string (put it in quotes)"))
             }
             _ => Err(self.mismatch("a string")),
@@ -237,7 +243,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match self.node.value {
-            Value::Null | Value::Rejected => visitor.visit_none(),
+            DocumentValue::Null | DocumentValue::Rejected => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
@@ -252,7 +258,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
-            Value::List(items) => visitor.visit_seq(ListAccess {
+            DocumentValue::List(items) => visitor.visit_seq(ListAccess {
                 items: items.iter().enumerate(),
             }),
             _ => Err(self.not_a("a list")),
@@ -261,7 +267,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {
         match &self.node.value {
-            Value::Map(entries) => visitor.visit_map(EntryAccess {
+            DocumentValue::Map(entries) => visitor.visit_map(EntryAccess {
                 entries: entries.iter().enumerate(),
                 value: None,
             }),
@@ -285,7 +291,7 @@ impl<'de> de::Deserializer<'de> for NodeDeserializer<'de> {
 }
 
 struct ListAccess<'a> {
-    items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+    items: std::iter::Enumerate<std::slice::Iter<'a, DocumentNode>>,
 }
 
 impl<'de> SeqAccess<'de> for ListAccess<'de> {
@@ -295,7 +301,10 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, SettingError> {
-        match self.items.find(|(_, node)| node.value != Value::Rejected) {
+        match self
+            .items
+            .find(|(_, node)| node.value != DocumentValue::Rejected)
+        {
             Some((index, node)) => seed
                 .deserialize(NodeDeserializer { node })
                 .map(Some)
@@ -306,8 +315,8 @@ impl<'de> SeqAccess<'de> for ListAccess<'de> {
 }
 
 struct EntryAccess<'a> {
-    entries: std::iter::Enumerate<std::slice::Iter<'a, Entry>>,
-    value: Option<(usize, &'a Node)>,
+    entries: std::iter::Enumerate<std::slice::Iter<'a, DocumentEntry>>,
+    value: Option<(usize, &'a DocumentNode)>,
 }
 
 impl<'de> MapAccess<'de> for EntryAccess<'de> {
@@ -319,7 +328,7 @@ impl<'de> MapAccess<'de> for EntryAccess<'de> {
     ) -> Result<Option<S::Value>, SettingError> {
         match self
             .entries
-            .find(|(_, entry)| entry.node.value != Value::Rejected)
+            .find(|(_, entry)| entry.node.value != DocumentValue::Rejected)
         {
             Some((index, entry)) => {
                 self.value = Some((index, &entry.node));

@@ -1,10 +1,10 @@
-use super::Problem;
+use super::ConfigProblem;
 use super::decode::decode;
 use super::document::parse;
-use crate::base::document::Node;
+use crate::base::document::DocumentNode;
 use crate::config::kubelet_configuration::KubeletConfiguration;
 
-fn tree(text: &str) -> Node {
+fn tree(text: &str) -> DocumentNode {
     parse("k.yaml", text).unwrap()
 }
 
@@ -13,7 +13,7 @@ fn lines(text: &str) -> Vec<String> {
         Err(problem) => vec![problem.to_string()],
         Ok(tree) => match decode::<KubeletConfiguration>(&tree) {
             Ok(_) => Vec::new(),
-            Err(problems) => problems.iter().map(Problem::to_string).collect(),
+            Err(problems) => problems.iter().map(ConfigProblem::to_string).collect(),
         },
     }
 }

@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::feature_gates::Gate;
+use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::*;
 use crate::base::GoDuration;
-use crate::base::document::{Node, Value};
+use crate::base::document::{DocumentNode, DocumentValue};
 
 /// Where containerd listens.
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
@@ -68,19 +68,19 @@ const ZERO_DURATION_IS_UNSET: &[&str] = &[
 ];
 
 /// Removes the zero values of a file that mean "not given".
-pub(super) fn drop_unset_zeros(tree: &mut Node) {
-    let plain = |value: &Value| match value {
-        Value::Int(number) => *number == 0,
-        Value::String(text) => text.is_empty(),
+pub(super) fn drop_unset_zeros(tree: &mut DocumentNode) {
+    let plain = |value: &DocumentValue| match value {
+        DocumentValue::Int(number) => *number == 0,
+        DocumentValue::String(text) => text.is_empty(),
         _ => false,
     };
-    let duration = |value: &Value| match value {
-        Value::String(text) => text.parse() == Ok(GoDuration::default()),
+    let duration = |value: &DocumentValue| match value {
+        DocumentValue::String(text) => text.parse() == Ok(GoDuration::default()),
         _ => false,
     };
     let plain = ZERO_IS_UNSET
         .iter()
-        .map(|path| (path, &plain as &dyn Fn(&Value) -> bool));
+        .map(|path| (path, &plain as &dyn Fn(&DocumentValue) -> bool));
     let durations = ZERO_DURATION_IS_UNSET
         .iter()
         .map(|path| (path, &duration as _));
@@ -158,7 +158,7 @@ fn apply_auth(config: &mut KubeletConfiguration) {
 fn apply_images_and_events(config: &mut KubeletConfiguration) {
     fill(&mut config.registry_pull_qps, 5);
     fill(&mut config.registry_burst, 10);
-    if Gate::KubeletEnsureSecretPulledImages.is_on(config.feature_gates.as_ref()) {
+    if FeatureGate::KubeletEnsureSecretPulledImages.is_on(config.feature_gates.as_ref()) {
         let policy = &mut config.image_pull_credentials_verification_policy;
         fill(policy, "NeverVerifyPreloadedImages");
     }

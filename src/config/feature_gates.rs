@@ -265,7 +265,7 @@ pub(super) fn is_known(name: &str) -> bool {
 
 /// The gates that change what this kubelet does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum FeatureGate {
     /// Lists of the runtime are read as streams first.
     CriListStreaming,
     /// Options of the CPU manager that are alpha.
@@ -294,7 +294,7 @@ pub enum Gate {
 
 /// The kinds of gates that can be set together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum GateStage {
     /// `AllAlpha`.
     Alpha,
     /// `AllBeta`.
@@ -303,7 +303,7 @@ enum Stage {
     Deprecated,
 }
 
-impl Gate {
+impl FeatureGate {
     const ALL: [Self; 12] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
@@ -340,20 +340,20 @@ impl Gate {
     }
 
     /// Its stage in v1.36, and whether it is on by default.
-    fn defaults(self) -> (Stage, bool) {
+    fn defaults(self) -> (GateStage, bool) {
         match self {
             Self::CpuManagerPolicyBetaOptions
             | Self::GracefulNodeShutdown
             | Self::GracefulNodeShutdownBasedOnPodPriority
             | Self::KubeletEnsureSecretPulledImages
             | Self::ResourceHealthStatus
-            | Self::ResourceHealthStatusMessage => (Stage::Beta, true),
+            | Self::ResourceHealthStatusMessage => (GateStage::Beta, true),
             Self::CriListStreaming
             | Self::CpuManagerPolicyAlphaOptions
             | Self::MemoryQos
             | Self::PodLogsQuerySplitStreams
-            | Self::QosReserved => (Stage::Alpha, false),
-            Self::DisableCpuQuotaWithExclusiveCpus => (Stage::Deprecated, true),
+            | Self::QosReserved => (GateStage::Alpha, false),
+            Self::DisableCpuQuotaWithExclusiveCpus => (GateStage::Deprecated, true),
         }
     }
 
@@ -362,9 +362,9 @@ impl Gate {
         let of = |name: &str| given.and_then(|gates| gates.get(name)).copied();
         let (stage, default) = self.defaults();
         let of_stage = match stage {
-            Stage::Alpha => of("AllAlpha"),
-            Stage::Beta => of("AllBeta"),
-            Stage::Deprecated => None,
+            GateStage::Alpha => of("AllAlpha"),
+            GateStage::Beta => of("AllBeta"),
+            GateStage::Deprecated => None,
         };
         of(self.name()).or(of_stage).unwrap_or(default)
     }
@@ -372,17 +372,21 @@ impl Gate {
 
 /// What of the gates given has no effect, in words; `None` when all have theirs.
 pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
-    let gate = |name: &str| Gate::ALL.into_iter().find(|gate| gate.name() == name);
+    let gate = |name: &str| {
+        FeatureGate::ALL
+            .into_iter()
+            .find(|gate| gate.name() == name)
+    };
     let of_stage = |stage| {
-        let gates = Gate::ALL.into_iter();
+        let gates = FeatureGate::ALL.into_iter();
         let gates = gates.filter(|gate| gate.defaults().0 == stage);
-        gates.map(Gate::name).collect::<Vec<_>>().join(", ")
+        gates.map(FeatureGate::name).collect::<Vec<_>>().join(", ")
     };
     let idle = gates.keys();
     let idle = idle.filter(|name| gate(name).is_none() && locked_to(name).is_none());
     let shown = |name: &String| match name.as_str() {
-        "AllAlpha" => format!("AllAlpha (but for {})", of_stage(Stage::Alpha)),
-        "AllBeta" => format!("AllBeta (but for {})", of_stage(Stage::Beta)),
+        "AllAlpha" => format!("AllAlpha (but for {})", of_stage(GateStage::Alpha)),
+        "AllBeta" => format!("AllBeta (but for {})", of_stage(GateStage::Beta)),
         name => name.to_owned(),
     };
     let names: Vec<String> = idle.map(shown).collect();
@@ -409,12 +413,16 @@ mod tests {
     #[test]
     fn the_table_is_sorted_so_that_it_can_be_searched() {
         assert!(KNOWN.is_sorted());
-        assert!(Gate::ALL.into_iter().all(|gate| is_known(gate.name())));
+        assert!(
+            FeatureGate::ALL
+                .into_iter()
+                .all(|gate| is_known(gate.name()))
+        );
     }
 
     #[test]
     fn a_gate_is_as_it_was_set_or_as_its_stage_or_as_by_default() {
-        use Gate::{DisableCpuQuotaWithExclusiveCpus, GracefulNodeShutdown, MemoryQos};
+        use FeatureGate::{DisableCpuQuotaWithExclusiveCpus, GracefulNodeShutdown, MemoryQos};
         for (given, gate, on) in [
             (vec![], MemoryQos, false),
             (vec![], GracefulNodeShutdown, true),

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::document::Problems;
 use super::kubelet_configuration::read;
-use crate::base::document::Node;
+use crate::base::document::DocumentNode;
 
 /// Larger files are not kubelet configurations.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 8;
 /// The trees read, in merge order, and remarks.
 #[derive(Debug)]
 pub(super) struct Layers {
-    pub(super) layers: Vec<Node>,
+    pub(super) layers: Vec<DocumentNode>,
     pub(super) warnings: Vec<String>,
 }
 

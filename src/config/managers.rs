@@ -1,6 +1,6 @@
 //! The managers of exclusive CPUs and memory, from the configuration.
 
-use super::feature_gates::Gate;
+use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::values::some_text;
 use crate::base::GoDuration;
@@ -50,7 +50,7 @@ pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
         cpu: cpu_options(config).unwrap_or_default(),
         reserved_cpus: CpuSet::parse(&cpus).unwrap_or_default(),
         retry_after: period.map_or(Duration::from_secs(10), GoDuration::to_std),
-        no_quota: Gate::DisableCpuQuotaWithExclusiveCpus.is_on(gates),
+        no_quota: FeatureGate::DisableCpuQuotaWithExclusiveCpus.is_on(gates),
         memory: is_static.then(|| reserved_memory(config)),
         topology_policy: topology_policy(config),
         topology_scope: scope.and_then(TopologyScope::parse).unwrap_or_default(),
@@ -90,8 +90,8 @@ fn cpu_options(config: &KubeletConfiguration) -> Result<Option<CpuOptions>, Stri
     }
     let gates = config.feature_gates.as_ref();
     let gates = OptionGates {
-        alpha: Gate::CpuManagerPolicyAlphaOptions.is_on(gates),
-        beta: Gate::CpuManagerPolicyBetaOptions.is_on(gates),
+        alpha: FeatureGate::CpuManagerPolicyAlphaOptions.is_on(gates),
+        beta: FeatureGate::CpuManagerPolicyBetaOptions.is_on(gates),
     };
     CpuOptions::parse(options, gates).map(Some)
 }

@@ -28,7 +28,7 @@ mod decode;
 mod decode_tests;
 mod feature_gates;
 mod locked_gates;
-pub use feature_gates::Gate;
+pub use feature_gates::FeatureGate;
 mod files;
 pub mod flags;
 pub mod kubelet_configuration;
@@ -46,7 +46,7 @@ mod validate;
 mod values;
 
 pub use decode::closest;
-pub use document::{Problem, Problems};
+pub use document::{ConfigProblem, Problems};
 pub use flags::{
     ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS, parse_args,
     parse_subcommand_args, version,

@@ -1,13 +1,13 @@
 //! The Node object, its status and lease, and events: what the configuration says of them. Pure.
 
-use super::document::Problem;
+use super::document::ConfigProblem;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::resolved::NodeConfig;
 use super::values::{count, some_text, time};
-use crate::base::document::Origin;
+use crate::base::document::DocumentOrigin;
 use crate::node::event_sink::EventRate;
-use crate::node::node_status::resources::{self, PodLimits, Reservation};
+use crate::node::node_status::resources::{self, PodLimits, ReservedResources};
 use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ fn taints(config: &KubeletConfiguration) -> Vec<Taint> {
 }
 
 /// CPUs that are set aside by number replace those that are set aside by amount.
-fn reservation(config: &KubeletConfiguration) -> Reservation {
+fn reservation(config: &KubeletConfiguration) -> ReservedResources {
     let maps = [&config.system_reserved, &config.kube_reserved];
     let sum = |name: &str| {
         let amounts = maps.iter().filter_map(|map| map.as_ref());
@@ -82,7 +82,7 @@ fn reservation(config: &KubeletConfiguration) -> Reservation {
     let threshold = |signal: &str| resources::threshold(thresholds.get(signal)?);
     let reserved_cpus = some_text(&config.reserved_system_cpus);
     let reserved_cpus = reserved_cpus.and_then(|list| resources::cpu_count(&list));
-    Reservation {
+    ReservedResources {
         milli_cpu: match reserved_cpus {
             Some(cpus) => cpus.saturating_mul(1000),
             None => sum("cpu").unwrap_or_default().milli_value(),
@@ -95,7 +95,7 @@ fn reservation(config: &KubeletConfiguration) -> Reservation {
 }
 
 /// What of the flags cannot be: labels that the API server would refuse, and cloud providers that a kubelet had once.
-pub(super) fn check(flags: &Flags, problems: &mut Vec<Problem>) {
+pub(super) fn check(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     let labels = flags.node_labels.iter();
     let messages = labels.filter_map(|(name, value)| label_problem(name, value));
     problems.extend(messages.map(|message| problem("node-labels", message)));
@@ -106,10 +106,10 @@ pub(super) fn check(flags: &Flags, problems: &mut Vec<Problem>) {
     }
 }
 
-fn problem(flag: &'static str, message: String) -> Problem {
-    Problem {
+fn problem(flag: &'static str, message: String) -> ConfigProblem {
+    ConfigProblem {
         field: String::new(),
-        origin: Some(Origin::Flag(flag)),
+        origin: Some(DocumentOrigin::Flag(flag)),
         message,
     }
 }

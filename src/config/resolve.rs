@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::HostFacts;
 use super::decode::decode;
-use super::document::{Problem, Problems};
+use super::document::{ConfigProblem, Problems};
 use super::feature_gates;
 use super::flags::Flags;
 use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
@@ -19,9 +19,9 @@ use super::supported::unsupported;
 use super::validate::validate;
 use super::values::{count, some_text, time};
 use super::{cgroups, defaults, managers};
-use crate::base::document::{Node, Origin, Value};
+use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
 use crate::base::otel::TracingSettings;
-use crate::images::gc::Policy as ImageGcPolicy;
+use crate::images::gc::ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::model::Quantity;
 
@@ -32,16 +32,16 @@ use crate::model::Quantity;
 /// Every problem at once, each with its field and where the value was given.
 pub fn resolve(
     flags: &Flags,
-    layers: Vec<Node>,
+    layers: Vec<DocumentNode>,
     facts: &HostFacts,
 ) -> Result<KubeletConfig, Problems> {
     let tree = merge(flags, layers);
     let given: KubeletConfiguration = decode(&tree).map_err(Problems)?;
     let mut effective = given.clone();
     defaults::apply(&mut effective);
-    let mut problems: Vec<Problem> = validate(&effective)
+    let mut problems: Vec<ConfigProblem> = validate(&effective)
         .into_iter()
-        .map(|(field, message)| Problem {
+        .map(|(field, message)| ConfigProblem {
             origin: tree.origin_of(&field),
             field,
             message,
@@ -114,14 +114,16 @@ pub fn resolve(
 
 /// The configuration given: files merged in order, then flags. Zeros that mean "not given" go before
 /// the flags come, because a flag's zero is meant.
-fn merge(flags: &Flags, layers: Vec<Node>) -> Node {
+fn merge(flags: &Flags, layers: Vec<DocumentNode>) -> DocumentNode {
     let mut layers = layers.into_iter();
-    let nowhere = Origin::File {
+    let nowhere = DocumentOrigin::File {
         path: Arc::from("configuration"),
         line: 1,
         column: 1,
     };
-    let mut tree = layers.next().unwrap_or_else(|| Node::empty(nowhere));
+    let mut tree = layers
+        .next()
+        .unwrap_or_else(|| DocumentNode::empty(nowhere));
     for layer in layers {
         tree.merge(layer);
     }
@@ -129,7 +131,7 @@ fn merge(flags: &Flags, layers: Vec<Node>) -> Node {
     for (path, node) in &flags.fields.0 {
         match (*path, &node.value) {
             // Gates add to those of the file; every other flag replaces its field.
-            ("featureGates", Value::Map(entries)) => {
+            ("featureGates", DocumentValue::Map(entries)) => {
                 for entry in entries {
                     tree.set(&format!("{path}.{}", entry.key), entry.node.clone());
                 }
@@ -140,10 +142,10 @@ fn merge(flags: &Flags, layers: Vec<Node>) -> Node {
     tree
 }
 
-fn flag_problem(flag: &'static str, message: String) -> Problem {
-    Problem {
+fn flag_problem(flag: &'static str, message: String) -> ConfigProblem {
+    ConfigProblem {
         field: String::new(),
-        origin: Some(Origin::Flag(flag)),
+        origin: Some(DocumentOrigin::Flag(flag)),
         message,
     }
 }
@@ -163,7 +165,7 @@ pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems
 }
 
 /// Upstream: `nodeutil.GetHostname`.
-fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<Problem>) -> String {
+fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<ConfigProblem>) -> String {
     let given = flags.hostname_override.as_deref();
     let name = given.unwrap_or(&facts.hostname).trim().to_lowercase();
     let problem = if name.is_empty() {
@@ -178,7 +180,7 @@ fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<Problem>) -> S
 }
 
 /// The addresses of `--node-ip`, and whether IPv6 is the node's first family.
-fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> (Vec<IpAddr>, bool) {
+fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, bool) {
     let Some(text) = &flags.node_ip else {
         return (Vec::new(), false);
     };
@@ -201,7 +203,7 @@ fn node_ips(flags: &Flags, problems: &mut Vec<Problem>) -> (Vec<IpAddr>, bool) {
     }
 }
 
-fn check_provider_flags(flags: &Flags, problems: &mut Vec<Problem>) {
+fn check_provider_flags(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     let (config, programs) = (
         (
             "image-credential-provider-config",
@@ -361,7 +363,7 @@ fn logging(config: &KubeletConfiguration) -> LoggingConfig {
     }
 }
 
-/// Upstream: `NewProvider` of component-base's tracing. A section without a word turns traces on, too: a
+/// Upstream: `NewProvider` of component-base's tracing. An empty section enables traces, too: a
 /// parent that is recorded is enough then.
 fn tracing(section: &TracingConfiguration) -> TracingSettings {
     let endpoint = some_text(&section.endpoint);

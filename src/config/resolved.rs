@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::cgroups::CgroupsConfig;
-use super::feature_gates::Gate;
+use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
 use super::managers::ManagersConfig;
 use crate::base::SecretUrl;
 use crate::base::otel::TracingSettings;
-use crate::images::gc::Policy as ImageGcPolicy;
+use crate::images::gc::ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
 use crate::node::event_sink::EventRate;
-use crate::node::node_status::resources::{PodLimits, Reservation};
+use crate::node::node_status::resources::{PodLimits, ReservedResources};
 use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
@@ -42,7 +42,7 @@ pub struct KubeletConfig {
     pub sync_frequency: Duration,
     /// Where static pods come from.
     pub static_pods: StaticPodSources,
-    /// Addresses to listen on, and who may ask what there.
+    /// Addresses to listen on, and their authentication and authorization.
     pub server: ServerConfig,
     /// How to reach the API server; `None` for a node of its own.
     pub kubeconfig: Option<PathBuf>,
@@ -122,7 +122,7 @@ pub struct NodeConfig {
     /// How many pods the node takes.
     pub pods: PodLimits,
     /// What is kept from pods.
-    pub reservation: Reservation,
+    pub reservation: ReservedResources,
     /// How often events are sent.
     pub events: EventRate,
 }
@@ -142,14 +142,14 @@ pub struct StaticPodSources {
     pub http_check_frequency: Duration,
 }
 
-/// Addresses to listen on, and who may ask what there.
+/// Addresses to listen on, and their authentication and authorization.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Whether the authenticated API is wanted.
     pub enabled: bool,
     /// Where the authenticated API listens.
     pub address: SocketAddr,
-    /// Who may ask there.
+    /// Authentication and authorization.
     pub auth: AuthSettings,
     /// Its certificate and what may be agreed on.
     pub tls: TlsSettings,
@@ -159,7 +159,7 @@ pub struct ServerConfig {
     pub healthz: Option<SocketAddr>,
     /// Groups of routes that are switched off.
     pub off: Vec<Switch>,
-    /// How long nothing may happen on a stream (exec, attach, port-forward); zero is no limit.
+    /// How long nothing may happen on a stream (exec, attach, port-forward); zero means no limit.
     pub stream_idle: Duration,
 }
 
@@ -172,7 +172,7 @@ pub struct IdentityConfig {
     pub cert_dir: PathBuf,
     /// Whether the client certificate is renewed.
     pub rotate_certificates: bool,
-    /// Requests a second on average; zero is no limit.
+    /// Requests a second on average; zero means no limit.
     pub qps: u32,
     /// Requests at once.
     pub burst: u32,
@@ -281,7 +281,7 @@ impl KubeletConfig {
     }
 
     /// Whether a gate is on.
-    pub fn is_on(&self, gate: Gate) -> bool {
+    pub fn is_on(&self, gate: FeatureGate) -> bool {
         gate.is_on(Some(&self.feature_gates))
     }
 }

@@ -11,7 +11,7 @@ use super::kubelet_configuration::KubeletConfiguration;
 use super::resolved::ServerConfig;
 use super::values::{count, some_text, time};
 use crate::server::Switch;
-use crate::server::auth::{AuthSettings, Authorization};
+use crate::server::auth::{AuthSettings, AuthorizationMode};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};
 
 /// Of a configuration with its defaults, which has been checked.
@@ -68,8 +68,8 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
             .unwrap_or_default()
             .then(|| time(tokens.cache_ttl)),
         authorization: match authorization.mode.as_deref() {
-            Some("AlwaysAllow") => Authorization::AlwaysAllow,
-            _ => Authorization::Webhook {
+            Some("AlwaysAllow") => AuthorizationMode::AlwaysAllow,
+            _ => AuthorizationMode::Webhook {
                 allowed: time(rights.cache_authorized_ttl),
                 denied: time(rights.cache_unauthorized_ttl),
             },
@@ -130,14 +130,14 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
         ));
     }
     let auth = auth(config);
-    if auth.anonymous && auth.authorization == Authorization::AlwaysAllow {
+    if auth.anonymous && auth.authorization == AuthorizationMode::AlwaysAllow {
         let text =
             "Anonymous requests are allowed everything: any client that reaches this port is root";
         warnings.push(text.to_owned());
     }
     let authorities = auth.client_ca_file.as_deref();
     if let Some(file) = authorities.filter(|file| is_of_cluster(file))
-        && auth.authorization == Authorization::AlwaysAllow
+        && auth.authorization == AuthorizationMode::AlwaysAllow
     {
         warnings.push(format!(
             "clientCAFile {} seems to hold the authorities of a cluster, and everything is allowed: EVERY CLIENT WITH A \

@@ -37,7 +37,7 @@ fn problems(list: &[&str], bodies: &[&str]) -> Vec<String> {
         .unwrap_err()
         .0
         .iter()
-        .map(Problem::to_string)
+        .map(ConfigProblem::to_string)
         .collect()
 }
 
@@ -183,7 +183,7 @@ featureGates: {EventedPLEG: true, MemoryQoS: true}
             ("NodeSwap", true)
         ]
     );
-    assert!(config.is_on(Gate::MemoryQos) && !config.is_on(Gate::QosReserved));
+    assert!(config.is_on(FeatureGate::MemoryQos) && !config.is_on(FeatureGate::QosReserved));
 }
 
 #[test]
@@ -661,7 +661,7 @@ fn the_identity_is_of_flags_and_file() {
 
 #[test]
 fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
-    use crate::server::auth::Authorization;
+    use crate::server::auth::AuthorizationMode;
     use crate::server::tls::ServingCertificate;
     let config = resolved(&[], &[]).unwrap();
     let auth = &config.server.auth;
@@ -670,7 +670,7 @@ fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
     assert_eq!(auth.token_ttl, Some(Duration::from_secs(120)));
     assert_eq!(
         auth.authorization,
-        Authorization::Webhook {
+        AuthorizationMode::Webhook {
             allowed: Duration::from_secs(300),
             denied: Duration::from_secs(30),
         }
@@ -693,7 +693,7 @@ tlsPrivateKeyFile: /c.key
     let auth = &config.server.auth;
     assert_eq!(auth.client_ca_file, Some("/ca.crt".into()));
     assert_eq!(auth.token_ttl, None);
-    assert_eq!(auth.authorization, Authorization::AlwaysAllow);
+    assert_eq!(auth.authorization, AuthorizationMode::AlwaysAllow);
     assert_eq!(
         config.server.tls.certificate,
         ServingCertificate::Files {
@@ -794,13 +794,13 @@ fn traces_are_on_with_their_section_even_an_empty_one() {
 
 #[test]
 fn the_node_is_what_flags_and_file_say() {
-    use crate::node::node_status::resources::{PodLimits, Reservation, Threshold};
+    use crate::node::node_status::resources::{PodLimits, ReservedResources, ThresholdAmount};
     let node = resolved(&[], &[]).unwrap().node;
     assert!(node.register && node.controller_attach && node.local_storage_isolation);
-    let defaults = Reservation {
-        memory_threshold: Some(Threshold::Bytes(100 << 20)),
-        storage_threshold: Some(Threshold::Share(0.1)),
-        ..Reservation::default()
+    let defaults = ReservedResources {
+        memory_threshold: Some(ThresholdAmount::Bytes(100 << 20)),
+        storage_threshold: Some(ThresholdAmount::Share(0.1)),
+        ..ReservedResources::default()
     };
     assert_eq!(node.reservation, defaults);
     let pods = |max_pods, pods_per_core| PodLimits {
@@ -828,7 +828,7 @@ kubeReserved: {cpu: \"1\", ephemeral-storage: 2Gi}
     assert_eq!((node.taints.len(), &node.taints[0].key[..]), (1, "k"));
     assert_eq!(node.labels["a"], "b");
     assert_eq!((node.max_images, node.pods), (None, pods(20, 5)));
-    let expected = Reservation {
+    let expected = ReservedResources {
         milli_cpu: 1500,
         memory: 1 << 30,
         ephemeral_storage: 2 << 30,

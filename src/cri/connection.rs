@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::{Code, Request, Response, Status};
 
 use super::codec::RawReply;
-use super::endpoint::Endpoint;
+use super::endpoint::RuntimeEndpoint;
 use super::error::CriError;
 use super::metrics::CriMetrics;
 use super::rpc::Rpc;
@@ -21,7 +21,7 @@ pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;
 /// A connection that opens with the first call and reopens after it broke. Clones share it.
 #[derive(Clone)]
 pub struct CriConnection {
-    endpoint: Endpoint,
+    endpoint: RuntimeEndpoint,
     request_timeout: Duration,
     service: CriService,
 }
@@ -29,13 +29,13 @@ pub struct CriConnection {
 impl CriConnection {
     /// Prepares a connection to `endpoint`. `request_timeout` is `runtimeRequestTimeout` (2 minutes
     /// by default), from which the deadlines of all calls follow. Needs a running tokio runtime.
-    pub fn new(endpoint: Endpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
+    pub fn new(endpoint: RuntimeEndpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
         Self::traced(endpoint, request_timeout, metrics, Tracer::off())
     }
 
     /// The same; each call is a span, whose context is sent to the runtime.
     pub fn traced(
-        endpoint: Endpoint,
+        endpoint: RuntimeEndpoint,
         request_timeout: Duration,
         metrics: &CriMetrics,
         tracer: Tracer,
@@ -49,7 +49,7 @@ impl CriConnection {
     }
 
     /// Where the runtime listens.
-    pub fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &RuntimeEndpoint {
         &self.endpoint
     }
 

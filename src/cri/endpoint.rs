@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A unix socket given as `unix:///path` or as a plain absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct RuntimeEndpoint {
     path: PathBuf,
 }
 
@@ -35,9 +35,9 @@ pub enum EndpointError {
 /// `sockaddr_un` has room for 108 bytes with the final NUL.
 const MAX_PATH: usize = 107;
 
-impl Endpoint {
+impl RuntimeEndpoint {
     /// Reads an endpoint as it stands in a flag or a configuration file.
-    pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+    pub fn parse(text: &str) -> Result<RuntimeEndpoint, EndpointError> {
         let text = text.trim();
         let path = match text.split_once("://") {
             Some(("unix", path)) => path,
@@ -53,7 +53,7 @@ impl Endpoint {
         if path.len() > MAX_PATH {
             return Err(EndpointError::TooLong(text.to_owned()));
         }
-        Ok(Endpoint {
+        Ok(RuntimeEndpoint {
             path: PathBuf::from(path),
         })
     }
@@ -64,7 +64,7 @@ impl Endpoint {
     }
 }
 
-impl fmt::Display for Endpoint {
+impl fmt::Display for RuntimeEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unix://{}", self.path.display())
     }
@@ -82,7 +82,7 @@ mod tests {
             "unix:/run/cri.sock",
             " /run/cri.sock\n",
         ] {
-            let endpoint = Endpoint::parse(text).unwrap();
+            let endpoint = RuntimeEndpoint::parse(text).unwrap();
             assert_eq!(endpoint.path(), Path::new("/run/cri.sock"), "{text}");
             assert_eq!(endpoint.to_string(), "unix:///run/cri.sock");
         }
@@ -113,7 +113,7 @@ mod tests {
             (long.as_str(), EndpointError::TooLong(long.clone())),
         ];
         for (text, expected) in table {
-            assert_eq!(Endpoint::parse(text), Err(expected), "{text}");
+            assert_eq!(RuntimeEndpoint::parse(text), Err(expected), "{text}");
         }
     }
 }

@@ -33,7 +33,7 @@ mod tests;
 
 pub use codec::SmallBuffers;
 pub use connection::CriConnection;
-pub use endpoint::{Endpoint, EndpointError};
+pub use endpoint::{EndpointError, RuntimeEndpoint};
 pub use error::{CriError, go_code};
 pub use features::{
     FeaturesReader, FeaturesWriter, HandlerFeatures, RuntimeFeatures, UnknownHandler,

@@ -20,7 +20,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use crate::base::metrics::Metrics;
-use crate::cri::{CriConnection, CriMetrics, Endpoint, ImageClient, RuntimeClient};
+use crate::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
 
 /// What a method does.
 pub(crate) enum Reply {
@@ -196,7 +196,7 @@ impl TestRuntime {
     }
 
     pub(crate) fn connection(&self, timeout: Duration) -> CriConnection {
-        let endpoint = Endpoint::parse(path_text(&self.socket())).unwrap();
+        let endpoint = RuntimeEndpoint::parse(path_text(&self.socket())).unwrap();
         CriConnection::new(endpoint, timeout, &CriMetrics::new(&self.metrics))
     }
 

@@ -19,7 +19,7 @@ fn in_order(ipv6_first: bool) -> [IpAddr; 2] {
     if ipv6_first { [v6, v4] } else { [v4, v6] }
 }
 
-/// The address that this machine has for somebody.
+/// The address that this machine has towards a peer.
 fn towards(peer: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match peer {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -91,7 +91,7 @@ pub fn write_in_place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// Makes a directory (its parent must be there) with exactly this mode, whatever the umask. One
 /// that exists is left as it is; anything else of that name is `AlreadyExists`. Returns whether it
 /// was made now.
-pub fn make_dir(path: &Path, mode: u32) -> io::Result<bool> {
+pub fn create_dir(path: &Path, mode: u32) -> io::Result<bool> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(mode & 0o777)) {
         Ok(()) => {
             rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;

@@ -4,7 +4,7 @@ use std::fs;
 
 /// Identifiers and names that do not change while the machine runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct MachineIdentity {
     /// Id of the installed system.
     pub machine_id: String,
     /// Id of the hardware or the virtual machine.
@@ -13,7 +13,7 @@ pub struct Identity {
     pub os_image: String,
 }
 
-impl Identity {
+impl MachineIdentity {
     /// Reads it once. Blocking. What the machine does not say is empty.
     pub fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -1,15 +1,15 @@
 //! The shutdown of the machine, as logind announces it and lets it be delayed.
 
-use super::system_bus::{BusError, Object, SystemBus, answer};
+use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::{Stream, StreamExt as _};
 use std::{fs, io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
-const LOGIN: Object = Object {
+const LOGIN: BusObject = BusObject {
     service: "org.freedesktop.login1",
     path: "/org/freedesktop/login1",
     interface: "org.freedesktop.login1.Manager",
 };
-const SYSTEMD: Object = Object {
+const SYSTEMD: BusObject = BusObject {
     service: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 /// Facts about the machine that do not change while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct HostMachine {
     /// `MemTotal`, bytes.
     pub memory_bytes: u64,
     /// CPUs that are online.
@@ -41,7 +41,7 @@ pub fn online_cpus(sys: &Path) -> Option<u32> {
     u32::try_from(parse_cpu_list(&text)?.len()).ok()
 }
 
-impl Machine {
+impl HostMachine {
     /// Reads the facts once. Blocking. Memory and CPU count must be known; the rest may be empty.
     pub fn read() -> anyhow::Result<Self> {
         use anyhow::Context as _;

@@ -40,7 +40,7 @@ fn unmap_program() -> usize {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
         return 0;
     };
-    let ranges = program_ranges(&maps, unmap_program as fn() -> usize as usize);
+    let ranges = program_ranges(&maps, unmap_program as *const () as usize);
     let unmap = |range: &std::ops::Range<usize>| {
         let (start, length) = (range.start as *mut libc::c_void, range.len());
         // SAFETY: the range is a mapping of this program's file that is never written, so that reading it again from

@@ -1,6 +1,6 @@
 //! The kernel's side of the node: mounts, `/proc`, `/sys`, its log, guarded file access.
 //!
-//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`Machine`], its [`Identity`] and address,
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`HostMachine`], its [`MachineIdentity`] and address,
 //!   the heap's settings.
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
@@ -35,11 +35,11 @@ pub mod unix_socket;
 pub use address::own_address;
 pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage};
-pub use identity::Identity;
+pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
-    FilesystemSpace, FilesystemUsage, Machine, filesystem_bytes, filesystem_space,
+    FilesystemSpace, FilesystemUsage, HostMachine, filesystem_bytes, filesystem_space,
     filesystem_usage, huge_pages, online_cpus, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};

@@ -49,7 +49,7 @@ impl ServiceManager {
     ///
     /// # Errors
     /// The socket has no listener, or its queue is full.
-    pub fn tell(&self, state: &str) -> io::Result<()> {
+    pub fn notify(&self, state: &str) -> io::Result<()> {
         self.socket
             .send_to_addr(state.as_bytes(), &self.address)
             .map(drop)
@@ -72,21 +72,21 @@ mod tests {
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let manager = ServiceManager::new(path.to_str().unwrap(), None, None).unwrap();
-        manager.tell("READY=1").unwrap();
+        manager.notify("READY=1").unwrap();
         assert_eq!(received(&socket), "READY=1");
 
         let name = format!("kubelet-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
         let manager = ServiceManager::new(&format!("@{name}"), None, None).unwrap();
-        manager.tell("WATCHDOG=1").unwrap();
+        manager.notify("WATCHDOG=1").unwrap();
         assert_eq!(received(&socket), "WATCHDOG=1");
     }
 
     #[test]
     fn nobody_there_is_an_error_and_no_wait() {
         let manager = ServiceManager::new("/nonexistent/notify", None, None).unwrap();
-        assert!(manager.tell("READY=1").is_err());
+        assert!(manager.notify("READY=1").is_err());
     }
 
     #[test]

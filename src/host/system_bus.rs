@@ -46,7 +46,7 @@ impl From<BusError> for io::Error {
 
 /// An object with one interface that is spoken to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object {
+pub(super) struct BusObject {
     pub(super) service: &'static str,
     pub(super) path: &'static str,
     pub(super) interface: &'static str,
@@ -118,7 +118,7 @@ impl SystemBus {
     /// Calls a method. A connection that broke is made again once.
     pub(super) async fn call<B: serde::Serialize + DynamicType>(
         &self,
-        object: Object,
+        object: BusObject,
         method: &'static str,
         body: &B,
     ) -> Result<Message, BusError> {
@@ -140,14 +140,14 @@ impl SystemBus {
     /// The value of a property.
     pub(super) async fn property<T>(
         &self,
-        object: Object,
+        object: BusObject,
         property: &'static str,
     ) -> Result<T, BusError>
     where
         T: TryFrom<zbus::OwnedVariant>,
         T::Error: Into<zbus::Error>,
     {
-        let properties = Object {
+        let properties = BusObject {
             interface: "org.freedesktop.DBus.Properties",
             ..object
         };
@@ -160,7 +160,7 @@ impl SystemBus {
     /// Signals of one name from an object, from now on. The stream ends with the connection.
     pub(super) async fn signals(
         &self,
-        object: Object,
+        object: BusObject,
         member: &'static str,
     ) -> Result<impl Stream<Item = Message> + Unpin + Send + use<>, BusError> {
         let connection = self.connected().await?;
@@ -180,11 +180,11 @@ impl SystemBus {
 
 async fn call_on<B: serde::Serialize + DynamicType>(
     connection: &Connection,
-    object: Object,
+    object: BusObject,
     method: &'static str,
     body: &B,
 ) -> Result<Message, BusError> {
-    let Object {
+    let BusObject {
         service,
         path,
         interface,

@@ -1,6 +1,6 @@
 //! Slices of systemd: created, limited and removed. Blocking.
 
-use super::system_bus::{BusError, Object, SystemBus, answer};
+use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use std::{
@@ -11,7 +11,7 @@ use std::{
 use tokio::runtime::Handle;
 use zbus::{Message, OwnedObjectPath, Variant};
 
-const MANAGER: Object = Object {
+const MANAGER: BusObject = BusObject {
     service: "org.freedesktop.systemd1",
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
@@ -63,10 +63,10 @@ fn variants(properties: &[UnitProperty]) -> Vec<(&'static str, Variant<'static>)
 /// The slices that systemd keeps for the kubelet; cheap to clone. Its methods block: they must not be called on a
 /// thread that runs tasks.
 #[derive(Clone, Debug)]
-pub struct Slices(Arc<Inner>);
+pub struct Slices(Arc<SystemdInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct SystemdInner {
     bus: Arc<SystemBus>,
     runtime: Handle,
     version: OnceLock<u32>,
@@ -77,7 +77,7 @@ struct Inner {
 impl Slices {
     /// Slices of the systemd on this bus. Has to be called within a runtime of tasks.
     pub fn new(bus: Arc<SystemBus>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SystemdInner {
             bus,
             runtime: Handle::current(),
             version: OnceLock::new(),
@@ -150,7 +150,7 @@ impl Slices {
                 tracing::warn!(
                     unit = name,
                     result,
-                    "Cannot remove a unit of systemd properly"
+                    "Failed to remove a systemd unit cleanly"
                 );
             }
             Err(error) if !matches!(error, BusError::Refused { .. }) => return Err(error),
@@ -161,7 +161,7 @@ impl Slices {
     }
 }
 
-impl Inner {
+impl SystemdInner {
     /// Calls a method that starts a job and waits for the job's result.
     fn run_job<B: serde::Serialize + zbus::DynamicType>(
         &self,

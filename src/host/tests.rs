@@ -63,7 +63,7 @@ fn meminfo_and_cpu_lists_are_read() {
 
 #[test]
 fn this_machine_has_memory_cpus_and_a_name() {
-    let machine = Machine::read().unwrap();
+    let machine = HostMachine::read().unwrap();
     assert!(machine.memory_bytes > 1 << 20);
     assert!(machine.cpus > 0);
     assert!(!machine.hostname.is_empty());
@@ -127,13 +127,13 @@ fn writing_in_place_keeps_the_inode_and_sets_the_mode() {
 fn an_existing_directory_keeps_its_mode_and_a_file_is_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let made = dir.path().join("d");
-    assert!(files::make_dir(&made, 0o777).unwrap());
+    assert!(files::create_dir(&made, 0o777).unwrap());
     assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o777);
-    assert!(!files::make_dir(&made, 0o700).unwrap());
+    assert!(!files::create_dir(&made, 0o700).unwrap());
     assert_eq!(fs::metadata(&made).unwrap().mode() & 0o777, 0o777);
     let file = dir.path().join("f");
     fs::write(&file, "").unwrap();
-    assert!(files::make_dir(&file, 0o777).is_err());
+    assert!(files::create_dir(&file, 0o777).is_err());
 }
 
 #[test]

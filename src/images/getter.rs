@@ -57,7 +57,7 @@ struct GetterParts {
 }
 
 /// What policy and presence require.
-pub(super) enum Decision {
+pub(super) enum ImageDecision {
     /// The image is here and may be used.
     Use(ReadyImage),
     /// It has to be pulled.
@@ -72,21 +72,21 @@ pub(super) struct PullPlan {
 }
 
 /// Why an image can neither be used nor pulled; its event is not emitted yet.
-pub(super) struct Problem {
+pub(super) struct ImageProblem {
     event: &'static str,
     error: ImageError,
 }
 
-impl Problem {
-    fn new(event: &'static str, reason: &'static str, message: String) -> Problem {
+impl ImageProblem {
+    fn new(event: &'static str, reason: &'static str, message: String) -> ImageProblem {
         let error = ImageError::new(reason, message);
-        Problem { event, error }
+        ImageProblem { event, error }
     }
 
-    fn never_pulled(image: &str) -> Problem {
+    fn never_pulled(image: &str) -> ImageProblem {
         let message = format!("Container image {image:?} is not present with pull policy of Never");
         let event = reasons::event::ERR_IMAGE_NEVER_PULL;
-        Problem::new(event, reasons::ERR_IMAGE_NEVER_PULL, message)
+        ImageProblem::new(event, reasons::ERR_IMAGE_NEVER_PULL, message)
     }
 }
 
@@ -111,9 +111,9 @@ impl ImageGetter {
     pub(super) async fn get(&self, request: &ImageRequest<'_>) -> Result<ReadyImage, ImageError> {
         let object = request.object;
         let plan = match self.decide(request).await {
-            Ok(Decision::Use(image)) => return Ok(self.report_present(request, image)),
-            Ok(Decision::Pull(plan)) => plan,
-            Err(Problem { event, error }) => {
+            Ok(ImageDecision::Use(image)) => return Ok(self.report_present(request, image)),
+            Ok(ImageDecision::Pull(plan)) => plan,
+            Err(ImageProblem { event, error }) => {
                 self.shared.recorder.warning(object, event, &*error.message);
                 return Err(error);
             }
@@ -159,7 +159,10 @@ impl ImageGetter {
     }
 
     /// Looks the image up and decides. Emits no event.
-    pub(super) async fn decide(&self, request: &ImageRequest<'_>) -> Result<Decision, Problem> {
+    pub(super) async fn decide(
+        &self,
+        request: &ImageRequest<'_>,
+    ) -> Result<ImageDecision, ImageProblem> {
         let ImageRequest { image, policy, .. } = *request;
         let (name, spec) = image_spec(request)?;
         let repo = name.repo.clone();
@@ -170,7 +173,11 @@ impl ImageGetter {
             Err(error) => {
                 let message = format!("Failed to inspect image {image:?}: {}", pull_text(&error));
                 let event = reasons::event::INSPECT_FAILED;
-                return Err(Problem::new(event, reasons::IMAGE_INSPECT_ERROR, message));
+                return Err(ImageProblem::new(
+                    event,
+                    reasons::IMAGE_INSPECT_ERROR,
+                    message,
+                ));
             }
         };
         let plan = |present| PullPlan {
@@ -183,12 +190,12 @@ impl ImageGetter {
                 if !self.must_pull(request, &found, &repo) =>
             {
                 let image = ReadyImage::of(found.id.clone(), Some(&found));
-                Ok(Decision::Use(image))
+                Ok(ImageDecision::Use(image))
             }
             // An image that may not be used must look the same as one that is absent.
-            (PullPolicy::Never, _) => Err(Problem::never_pulled(image)),
+            (PullPolicy::Never, _) => Err(ImageProblem::never_pulled(image)),
             (PullPolicy::Always | PullPolicy::IfNotPresent, present) => {
-                Ok(Decision::Pull(plan(present.is_some())))
+                Ok(ImageDecision::Pull(plan(present.is_some())))
             }
         }
     }
@@ -302,12 +309,12 @@ impl ImageGetter {
 }
 
 /// The image in the form of a request to the runtime.
-fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Problem> {
+fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), ImageProblem> {
     let ImageRequest { image, pod, .. } = *request;
     let invalid = |error| {
         let message = format!("Failed to apply default image tag {image:?}: {error}");
         let event = reasons::event::INSPECT_FAILED;
-        Problem::new(event, reasons::INVALID_IMAGE_NAME, message)
+        ImageProblem::new(event, reasons::INVALID_IMAGE_NAME, message)
     };
     let name = ImageName::parse(image).map_err(invalid)?;
     let annotations = pod.metadata.annotations.iter().flatten();

@@ -3,7 +3,7 @@
 use super::{
     error::ImageError,
     getter::{ImageGetter, ImageManagerParts},
-    prefetch::{Outcome, Prefetcher, WantedImage},
+    prefetch::{PrefetchOutcome, Prefetcher, WantedImage},
     request::{ImageRequest, ReadyImage},
 };
 use crate::{
@@ -40,10 +40,10 @@ impl ImageManager {
         request: &ImageRequest<'_>,
     ) -> Result<ReadyImage, ImageError> {
         match self.prefetcher.take(request).await {
-            Some(Outcome::Present(image)) => Ok(self.getter.report_present(request, image)),
-            Some(Outcome::Pulled(image)) => Ok(image),
-            Some(Outcome::Failed(error)) => Err(error),
-            Some(Outcome::Unknown) | None => self.getter.get(request).await,
+            Some(PrefetchOutcome::Present(image)) => Ok(self.getter.report_present(request, image)),
+            Some(PrefetchOutcome::Pulled(image)) => Ok(image),
+            Some(PrefetchOutcome::Failed(error)) => Err(error),
+            Some(PrefetchOutcome::Unknown) | None => self.getter.get(request).await,
         }
     }
 

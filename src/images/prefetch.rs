@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::credentials::PullSecrets;
 use super::error::ImageError;
-use super::getter::{Decision, ImageGetter};
+use super::getter::{ImageDecision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::otel::carried;
-use crate::base::panics::{Place, contain};
+use crate::base::panics::{PanicScope, contain};
 use crate::base::spawn;
 use crate::cri::v1::PodSandboxConfig;
 use crate::model::{Pod, PodExt, PodUid};
@@ -45,7 +45,7 @@ pub struct WantedImage {
 
 /// The result of a prefetch.
 #[derive(Debug, Clone)]
-pub(super) enum Outcome {
+pub(super) enum PrefetchOutcome {
     /// It is on the machine and may be used; its event is not emitted yet.
     Present(ReadyImage),
     /// It was pulled, and its events are emitted.
@@ -59,18 +59,18 @@ pub(super) enum Outcome {
 #[derive(Debug, Clone)]
 struct PrefetchDone {
     at: Instant,
-    outcome: Outcome,
+    outcome: PrefetchOutcome,
 }
 
 impl PrefetchDone {
     /// Whether a container may use it at `now`.
     fn holds(&self, now: Instant) -> bool {
         match &self.outcome {
-            Outcome::Present(_) | Outcome::Pulled(_) => {
+            PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_) => {
                 now.saturating_duration_since(self.at) < TTL
             }
-            Outcome::Failed(error) => error.retry_at.is_some_and(|again| now < again),
-            Outcome::Unknown => false,
+            PrefetchOutcome::Failed(error) => error.retry_at.is_some_and(|again| now < again),
+            PrefetchOutcome::Unknown => false,
         }
     }
 }
@@ -97,8 +97,12 @@ impl Prefetch {
     /// Whether it need not be started again: it is under way, in its back-off, or found the image. That
     /// result may be too old when the container starts, but a lookup now would not help.
     fn stands(&self, now: Instant) -> bool {
-        let is_there =
-            |done: &PrefetchDone| matches!(done.outcome, Outcome::Present(_) | Outcome::Pulled(_));
+        let is_there = |done: &PrefetchDone| {
+            matches!(
+                done.outcome,
+                PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_)
+            )
+        };
         let done = self.done.peek();
         done.is_none_or(|done| is_there(done) || done.holds(now))
     }
@@ -149,7 +153,7 @@ impl Prefetcher {
                 sandbox: sandbox.clone(),
             };
             let done = done(work.run(before.replace(next), queued));
-            let task = spawn(Place::ImagePrefetch, done.clone().map(drop)).abort_handle();
+            let task = spawn(PanicScope::ImagePrefetch, done.clone().map(drop)).abort_handle();
             jobs.push(Prefetch { wanted, done, task });
         }
         if !jobs.is_empty() {
@@ -159,7 +163,7 @@ impl Prefetcher {
 
     /// Waits for the outcome of the container's prefetch and removes it. `None` when there is none, or it
     /// is too old.
-    pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<Outcome> {
+    pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<PrefetchOutcome> {
         let pod = request.pod.uid();
         let mine = |job: &Prefetch| job.is_for(request.object, request.image, request.policy);
         let done = {
@@ -191,13 +195,13 @@ impl Prefetcher {
 
 /// An outcome that several can wait for. A panic of the work does not reach them.
 fn done(
-    work: impl Future<Output = Outcome> + Send + 'static,
+    work: impl Future<Output = PrefetchOutcome> + Send + 'static,
 ) -> Shared<BoxFuture<'static, PrefetchDone>> {
     let done = async {
-        let outcome = contain(Place::ImagePrefetch, work).await;
+        let outcome = contain(PanicScope::ImagePrefetch, work).await;
         PrefetchDone {
             at: Instant::now(),
-            outcome: outcome.unwrap_or(Outcome::Unknown),
+            outcome: outcome.unwrap_or(PrefetchOutcome::Unknown),
         }
     };
     carried(done).boxed().shared()
@@ -218,7 +222,7 @@ impl PrefetchWork {
         self,
         before: Option<oneshot::Receiver<()>>,
         queued: oneshot::Sender<()>,
-    ) -> Outcome {
+    ) -> PrefetchOutcome {
         if let Some(before) = before {
             // An error means that the one before needs no place, or was cancelled.
             let _ = before.await;
@@ -226,7 +230,7 @@ impl PrefetchWork {
         self.outcome(queued).await
     }
 
-    async fn outcome(&self, queued: oneshot::Sender<()>) -> Outcome {
+    async fn outcome(&self, queued: oneshot::Sender<()>) -> PrefetchOutcome {
         let request = ImageRequest {
             pod: &self.pod,
             object: &self.wanted.object,
@@ -236,8 +240,8 @@ impl PrefetchWork {
             sandbox_config: Some(&self.sandbox),
         };
         match self.getter.decide(&request).await {
-            Ok(Decision::Use(image)) => Outcome::Present(image),
-            Ok(Decision::Pull(plan)) => {
+            Ok(ImageDecision::Use(image)) => PrefetchOutcome::Present(image),
+            Ok(ImageDecision::Pull(plan)) => {
                 let credentials = self.getter.credentials(&request, &plan).await;
                 let pull = self.getter.pull(&request, plan, credentials);
                 tokio::pin!(pull);
@@ -248,10 +252,10 @@ impl PrefetchWork {
                     std::task::Poll::Ready(pulled) => pulled,
                     std::task::Poll::Pending => pull.await,
                 };
-                pulled.map_or_else(Outcome::Failed, Outcome::Pulled)
+                pulled.map_or_else(PrefetchOutcome::Failed, PrefetchOutcome::Pulled)
             }
             // The start of the container reports the problem.
-            Err(_) => Outcome::Unknown,
+            Err(_) => PrefetchOutcome::Unknown,
         }
     }
 }
@@ -265,7 +269,7 @@ mod tests {
         let done = done(async { panic!("as scripted") });
         let both = tokio::join!(done.clone(), done);
         for done in [both.0, both.1] {
-            assert!(matches!(done.outcome, Outcome::Unknown), "{done:?}");
+            assert!(matches!(done.outcome, PrefetchOutcome::Unknown), "{done:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::credentials::{LoginOwner, PullLogin};
 use super::error::pull_text;
 use super::records::PullRecords;
-use crate::base::{Rate, SingleFlight};
+use crate::base::{SingleFlight, TokenBucket};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 
@@ -77,7 +77,7 @@ pub(super) struct Puller {
     images: ImageClient,
     flights: SingleFlight<PullKey, Result<Pulled, String>>,
     lanes: Lanes,
-    rate: Arc<Mutex<Rate>>,
+    rate: Arc<Mutex<TokenBucket>>,
     records: PullRecords,
 }
 
@@ -103,7 +103,7 @@ impl Puller {
                 download: lane(),
                 refresh: lane(),
             },
-            rate: Arc::new(Mutex::new(Rate::new(config.qps, config.burst))),
+            rate: Arc::new(Mutex::new(TokenBucket::new(config.qps, config.burst))),
             records,
         }
     }

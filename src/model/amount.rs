@@ -57,15 +57,15 @@ impl Amount {
 
     /// Thousandths, shown in powers of 1000.
     pub fn of_milli(milli: i64) -> Self {
-        Self::made(Quantity::from_milli(milli), SuffixFamily::Decimal)
+        Self::with_family(Quantity::from_milli(milli), SuffixFamily::Decimal)
     }
 
     /// Bytes, shown in powers of 1024.
     pub fn of_bytes(bytes: i64) -> Self {
-        Self::made(Quantity::from_units(bytes), SuffixFamily::Binary)
+        Self::with_family(Quantity::from_units(bytes), SuffixFamily::Binary)
     }
 
-    fn made(value: Quantity, family: SuffixFamily) -> Self {
+    fn with_family(value: Quantity, family: SuffixFamily) -> Self {
         Self {
             value,
             family,
@@ -85,14 +85,14 @@ impl Amount {
         } else {
             self.family
         };
-        Self::made(self.value.plus(other.value), family)
+        Self::with_family(self.value.plus(other.value), family)
     }
 
     /// The next whole number of thousandths, away from zero.
     pub fn round_up_to_milli(self) -> Self {
         match self.value.nanos() % 1_000_000 {
             0 => self,
-            _ => Self::made(Quantity::from_milli(self.value.milli_value()), self.family),
+            _ => Self::with_family(Quantity::from_milli(self.value.milli_value()), self.family),
         }
     }
 

@@ -12,7 +12,7 @@ pub type Pod = k8s_openapi::api::core::v1::Pod;
 pub const RESTART_PERIODS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(300);
 
-/// Reads the value of [`keys::MAX_RESTART_PERIOD`]; `None` when it is no duration in
+/// Reads the value of [`keys::MAX_RESTART_PERIOD`]; `None` when it is not a duration in
 /// [`RESTART_PERIODS`].
 pub fn parse_restart_period(text: &str) -> Option<Duration> {
     let period = text.parse::<GoDuration>().ok()?.to_std();

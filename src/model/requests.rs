@@ -1,4 +1,4 @@
-//! What containers and pods ask for and may use.
+//! Requests and limits of containers and pods.
 
 use super::{Amount, Pod, PodExt, Quantity, QuantityError, is_sidecar};
 use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
@@ -129,7 +129,7 @@ pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
     read_list(amounts, "overhead", || "the pod".to_string())
 }
 
-/// What the pod as a whole asks for, without its overhead. Resources at pod level win.
+/// The requests of the whole pod, without its overhead. Resources at pod level win.
 pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let mut total = pod
         .spec()
@@ -140,7 +140,7 @@ pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     Ok(total)
 }
 
-/// What the containers of a pod ask for: the sum of all that run together, or the hungriest moment of initialisation if
+/// The requests of a pod's containers: the sum of all that run together, or the hungriest moment of initialisation if
 /// that is more.
 pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmount> {
     let mut total = Resources::default();
@@ -171,7 +171,7 @@ pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmou
     Ok(total)
 }
 
-/// What the pod as a whole asks for, its overhead included; of that, limits get only what they bound
+/// The requests of the whole pod, its overhead included; of that, limits get only what they bound
 /// anyway (upstream's `PodRequests` and `PodLimits`).
 pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let mut total = of_pod(pod)?;

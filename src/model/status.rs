@@ -188,7 +188,7 @@ impl PodStatus {
 
     /// Where the pod came from. Every kubelet notes it in the sandbox, so a pod that has no such note, or
     /// no sandbox with a source, counts as one of the API server: nothing of it is this kubelet's to
-    /// stop or to remove. The same if only an older sandbox has a source. Containers are asked only when no
+    /// stop or to remove. The same if only an older sandbox has a source. Containers are read only when no
     /// sandbox is left: a runtime may finish a creation after the removal of its sandbox.
     pub fn source(&self) -> PodSource {
         let of_containers = self.containers.iter().map(|container| container.source);

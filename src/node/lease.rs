@@ -7,7 +7,7 @@
 //! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Place, Recovery},
+    apiserver::{ApiError, ApiServer, Recovery, ResourcePath},
     base::chain,
     state::node_object::NodeObject,
 };
@@ -191,8 +191,8 @@ impl NodeLease {
         }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::namespaced(NAMESPACE, &self.node_name)
+    fn place(&self) -> ResourcePath<'_> {
+        ResourcePath::namespaced(NAMESPACE, &self.node_name)
     }
 }
 

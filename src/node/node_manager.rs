@@ -7,10 +7,13 @@
 //! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Place, Recovery, Selection, StrategicPatch, WatchEvent},
+    apiserver::{
+        ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
+    },
     base::chain,
     node::node_status::{
-        self, Generated, Machine, NodeStatusInputs, RefusedPatch, RuntimeFacts, StatusSettings,
+        self, Generated, NodeMachineInfo, NodeStatusInputs, RefusedPatch, RuntimeFacts,
+        StatusSettings,
     },
     node::registration::{self, RegistrationSettings},
     pods::pleg::RuntimeStateReader,
@@ -38,7 +41,7 @@ const MAX_DELAY: Duration = Duration::from_secs(7);
 const DEVICES_REST: Duration = Duration::from_secs(1);
 
 /// What the manager works with.
-pub struct Deps {
+pub struct NodeManagerDeps {
     /// Where the object is.
     pub api: ApiServer,
     /// Where it is kept.
@@ -60,7 +63,7 @@ pub struct Deps {
     /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
     pub volumes_mounted: Arc<dyn Fn() -> bool + Send + Sync>,
     /// What does not change.
-    pub machine: Machine,
+    pub machine: NodeMachineInfo,
     /// The configuration of the status.
     pub status: StatusSettings,
     /// The configuration of the object.
@@ -75,7 +78,7 @@ pub struct Deps {
 
 /// Keeps the Node object.
 pub struct NodeManager {
-    deps: Deps,
+    deps: NodeManagerDeps,
     /// Whether it is known that there is no object where none is kept.
     listed: bool,
     /// The object that was brought in line, by its UID.
@@ -99,7 +102,7 @@ struct SyncFailure(&'static str, ApiError);
 
 impl NodeManager {
     /// A manager that has done nothing yet.
-    pub fn new(deps: Deps) -> Self {
+    pub fn new(deps: NodeManagerDeps) -> Self {
         Self {
             recovery: deps.api.recovery(),
             deps,
@@ -312,8 +315,8 @@ impl NodeManager {
         }
     }
 
-    fn place(&self) -> Place<'_> {
-        Place::cluster(&self.deps.registration.node_name)
+    fn place(&self) -> ResourcePath<'_> {
+        ResourcePath::cluster(&self.deps.registration.node_name)
     }
 
     /// A status was sent. After a change the next report has another time of its own, so that nodes that changed

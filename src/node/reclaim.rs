@@ -2,7 +2,7 @@
 
 use crate::{
     base::chain,
-    base::otel::{Kind, Parent, Tracer, traced},
+    base::otel::{Parent, TraceSpanKind, Tracer, traced},
     images::gc::ImageCollector,
     model::reasons::event,
     pods::pod_config::SourcesReadyReader,
@@ -114,7 +114,7 @@ impl Reclaim {
     ) -> anyhow::Result<T> {
         let span = self
             .tracer
-            .start(Kind::Internal, Parent::Current, || name.into());
+            .start(TraceSpanKind::Internal, Parent::Current, || name.into());
         let failure = |done: &anyhow::Result<T>| done.as_ref().err().map(|e| chain(e.as_ref()));
         traced(span, work, failure).await
     }

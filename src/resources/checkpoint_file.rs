@@ -65,9 +65,9 @@ impl CheckpointFile {
     /// Runs blocking `work` with the writer of the file. There is one writer at a time.
     pub(super) async fn update(
         &self,
-        work: impl FnOnce(&mut Writer) -> Result<(), String> + Send + 'static,
+        work: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,
     ) -> Result<(), String> {
-        let mut writer = Writer {
+        let mut writer = CheckpointWriter {
             path: self.path.clone(),
             damaged: self.damaged.clone(),
             written: self.written.clone().lock_owned().await,
@@ -78,13 +78,13 @@ impl CheckpointFile {
 }
 
 /// Writes the file.
-pub(super) struct Writer {
+pub(super) struct CheckpointWriter {
     path: PathBuf,
     damaged: PathBuf,
     written: OwnedMutexGuard<Vec<u8>>,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// Writes the content, unless it was written last.
     pub(super) fn write(&mut self, bytes: Vec<u8>) -> Result<(), String> {
         if *self.written != bytes {

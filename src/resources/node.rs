@@ -1,6 +1,6 @@
 //! Facts about this node, read once at the start.
 
-use crate::host::Machine;
+use crate::host::HostMachine;
 use std::net::IpAddr;
 
 /// Facts about the node that the configuration of containers depends on.
@@ -31,7 +31,7 @@ impl NodeFacts {
     }
 
     /// Facts of a machine without reservations: everything is allocatable. `given` are the configured addresses.
-    pub fn of(machine: &Machine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> Self {
+    pub fn of(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> Self {
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         Self {
             memory_capacity_bytes: bytes(machine.memory_bytes),

@@ -137,14 +137,14 @@ fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
     let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);
     };
-    let mut asked = 0_i64;
+    let mut requested = 0_i64;
     let mut sharers = 0_i64;
     let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
     for container in pod.containers().iter().chain(sidecars) {
-        asked = asked.saturating_add(memory_request(container)?);
+        requested = requested.saturating_add(memory_request(container)?);
         sharers += 1;
     }
-    let spare = at_pod_level.value().saturating_sub(asked).max(0);
+    let spare = at_pod_level.value().saturating_sub(requested).max(0);
     Ok(spare / sharers.max(1))
 }
 

@@ -196,14 +196,15 @@ fn the_runtime_is_told_shares_quota_memory_and_huge_pages() {
         json!({"cpu": "500m", "memory": "128Mi", "hugepages-2Mi": "4Mi"}),
     ));
     let container = &pod.spec.as_ref().unwrap().containers[0];
-    let told = container_resources(&pod, container, &node(), &CpuEnforcement::default()).unwrap();
-    assert_eq!(told.cpu_shares, 256);
-    assert_eq!(told.cpu_quota, 50_000);
-    assert_eq!(told.cpu_period, 100_000);
-    assert_eq!(told.memory_limit_in_bytes, 128 << 20);
-    assert_eq!(told.oom_score_adj, 985);
-    assert!(told.unified.is_empty());
-    let pages: Vec<_> = told
+    let reported =
+        container_resources(&pod, container, &node(), &CpuEnforcement::default()).unwrap();
+    assert_eq!(reported.cpu_shares, 256);
+    assert_eq!(reported.cpu_quota, 50_000);
+    assert_eq!(reported.cpu_period, 100_000);
+    assert_eq!(reported.memory_limit_in_bytes, 128 << 20);
+    assert_eq!(reported.oom_score_adj, 985);
+    assert!(reported.unified.is_empty());
+    let pages: Vec<_> = reported
         .hugepage_limits
         .iter()
         .map(|l| (l.page_size.as_str(), l.limit))
@@ -224,12 +225,12 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
         swap: Swap::None,
         ..CpuEnforcement::default()
     };
-    let told = container_resources(&pod, container, &node(), &settings).unwrap();
-    assert_eq!(told.cpu_shares, 2048);
-    assert_eq!((told.cpu_quota, told.cpu_period), (0, 0));
-    assert_eq!(told.memory_limit_in_bytes, 1 << 30);
-    assert_eq!(told.unified["memory.oom.group"], "1");
-    assert_eq!(told.unified["memory.swap.max"], "0");
+    let reported = container_resources(&pod, container, &node(), &settings).unwrap();
+    assert_eq!(reported.cpu_shares, 2048);
+    assert_eq!((reported.cpu_quota, reported.cpu_period), (0, 0));
+    assert_eq!(reported.memory_limit_in_bytes, 1 << 30);
+    assert_eq!(reported.unified["memory.oom.group"], "1");
+    assert_eq!(reported.unified["memory.swap.max"], "0");
     let sandbox = sandbox_resources(&pod, &settings).unwrap();
     assert!(!sandbox.unified.contains_key("memory.swap.max"));
 }
@@ -291,8 +292,8 @@ fn what_the_runtime_was_told_is_read_back() {
         (50_000, 0, 0),
         (i64::MAX, 1, i64::MAX),
     ] {
-        let told = quota_to_milli_cpu(quota, period);
-        assert_eq!(told, milli, "{quota} in {period}");
+        let reported = quota_to_milli_cpu(quota, period);
+        assert_eq!(reported, milli, "{quota} in {period}");
     }
 }
 
@@ -321,7 +322,7 @@ fn amounts_of_many_spellings_add_up_as_they_do_upstream() {
 fn containers_on_the_nodes_network_are_reached_at_the_address_given_for_it_or_else_at_loopback() {
     let given: std::net::IpAddr = "192.0.2.1".parse().unwrap();
     let of = |given: &[_]| {
-        let facts = NodeFacts::of(&crate::host::Machine::default(), 0, given);
+        let facts = NodeFacts::of(&crate::host::HostMachine::default(), 0, given);
         facts.address().to_string()
     };
     assert_eq!(of(&[given]), "192.0.2.1");

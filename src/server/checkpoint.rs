@@ -2,8 +2,8 @@
 
 use super::{
     response::{Body, one, text},
-    routes::{BadQuery, Parts},
-    streaming::{ContainerName, Streams},
+    routes::{BadQuery, RouteParts},
+    streaming::{ContainerName, StreamTable},
 };
 use crate::base::chain;
 use hyper::{Response, StatusCode};
@@ -13,7 +13,7 @@ use std::{io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::task::spawn_blocking;
 
 /// The parameter `timeout`, in seconds.
-pub(super) fn timeout(parts: &Parts) -> Result<Option<u64>, BadQuery> {
+pub(super) fn timeout(parts: &RouteParts) -> Result<Option<u64>, BadQuery> {
     let seconds = parts.count("timeout")?;
     Ok(seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX)))
 }
@@ -29,7 +29,7 @@ impl Checkpoints {
     /// Checkpoints a container; the response is the path of the archive, in upstream's form.
     pub(super) async fn make(
         &self,
-        streams: &Streams,
+        streams: &StreamTable,
         name: &ContainerName,
         limit: Option<Duration>,
     ) -> Response<Body> {
@@ -41,14 +41,17 @@ impl Checkpoints {
         let file = file_name(&pod.name, &pod.namespace, container, Timestamp::now());
         let path = self.directory.join(file);
         let directory = self.directory.clone();
-        let made = spawn_blocking(move || private_directory(&directory));
-        let made = made.await.map_err(io::Error::other).and_then(|made| made);
+        let created = spawn_blocking(move || private_directory(&directory));
+        let created = created
+            .await
+            .map_err(io::Error::other)
+            .and_then(|created| created);
         let failed = |why: String| {
             let (namespace, pod) = (&pod.namespace, &pod.name);
             let body = format!("checkpointing of {namespace}/{pod}/{container} failed ({why})\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         };
-        if let Err(error) = made {
+        if let Err(error) = created {
             return failed(format!("cannot make {}: {error}", self.directory.display()));
         }
         let location = path.display().to_string();

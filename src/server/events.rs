@@ -3,11 +3,11 @@
 use super::{
     list,
     response::{Body, json},
-    routes::{BadQuery, Parts},
+    routes::{BadQuery, RouteParts},
 };
 use crate::{
     model::{PodUid, fnv64a},
-    state::events::{Event, EventRecorder},
+    state::events::{EventRecorder, KeptEvent},
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -33,7 +33,7 @@ pub struct EventsQuery {
 }
 
 impl EventsQuery {
-    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
         Ok(Self {
             limit: parts.count("limit")?,
             namespace: parts.last("namespace")?,
@@ -55,24 +55,24 @@ pub(super) fn answer(
 
 /// The events that a query selects, oldest first.
 fn select(
-    events: Vec<Arc<Event>>,
+    events: Vec<Arc<KeptEvent>>,
     query: &EventsQuery,
-) -> impl Iterator<Item = Arc<Event>> + use<> {
-    let wanted = |event: &Arc<Event>| {
+) -> impl Iterator<Item = Arc<KeptEvent>> + use<> {
+    let wanted = |event: &Arc<KeptEvent>| {
         let namespace = query.namespace.as_deref();
         let name = query.name.as_deref();
         namespace.is_none_or(|namespace| event.object.namespace == namespace)
             && name.is_none_or(|name| event.object.name == name)
     };
-    let selected: Vec<Arc<Event>> = events.into_iter().filter(wanted).collect();
+    let selected: Vec<Arc<KeptEvent>> = events.into_iter().filter(wanted).collect();
     let skip = selected
         .len()
         .saturating_sub(query.limit.unwrap_or(usize::MAX));
     selected.into_iter().skip(skip)
 }
 
-/// A kept event as `v1.Event`. Its name is the same each time the same thing is reported.
-fn api(event: &Event, node: &str) -> ApiEvent {
+/// A kept event as `v1.KeptEvent`. Its name is the same each time the same thing is reported.
+fn api(event: &KeptEvent, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = if event.object.namespace.is_empty() {
         DEFAULT_NAMESPACE.to_owned()
@@ -112,7 +112,7 @@ fn api(event: &Event, node: &str) -> ApiEvent {
     }
 }
 
-fn identity(event: &Event) -> u64 {
+fn identity(event: &KeptEvent) -> u64 {
     let object = &event.object;
     let parts = [
         object.kind,

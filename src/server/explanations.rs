@@ -3,7 +3,7 @@
 use super::{
     page,
     response::{Body, not_found, one},
-    routes::{BadQuery, Parts, RouteError},
+    routes::{BadQuery, RouteError, RouteParts},
     views::{Recorded, flushed, unless_stopping},
 };
 use crate::server::explain::{Explanation, Overview};
@@ -31,7 +31,7 @@ pub struct OverviewQuery {
 }
 
 impl OverviewQuery {
-    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
         Ok(Self {
             after: parts.last("after")?,
         })
@@ -50,7 +50,7 @@ pub struct ExplainQuery {
 }
 
 impl ExplainQuery {
-    pub(super) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+    pub(super) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
         Ok(Self {
             namespace: parts.name("namespace")?,
             name: parts.name("pod")?,

@@ -4,7 +4,7 @@ use super::{
     auth::KubeletAuth,
     health::HealthChecks,
     layers::{
-        Access, Authentication, Authorization, ContainPanics, RequestMetrics, ResponseFuture,
+        Access, Authentication, AuthorizationLayer, ContainPanics, MetricsLayer, ResponseFuture,
         RoutedRequest, Trace,
     },
     metrics::HttpMetrics,
@@ -140,10 +140,10 @@ impl Handlers {
         let (metrics, tracer) = (self.metrics.clone(), self.tracer.clone());
         let stack = ServiceBuilder::new()
             .map_request(move |request| RoutedRequest::new(port, request))
-            .layer_fn(move |inner| RequestMetrics::new(metrics.clone(), inner))
+            .layer_fn(move |inner| MetricsLayer::new(metrics.clone(), inner))
             .layer_fn(ContainPanics::new)
             .layer_fn(move |inner| Authentication::new(access.clone(), inner))
-            .layer_fn(move |inner| Authorization::new(&for_authorization, inner))
+            .layer_fn(move |inner| AuthorizationLayer::new(&for_authorization, inner))
             .layer_fn(move |inner| Trace::new(tracer.clone(), inner))
             .service(Router::new(self.state.clone(), stopping.clone()));
         RequestService(BoxCloneSyncService::new(stack))

@@ -2,7 +2,7 @@
 
 use super::{
     response::{Body, text},
-    routes::{BadQuery, Parts, RouteError},
+    routes::{BadQuery, RouteError, RouteParts},
 };
 use crate::base::metrics::Metrics;
 use hyper::{Response, StatusCode};
@@ -13,12 +13,12 @@ use prometheus_client::{
 use std::{fmt, sync::Arc};
 
 /// Returns what is wrong, if anything. Must not wait.
-type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one port, in the order of the response.
 #[derive(Clone, Default)]
 pub struct HealthChecks {
-    checks: Vec<(&'static str, Check)>,
+    checks: Vec<(&'static str, HealthCheck)>,
     metrics: Option<CheckMetrics>,
 }
 
@@ -39,7 +39,7 @@ pub struct HealthQuery {
 }
 
 impl HealthQuery {
-    pub(super) fn parse(parts: &Parts) -> Result<Self, BadQuery> {
+    pub(super) fn parse(parts: &RouteParts) -> Result<Self, BadQuery> {
         let mut exclude = parts.all("exclude")?;
         exclude.retain(|name| !name.is_empty());
         Ok(Self {
@@ -110,7 +110,7 @@ impl HealthChecks {
         Self { metrics, ..self }
     }
 
-    fn ask(&self, name: &'static str, check: &Check) -> Result<(), String> {
+    fn run_check(&self, name: &'static str, check: &HealthCheck) -> Result<(), String> {
         let found = check();
         if let Some(metrics) = &self.metrics {
             metrics.checked(name, found.is_ok());
@@ -121,7 +121,7 @@ impl HealthChecks {
     /// Runs one check; `None` when there is none of that name.
     pub fn one(&self, name: &str) -> Option<Result<(), String>> {
         let (name, check) = self.checks.iter().find(|(known, _)| *known == name)?;
-        Some(self.ask(name, check))
+        Some(self.run_check(name, check))
     }
 
     /// Runs all checks except the excluded ones.
@@ -133,7 +133,7 @@ impl HealthChecks {
                 lines += &format!("[+]{name} excluded: ok\n");
                 continue;
             }
-            match self.ask(name, check) {
+            match self.run_check(name, check) {
                 Ok(()) => lines += &format!("[+]{name} ok\n"),
                 Err(why) => {
                     lines += &format!("[-]{name} failed: reason withheld\n");

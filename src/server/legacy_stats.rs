@@ -3,17 +3,17 @@
 
 use super::{
     response::{Body, Request, bad_request, not_found, one, read_body},
-    routes::{BadQuery, Parts, RouteError},
+    routes::{BadQuery, RouteError, RouteParts},
     stats::{StatsViews, unreadable},
     streaming::{
         ContainerName,
-        lookup::{self, Missing},
+        lookup::{self, MissingContainer},
     },
 };
 use crate::{
     model::PodExt,
     node::stats::{ContainerInfo, InfoOf},
-    pods::pod_sync::KnownPod,
+    pods::pod_sync::PodWithStatus,
 };
 use hyper::Response;
 use jiff::Timestamp;
@@ -38,7 +38,7 @@ pub enum InfoTarget {
 
 impl InfoTarget {
     /// Without a namespace it is `default`.
-    pub(super) fn container(parts: &Parts) -> Result<Self, RouteError> {
+    pub(super) fn container(parts: &RouteParts) -> Result<Self, RouteError> {
         let mut name = ContainerName::parse(parts)?;
         if name.pod.namespace.is_empty() {
             name.pod.namespace.push_str("default");
@@ -153,7 +153,7 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
 /// The response; `pods` are the known ones.
 pub(super) async fn answer(
     stats: &StatsViews,
-    pods: impl Future<Output = Vec<KnownPod>>,
+    pods: impl Future<Output = Vec<PodWithStatus>>,
     request: Request,
     target: &InfoTarget,
     query: InfoQuery,
@@ -202,7 +202,7 @@ pub(super) async fn answer(
         InfoTarget::Container(name) => match reported.next() {
             Some((_, info)) => one(&info),
             None => {
-                let missing = Missing::NotRunning {
+                let missing = MissingContainer::NotRunning {
                     name: name.container.clone(),
                     why: "nothing of it runs in a cgroup of this machine".to_owned(),
                 };
@@ -212,10 +212,10 @@ pub(super) async fn answer(
     }
 }
 
-fn container(pods: Vec<KnownPod>, name: &ContainerName) -> Result<InfoOf, Missing> {
+fn container(pods: Vec<PodWithStatus>, name: &ContainerName) -> Result<InfoOf, MissingContainer> {
     let (pod, _) = lookup::pod(pods, &name.pod)?;
     if !lookup::has_container(&pod, &name.container) {
-        return Err(Missing::Container(name.container.clone()));
+        return Err(MissingContainer::Container(name.container.clone()));
     }
     Ok(InfoOf::Container {
         pod: pod.uid(),

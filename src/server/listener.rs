@@ -2,9 +2,11 @@
 
 use super::{
     auth::Peer,
-    connections::{Connections, Limits, Place, Progress, Source},
+    connections::{
+        ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
+    },
     handlers::Handlers,
-    observed::Observed,
+    observed::ObservedStream,
     response::{LongRunning, until_sent},
     tls::Tls,
 };
@@ -56,22 +58,22 @@ pub struct BindError {
 #[derive(Debug)]
 pub struct Listener {
     name: &'static str,
-    socket: Socket,
+    socket: ListenSocket,
     tls: Option<Arc<Tls>>,
-    limits: Limits,
+    limits: ConnectionLimits,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ListenSocket {
     Tcp(TcpListener, SocketAddr),
     Local(UnixListener, LocalPath),
 }
 
-impl fmt::Display for Socket {
+impl fmt::Display for ListenSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(_, address) => address.fmt(f),
-            Self::Local(_, place) => place.path().display().fmt(f),
+            Self::Local(_, slot) => slot.path().display().fmt(f),
         }
     }
 }
@@ -88,9 +90,9 @@ impl Listener {
         let address = socket.local_addr().map_err(failed)?;
         Ok(Self {
             name,
-            socket: Socket::Tcp(socket, address),
+            socket: ListenSocket::Tcp(socket, address),
             tls: None,
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         })
     }
 
@@ -100,8 +102,9 @@ impl Listener {
     /// # Errors
     /// Another file has that path, or the socket cannot be bound.
     pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
-        let bound = unix_socket::listen_at(path)
-            .and_then(|(socket, place)| Ok(Socket::Local(UnixListener::from_std(socket)?, place)));
+        let bound = unix_socket::listen_at(path).and_then(|(socket, slot)| {
+            Ok(ListenSocket::Local(UnixListener::from_std(socket)?, slot))
+        });
         let socket = bound.map_err(|source| BindError {
             name,
             address: path.display().to_string(),
@@ -111,13 +114,13 @@ impl Listener {
             name,
             socket,
             tls: None,
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
         })
     }
 
     /// The same with other limits.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -132,8 +135,8 @@ impl Listener {
     /// The address with the port that was bound; `None` for a local socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
-            Socket::Tcp(_, address) => Some(*address),
-            Socket::Local(..) => None,
+            ListenSocket::Tcp(_, address) => Some(*address),
+            ListenSocket::Local(..) => None,
         }
     }
 
@@ -152,18 +155,18 @@ impl Listener {
                 Some(_ended) = open.join_next() => {}
                 accepted = accept(&self.socket) => match accepted {
                     Ok((stream, source)) => {
-                        let Ok(place) = connections.open(source) else {
+                        let Ok(slot) = connections.open(source) else {
                             tracing::warn!(name = self.name, "Connection refused: every connection has a request in progress");
                             continue;
                         };
                         let serving = Serving {
-                            place: Arc::new(place),
+                            slot: Arc::new(slot),
                             handlers: handlers.clone(),
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
                         let served = serving.begin(stream, self.tls.clone());
-                        open.spawn(contain(panics::Place::Connection, served));
+                        open.spawn(contain(panics::PanicScope::Connection, served));
                     }
                     Err(error) => {
                         tracing::warn!(name = self.name, err = %error, "Accepting a connection failed");
@@ -182,15 +185,20 @@ impl Listener {
 }
 
 /// The next connection. Safe to cancel.
-async fn accept(socket: &Socket) -> io::Result<(Either<TcpStream, UnixStream>, Source)> {
+async fn accept(
+    socket: &ListenSocket,
+) -> io::Result<(Either<TcpStream, UnixStream>, ConnectionSource)> {
     Ok(match socket {
-        Socket::Tcp(socket, _) => {
+        ListenSocket::Tcp(socket, _) => {
             let (stream, client) = socket.accept().await?;
             let _ = stream.set_nodelay(true);
             keep_alive(&stream);
             (Either::Left(stream), client.ip().into())
         }
-        Socket::Local(socket, _) => (Either::Right(socket.accept().await?.0), Source::Local),
+        ListenSocket::Local(socket, _) => (
+            Either::Right(socket.accept().await?.0),
+            ConnectionSource::Local,
+        ),
     })
 }
 
@@ -205,33 +213,33 @@ fn keep_alive(stream: &TcpStream) {
 
 /// The context of one connection.
 struct Serving {
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
     handlers: Handlers,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: CancellationToken,
 }
 
 /// A request in progress, until its response has been sent or dropped.
-struct InProgress {
-    place: Arc<Place>,
-    progress: Progress,
+struct OpenRequest {
+    slot: Arc<ConnectionSlot>,
+    progress: ConnectionProgress,
 }
 
-impl InProgress {
-    fn begin(place: &Arc<Place>, progress: &Progress) -> Self {
-        place.begin();
+impl OpenRequest {
+    fn begin(slot: &Arc<ConnectionSlot>, progress: &ConnectionProgress) -> Self {
+        slot.begin();
         progress.begin();
         Self {
-            place: place.clone(),
+            slot: slot.clone(),
             progress: progress.clone(),
         }
     }
 }
 
-impl Drop for InProgress {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.progress.end();
-        self.place.end();
+        self.slot.end();
     }
 }
 
@@ -247,7 +255,7 @@ impl Serving {
         };
         let handshake_result = tokio::select! {
             handshake_result = timeout(self.limits.head, handshake(&tls, stream)) => handshake_result,
-            () = self.place.taken() => return,
+            () = self.slot.evicted() => return,
             () = self.shutdown.cancelled() => return,
         };
         match handshake_result {
@@ -285,31 +293,31 @@ impl Serving {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         peer: Option<Arc<Peer>>,
     ) {
-        let progress = Progress::new(self.limits);
-        let (stopping, place) = (&self.shutdown, &self.place);
+        let progress = ConnectionProgress::new(self.limits);
+        let (stopping, slot) = (&self.shutdown, &self.slot);
         let service = self.handlers.service(stopping);
         let service = service_fn(|mut request: hyper::Request<hyper::body::Incoming>| {
-            let in_progress = InProgress::begin(place, &progress);
+            let in_progress = OpenRequest::begin(slot, &progress);
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
             }
-            request.extensions_mut().insert(place.clone());
+            request.extensions_mut().insert(slot.clone());
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
             let response = service.answer(request);
             async move {
                 let response = response.await?;
                 if let Some(LongRunning { stall }) = response.extensions().get() {
                     in_progress.progress.allow_stall(*stall);
-                    in_progress.place.leave();
+                    in_progress.slot.leave();
                 }
                 let status = response.status().as_u16();
                 tracing::debug!(%method, path, status, "HTTP");
                 Ok::<_, Infallible>(until_sent(response, in_progress))
             }
         });
-        let stream = TokioIo::new(Observed::new(stream, progress.clone()));
+        let stream = TokioIo::new(ObservedStream::new(stream, progress.clone()));
         let served = http1::Builder::new()
-            // `Progress` has the deadline of a head.
+            // `ConnectionProgress` has the deadline of a head.
             .header_read_timeout(None)
             .max_buf_size(self.handlers.longest_head())
             .serve_connection(stream, service)
@@ -317,7 +325,7 @@ impl Serving {
         let mut served = pin!(served);
         let ended = tokio::select! {
             ended = served.as_mut() => ended,
-            () = place.taken() => return tracing::debug!("Connection closed for another one"),
+            () = slot.evicted() => return tracing::debug!("Connection closed for another one"),
             () = progress.overdue() => return tracing::debug!("Connection closed: the client timed out"),
             () = stopping.cancelled() => {
                 served.as_mut().graceful_shutdown();

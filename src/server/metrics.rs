@@ -1,6 +1,6 @@
 //! The metric families of requests, named as upstream names them.
 
-use super::routes::{Entry, Port};
+use super::routes::{Port, RouteEntry};
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use hyper::Method;
 use prometheus_client::{
@@ -52,7 +52,12 @@ impl HttpMetrics {
 
     /// A request begins; it ends when the returned value is dropped. No label holds what the client chooses:
     /// paths are those of the table.
-    pub(super) fn begin(&self, port: Port, method: &Method, entry: Option<&Entry>) -> InFlight {
+    pub(super) fn begin(
+        &self,
+        port: Port,
+        method: &Method,
+        entry: Option<&RouteEntry>,
+    ) -> InFlight {
         let path = entry.map_or("other".to_owned(), |entry| bucket(entry.pattern));
         let request = RequestKindLabels {
             method: method_label(method),
@@ -73,7 +78,7 @@ impl HttpMetrics {
         InFlight {
             inflight,
             duration: self.duration.get_or_create_owned(&request),
-            begun: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 }
@@ -82,13 +87,14 @@ impl HttpMetrics {
 pub(super) struct InFlight {
     inflight: Gauge,
     duration: Histogram,
-    begun: Instant,
+    started_at: Instant,
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.inflight.dec();
-        self.duration.observe(self.begun.elapsed().as_secs_f64());
+        self.duration
+            .observe(self.started_at.elapsed().as_secs_f64());
     }
 }
 

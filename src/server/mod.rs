@@ -51,7 +51,7 @@ mod views;
 mod websocket;
 
 pub use checkpoint::Checkpoints;
-pub use connections::Limits;
+pub use connections::ConnectionLimits;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
 pub use events::EventsQuery;
 pub use explanations::{
@@ -67,8 +67,10 @@ pub use pods::PodLists;
 pub use posted::Post;
 pub use process::Process;
 pub use router::Views;
-pub use routes::{ENTRIES, Entry, Port, Route, RouteError, Switch, document, route, subresources};
+pub use routes::{
+    ENTRIES, Port, Route, RouteEntry, RouteError, Switch, document, route, subresources,
+};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
-pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, Streams};
-pub use views::{Known, PodsView, Recorded, RunningPodsView};
+pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
+pub use views::{PodsView, Recorded, RunningPodsView, ViewsReady};

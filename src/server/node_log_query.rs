@@ -1,6 +1,6 @@
 //! `/logs/?query=…`: a query of the node's journal and log files. Pure.
 
-use super::routes::{BadQuery, Parts};
+use super::routes::{BadQuery, RouteParts};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Most lines from the end.
@@ -38,7 +38,7 @@ impl NodeLogQuery {
     ///
     /// # Errors
     /// A parameter that cannot be read.
-    pub(super) fn parse(parts: &Parts) -> Result<Option<Self>, BadQuery> {
+    pub(super) fn parse(parts: &RouteParts) -> Result<Option<Self>, BadQuery> {
         let mut query = Self::default();
         let queried = parts.all("query")?;
         for name in &queried {
@@ -153,7 +153,7 @@ fn is_safe(name: &str) -> bool {
     name.len() <= MAX_SERVICE_NAME && name.chars().all(safe)
 }
 
-fn time(parts: &Parts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
+fn time(parts: &RouteParts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     let text = parts.last(name)?.filter(|text| !text.is_empty());
     let read = |text: String| {
         text.parse()
@@ -162,7 +162,7 @@ fn time(parts: &Parts, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     text.map(read).transpose()
 }
 
-fn number(parts: &Parts, name: &str) -> Result<Option<i64>, BadQuery> {
+fn number(parts: &RouteParts, name: &str) -> Result<Option<i64>, BadQuery> {
     let text = parts.last(name)?.filter(|text| !text.is_empty());
     let bad = |text: &str| BadQuery::new(name, format!("{text:?} is not a whole number"));
     let read = |text: String| text.parse().map_err(|_| bad(&text));
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     fn parse(query: &str) -> Result<Option<NodeLogQuery>, BadQuery> {
-        NodeLogQuery::parse(&Parts::of_query(query))
+        NodeLogQuery::parse(&RouteParts::of_query(query))
     }
 
     #[test]

@@ -16,18 +16,18 @@ pub(super) trait Observer {
     fn flushed(&self, _flushed: &Poll<io::Result<()>>) {}
 }
 
-pub(super) struct Observed<S, O> {
+pub(super) struct ObservedStream<S, O> {
     stream: S,
     observer: O,
 }
 
-impl<S, O> Observed<S, O> {
+impl<S, O> ObservedStream<S, O> {
     pub(super) fn new(stream: S, observer: O) -> Self {
         Self { stream, observer }
     }
 }
 
-impl<S: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for Observed<S, O> {
+impl<S: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for ObservedStream<S, O> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -42,7 +42,7 @@ impl<S: AsyncRead + Unpin, O: Observer + Unpin> AsyncRead for Observed<S, O> {
     }
 }
 
-impl<S: AsyncWrite + Unpin, O: Observer + Unpin> AsyncWrite for Observed<S, O> {
+impl<S: AsyncWrite + Unpin, O: Observer + Unpin> AsyncWrite for ObservedStream<S, O> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

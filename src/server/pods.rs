@@ -4,12 +4,12 @@ use super::{
     list,
     response::{Body, json, not_found, one},
     streaming::{PodName, lookup},
-    views::{Known, PodsView, Recorded, RunningPodsView, flushed, unless_stopping},
+    views::{PodsView, Recorded, RunningPodsView, ViewsReady, flushed, unless_stopping},
 };
 use crate::{
-    host::Machine,
+    host::HostMachine,
     model::{ContainerState, Pod, PodStatus},
-    pods::pod_sync::KnownPod,
+    pods::pod_sync::PodWithStatus,
 };
 use hyper::Response;
 use k8s_openapi::{
@@ -50,7 +50,7 @@ pub struct PodLists {
     /// Every pod that runs.
     pub running: RunningPodsView,
     /// Ends when both are known.
-    pub known: Known,
+    pub ready: ViewsReady,
     /// Ends when the statuses of pods are on disk.
     pub recorded: Recorded,
 }
@@ -64,7 +64,7 @@ impl PodLists {
 
     /// `/runningpods/`.
     pub(super) async fn running(&self, stopping: &CancellationToken) -> Response<Body> {
-        unless_stopping(stopping, (self.known)()).await;
+        unless_stopping(stopping, (self.ready)()).await;
         running_pods((self.running)())
     }
 
@@ -79,13 +79,13 @@ impl PodLists {
     }
 
     /// The known pods, once they are known.
-    pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<KnownPod> {
-        unless_stopping(stopping, (self.known)()).await;
+    pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<PodWithStatus> {
+        unless_stopping(stopping, (self.ready)()).await;
         (self.pods)()
     }
 }
 
-pub(super) fn pod_list(pods: Vec<KnownPod>) -> Response<Body> {
+pub(super) fn pod_list(pods: Vec<PodWithStatus>) -> Response<Body> {
     let items = pods
         .into_iter()
         .map(|(pod, status)| PodItem { pod, status });
@@ -130,7 +130,7 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
 }
 
 /// The status of one pod, or 404.
-fn pod_info(known: Vec<KnownPod>, name: &PodName) -> Response<Body> {
+fn pod_info(known: Vec<PodWithStatus>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
             Some(status) => one(status),
@@ -141,7 +141,7 @@ fn pod_info(known: Vec<KnownPod>, name: &PodName) -> Response<Body> {
 }
 
 /// The machine in the format of cAdvisor's machine information.
-pub(super) fn machine(machine: &Machine) -> Response<Body> {
+pub(super) fn machine(machine: &HostMachine) -> Response<Body> {
     one(&serde_json::json!({
         "num_cores": machine.cpus,
         "memory_capacity": machine.memory_bytes,

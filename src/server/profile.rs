@@ -3,7 +3,7 @@
 use super::{
     pprof,
     response::{Body, closing, full_bytes, text},
-    routes::{BadQuery, Parts},
+    routes::{BadQuery, RouteParts},
 };
 use crate::{
     base::chain,
@@ -63,7 +63,7 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
 }
 
 /// The parameter `seconds`.
-pub(super) fn seconds(parts: &Parts) -> Result<u64, BadQuery> {
+pub(super) fn seconds(parts: &RouteParts) -> Result<u64, BadQuery> {
     let Some(value) = parts.last("seconds")? else {
         return Ok(DEFAULT_SECONDS);
     };
@@ -83,12 +83,12 @@ async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Prof
     let Some(mut profiler) = blocking(Profiler::start).await?? else {
         return Ok(ProfileState::Busy);
     };
-    let (since_1970, begun) = (
+    let (since_1970, started_at) = (
         Timestamp::now().as_duration().unsigned_abs(),
         Instant::now(),
     );
     tracing::info!(seconds = time.as_secs(), "Starting a CPU profile");
-    let end = begun + time;
+    let end = started_at + time;
     while Instant::now() < end {
         let pause = end.min(Instant::now() + MAX_COLLECT_INTERVAL);
         tokio::select! {
@@ -101,7 +101,7 @@ async fn record(time: Duration, stopping: &CancellationToken) -> io::Result<Prof
         };
         profiler = blocking(collect).await?;
     }
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     let write = move || {
         let profile: Profile = profiler.finish();
         pprof::file(&pprof::message(&profile, since_1970, took))

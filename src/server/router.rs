@@ -16,12 +16,12 @@ use super::{
     process::Process,
     profile,
     response::{Body, Request, closing, read_body, text},
-    routes::{Entry, Port, Route, RouteError, Switch},
+    routes::{Port, Route, RouteEntry, RouteError, Switch},
     scrapes::Scrapes,
     stats::{self, StatsViews},
-    streaming::Streams,
+    streaming::StreamTable,
 };
-use crate::{host::Machine, pods::pod_config::PostedPods, state::events::EventRecorder};
+use crate::{host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use std::{
@@ -57,7 +57,7 @@ pub struct Views {
     /// `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
     /// `/exec`, `/attach`, `/run` and `/portForward`.
-    pub streams: Streams,
+    pub streams: StreamTable,
     /// `/containerLogs`.
     pub logs: LogReaders,
     /// `/container` and `/containers`; `None` when pods cannot be posted.
@@ -65,7 +65,7 @@ pub struct Views {
     /// `/checkpoint`.
     pub checkpoints: Checkpoints,
     /// `/spec/`.
-    pub machine: Arc<Machine>,
+    pub machine: Arc<HostMachine>,
     /// `/logs/`.
     pub node_logs: NodeLogs,
 }
@@ -127,8 +127,8 @@ impl Router {
     fn check(
         &self,
         request: &Request,
-        found: Result<(&'static Entry, Route), RouteError>,
-    ) -> Result<(&'static Entry, Route), Box<Response<Body>>> {
+        found: Result<(&'static RouteEntry, Route), RouteError>,
+    ) -> Result<(&'static RouteEntry, Route), Box<Response<Body>>> {
         if cross_site::is_abuse(request.method(), request.headers()) {
             let body = "403 cross-site request refused\n".to_owned();
             return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
@@ -149,7 +149,7 @@ impl Router {
     async fn serve(
         &self,
         port: Port,
-        entry: &Entry,
+        entry: &RouteEntry,
         route: Route,
         request: Request,
     ) -> Response<Body> {
@@ -170,7 +170,7 @@ impl Views {
     async fn serve(
         &self,
         port: Port,
-        entry: &Entry,
+        entry: &RouteEntry,
         route: Route,
         request: Request,
         stopping: &CancellationToken,

@@ -9,7 +9,7 @@ mod spans;
 use super::*;
 use crate::{
     base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient},
+    cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus, Pod, PodStatus},
     node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
     runtime::logs::ContainerLogs,
@@ -96,7 +96,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         pods: PodLists {
             pods: Arc::new(move || pods.clone()),
             running: Arc::new(runtime),
-            known: Arc::new(|| Box::pin(std::future::ready(()))),
+            ready: Arc::new(|| Box::pin(std::future::ready(()))),
             recorded: Arc::new(|| Box::pin(std::future::ready(()))),
         },
         scrapes: Scrapes::new(
@@ -133,13 +133,13 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
         checkpoints: Checkpoints {
             directory: Arc::new("/nonexistent".into()),
         },
-        machine: Arc::new(crate::host::Machine::read().unwrap()),
+        machine: Arc::new(crate::host::HostMachine::read().unwrap()),
     }
 }
 
 /// Streams of a runtime that does not run.
-fn streams() -> Streams {
-    let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
+fn streams() -> StreamTable {
+    let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
     let connection = CriConnection::new(endpoint, TIMEOUT, &metrics);
     let parts = StreamParts {
@@ -150,7 +150,7 @@ fn streams() -> Streams {
         known: Arc::new(|| Box::pin(std::future::ready(()))),
         idle: TIMEOUT,
     };
-    Streams::new(parts, CancellationToken::new())
+    StreamTable::new(parts, CancellationToken::new())
 }
 
 /// Logs of no pods.
@@ -245,7 +245,7 @@ pub(super) struct Served {
     pub(super) task: JoinHandle<anyhow::Result<()>>,
 }
 
-pub(super) async fn serve(handlers: Handlers, limits: Limits) -> Served {
+pub(super) async fn serve(handlers: Handlers, limits: ConnectionLimits) -> Served {
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let listener = Listener::bind("test", any).await.unwrap().limits(limits);
     let address = listener.address().unwrap();

@@ -1,7 +1,7 @@
 //! What several handlers read, and what they wait for.
 
 use super::response::Body;
-use crate::{model::PodStatus, pods::pod_sync::KnownPod};
+use crate::{model::PodStatus, pods::pod_sync::PodWithStatus};
 use futures::future::BoxFuture;
 use hyper::Response;
 use std::{sync::Arc, time::Duration};
@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Every known pod with its current status, unless that is the one in its manifest.
-pub type PodsView = Arc<dyn Fn() -> Vec<KnownPod> + Send + Sync>;
+pub type PodsView = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
 /// The runtime status of every pod that runs.
 pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// Ends when the pods of the node are known, or when that takes too long.
-pub type Known = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+pub type ViewsReady = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// Ends when the state that the views show is on disk.
 pub type Recorded = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 

@@ -194,22 +194,22 @@ fn kind(spec: &PersistentVolumeSpec) -> String {
 mod tests {
     use super::*;
     use crate::{
-        apiserver::claim::ClaimKey,
+        apiserver::claim::PersistentVolumeClaimKey,
         base::chain,
-        volumes::{content::Group, ownership::ChangePolicy},
+        volumes::{content::VolumeGroup, ownership::ChangePolicy},
     };
     use serde_json::{Value, json};
 
     fn claim(group: Option<u32>) -> ClaimVolume {
         ClaimVolume {
-            key: ClaimKey {
+            key: PersistentVolumeClaimKey {
                 namespace: "shop".into(),
                 name: "data".into(),
             },
             is_mounted: true,
             is_mapped: false,
             read_only: false,
-            group: Group(group),
+            group: VolumeGroup(group),
             change_policy: ChangePolicy::Always,
         }
     }

@@ -1,7 +1,7 @@
 //! What the volume of a claim is, kept beside the other notes about a pod's volumes: after a restart of the kubelet the
 //! pod has its volumes also while the API server is away. Blocking.
 
-use super::{PodDir, SetUpError, claim::ResolvedClaim, error::io_error, pod_dirs::make_dir};
+use super::{PodDir, SetUpError, claim::ResolvedClaim, error::io_error, pod_dirs::create_dir};
 use crate::host::files;
 use std::{fs, path::PathBuf};
 
@@ -22,8 +22,8 @@ pub(super) fn write(
     if fs::read(&path).is_ok_and(|noted| noted == text) {
         return Ok(());
     }
-    make_dir(&pod.empty_dir_notes(), 0o750)?;
-    make_dir(&pod.claim_note(volume)?, 0o750)?;
+    create_dir(&pod.empty_dir_notes(), 0o750)?;
+    create_dir(&pod.claim_note(volume)?, 0o750)?;
     files::write_in_place(&path, &text, 0o640).map_err(io_error("write", &path))
 }
 

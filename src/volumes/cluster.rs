@@ -1,10 +1,10 @@
 //! What pods of the API server mount besides config maps and secrets, and what one volume needs of all that.
 
-use super::{content::Inputs, plan, plan::PlannedVolume};
+use super::{content::VolumeSources, plan, plan::PlannedVolume};
 use crate::{
     apiserver::{
-        claim::{ClaimKey, Claims},
-        configmap_secret::{Found, ObjectKey, PodObjects},
+        claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
+        configmap_secret::{ObjectKey, ObjectsByKey, PodObjects},
         token::{TokenKey, Tokens},
         trust_bundle::TrustBundles,
     },
@@ -21,7 +21,7 @@ pub struct Cluster {
     /// ClusterTrustBundles.
     pub bundles: TrustBundles,
     /// Volumes of claims.
-    pub claims: Claims,
+    pub claims: ApiPersistentVolumeClaims,
     /// The Node object, whose labels say which volumes the node can have.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }
@@ -32,7 +32,7 @@ impl Default for Cluster {
         Self {
             tokens: Tokens::default(),
             bundles: TrustBundles::default(),
-            claims: Claims::default(),
+            claims: ApiPersistentVolumeClaims::default(),
             node: watch::Sender::new(None).subscribe(),
         }
     }
@@ -42,7 +42,7 @@ impl Default for Cluster {
 pub(super) struct VolumeKeys {
     objects: BTreeSet<ObjectKey>,
     tokens: BTreeSet<TokenKey>,
-    claims: BTreeSet<ClaimKey>,
+    claims: BTreeSet<PersistentVolumeClaimKey>,
     has_bundles: bool,
 }
 
@@ -85,8 +85,8 @@ impl Cluster {
         uid: &PodUid,
         objects: &PodObjects,
         mut keys: VolumeKeys,
-        fixed: Option<&Found>,
-    ) -> Inputs {
+        fixed: Option<&ObjectsByKey>,
+    ) -> VolumeSources {
         let is_fixed = |key: &ObjectKey| fixed.is_some_and(|fixed| fixed.contains_key(key));
         keys.objects.retain(|key| !is_fixed(key));
         let bundles = async {
@@ -102,7 +102,7 @@ impl Cluster {
         let (mut objects, tokens, claims, bundles) = tokio::join!(objects, tokens, claims, bundles);
         let fixed = fixed.into_iter().flatten();
         objects.extend(fixed.map(|(key, found)| (key.clone(), found.clone())));
-        Inputs {
+        VolumeSources {
             objects,
             tokens,
             claims,

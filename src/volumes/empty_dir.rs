@@ -2,11 +2,11 @@
 
 use super::{
     Mounter, PodDir, SetUpError,
-    content::{Group, READ_WRITE},
+    content::{READ_WRITE, VolumeGroup},
     error::io_error,
-    paths::Plugin,
+    paths::VolumePlugin,
     plan::Medium,
-    pod_dirs::make_dir,
+    pod_dirs::create_dir,
 };
 use crate::host::files;
 use rustix::{
@@ -26,10 +26,10 @@ pub(super) fn set_up(
     pod: &PodDir,
     volume: &str,
     medium: Medium,
-    group: Group,
+    group: VolumeGroup,
     mounter: &dyn Mounter,
 ) -> Result<PathBuf, SetUpError> {
-    let directory = pod.volume(Plugin::EmptyDir, volume)?;
+    let directory = pod.volume(VolumePlugin::EmptyDir, volume)?;
     let note = pod.empty_dir_note(volume)?;
     let ready = note.join("ready");
     let mounted = match medium {
@@ -41,14 +41,14 @@ pub(super) fn set_up(
     if mounted && ready.exists() && directory.is_dir() {
         return Ok(directory);
     }
-    make_dir(&pod.volumes_of(Plugin::EmptyDir), 0o750)?;
-    make_dir(&directory, ON_DISK)?;
+    create_dir(&pod.volumes_of(VolumePlugin::EmptyDir), 0o750)?;
+    create_dir(&directory, ON_DISK)?;
     if !mounted {
         mount(&directory, medium, mounter)?;
     }
     own(&directory, medium, group).map_err(io_error("give away", &directory))?;
-    make_dir(&pod.empty_dir_notes(), 0o750)?;
-    make_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_notes(), 0o750)?;
+    create_dir(&note, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))?;
     Ok(directory)
 }
@@ -65,7 +65,7 @@ fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> Result<(), 
     }
 }
 
-fn own(directory: &Path, medium: Medium, group: Group) -> std::io::Result<()> {
+fn own(directory: &Path, medium: Medium, group: VolumeGroup) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
     let mode = match medium {

@@ -1,7 +1,7 @@
 //! What can go wrong with a volume.
 
 use super::{UnsafeName, content::payload::PathError};
-use crate::apiserver::claim::{ClaimError, ClaimKey};
+use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::apiserver::token::TokenError;
 use crate::apiserver::trust_bundle::TrustBundleError;
@@ -34,7 +34,7 @@ pub enum VolumeError {
         /// Name of the volume.
         volume: String,
         /// The claim.
-        key: ClaimKey,
+        key: PersistentVolumeClaimKey,
         /// Why.
         source: Box<ClaimError>,
     },
@@ -56,7 +56,7 @@ pub enum VolumeError {
         /// Why.
         source: SetUpError,
     },
-    /// A name in the pod is no file name.
+    /// A name in the pod is not a file name.
     #[error("the pod has no safe place on disk")]
     Name(#[from] UnsafeName),
     /// The pod's resource amounts cannot be read.

@@ -37,11 +37,11 @@ mod teardown;
 pub use cluster::Cluster;
 pub use error::{NotPrepared, SetUpError, VolumeError};
 pub use mounter::{HostMounter, Mounter};
-pub use paths::{KubeletRoot, Plugin, PodDir, UnsafeName, component};
+pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component};
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::configmap_secret::{Found, ObjectKey, Objects};
-use crate::base::{panics::Place, spawn};
+use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
+use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use parking_lot::Mutex;
@@ -246,7 +246,7 @@ impl VolumeManager {
         pod: &Pod,
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
-    ) -> Result<Found, VolumeError> {
+    ) -> Result<ObjectsByKey, VolumeError> {
         let objects = self.shared.objects.of(pod);
         tokio::select! {
             biased;
@@ -283,7 +283,7 @@ impl VolumeManager {
             let bind = |request| shared.bind_sub_path(&pod, &name, request, &of_pod);
             requests.iter().map(bind).collect()
         };
-        let mut task = spawn(Place::Sync, async move {
+        let mut task = spawn(PanicScope::Sync, async move {
             if let Some(before) = before {
                 let _ = before.await;
             }

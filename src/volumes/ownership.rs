@@ -4,10 +4,10 @@
 
 use super::{
     PodDir, SetUpError,
-    content::{Group, READ_WRITE},
+    content::{READ_WRITE, VolumeGroup},
     error::io_error,
-    paths::Plugin,
-    pod_dirs::make_dir,
+    paths::VolumePlugin,
+    pod_dirs::create_dir,
 };
 use crate::host::files;
 use rustix::{
@@ -36,24 +36,24 @@ pub(super) fn set_up(
     pod: &PodDir,
     volume: &str,
     directory: &Path,
-    (group, policy): (Group, ChangePolicy),
+    (group, policy): (VolumeGroup, ChangePolicy),
     shared: bool,
 ) -> Result<(), SetUpError> {
     let note = pod.ownership_note(volume)?;
     let ready = note.join("ready");
-    if ready.exists() || pod.volume(Plugin::Local, volume)?.exists() {
+    if ready.exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
         return Ok(());
     }
     if !shared {
         give(directory, group, policy).map_err(io_error("give to the pod's group", directory))?;
     }
-    make_dir(&pod.empty_dir_notes(), 0o750)?;
-    make_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_notes(), 0o750)?;
+    create_dir(&note, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))
 }
 
 /// The volume's own directory comes last, so that one that fits says that everything in it was given.
-fn give(directory: &Path, group: Group, policy: ChangePolicy) -> io::Result<()> {
+fn give(directory: &Path, group: VolumeGroup, policy: ChangePolicy) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
     let mode = mode_of(&rustix::fs::fstat(&opened)?);
@@ -64,14 +64,14 @@ fn give(directory: &Path, group: Group, policy: ChangePolicy) -> io::Result<()> 
     group.own(opened.as_fd(), mode, READ_WRITE, true)
 }
 
-fn fits(directory: impl AsFd, group: Group) -> io::Result<bool> {
+fn fits(directory: impl AsFd, group: VolumeGroup) -> io::Result<bool> {
     let stat = rustix::fs::fstat(directory)?;
     let mode = mode_of(&stat);
     Ok(group.owns(&stat) && group.widen(mode, READ_WRITE, true) == mode)
 }
 
 /// Links are given themselves, and never what they lead to.
-fn give_content(directory: BorrowedFd<'_>, group: Group, depth: usize) -> io::Result<()> {
+fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> io::Result<()> {
     if depth == MAX_DEPTH {
         let text = format!("there are directories below a depth of {MAX_DEPTH}");
         return Err(io::Error::other(text));
@@ -109,7 +109,7 @@ fn give_content(directory: BorrowedFd<'_>, group: Group, depth: usize) -> io::Re
     Ok(())
 }
 
-fn give_entry(entry: BorrowedFd<'_>, group: Group) -> io::Result<()> {
+fn give_entry(entry: BorrowedFd<'_>, group: VolumeGroup) -> io::Result<()> {
     Ok(group.own_link(entry, "", AtFlags::EMPTY_PATH)?)
 }
 

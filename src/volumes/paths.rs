@@ -64,7 +64,7 @@ pub struct PodDir(PathBuf);
 
 /// The kinds of volumes that the kubelet makes below a pod's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Plugin {
+pub enum VolumePlugin {
     /// emptyDir.
     EmptyDir,
     /// configMap.
@@ -79,7 +79,7 @@ pub enum Plugin {
     Local,
 }
 
-impl Plugin {
+impl VolumePlugin {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::EmptyDir,
@@ -140,12 +140,12 @@ impl PodDir {
     }
 
     /// All volumes of one kind.
-    pub fn volumes_of(&self, plugin: Plugin) -> PathBuf {
+    pub fn volumes_of(&self, plugin: VolumePlugin) -> PathBuf {
         self.volumes().join(plugin.directory())
     }
 
     /// One volume.
-    pub fn volume(&self, plugin: Plugin, volume: &str) -> Result<PathBuf, UnsafeName> {
+    pub fn volume(&self, plugin: VolumePlugin, volume: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.volumes_of(plugin).join(component(volume)?))
     }
 
@@ -156,7 +156,7 @@ impl PodDir {
 
     /// Notes about all emptyDir volumes.
     pub fn empty_dir_notes(&self) -> PathBuf {
-        self.plugins().join(Plugin::EmptyDir.directory())
+        self.plugins().join(VolumePlugin::EmptyDir.directory())
     }
 
     /// Directory whose file `ready` says that an emptyDir volume was set up.

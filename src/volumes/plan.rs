@@ -1,8 +1,12 @@
 //! Which volumes a pod needs and what each of them is. Pure.
 
-use super::content::{self, ContentVolume, Group};
-use super::{SetUpError, VolumeError, ownership::ChangePolicy, paths::Plugin, record::Record};
-use crate::apiserver::{claim::ClaimKey, configmap_secret::ObjectKey, token::TokenKey};
+use super::content::{self, ContentVolume, VolumeGroup};
+use super::{
+    SetUpError, VolumeError, ownership::ChangePolicy, paths::VolumePlugin, record::VolumeRecord,
+};
+use crate::apiserver::{
+    claim::PersistentVolumeClaimKey, configmap_secret::ObjectKey, token::TokenKey,
+};
 use crate::model::{ClaimRef, Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
@@ -27,7 +31,7 @@ pub enum VolumeKind {
         /// On disk, or in memory bounded to so many bytes.
         medium: Medium,
         /// Group that owns it (`fsGroup`).
-        group: Group,
+        group: VolumeGroup,
     },
     /// A path of the node.
     HostPath {
@@ -55,13 +59,15 @@ impl VolumeKind {
 
 impl PlannedVolume {
     /// What is to be written down before the volume is made; `None` when nothing is made.
-    pub(super) fn record(&self) -> Option<Record> {
+    pub(super) fn record(&self) -> Option<VolumeRecord> {
         let (plugin, mounted) = match &self.kind {
-            VolumeKind::EmptyDir { medium, .. } => (Plugin::EmptyDir, *medium != Medium::Disk),
+            VolumeKind::EmptyDir { medium, .. } => {
+                (VolumePlugin::EmptyDir, *medium != Medium::Disk)
+            }
             VolumeKind::Content(volume) => (volume.plugin, volume.memory.is_some()),
             VolumeKind::HostPath { .. } | VolumeKind::Claim(_) => return None,
         };
-        Some(Record::new(&self.name, plugin, mounted))
+        Some(VolumeRecord::new(&self.name, plugin, mounted))
     }
 
     /// The claim, if it is mounted by one.
@@ -88,7 +94,7 @@ impl PlannedVolume {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimVolume {
     /// The claim.
-    pub key: ClaimKey,
+    pub key: PersistentVolumeClaimKey,
     /// A container names it in `volumeMounts`.
     pub is_mounted: bool,
     /// A container names it in `volumeDevices`.
@@ -96,7 +102,7 @@ pub struct ClaimVolume {
     /// The pod only reads it.
     pub read_only: bool,
     /// The pod's `fsGroup`.
-    pub group: Group,
+    pub group: VolumeGroup,
     /// When the files are given to it.
     pub change_policy: ChangePolicy,
 }
@@ -199,7 +205,7 @@ pub(super) fn has_bundles(plan: &[PlannedVolume]) -> bool {
 }
 
 /// The claims that are mounted.
-pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<ClaimKey> {
+pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<PersistentVolumeClaimKey> {
     let key = |volume: &PlannedVolume| match &volume.kind {
         VolumeKind::Claim(claim) => Some(claim.key.clone()),
         _ => None,
@@ -268,7 +274,7 @@ fn kind_of(
     }
     if let Some(claim) = &volume.persistent_volume_claim {
         return Ok(VolumeKind::Claim(ClaimVolume {
-            key: ClaimKey {
+            key: PersistentVolumeClaimKey {
                 namespace: pod.namespace().to_owned(),
                 name: claim.claim_name.clone(),
             },
@@ -288,7 +294,7 @@ fn kind_of(
         plugin,
         // Config maps are the one kind that upstream keeps on disk.
         memory: match plugin {
-            Plugin::ConfigMap => None,
+            VolumePlugin::ConfigMap => None,
             _ => Some(memory_size(pod, None, node, &fail)?),
         },
         group: group(pod).map_err(fail)?,
@@ -297,12 +303,12 @@ fn kind_of(
     }))
 }
 
-fn group(pod: &Pod) -> Result<Group, SetUpError> {
+fn group(pod: &Pod) -> Result<VolumeGroup, SetUpError> {
     let security = pod.spec().and_then(|spec| spec.security_context.as_ref());
     match security.and_then(|context| context.fs_group) {
-        None => Ok(Group(None)),
+        None => Ok(VolumeGroup(None)),
         Some(group) => u32::try_from(group)
-            .map(|group| Group(Some(group)))
+            .map(|group| VolumeGroup(Some(group)))
             .map_err(|_| SetUpError::Unsupported(format!("fsGroup {group}"))),
     }
 }
@@ -337,26 +343,26 @@ fn medium(
     }
 }
 
-/// Bytes of the huge pages that the pod asks for: those of the medium's size (`HugePages-2Mi`), or
-/// the only ones it asks for (upstream's `getPageSizeMountOption`).
+/// Bytes of the huge pages that the pod requests: those of the medium's size (`HugePages-2Mi`), or
+/// the only ones it requests (upstream's `getPageSizeMountOption`).
 fn huge_page_size(
     pod: &Pod,
     medium: &str,
     fail: &impl Fn(SetUpError) -> VolumeError,
 ) -> Result<u64, VolumeError> {
     let bytes = |text: &str| Quantity::parse(text).map(Quantity::value).unwrap_or(0);
-    let mut asked = requests::of_pod_level::<Quantity>(pod)?.requests;
+    let mut requested = requests::of_pod_level::<Quantity>(pod)?.requests;
     for container in pod.containers().iter().chain(pod.init_containers()) {
-        asked.extend(requests::of_container::<Quantity>(container)?.requests);
+        requested.extend(requests::of_container::<Quantity>(container)?.requests);
     }
-    let mut sizes: BTreeSet<i64> = asked
+    let mut sizes: BTreeSet<i64> = requested
         .keys()
         .filter_map(|name| name.strip_prefix(requests::HUGEPAGES_PREFIX))
         .map(bytes)
         .collect();
     if let Some(size) = medium.strip_prefix("HugePages-") {
         let size = bytes(size);
-        sizes.retain(|asked| *asked == size);
+        sizes.retain(|requested| *requested == size);
     }
     let wrong = |text: &str| Err(fail(SetUpError::HugePages(text.to_string())));
     let mut sizes = sizes.into_iter();

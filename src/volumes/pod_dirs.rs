@@ -38,7 +38,7 @@ impl TerminationLog<'_> {
     }
 
     /// Whether a file is the termination log of an instance that is gone. Names of eight digits are the
-    /// Go kubelet's, which do not tell whose they are.
+    /// Go kubelet's, which do not name their owner.
     fn is_of_none(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
         count.is_some_and(|count: u32| count != self.restart_count && !self.others.contains(&count))
@@ -82,12 +82,12 @@ pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
 }
 
 /// Creates a directory whose parent exists; true if it is new.
-pub(super) fn make_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
-    files::make_dir(directory, mode).map_err(error::io_error("make directory", directory))
+pub(super) fn create_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
+    files::create_dir(directory, mode).map_err(error::io_error("make directory", directory))
 }
 
 fn make(directory: &Path) -> Result<(), VolumeError> {
-    files::make_dir(directory, 0o750)
+    files::create_dir(directory, 0o750)
         .map(drop)
         .map_err(io_error("make directory", directory))
 }

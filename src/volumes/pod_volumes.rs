@@ -2,12 +2,12 @@
 
 use super::{
     NotPrepared, Prepared, VolumeError, VolumePath, content,
-    content::Digest,
+    content::PayloadDigest,
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
 use crate::{
-    apiserver::configmap_secret::Found,
+    apiserver::configmap_secret::ObjectsByKey,
     base::{chain, panics::Panicked},
 };
 use jiff::Timestamp;
@@ -72,9 +72,9 @@ pub(super) struct MadeVolume {
     /// Where it is.
     pub(super) path: VolumePath,
     /// What it shows, if it is made from objects.
-    pub(super) shown: Option<Digest>,
+    pub(super) shown: Option<PayloadDigest>,
     /// The immutable ones of those objects, as the pod has seen them; they are not looked up again.
-    pub(super) fixed: Found,
+    pub(super) fixed: ObjectsByKey,
 }
 
 /// How an attempt ended.
@@ -90,7 +90,7 @@ impl Attempted {
         let made = MadeVolume {
             path,
             shown: None,
-            fixed: Found::new(),
+            fixed: ObjectsByKey::new(),
         };
         Self { made, stale: None }
     }

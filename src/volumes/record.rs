@@ -3,7 +3,7 @@
 //! After any crash, also one in the middle of making or removing a volume, the next kubelet knows
 //! from this which volumes are the kubelet's own, and to take nothing else down.
 
-use super::{PodDir, VolumeError, paths::Plugin, pod_dirs::io_error};
+use super::{PodDir, VolumeError, paths::VolumePlugin, pod_dirs::io_error};
 use crate::base::atomic_file;
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
@@ -16,13 +16,13 @@ const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase")]
 struct Records {
     version: u32,
-    volumes: Vec<Record>,
+    volumes: Vec<VolumeRecord>,
 }
 
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Record {
+pub(super) struct VolumeRecord {
     /// Its name in the pod.
     pub(super) name: String,
     /// Its kind: upstream's name of the plugin.
@@ -32,8 +32,8 @@ pub(super) struct Record {
     pub(super) mounted: bool,
 }
 
-impl Record {
-    pub(super) fn new(name: &str, plugin: Plugin, mounted: bool) -> Self {
+impl VolumeRecord {
+    pub(super) fn new(name: &str, plugin: VolumePlugin, mounted: bool) -> Self {
         Self {
             name: name.to_string(),
             plugin: plugin.name().to_string(),
@@ -42,12 +42,14 @@ impl Record {
     }
 
     fn is_known(&self) -> bool {
-        Plugin::ALL.iter().any(|known| known.name() == self.plugin)
+        VolumePlugin::ALL
+            .iter()
+            .any(|known| known.name() == self.plugin)
     }
 }
 
 /// Writes down what is about to be made.
-pub(super) fn write(pod: &PodDir, volumes: Vec<Record>) -> Result<(), VolumeError> {
+pub(super) fn write(pod: &PodDir, volumes: Vec<VolumeRecord>) -> Result<(), VolumeError> {
     let path = pod.volume_records();
     let version = VERSION;
     let text = serde_json::to_vec(&Records { version, volumes })

@@ -5,7 +5,7 @@ use super::{
     NotPrepared, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
     VolumePath, claim, claim_note,
     cluster::VolumeKeys,
-    content::{self, ContentVolume, Inputs},
+    content::{self, ContentVolume, VolumeSources},
     empty_dir, host_path, ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs,
@@ -17,11 +17,11 @@ use super::{
 use crate::{
     apiserver::{
         claim::ClaimError,
-        configmap_secret::{Found, PodObjects},
+        configmap_secret::{ObjectsByKey, PodObjects},
     },
     base::{
         otel::carried,
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         spawn, with_own_files,
     },
     model::PodUid,
@@ -110,14 +110,14 @@ impl VolumeManagerInner {
                 planned,
                 made,
             };
-            spawn(Place::Sync, carried(self.clone().run(attempt)));
+            spawn(PanicScope::Sync, carried(self.clone().run(attempt)));
         }
         Ok(wait)
     }
 
     async fn run(self: Arc<Self>, attempt: Attempt) {
         let (pod, planned) = (attempt.pod.clone(), attempt.planned.clone());
-        let ended = contain(Place::Sync, self.clone().attempt(attempt)).await;
+        let ended = contain(PanicScope::Sync, self.clone().attempt(attempt)).await;
         let ended = ended.unwrap_or_else(|panicked| Err(panicked.into()));
         if pod.volumes.end(&planned.name, ended) {
             self.objects.changes().mark(pod.uid);
@@ -142,7 +142,7 @@ impl VolumeManagerInner {
     }
 
     /// What the API server and the node have for a volume.
-    async fn inputs(&self, attempt: &Attempt) -> Inputs {
+    async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
         let fixed = attempt.made.as_ref().map(|made| &made.fixed);
         if !keys.is_empty() {
@@ -153,7 +153,7 @@ impl VolumeManagerInner {
         self.cluster.inputs(uid, objects, keys, fixed).await
     }
 
-    fn set_up(&self, attempt: &Attempt, inputs: &Inputs) -> Result<Attempted, VolumeError> {
+    fn set_up(&self, attempt: &Attempt, inputs: &VolumeSources) -> Result<Attempted, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
         let fail = |source| of_volume(name, source);
         let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
@@ -189,7 +189,7 @@ impl VolumeManagerInner {
         &self,
         attempt: &Attempt,
         made: &MadeVolume,
-        inputs: &Inputs,
+        inputs: &VolumeSources,
     ) -> Result<Attempted, VolumeError> {
         let volumes = &attempt.pod.volumes;
         let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
@@ -218,7 +218,7 @@ impl VolumeManagerInner {
         pod: &VolumePod,
         name: &str,
         claim: &ClaimVolume,
-        inputs: &Inputs,
+        inputs: &VolumeSources,
     ) -> Result<VolumePath, VolumeError> {
         let found = match inputs.claims.get(&claim.key) {
             Some(Ok(volume)) => Ok(volume.as_ref()),
@@ -261,7 +261,7 @@ impl VolumeManagerInner {
         pod: &PodDir,
         name: &str,
         volume: &ContentVolume,
-        inputs: &Inputs,
+        inputs: &VolumeSources,
     ) -> Result<Attempted, SetUpError> {
         let mounter = self.mounter.as_ref();
         let of = |path: PathBuf| {
@@ -345,7 +345,7 @@ fn is_of_node(volume: &PlannedVolume) -> bool {
 }
 
 /// The objects that stay as they are.
-fn immutable(found: &Found) -> Found {
+fn immutable(found: &ObjectsByKey) -> ObjectsByKey {
     let fixed = found
         .iter()
         .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));

@@ -3,7 +3,7 @@
 //! What they are about was recorded before it was made; the record goes with the last step, so that after a crash
 //! between two of them the steps are taken again.
 
-use super::{PodDir, paths::Plugin};
+use super::{PodDir, paths::VolumePlugin};
 use crate::host::MountEntry;
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(super) enum TearDownStep {
 /// Where this kubelet mounts and makes things for a pod; sub-paths first, as they are mounted from
 /// volumes.
 pub(super) fn places(pod: &PodDir) -> Vec<PathBuf> {
-    let volumes = Plugin::ALL.map(|plugin| pod.volumes_of(plugin));
+    let volumes = VolumePlugin::ALL.map(|plugin| pod.volumes_of(plugin));
     std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
 
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn mounts_go_from_the_youngest_then_notes_then_volumes_and_the_record_is_last() {
         let pod = PodDir::at(Path::new("/k/pods/u1"));
-        let secret = pod.volume(Plugin::Secret, "s").unwrap();
+        let secret = pod.volume(VolumePlugin::Secret, "s").unwrap();
         let bound = pod.sub_path("s", "c", 0).unwrap();
         let elsewhere = Path::new("/k/pods/u10/volumes/x");
         let mounts = [&*secret, elsewhere, &*bound].map(mount);
@@ -84,7 +84,10 @@ mod tests {
         assert_eq!(steps[..5], first);
         assert_eq!(steps.last(), Some(&Forget));
         let removed = |step: &&TearDownStep| matches!(step, Remove(_));
-        assert_eq!(steps.iter().filter(removed).count(), 2 + Plugin::ALL.len());
+        assert_eq!(
+            steps.iter().filter(removed).count(),
+            2 + VolumePlugin::ALL.len()
+        );
         let unmounted = tear_down(&pod, &[]).unwrap();
         assert_eq!(unmounted[0], Remove(pod.empty_dir_notes()));
     }

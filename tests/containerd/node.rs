@@ -1,4 +1,4 @@
-//! One kubelet on one runtime, and the questions that scenarios ask about them.
+//! One kubelet on one runtime, and the checks that scenarios make of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -231,7 +231,7 @@ impl Node {
             &format!("containers of {pod}: {what}"),
             deadline,
             || async {
-                // A busy runtime that does not answer in time is asked again.
+                // A call that times out on a busy runtime is repeated.
                 let found = self.runtime.try_containers_of(&format!("{pod}-node1"))?;
                 if fact(&found) {
                     Ok(found)

@@ -186,6 +186,6 @@ pub fn credential_provider(dir: &Path, host: &str) -> Provider {
 pub struct Provider {
     pub programs: PathBuf,
     pub config: PathBuf,
-    /// The questions it was asked.
+    /// The requests that it received.
     pub runs: PathBuf,
 }

@@ -85,14 +85,14 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Shortening a finding panics over and over; once is enough to be told.
+/// Shortening a finding panics over and over; once is enough to report it.
 fn quiet_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let told = std::panic::take_hook();
+        let default_hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             if !QUIET.get() {
-                told(info);
+                default_hook(info);
             }
         }));
     });

@@ -6,16 +6,16 @@ use crate::routes::log_root;
 use crate::spoken::{SEEDS, WORDS};
 use k8s_openapi::api::core::v1;
 use kubelet::base::metrics::Metrics;
-use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
+use kubelet::cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint};
 use kubelet::model::Pod;
 use kubelet::node::stats::api::Summary;
 use kubelet::runtime::logs::ContainerLogs;
-use kubelet::server::auth::{AuthSettings, Authorization, KubeletAuth};
+use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
-    Checkpoints, Explanations, Handlers, HealthChecks, Limits, Listener, LogParts, LogReaders,
-    NodeLogs, PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts, Streams, Switch,
-    TextPieces, Views,
+    Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogParts,
+    LogReaders, NodeLogs, PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts,
+    StreamTable, Switch, TextPieces, Views,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -36,7 +36,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Threads of the server are called so; a panic on one of them is a finding.
 const THREADS: &str = "served";
 
-/// Every status that a client may be told.
+/// Every status that a client may receive.
 const STATUSES: &[u16] = &[
     200, 206, 301, 400, 401, 403, 404, 405, 406, 408, 411, 413, 414, 415, 416, 421, 422, 429, 431,
     500, 502, 503, 504,
@@ -60,7 +60,7 @@ const EVERYTHING_OFF: [Switch; 5] = [
     Switch::PostedPods,
 ];
 
-/// What the first byte of an input chooses from. Whoever asks behind the closed auth is refused.
+/// What the first byte of an input chooses from. Unauthenticated clients are refused.
 const KINDS: [&str; 7] = [
     "open",
     "local",
@@ -95,10 +95,10 @@ impl Ports {
                 "health" => Handlers::health(checks()),
                 _ => on.clone(),
             };
-            let limits = Limits {
+            let limits = ConnectionLimits {
                 head: HOUR,
                 idle: HOUR,
-                ..Limits::default()
+                ..ConnectionLimits::default()
             };
             let listener = Listener::bind_local("fuzzed", &dir.path().join(kind)).unwrap();
             let served = listener
@@ -121,7 +121,7 @@ impl Ports {
     }
 }
 
-/// Everybody is anonymous and may do all, or nobody is anybody.
+/// Either anonymous clients are allowed everything, or every client is refused.
 fn auth(anonymous: bool) -> KubeletAuth {
     static FILE: &str = "/nonexistent/clients.crt";
     let settings = AuthSettings {
@@ -130,7 +130,7 @@ fn auth(anonymous: bool) -> KubeletAuth {
         token_ttl: None,
         review_qps: 0,
         review_burst: 0,
-        authorization: Authorization::AlwaysAllow,
+        authorization: AuthorizationMode::AlwaysAllow,
     };
     KubeletAuth::new(settings, "n1", None, None).unwrap()
 }
@@ -151,7 +151,7 @@ fn pod() -> Arc<Pod> {
 }
 
 fn views() -> Views {
-    let known = || -> kubelet::server::Known { Arc::new(|| Box::pin(ready(()))) };
+    let known = || -> kubelet::server::ViewsReady { Arc::new(|| Box::pin(ready(()))) };
     let events = EventRecorder::new();
     events.warning(
         &ObjectRef::container(&pod(), "c"),
@@ -163,7 +163,7 @@ fn views() -> Views {
         pods: PodLists {
             pods: Arc::new(pods),
             running: Arc::new(Vec::new),
-            known: known(),
+            ready: known(),
             recorded: known(),
         },
         scrapes: Scrapes::new(
@@ -223,7 +223,7 @@ fn views() -> Views {
         checkpoints: Checkpoints {
             directory: Arc::new(nowhere()),
         },
-        machine: Arc::new(kubelet::host::Machine::read().unwrap()),
+        machine: Arc::new(kubelet::host::HostMachine::read().unwrap()),
     }
 }
 
@@ -231,9 +231,9 @@ fn pods() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> {
     vec![(pod(), Some(Arc::new(v1::PodStatus::default())))]
 }
 
-/// Streams of a runtime that nobody has started.
-fn streams(known: kubelet::server::Known) -> Streams {
-    let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
+/// Streams of a runtime that was never started.
+fn streams(known: kubelet::server::ViewsReady) -> StreamTable {
+    let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
     let parts = StreamParts {
         runtime: RuntimeClient::new(connection),
@@ -243,7 +243,7 @@ fn streams(known: kubelet::server::Known) -> Streams {
         known,
         idle: HOUR,
     };
-    Streams::new(parts, CancellationToken::new())
+    StreamTable::new(parts, CancellationToken::new())
 }
 
 // -- the client -----------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ fn run(ports: &Ports, input: &[u8]) -> u64 {
     };
     let kind = KINDS[usize::from(*chooses) % KINDS.len()];
     let mut stream = ports.connect(kind);
-    // A server that has heard enough does not read the rest.
+    // A server that has read enough does not read the rest.
     let _ = stream.write_all(said);
     let (mut answer, mut end) = (Vec::new(), End::Open);
     if said.windows(2).any(|two| two == b"\n\n" || two == b"\n\r") {
@@ -300,7 +300,7 @@ fn read_answer(stream: &mut UnixStream, said: &[u8]) -> (Vec<u8>, End) {
     }
 }
 
-/// Whether one answer has come whole, as far as that can be told.
+/// Whether one response is complete, as far as its headers show.
 fn is_whole(answer: &[u8], head_only: bool) -> bool {
     let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return false;
@@ -382,7 +382,7 @@ fn judge(kind: &str, answer: &[u8]) -> (u16, usize) {
         assert_eq!(header("x-content-type-options"), Some("nosniff"), "{shown}");
     }
     match kind.split(';').next().unwrap_or_default() {
-        // Nothing that somebody said comes out as a tag.
+        // No input comes out as a tag.
         "text/html" => assert!(!body.contains("<x>"), "{shown}"),
         "text/plain" => assert!(
             !body.contains(|c: char| c.is_control() && !matches!(c, '\n' | '\r')),
@@ -394,8 +394,8 @@ fn judge(kind: &str, answer: &[u8]) -> (u16, usize) {
     }
     // Of pods that are not there, pages say so too.
     if status >= 400 && !kind.is_empty() {
-        let told = ["text/plain; charset=utf-8", "text/html; charset=utf-8"];
-        assert!(told.contains(&kind), "{shown}");
+        let default_hook = ["text/plain; charset=utf-8", "text/html; charset=utf-8"];
+        assert!(default_hook.contains(&kind), "{shown}");
     }
     let place = body.find('\n').unwrap_or(body.len());
     (status, head.len().min(400) + place.min(60))
@@ -436,12 +436,12 @@ fn others_are_served(ports: &Ports) {
 }
 
 fn count_panics() {
-    let told = std::panic::take_hook();
+    let default_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if std::thread::current().name() == Some(THREADS) {
             PANICS.fetch_add(1, Ordering::SeqCst);
         }
-        told(info);
+        default_hook(info);
     }));
 }
 

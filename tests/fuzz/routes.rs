@@ -1,11 +1,11 @@
-//! Methods and targets of requests: what the table of routes makes of them, and who has to be asked.
+//! Methods and targets of requests: the routes that they match, and the rights that these need.
 
 use crate::engine::{Target, fuzz, path};
 use crate::spoken::{SEEDS, WORDS};
 use crate::written::written;
 use http::{Method, Uri};
 use kubelet::host::{Shown, open_confined};
-use kubelet::server::{ENTRIES, Entry, Port, Route, RouteError, auth, route, subresources};
+use kubelet::server::{ENTRIES, Port, Route, RouteEntry, RouteError, auth, route, subresources};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 const PORTS: [Port; 4] = [Port::Health, Port::ReadOnly, Port::Main, Port::Local];
 
-/// A directory of logs with links in it that lead everywhere, and something outside that nobody may see.
+/// A directory of logs with links in it that lead everywhere, and a file outside that must not be readable.
 struct Tree {
     _dir: tempfile::TempDir,
     root: PathBuf,
@@ -65,7 +65,7 @@ fn run(input: &[u8]) -> u64 {
     let method = Method::from_bytes(method.unwrap_or_default()).unwrap_or(Method::GET);
     let target = target.unwrap_or_default();
     let mut led = Vec::new();
-    // As a server of ours reads it, and whatever else somebody may call a path.
+    // As our server parses it, and any other text as a path.
     if let Ok(uri) = Uri::try_from(target) {
         led.push(judge(&method, uri.path(), uri.query()));
     }
@@ -82,10 +82,10 @@ fn run(input: &[u8]) -> u64 {
 fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
     let mut led = Vec::new();
     for port in PORTS {
-        let rows: Vec<&Entry> = rows(port, target).collect();
+        let rows: Vec<&RouteEntry> = rows(port, target).collect();
         assert!(rows.len() <= 1, "two rows match {target:?}");
         let row = rows.first().copied();
-        // Who may ask depends on the row and on nothing else.
+        // The needed rights depend on the row alone.
         let needed = row.map_or(auth::PROXY, |row| row.subresources);
         assert_eq!(subresources(port, target), needed, "{target:?}");
         match route(port, method, target, query) {
@@ -131,7 +131,7 @@ fn judge(method: &Method, target: &str, query: Option<&str>) -> u64 {
 // -- the table once more, read as simply as can be ------------------------------------------------------
 
 /// The rows whose pattern a path has.
-fn rows<'a>(port: Port, target: &'a str) -> impl Iterator<Item = &'static Entry> + 'a {
+fn rows<'a>(port: Port, target: &'a str) -> impl Iterator<Item = &'static RouteEntry> + 'a {
     let on_port = ENTRIES
         .iter()
         .filter(move |entry| entry.ports.contains(&port));
@@ -214,7 +214,7 @@ fn same_escaped(port: Port, method: &Method, target: &str, query: Option<&str>, 
 }
 
 /// What was read, written down and read again, is the same.
-fn same_again(port: Port, method: &Method, entry: &'static Entry, found: &Route) {
+fn same_again(port: Port, method: &Method, entry: &'static RouteEntry, found: &Route) {
     let (names, query) = written(found);
     let mut target = entry.pattern.to_owned();
     for name in names {

@@ -3,7 +3,7 @@
 
 use crate::engine::{Target, fuzz, path};
 use bytes::Bytes;
-use kubelet::volumes::content::{Group, PathError, Payload, Written, write_files};
+use kubelet::volumes::content::{PathError, Payload, VolumeGroup, Written, write_files};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -53,7 +53,7 @@ const WORDS: &[&str] = &[
     "nested",
 ];
 
-/// Most lines that are looked at: each costs the disk something.
+/// Limit of lines that are checked: each costs disk reads.
 const LINES: usize = 60;
 /// Longest path that is read through the volume's own, bytes.
 const READABLE: usize = 3000;
@@ -127,7 +127,7 @@ impl Place {
     }
 
     /// Each file is there with its text and mode, and the volume shows nothing else of the writer's.
-    fn shows(&self, payload: &Payload, group: Group) {
+    fn shows(&self, payload: &Payload, group: VolumeGroup) {
         let data = self.volume.join("..data");
         for (path, content) in payload.files().filter(|(path, _)| path.len() < READABLE) {
             let file = data.join(path);
@@ -157,7 +157,7 @@ impl Place {
     }
 }
 
-/// What tells one refusal from another.
+/// What distinguishes refusals.
 fn kind(error: &PathError) -> String {
     let text = format!("{error:?}");
     text.split('(').next().unwrap_or_default().to_owned()
@@ -181,7 +181,7 @@ fn run(input: &[u8]) -> u64 {
             place.plant(plant);
             led.push("planted".to_owned());
         } else if line == END_OF_VERSION {
-            let group = Group((version % 2 == 1).then_some(gid));
+            let group = VolumeGroup((version % 2 == 1).then_some(gid));
             led.push(write(&mut place, &payload, group));
             version += 1;
             payload = Payload::default();
@@ -198,7 +198,7 @@ fn run(input: &[u8]) -> u64 {
     path(&(led, again, files.len().min(6)))
 }
 
-fn write(place: &mut Place, payload: &Payload, group: Group) -> String {
+fn write(place: &mut Place, payload: &Payload, group: VolumeGroup) -> String {
     if let Err(error) = payload.check() {
         // A volume like that is refused before anything is written.
         return kind(&error);

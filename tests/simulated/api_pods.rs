@@ -33,7 +33,7 @@ fn done_to(fake: &FakeRuntime, names: &[&str]) -> Vec<Call> {
 async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
     for with_kubeconfig in [true, false] {
         let mut node = Node::new().await;
-        node.periods().audit = Duration::from_millis(200);
+        node.periods().housekeeping = Duration::from_millis(200);
         if with_kubeconfig {
             let path = kubeconfig(&node.path(""));
             node.argue(&format!("--kubeconfig={path}"));
@@ -81,7 +81,7 @@ async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
 #[tokio::test]
 async fn dead_containers_of_pods_of_the_api_server_are_not_collected() {
     let mut node = Node::new().await;
-    node.periods().audit = Duration::from_millis(200);
+    node.periods().housekeeping = Duration::from_millis(200);
     let mut planter = Planter::new(&node.fake).await;
     let plant = Plant::of_a_kubelet("from-the-api").made_for("api");
     planter.pod(&plant).await;
@@ -118,7 +118,7 @@ async fn a_static_pod_starts_beside_a_pod_of_the_api_server_with_its_name() {
 async fn a_static_pod_with_the_uid_of_a_pod_of_the_api_server_waits_until_that_is_gone() {
     for name in ["other".to_owned(), full("web")] {
         let mut node = Node::new().await;
-        node.periods().audit = Duration::from_millis(200);
+        node.periods().housekeeping = Duration::from_millis(200);
         let plant = Plant::of_a_kubelet(&name).made_for("api");
         Planter::new(&node.fake).await.pod(&plant).await;
         node.fake.clear_calls();

@@ -1,4 +1,4 @@
-//! An API server that keeps objects of any kind, and goes wrong when it is told to. It knows no rules: what they are
+//! An API server that keeps objects of any kind, and goes wrong as scripted. It knows no rules: what they are
 //! is tested with a real one.
 
 use std::collections::BTreeMap;

@@ -34,7 +34,7 @@ pub(crate) async fn joined() -> (Node, FakeApiServer) {
         json!({"metadata": {"name": "node1", "uid": "uid-of-node1"}}),
     );
     let mut node = Node::new().await;
-    node.periods().audit = Duration::from_millis(200);
+    node.periods().housekeeping = Duration::from_millis(200);
     let path = api.kubeconfig(&node.path(""));
     node.argue(&format!("--kubeconfig={}", path.display()));
     (node, api)
@@ -145,7 +145,7 @@ async fn whatever_the_api_server_answers_running_pods_are_not_touched() {
             );
             assert_eq!(ids(&node.fake, "web"), before, "{mode:?}");
         }
-        // It is looked after all the same.
+        // It is kept running all the same.
         wait_for("the pod is shown", WAIT_LIMIT, async || {
             let shown = node.pods().await.len();
             holds(shown == 1, format!("{mode:?}: {shown} pods"))

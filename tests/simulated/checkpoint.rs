@@ -1,4 +1,4 @@
-//! Archives of containers, and what the first kubelets told of a pod and the machine.
+//! Archives of containers, and what the first kubelets reported of a pod and the machine.
 
 use std::os::unix::fs::PermissionsExt;
 

@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::node::{Node, WAIT_LIMIT, waits_for};
 use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, Pull};
-use crate::support::raw::{TIMEOUT, ask, dechunked, read_head, read_rest, send, take_chunks};
+use crate::support::raw::{TIMEOUT, dechunked, exchange, read_head, read_rest, send, take_chunks};
 use crate::support::wait::{holds, wait_for};
 
 const WEB: &str = "/containerLogs/default/web-node1/main";
@@ -31,7 +31,7 @@ fn request(target: &str) -> String {
 }
 
 async fn get(socket: &Path, target: &str) -> (u16, String) {
-    let (head, body) = ask(socket, &request(target)).await;
+    let (head, body) = exchange(socket, &request(target)).await;
     (head.status, body)
 }
 
@@ -59,7 +59,7 @@ impl Follower {
     async fn wait_for(&mut self, line: &str) {
         let line = format!("{line}\n");
         let read = async {
-            // What has been looked through is not looked through again: there may be megabytes of it.
+            // What has been scanned is not scanned again: there may be megabytes of it.
             let mut from = 0;
             while !self.text[from..]
                 .windows(line.len())
@@ -238,8 +238,8 @@ async fn a_follower_that_goes_away_leaves_nothing_open() {
     assert_eq!(open_files(&log), 2, "one is the runtime's");
     assert_eq!(watches(&log), 1);
     drop(follower);
-    // The container is silent, so nothing but the client's going tells.
-    wait_for("nobody has the log open", WAIT_LIMIT, async || {
+    // The container is silent, so only the closed connection shows that the client is gone.
+    wait_for("the log is closed", WAIT_LIMIT, async || {
         let left = (open_files(&log), watches(&log));
         holds(left == (1, 0), format!("{left:?}"))
     })
@@ -278,13 +278,13 @@ async fn a_thousand_followers_of_one_log_share_a_watch_and_each_gets_all_of_it()
     for follower in followers {
         assert!(follower.rest().await == expected);
     }
-    wait_for("nobody has the log open", WAIT_LIMIT, async || {
+    wait_for("the log is closed", WAIT_LIMIT, async || {
         holds(watches(&log) == 0, "it is watched")
     })
     .await;
 }
 
-/// A follower that takes nothing for a while gets everything all the same, and holds up nobody.
+/// A follower that takes nothing for a while gets everything all the same, and blocks no other client.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_follower_loses_nothing_and_holds_up_nobody() {
     let (node, socket) = node_with_web().await;

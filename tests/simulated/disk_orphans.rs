@@ -123,7 +123,7 @@ async fn logs_of_pods_that_vanished_go_once_every_source_says_that_they_are_gone
     ];
     expected.sort();
     assert_eq!(left, expected);
-    // What ran before it is told by the number of its log.
+    // The number of its log shows what ran before.
     let log = node.path(&format!("logs/{}/main", logs_of("stays")));
     assert!(log.join("0.log").exists(), "{:?}", std::fs::read_dir(log));
 }

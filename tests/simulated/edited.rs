@@ -217,9 +217,9 @@ async fn the_deadline_and_the_start_are_those_of_the_new_pod() {
     wait_version(&node, "2").await;
     let second = start(&node.wait_phase("web", "Running").await);
     assert!(second > first, "{second} is not after {first}");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     node.wait_phase("web", "Failed").await;
-    let lasted = begun.elapsed();
+    let lasted = started_at.elapsed();
     assert!(lasted > Duration::from_millis(2500), "it lasted {lasted:?}");
 }
 
@@ -240,7 +240,7 @@ async fn an_empty_dir_does_not_outlive_its_pod() {
         std::fs::write(volume.join("data"), "of the first").unwrap();
         if !kubelet_runs {
             node.stop().await;
-            // Then the runtime does not tell that there was another one.
+            // Then the runtime does not report that there was another one.
             node.fake.forget_everything();
         }
         node.put(&made("2"));
@@ -365,7 +365,7 @@ async fn a_pod_that_waits_for_another_one_and_cannot_be_read_keeps_its_grace() {
 #[tokio::test]
 async fn a_manifest_that_cannot_be_read_holds_back_only_the_pod_that_it_made() {
     let mut node = Node::started().await;
-    node.periods().audit = Duration::from_millis(500);
+    node.periods().housekeeping = Duration::from_millis(500);
     for name in ["spoilt", "removed", "vanished"] {
         node.put(&simple(name));
         node.wait_runs(name).await;

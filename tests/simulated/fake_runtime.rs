@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::support::fake_runtime::{
-    Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Lie, Options, Pull, Rpc,
+    Behaviour, Distortion, ExecOutcome, FakeRuntime, Fault, Features, Options, Pull, Rpc,
 };
 
 type Client = RuntimeServiceClient<Channel>;
@@ -492,9 +492,9 @@ async fn it_lies_when_told_to() {
     let (fake, mut client) = started().await;
     let pod = run_pod(&mut client, "web", "u1").await;
     let id = run_container(&mut client, &pod, "c", "u1").await;
-    fake.lie(Lie::NoIp);
-    fake.lie(Lie::State(3));
-    fake.lie(Lie::DuplicateNames);
+    fake.distort(Distortion::NoIp);
+    fake.distort(Distortion::State(3));
+    fake.distort(Distortion::DuplicateNames);
     let request = v1::PodSandboxStatusRequest {
         pod_sandbox_id: pod,
         verbose: false,
@@ -514,8 +514,8 @@ async fn it_lies_when_told_to() {
         .unwrap()
         .into_inner();
     assert_eq!(all.containers.len(), 2);
-    fake.tell_the_truth();
-    fake.lie(Lie::EmptyLists);
+    fake.stop_distorting();
+    fake.distort(Distortion::EmptyLists);
     let none = client
         .list_containers(v1::ListContainersRequest { filter: None })
         .await

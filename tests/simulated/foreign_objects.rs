@@ -1,4 +1,4 @@
-//! Sandboxes and containers that somebody else made.
+//! Sandboxes and containers that other clients created.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Planter(RuntimeServiceClient<Channel>);
 #[derive(Clone, Default)]
 pub(crate) struct Plant {
     pub(crate) name: String,
-    /// Labels that a kubelet writes; without them it is somebody else's.
+    /// Labels that a kubelet writes; without them it belongs to another client.
     pub(crate) labelled: bool,
     pub(crate) sandbox_annotations: HashMap<String, String>,
     pub(crate) container_annotations: HashMap<String, String>,
@@ -38,7 +38,7 @@ impl Plant {
         }
     }
 
-    /// A pod of somebody else.
+    /// A pod of another client.
     pub(crate) fn of_a_stranger(name: &str) -> Plant {
         Plant {
             labelled: false,

@@ -75,7 +75,7 @@ async fn with_events_neither_a_death_nor_a_removal_costs_a_list() {
     node.fake
         .wait_until("the pod is removed", WAIT_LIMIT, gone)
         .await;
-    // An id that nobody knows is looked for after a second.
+    // An unknown id is listed after a second.
     let quiet = node
         .never(Duration::from_secs(3), |fake| lists(fake) > before)
         .await;
@@ -95,23 +95,25 @@ async fn a_start_that_takes_the_runtime_long_costs_no_list() {
     let listed = |fake: &FakeRuntime| lists(fake) >= 2;
     node.fake.wait_until("both lists", WAIT_LIMIT, listed).await;
     let before = lists(&node.fake);
-    // The runtime tells of what was created long before it answers that it is started or read.
+    // The runtime reports what was created long before it answers that it is started or read.
     for rpc in [Rpc::PodSandboxStatus, Rpc::StartContainer] {
         node.fake.inject(Fault::hang(rpc));
-        let asked = move |fake: &FakeRuntime| fake.count(rpc) == 1;
+        let requested = move |fake: &FakeRuntime| fake.count(rpc) == 1;
         if rpc == Rpc::PodSandboxStatus {
             node.put(&simple("web"));
         } else {
             node.fake.release(Rpc::PodSandboxStatus);
         }
-        node.fake.wait_until("it hangs", WAIT_LIMIT, asked).await;
+        node.fake
+            .wait_until("it hangs", WAIT_LIMIT, requested)
+            .await;
         let listed = |fake: &FakeRuntime| lists(fake) > before;
         let quiet = node.never(Duration::from_millis(2500), listed).await;
         assert!(quiet, "{rpc}: {:?}", node.fake.counts());
     }
     node.fake.release(Rpc::StartContainer);
     node.wait_phase("web", "Running").await;
-    // What somebody else makes is looked for.
+    // What another client creates is listed.
     let lost = Plant::of_a_kubelet("lost").made_for_a_file();
     Planter::new(&node.fake).await.pod(&lost).await;
     let listed = |fake: &FakeRuntime| lists(fake) > before;
@@ -181,8 +183,8 @@ async fn two_hundred_pods_come_and_go_and_leave_nothing() {
     // after.
     wait_for("its memory is as it was", GIVES_BACK, async || {
         let (before, after) = (before.0, resident_kib(&kubelet));
-        let told = format!("from {before} KiB to {after} KiB");
-        holds(after < before + 24 * 1024, told)
+        let reported = format!("from {before} KiB to {after} KiB");
+        holds(after < before + 24 * 1024, reported)
     })
     .await;
     for below in ["root/pods", "root/journal", "logs", "containers"] {

@@ -134,7 +134,7 @@ async fn removed_behind(node: &Node) {
     node.fake
         .wait_until("the first one runs", WAIT_LIMIT, runs)
         .await;
-    // Nothing tells that the files of the second one hang.
+    // Nothing shows that the files of the second one hang.
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.remove("web");
     node.fake
@@ -187,8 +187,8 @@ async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_hangs()
         pod("web", &[with(container("main"), mount)]),
         volume,
     ));
-    node.explained("web", "its volume hangs", |told| {
-        told["doing"]["step"] == "setting up volumes"
+    node.explained("web", "its volume hangs", |reported| {
+        reported["doing"]["step"] == "setting up volumes"
     })
     .await;
     node.put(&version("web", "mended"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::node::{
-    Node, Twins, WAIT_LIMIT, backs_off_for, calls, full, is_ready, phase, put, status_of,
+    Node, OverlapWatch, WAIT_LIMIT, backs_off_for, calls, full, is_ready, phase, put, status_of,
     wait_runs, waits_for,
 };
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
@@ -212,7 +212,7 @@ async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
         "main",
         Behaviour::ends_slowly(Duration::from_millis(300), 0),
     );
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&version("web", "v2"));
     node.start().await;
     let edited = |fake: &FakeRuntime| {
@@ -223,7 +223,7 @@ async fn a_manifest_edited_meanwhile_replaces_the_old_pod_in_order() {
     node.fake
         .wait_until("only the new one runs", WAIT_LIMIT, edited)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
 }
 
 #[tokio::test]

@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, phase, runs, status_of, waits_for};
 use crate::pods::{simple, with_spec};
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Lie, Options, Rpc};
+use crate::support::fake_runtime::{
+    Behaviour, Distortion, FakeRuntime, Fault, Features, Options, Rpc,
+};
 
 const USED_TO_RUN: &str = "The container could not be located when the pod was deleted.  \
                            The container used to be Running";
@@ -99,7 +101,7 @@ async fn under_policy_never_a_container_that_vanished_fails_its_pod_for_good() {
 async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_good() {
     let node = running("Never").await;
     node.fake.clear_calls();
-    node.fake.lie(Lie::State(3));
+    node.fake.distort(Distortion::State(3));
     node.fake.end_event_streams(None);
     let shown = node.wait_phase("web", "Failed").await;
     assert_eq!((last(&shown), state(&shown)), (None, unknown(ENDED)));
@@ -108,15 +110,17 @@ async fn under_policy_never_a_container_in_an_unknown_state_fails_its_pod_for_go
     node.fake
         .wait_until("it is stopped to be sure", WAIT_LIMIT, tried)
         .await;
-    node.fake.tell_the_truth();
+    node.fake.stop_distorting();
     let stopped = |fake: &FakeRuntime| !fake.pod(&full("web")).unwrap().ready;
     node.fake
         .wait_until("its sandbox is stopped", WAIT_LIMIT, stopped)
         .await;
     assert_eq!(node.fake.count(Rpc::CreateContainer), 0);
     // How it really ended is known now; what became of the pod is settled.
-    let told = |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
-    node.wait_pod("web", "has ended", WAIT_LIMIT, told).await;
+    let reported =
+        |pod: &Pod| phase(pod) == "Failed" && state(pod).is_some_and(|e| e.exit_code == 0);
+    node.wait_pod("web", "has ended", WAIT_LIMIT, reported)
+        .await;
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The kubelet against a runtime that runs nothing and can be told to misbehave.
+//! The kubelet against a runtime that runs nothing and misbehaves as scripted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,8 +32,8 @@ mod api_source;
 mod cgroups;
 mod checkpoint;
 mod claims;
-mod cli_verbs;
-mod collected;
+mod cli_subcommands;
+mod collected_containers;
 mod container_logs;
 mod deep_volumes;
 mod devices;
@@ -57,7 +57,7 @@ mod manifests;
 mod names;
 mod node;
 mod orphans;
-mod own_ids;
+mod user_namespace_ids;
 mod panics;
 mod pending_volumes;
 mod pods;
@@ -66,7 +66,7 @@ mod preemption;
 mod profile;
 mod pulls;
 mod races;
-mod readded_uid;
+mod reused_uid;
 mod refused;
 mod resize;
 mod restarting;

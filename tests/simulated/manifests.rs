@@ -98,7 +98,7 @@ async fn a_manifest_that_turns_bad_keeps_its_pod_running() {
         node.manifests.put("web.yaml", bad);
         let marker = format!("marker{}", bad.len());
         node.put(&simple(&marker));
-        // What comes later in the same directory is seen, so the bad file was looked at.
+        // What comes later in the same directory is seen, so the bad file was read.
         node.wait_runs(&marker).await;
     }
     assert_eq!(node.fake.count(Rpc::StopContainer), 0);
@@ -128,9 +128,9 @@ async fn pods_come_from_a_url_and_stay_while_it_talks_nonsense() {
     let stops = node.fake.count(Rpc::StopContainer);
     for (code, body) in [(200, "{nonsense"), (500, "sorry"), (404, "")] {
         server.answer(code, body);
-        let asked = server.asked();
-        wait_for("it asks again", WAIT_LIMIT, async || {
-            holds(server.asked() >= asked + 2, "it does not")
+        let requested = server.requested();
+        wait_for("it requests again", WAIT_LIMIT, async || {
+            holds(server.requested() >= requested + 2, "it does not")
         })
         .await;
     }

@@ -14,33 +14,33 @@ use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 use crate::support::wait::{holds, wait_for};
 
-/// An address of this machine that nobody else uses.
+/// An address of this machine that is not used otherwise.
 const RESOLVER: &str = "127.77.43.53";
 
 /// A resolver that hears and never answers.
 struct DeadResolver {
-    asked: Arc<AtomicUsize>,
+    requested: Arc<AtomicUsize>,
 }
 
 impl DeadResolver {
     async fn start() -> std::io::Result<DeadResolver> {
         let socket = UdpSocket::bind((RESOLVER, 53)).await?;
-        let asked = Arc::<AtomicUsize>::default();
-        let counter = asked.clone();
+        let requested = Arc::<AtomicUsize>::default();
+        let counter = requested.clone();
         tokio::spawn(async move {
             while socket.recv(&mut [0; 512]).await.is_ok() {
                 counter.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Ok(DeadResolver { asked })
+        Ok(DeadResolver { requested })
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    fn requested(&self) -> usize {
+        self.requested.load(Ordering::SeqCst)
     }
 }
 
-/// A program that sees this resolver, and no names in `/etc/hosts`, where everybody else sees what
+/// A program that sees this resolver, and no names in `/etc/hosts`, where other programs see what
 /// the machine has.
 fn under_the_dead_resolver(dir: &Path, program: &Path) -> PathBuf {
     let file = |name: &str, text: &str| {
@@ -82,17 +82,17 @@ async fn a_resolver_that_never_answers_is_never_asked() {
         }
     };
     let dir = tempfile::tempdir().unwrap();
-    // Whoever looks for a name there is heard.
+    // A look-up there is counted.
     let getent = under_the_dead_resolver(dir.path(), Path::new("getent"));
     let looked = tokio::process::Command::from(Command::new(getent))
         .args(["ahostsv4", "node1.example"])
         .status();
     assert!(!looked.await.unwrap().success());
-    wait_for("it is heard", crate::node::WAIT_LIMIT, async || {
-        holds(resolver.asked() > 0, "it is not")
+    wait_for("it is counted", crate::node::WAIT_LIMIT, async || {
+        holds(resolver.requested() > 0, "it is not")
     })
     .await;
-    let before = resolver.asked();
+    let before = resolver.requested();
 
     let fake = FakeRuntime::start(Options::default()).await;
     let mut settings = Settings::new(dir.path(), &fake.endpoint());
@@ -110,5 +110,5 @@ async fn a_resolver_that_never_answers_is_never_asked() {
         })
         .await;
     }
-    assert_eq!(resolver.asked(), before, "somebody was looked up");
+    assert_eq!(resolver.requested(), before, "a name was looked up");
 }

@@ -22,7 +22,7 @@ use crate::threaded_kubelet::ThreadedKubelet;
 /// much else to do; sooner than an audit would find what was missed.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
-/// How often ports are chosen anew that somebody else took meanwhile.
+/// How often ports are chosen again that another process took meanwhile.
 const PORT_TRIES: usize = 5;
 
 /// The node's name; static pods carry it as a suffix.
@@ -128,7 +128,7 @@ impl Node {
             tries += 1;
         };
         let (stop, stopped) = oneshot::channel();
-        let asked = async move {
+        let stop_requested = async move {
             let _ = stopped.await;
             "the test"
         };
@@ -143,7 +143,7 @@ impl Node {
         if let Some(address) = self.system_bus.clone() {
             app = app.with_system_bus_at(address);
         }
-        let task = tokio::spawn(app.run_until(asked));
+        let task = tokio::spawn(app.run_until(stop_requested));
         self.running = Some(Running::Here { stop, task });
     }
 
@@ -338,7 +338,7 @@ impl Node {
         http::get(self.ports[0], path).await.expect("it answers")
     }
 
-    /// Asks the read-only port as part of a trace.
+    /// Sends a request to the read-only port as part of a trace.
     pub(crate) async fn get_as_part(&self, path: &str, traceparent: &str) {
         http::get_with(self.ports[0], path, ("traceparent", traceparent))
             .await
@@ -465,13 +465,13 @@ pub(crate) fn calls(fake: &FakeRuntime, name: &str, rpc: Rpc) -> Vec<Call> {
     calls
 }
 
-/// A watch that tells whether two pods of one name ever ran at once.
-pub(crate) struct Twins(JoinHandle<bool>);
+/// Watches whether two pods of one name ever ran at once.
+pub(crate) struct OverlapWatch(JoinHandle<bool>);
 
-impl Twins {
-    pub(crate) fn watch(fake: &FakeRuntime, name: &str) -> Twins {
+impl OverlapWatch {
+    pub(crate) fn watch(fake: &FakeRuntime, name: &str) -> OverlapWatch {
         let (fake, name) = (fake.clone(), full(name));
-        Twins(tokio::spawn(async move {
+        OverlapWatch(tokio::spawn(async move {
             let two = |fake: &FakeRuntime| {
                 let live = |pod: &&crate::support::fake_runtime::PodView| {
                     pod.name == name

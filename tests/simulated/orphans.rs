@@ -5,9 +5,9 @@ use std::time::Duration;
 use tonic::Code;
 
 use crate::foreign_objects::{Plant, Planter};
-use crate::node::{Node, Twins, WAIT_LIMIT, full};
+use crate::node::{Node, OverlapWatch, WAIT_LIMIT, full};
 use crate::pods::simple;
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Lie, PodView, Rpc};
+use crate::support::fake_runtime::{Behaviour, Distortion, FakeRuntime, Fault, PodView, Rpc};
 use crate::web::WebServer;
 
 /// A socket that accepts and never answers.
@@ -132,8 +132,8 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
     let touched = |fake: &FakeRuntime| destructive(fake) > 0 || fake.pods().len() > 2;
     assert!(node.never(Duration::from_millis(500), touched).await);
     let waits = node.wait_phase("web", "Pending").await;
-    assert!(waits.status.unwrap().conditions.is_some(), "it is told");
-    let twins = Twins::watch(&node.fake, "web");
+    assert!(waits.status.unwrap().conditions.is_some(), "it is reported");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     server.answer(200, r#"{"apiVersion":"v1","kind":"PodList","items":[]}"#);
     let replaced = |fake: &FakeRuntime| {
         let pods = fake.pods();
@@ -145,13 +145,13 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
         .wait_until("the file's pod has taken its place", WAIT_LIMIT, replaced)
         .await;
     node.wait_runs("web").await;
-    twins.assert_never();
+    overlaps.assert_never();
 }
 
 #[tokio::test]
 async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
     let mut node = Node::new().await;
-    node.periods().audit = Duration::from_millis(200);
+    node.periods().housekeeping = Duration::from_millis(200);
     node.start().await;
     let refused = Fault::fail(Rpc::RemoveContainer, Code::Internal, "not yet");
     node.fake.inject(refused);
@@ -219,14 +219,14 @@ async fn an_empty_list_after_a_restart_destroys_nothing() {
     node.wait_phase("web", "Running").await;
     node.stop().await;
     node.fake.clear_calls();
-    node.fake.lie(Lie::EmptyLists);
+    node.fake.distort(Distortion::EmptyLists);
     node.start().await;
-    let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
+    let requested = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
     // It believes the runtime and tries to start the pod, whose name is taken.
     node.fake
-        .wait_until("it acts on the list", WAIT_LIMIT, asked)
+        .wait_until("it acts on the list", WAIT_LIMIT, requested)
         .await;
-    node.fake.tell_the_truth();
+    node.fake.stop_distorting();
     node.fake.end_event_streams(None);
     node.wait_phase("web", "Running").await;
     assert_eq!(destructive(&node.fake), 0);

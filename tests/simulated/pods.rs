@@ -45,7 +45,7 @@ pub(crate) fn simple(name: &str) -> Value {
     pod(name, &[container("main")])
 }
 
-/// [`simple`] in some version that the container's arguments tell.
+/// [`simple`] in a version that the container's arguments show.
 pub(crate) fn version(name: &str, version: &str) -> Value {
     pod(name, &[with(container("main"), json!({"args": [version]}))])
 }

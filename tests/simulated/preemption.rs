@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::WAIT_LIMIT;
-use crate::resize::{allocatable, ask, sized, wait_condition, wait_resized};
+use crate::resize::{allocatable, request_resize, sized, wait_condition, wait_resized};
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 
@@ -81,7 +81,7 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     }
     // No whole CPUs, which are shown without a unit.
     let more = all / 2 / 100 * 100 + 10;
-    ask(&api, "critical", more, "64Mi");
+    request_resize(&api, "critical", more, "64Mi");
     wait_resized(&api, "critical", &format!("{more}m")).await;
     wait_for("the large pod has failed", WAIT_LIMIT, async || {
         let status = api.object(&path("large")).unwrap_or_default()["status"].clone();
@@ -90,7 +90,7 @@ async fn a_critical_pod_that_is_resized_has_others_make_room() {
     .await;
     wait_runs(&node, "small").await;
     // More than pods of lesser priority could give.
-    ask(&api, "critical", all, "64Mi");
+    request_resize(&api, "critical", all, "64Mi");
     let refused = wait_condition(&api, "critical", "PodResizePending", "Deferred").await;
     let message = refused["message"].as_str().unwrap_or_default();
     assert!(

@@ -154,7 +154,7 @@ async fn a_profile_of_a_strange_length_is_refused_by_name() {
         assert_eq!(status, 404, "{other}");
     }
     let (status, _) = node.get("/debug/pprof/profile?seconds=1").await;
-    assert_eq!(status, 404, "it is not for everybody");
+    assert_eq!(status, 404, "it needs rights");
 }
 
 #[tokio::test]

@@ -188,11 +188,11 @@ async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_
             fake.count(Rpc::RemoveImage) > 0
         })
         .await;
-    let told = |events: String| events.contains("FreeDiskSpaceFailed");
+    let reported = |events: String| events.contains("FreeDiskSpaceFailed");
     wait_for(
-        "an event tells that it was not enough",
+        "an event reports that it was not enough",
         WAIT_LIMIT,
-        async || holds(told(node.events().await), "no such event"),
+        async || holds(reported(node.events().await), "no such event"),
     )
     .await;
     let removed = node.fake.calls_of(Rpc::RemoveImage);

@@ -140,7 +140,7 @@ impl History {
         node.fake.behave(IMAGES[1], slowly);
         node.fake.behave(IMAGES[2], Behaviour::ignores_term());
         // What a lost event or a failed call leaves is found soon.
-        node.periods().audit = Duration::from_secs(1);
+        node.periods().housekeeping = Duration::from_secs(1);
         node.periods().pleg.audit_period = Duration::from_secs(2);
         let mut history = History {
             node,
@@ -246,7 +246,7 @@ impl History {
     fn what_is_wrong(&self) -> Option<String> {
         let pods = self.node.fake.pods();
         if pods.len() != self.wanted.len() {
-            return Some(format!("{} sandboxes: {}", pods.len(), told(&pods)));
+            return Some(format!("{} sandboxes: {}", pods.len(), reported(&pods)));
         }
         let runs = |pod: &PodView, written: &Written| {
             // One that is not given is a digest of the file.
@@ -264,7 +264,7 @@ impl History {
             .wanted
             .iter()
             .find(|(_, written)| !pods.iter().any(|pod| runs(pod, written)));
-        missing.map(|(_, written)| format!("{written:?} does not run: {}", told(&pods)))
+        missing.map(|(_, written)| format!("{written:?} does not run: {}", reported(&pods)))
     }
 
     fn running(&self) -> BTreeSet<String> {
@@ -369,7 +369,7 @@ impl History {
                 break;
             }
         }
-        assert_eq!(self.node.fake.twins(), [""; 0]);
+        assert_eq!(self.node.fake.overlaps(), [""; 0]);
         self.check_starts();
         // And all of it holds for the next kubelet.
         self.node.kill().await;
@@ -402,7 +402,7 @@ fn identity(pod: &Pod) -> (String, String, String) {
     )
 }
 
-fn told(pods: &[PodView]) -> String {
+fn reported(pods: &[PodView]) -> String {
     let container = |c: &ContainerView| format!("{:?} {:?}", c.config.args, c.state);
     let pod = |pod: &PodView| {
         let containers: Vec<_> = pod.containers.iter().map(container).collect();

@@ -1,4 +1,4 @@
-//! Pods that ask for other amounts of CPU and memory while they run.
+//! Pods that request other amounts of CPU and memory while they run.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ fn set(pod: &mut Value, cpu_milli: i64, memory: &str) {
     });
 }
 
-/// Asks for other amounts, as `kubectl patch --subresource resize` does.
-pub(crate) fn ask(api: &FakeApiServer, name: &str, cpu_milli: i64, memory: &str) {
+/// Requests other amounts, as `kubectl patch --subresource resize` does.
+pub(crate) fn request_resize(api: &FakeApiServer, name: &str, cpu_milli: i64, memory: &str) {
     let mut pod = api.object(&path(name)).expect("the pod");
     let generation = pod["metadata"]["generation"].as_i64().unwrap_or_default();
     pod["metadata"]["generation"] = json!(generation + 1);
@@ -99,7 +99,7 @@ async fn a_running_container_is_given_what_its_pod_asks_for() {
     let before = ids(&node.fake, "web");
     for (cpu, shown, shares, memory) in [(200, "200m", 204, "128Mi"), (50, "50m", 51, "128Mi")] {
         node.fake.clear_calls();
-        ask(&api, "web", cpu, memory);
+        request_resize(&api, "web", cpu, memory);
         wait_resized(&api, "web", shown).await;
         let updates = updates(&node.fake);
         assert_eq!(updates.len(), 1, "{updates:?}");
@@ -134,10 +134,10 @@ async fn a_container_that_takes_new_amounts_only_at_its_start_is_restarted() {
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", "100m").await;
     let before = ids(&node.fake, "web");
-    ask(&api, "web", 200, "64Mi");
+    request_resize(&api, "web", 200, "64Mi");
     wait_resized(&api, "web", "200m").await;
     assert_eq!(ids(&node.fake, "web"), before, "CPU needs no restart");
-    ask(&api, "web", 200, "128Mi");
+    request_resize(&api, "web", 200, "128Mi");
     let restarted = |fake: &FakeRuntime| {
         let Some(pod) = fake.pod("web") else {
             return false;
@@ -197,7 +197,7 @@ async fn a_resize_without_room_waits_also_over_a_restart_until_another_pod_goes(
     let had = shown(all / 10);
     wait_resized(&api, "web", &had).await;
     node.fake.clear_calls();
-    ask(&api, "web", all / 2, "64Mi");
+    request_resize(&api, "web", all / 2, "64Mi");
     let pending = wait_condition(&api, "web", "PodResizePending", "Deferred").await;
     let message = pending["message"].as_str().unwrap_or_default();
     assert!(
@@ -242,9 +242,9 @@ async fn a_resize_that_is_taken_back_is_over() {
     }
     wait_resized(&api, "web", "100m").await;
     node.fake.clear_calls();
-    ask(&api, "web", all, "64Mi");
+    request_resize(&api, "web", all, "64Mi");
     wait_condition(&api, "web", "PodResizePending", "Deferred").await;
-    ask(&api, "web", 100, "64Mi");
+    request_resize(&api, "web", 100, "64Mi");
     wait_resized(&api, "web", "100m").await;
     assert_eq!(updates(&node.fake), Vec::<String>::new());
 }
@@ -259,7 +259,7 @@ async fn what_the_runtime_refuses_is_shown_and_tried_again_after_a_restart() {
     let rpc = Rpc::UpdateContainerResources;
     node.fake
         .inject(Fault::fail(rpc, Code::Internal, "the kernel is busy"));
-    ask(&api, "web", 200, "64Mi");
+    request_resize(&api, "web", 200, "64Mi");
     let shown = wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
     let message = shown["message"].as_str().unwrap_or_default();
     assert!(message.contains("the kernel is busy"), "{message}");
@@ -280,7 +280,7 @@ async fn a_memory_limit_below_what_is_used_is_not_set() {
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", "100m").await;
     node.fake.clear_calls();
-    ask(&api, "web", 100, "1Mi");
+    request_resize(&api, "web", 100, "1Mi");
     let shown = wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
     let message = shown["message"].as_str().unwrap_or_default();
     let wanted = "cannot decrease memory limits: attempting to set container \"main\" memory limit (1048576) below current usage (";

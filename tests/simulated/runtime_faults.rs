@@ -7,10 +7,10 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::foreign_objects::{Plant, Planter};
-use crate::node::{Node, Twins, WAIT_LIMIT, full, phase, runs, status_of};
+use crate::node::{Node, OverlapWatch, WAIT_LIMIT, full, phase, runs, status_of};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
 use crate::support::fake_runtime::{
-    Behaviour, ExecOutcome, FakeRuntime, Fault, Features, Lie, Options, Rpc,
+    Behaviour, Distortion, ExecOutcome, FakeRuntime, Fault, Features, Options, Rpc,
 };
 
 /// How long something that must not happen is waited for.
@@ -34,8 +34,10 @@ async fn a_sandbox_that_never_comes_up_delays_no_other_pod() {
     node.fake
         .inject(Fault::hang(Rpc::RunPodSandbox).only(&full("hung")));
     node.put(&simple("hung"));
-    let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 1;
-    node.fake.wait_until("it hangs", WAIT_LIMIT, asked).await;
+    let requested = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) == 1;
+    node.fake
+        .wait_until("it hangs", WAIT_LIMIT, requested)
+        .await;
     let names: Vec<_> = (0..20).map(|n| format!("web{n}")).collect();
     names.iter().for_each(|name| node.put(&simple(name)));
     for name in &names {
@@ -192,7 +194,7 @@ async fn a_pod_that_cannot_be_stopped_is_shown_until_it_can() {
 #[tokio::test]
 async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
     let node = Node::started().await;
-    node.fake.lie(Lie::NoIp);
+    node.fake.distort(Distortion::NoIp);
     node.put(&simple("web"));
     node.wait_runs("web").await;
     // The first replacement comes at once, the second a second later, the third two seconds after that.
@@ -202,13 +204,13 @@ async fn a_sandbox_without_an_address_is_not_replaced_again_and_again() {
         .await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 3;
     assert!(node.never(A_WHILE, storm).await);
-    node.fake.tell_the_truth();
+    node.fake.stop_distorting();
 }
 
 #[tokio::test]
 async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
     let node = Node::started().await;
-    node.fake.lie(Lie::NoIp);
+    node.fake.distort(Distortion::NoIp);
     node.fake
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     // Each result is a reason to sync the pod again, once a second.
@@ -232,15 +234,15 @@ async fn twins_in_a_list_that_do_not_exist_do_no_harm() {
     let before = node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
     node.fake.clear_calls();
-    node.fake.lie(Lie::DuplicateNames);
+    node.fake.distort(Distortion::DuplicateNames);
     node.fake.end_event_streams(None);
     let listed = |fake: &FakeRuntime| fake.count(Rpc::GetContainerEvents) > 0;
     node.fake
-        .wait_until("it lists anew", WAIT_LIMIT, listed)
+        .wait_until("it lists again", WAIT_LIMIT, listed)
         .await;
     let harmed = |fake: &FakeRuntime| !fake.container(&before.id).is_some_and(|c| c.is_running());
     assert!(node.never(A_WHILE, harmed).await);
-    node.fake.tell_the_truth();
+    node.fake.stop_distorting();
     node.fake.end_event_streams(None);
     node.wait_phase("web", "Running").await;
     assert_eq!(running(&node.fake, "web"), 1);
@@ -252,7 +254,7 @@ async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm
     node.put(&simple("web"));
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
-    node.fake.lie(Lie::State(3));
+    node.fake.distort(Distortion::State(3));
     node.fake.end_event_streams(None);
     let stopped = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
@@ -260,7 +262,7 @@ async fn a_container_in_a_state_that_nobody_knows_is_replaced_and_not_in_a_storm
         .await;
     let storm = |fake: &FakeRuntime| fake.count(Rpc::CreateContainer) > 5;
     assert!(node.never(A_WHILE, storm).await, "{:?}", node.fake.counts());
-    node.fake.tell_the_truth();
+    node.fake.stop_distorting();
     node.fake.end_event_streams(None);
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
@@ -318,7 +320,7 @@ async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod
     node.start().await;
     node.put(&simple("other"));
     node.wait_runs("other").await;
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     let lost = Fault::lose_answer(Rpc::RunPodSandbox, Code::Unavailable, "the answer is lost");
     node.fake.inject(lost.times(1));
     for list in [Rpc::ListPodSandbox, Rpc::ListContainers] {
@@ -343,5 +345,5 @@ async fn a_sandbox_whose_creation_got_no_answer_is_stopped_before_the_edited_pod
     node.fake
         .wait_until("only the edited pod runs", WAIT_LIMIT, replaced)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
 }

@@ -132,9 +132,11 @@ async fn a_runtime_that_says_it_is_not_ready_is_asked_for_nothing_new_until_it_i
     node.wait_runs("old").await;
     node.wait_phase("old", "Running").await;
     node.fake.set_runtime_ready(Err("not today"));
-    let asked = node.fake.count(Rpc::Status);
-    let heard = |fake: &FakeRuntime| fake.count(Rpc::Status) >= asked + 2;
-    node.fake.wait_until("it says so", WAIT_LIMIT, heard).await;
+    let requested = node.fake.count(Rpc::Status);
+    let received = |fake: &FakeRuntime| fake.count(Rpc::Status) >= requested + 2;
+    node.fake
+        .wait_until("it says so", WAIT_LIMIT, received)
+        .await;
     node.put(&simple("web"));
     node.fake.exit(&format!("{}/main", full("old")), 1);
     node.wait_shown(2).await;

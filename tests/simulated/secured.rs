@@ -104,14 +104,14 @@ impl Secured {
         Ok((code, String::from_utf8(body.to_vec())?))
     }
 
-    async fn ask(
+    async fn fetch(
         &self,
         path: &str,
         certificate: Option<&Issued>,
         token: Option<&str>,
     ) -> (u16, String) {
-        let asked = self.get(path, certificate, token);
-        let answer = tokio::time::timeout(WAIT_LIMIT, asked)
+        let requested = self.get(path, certificate, token);
+        let answer = tokio::time::timeout(WAIT_LIMIT, requested)
             .await
             .expect("an answer in time");
         answer.expect("an answer")
@@ -133,7 +133,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
         .put("web.yaml", &simple("web").to_string());
     let known = clients.client("ops", &[]);
     wait_for("the pod is shown", WAIT_LIMIT, async || {
-        match secured.ask("/pods", Some(&known), None).await {
+        match secured.fetch("/pods", Some(&known), None).await {
             (200, body) if body.contains("web-node1") => Ok(()),
             other => Err(format!("{other:?}")),
         }
@@ -141,7 +141,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
     .await;
     let strange = Authority::new("clients").client("ops", &[]);
     for (certificate, token) in [(None, None), (Some(&strange), None), (None, Some("t"))] {
-        let refused = secured.ask("/pods", certificate, token).await;
+        let refused = secured.fetch("/pods", certificate, token).await;
         assert_eq!(refused, (401, "Unauthorized\n".to_owned()));
     }
     let first = secured.certificate();
@@ -151,7 +151,7 @@ async fn pods_are_shown_to_who_has_a_certificate_and_the_ports_own_stays_over_re
     secured.kubelet.wait_healthy(WAIT_LIMIT).await;
     assert_eq!(secured.certificate(), first);
     assert_eq!(
-        secured.ask("/healthz/ping", Some(&known), None).await.0,
+        secured.fetch("/healthz/ping", Some(&known), None).await.0,
         200
     );
 }
@@ -170,17 +170,17 @@ async fn tokens_are_judged_by_the_api_server_of_the_kubeconfig() {
     .await;
     let kubeconfig = api.kubeconfig(dir.path()).display().to_string();
     let secured = Secured::start(dir.path(), "", &["--kubeconfig".to_owned(), kubeconfig]).await;
-    let (status, body) = secured.ask("/metrics", None, Some("prometheus")).await;
+    let (status, body) = secured.fetch("/metrics", None, Some("prometheus")).await;
     assert_eq!(status, 200, "{body}");
     assert!(body.contains("# TYPE"), "{body}");
-    let (status, body) = secured.ask("/metrics", None, Some("somebody")).await;
+    let (status, body) = secured.fetch("/metrics", None, Some("somebody")).await;
     assert_eq!(status, 403);
     let text = "Forbidden (user=somebody, verb=get, resource=nodes, subresource(s)=[metrics])\n";
     assert_eq!(body, text);
-    assert_eq!(secured.ask("/metrics", None, Some("bad")).await.0, 401);
-    assert_eq!(secured.ask("/metrics", None, None).await.0, 401);
-    let asked = api.seen("subjectaccessreviews");
-    assert_eq!(asked[0]["resourceAttributes"]["name"], "node1");
+    assert_eq!(secured.fetch("/metrics", None, Some("bad")).await.0, 401);
+    assert_eq!(secured.fetch("/metrics", None, None).await.0, 401);
+    let requested = api.seen("subjectaccessreviews");
+    assert_eq!(requested[0]["resourceAttributes"]["name"], "node1");
     let log = secured.kubelet.log();
     assert!(!log.contains("node-token"), "{log}");
 }
@@ -204,7 +204,7 @@ async fn unknown_clients_cause_few_reviews_and_do_not_starve_known_ones() {
     let secured = Secured::start(dir.path(), config, &args).await;
     let known = async || {
         secured
-            .ask("/healthz/ping", None, Some("prometheus"))
+            .fetch("/healthz/ping", None, Some("prometheus"))
             .await
             .0
     };
@@ -213,7 +213,7 @@ async fn unknown_clients_cause_few_reviews_and_do_not_starve_known_ones() {
     let tokens: Vec<_> = (0..60).map(|number| format!("wrong-{number}")).collect();
     let unknown = tokens
         .iter()
-        .map(|token| secured.ask("/pods", None, Some(token)));
+        .map(|token| secured.fetch("/pods", None, Some(token)));
     let unknown = async {
         // Fewer at a time than one address may have connections that are not authenticated yet.
         let answers = futures::stream::iter(unknown);
@@ -246,8 +246,8 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
             Answer::Json(201, json!({"authenticated": true, "user": user}))
         }
         _ => {
-            let asked = &spec["resourceAttributes"];
-            let wide = asked["subresource"] == "proxy" && asked["verb"] == "create";
+            let requested = &spec["resourceAttributes"];
+            let wide = requested["subresource"] == "proxy" && requested["verb"] == "create";
             Answer::Json(201, json!({"allowed": wide == (spec["user"] == "admin")}))
         }
     })
@@ -260,7 +260,7 @@ async fn a_command_is_spliced_through_tls_for_who_may_and_for_nobody_else() {
     let web = simple("web").to_string();
     secured.kubelet.manifests.put("web.yaml", &web);
     wait_for("the pod runs", WAIT_LIMIT, async || {
-        let (_, body) = secured.ask("/pods", None, Some("reader")).await;
+        let (_, body) = secured.fetch("/pods", None, Some("reader")).await;
         if body.contains("\"phase\":\"Running\"") {
             Ok(())
         } else {

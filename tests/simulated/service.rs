@@ -28,14 +28,14 @@ async fn the_service_manager_is_told_of_start_life_and_end() {
         ("WATCHDOG_USEC".to_owned(), "100000".to_owned()),
     ];
     let mut kubelet = KubeletProcess::start(settings).await;
-    let mut heard = Vec::new();
-    while heard.iter().filter(|word| *word == "WATCHDOG=1").count() < 3 {
-        heard.push(next(&socket).await);
+    let mut received = Vec::new();
+    while received.iter().filter(|word| *word == "WATCHDOG=1").count() < 3 {
+        received.push(next(&socket).await);
     }
     assert_eq!(
-        heard.iter().filter(|word| *word == "READY=1").count(),
+        received.iter().filter(|word| *word == "READY=1").count(),
         1,
-        "{heard:?}"
+        "{received:?}"
     );
     let last = async {
         loop {

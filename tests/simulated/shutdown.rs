@@ -12,7 +12,7 @@ const INHIBIT_DELAY_MICROS: u64 = 3_600_000_000;
 /// A node whose static pod runs, and its logind.
 async fn running() -> (Node, FakeSystemd) {
     let systemd = FakeSystemd::start().await;
-    systemd.told.lock().inhibit_delay = INHIBIT_DELAY_MICROS;
+    systemd.state.lock().inhibit_delay = INHIBIT_DELAY_MICROS;
     let mut node = Node::new().await;
     node.configure("shutdownGracePeriod: 20s\nshutdownGracePeriodCriticalPods: 10s");
     node.system_bus_at(&systemd.address);
@@ -20,7 +20,7 @@ async fn running() -> (Node, FakeSystemd) {
     node.put(&simple("web"));
     wait_runs(&node, 1).await;
     wait_for("logind waits", WAIT_LIMIT, async || {
-        let locks = systemd.told.lock().locks.len();
+        let locks = systemd.state.lock().locks.len();
         holds(locks == 1, format!("{locks} locks"))
     })
     .await;

@@ -46,9 +46,9 @@ async fn a_pod_is_ready_to_start_containers_once_its_sandbox_is_there_and_not_on
     let node = Node::started().await;
     node.fake.inject(Fault::hang(Rpc::RunPodSandbox));
     node.put(&pod("web", &[pulling(&node, "main")]));
-    let asked = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
+    let requested = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 0;
     node.fake
-        .wait_until("a sandbox is asked for", WAIT_LIMIT, asked)
+        .wait_until("a sandbox is requested", WAIT_LIMIT, requested)
         .await;
     let not_yet = |pod: &_| ready_to_start(pod) == "False";
     node.wait_pod("web", "it has no sandbox", WAIT_LIMIT, not_yet)

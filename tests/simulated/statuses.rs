@@ -99,9 +99,9 @@ async fn a_container_whose_post_start_hook_fails_is_killed() {
     node.fake
         .wait_until("it is killed", WAIT_LIMIT, killed)
         .await;
-    let told = |events: &str| events.contains("FailedPostStartHook");
+    let reported = |events: &str| events.contains("FailedPostStartHook");
     let events = node.events().await;
-    assert!(told(&events), "{events}");
+    assert!(reported(&events), "{events}");
     let waits =
         |pod: &_| ["PostStartHookError", "CrashLoopBackOff"].contains(&waits_for(pod, "main"));
     node.wait_pod("web", "waits", WAIT_LIMIT, waits).await;

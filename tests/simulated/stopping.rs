@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 
-use crate::node::{Node, Twins, WAIT_LIMIT, full, phase};
+use crate::node::{Node, OverlapWatch, WAIT_LIMIT, full, phase};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{
     Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Options, Rpc,
@@ -160,7 +160,7 @@ async fn a_hook_that_ran_is_not_run_again_by_the_next_kubelet() {
 async fn a_container_of_a_pod_that_stays_has_one_hook_and_one_grace_per_stop() {
     let node = Node::started().await;
     let probe_result = AtomicI32::new(0);
-    // Readiness flips, so the pod is looked at every second.
+    // Readiness flips, so the pod is synced every second.
     node.fake
         .on_exec(move |call| match call.command[0].as_str() {
             "is-alive" => ExecOutcome::code(1),
@@ -198,9 +198,9 @@ async fn a_pod_that_does_not_listen_is_killed_when_its_grace_is_over() {
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
     node.remove("web");
-    let asked = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    let requested = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is asked to end", WAIT_LIMIT, asked)
+        .wait_until("it is stopped", WAIT_LIMIT, requested)
         .await;
     assert!(
         node.pod("web").await.is_some(),
@@ -232,10 +232,10 @@ async fn web_hooks_of_a_pod_on_the_nodes_network_go_to_the_node() {
     ));
     node.wait_runs("web").await;
     node.wait_phase("web", "Running").await;
-    assert_eq!((hello.asked(), bye.asked()), (1, 0));
+    assert_eq!((hello.requested(), bye.requested()), (1, 0));
     node.remove("web");
     node.wait_removed("web").await;
-    assert_eq!((hello.asked(), bye.asked()), (1, 1));
+    assert_eq!((hello.requested(), bye.requested()), (1, 1));
 }
 
 #[tokio::test]
@@ -270,13 +270,13 @@ async fn an_edited_pod_is_gone_before_the_new_one_starts() {
     );
     node.put(&version("web", "v1"));
     node.wait_runs("web").await;
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&version("web", "v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
     node.fake
         .wait_until("the new one runs", WAIT_LIMIT, edited)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
     let stopped = &node.calls("web", Rpc::StopPodSandbox)[0];
     let started = &node.calls("web", Rpc::RunPodSandbox)[1];
     assert!(stopped.at + stopped.took.unwrap() <= started.at);
@@ -297,7 +297,7 @@ async fn of_many_quick_edits_the_last_one_runs_in_the_end() {
     );
     node.put(&version("web", "v0"));
     node.wait_runs("web").await;
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     for edit in 1..=8 {
         node.put(&version("web", &format!("v{edit}")));
         // Not to wait for anything, but to come at different moments of the pod's life.
@@ -307,7 +307,7 @@ async fn of_many_quick_edits_the_last_one_runs_in_the_end() {
     node.fake
         .wait_until("only the last one runs", WAIT_LIMIT, last)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
     node.wait_phase("web", "Running").await;
     node.wait_shown(1).await;
 }
@@ -322,11 +322,11 @@ async fn the_same_pod_put_back_while_it_ends_starts_afresh_afterwards() {
     node.put(&simple("web"));
     let first = node.wait_runs("web").await;
     let uid = node.fake.pod(&full("web")).unwrap().uid;
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.remove("web");
-    let asked = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+    let requested = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
     node.fake
-        .wait_until("it is asked to end", WAIT_LIMIT, asked)
+        .wait_until("it is stopped", WAIT_LIMIT, requested)
         .await;
     node.put(&simple("web"));
     let again = |fake: &FakeRuntime| {
@@ -336,7 +336,7 @@ async fn the_same_pod_put_back_while_it_ends_starts_afresh_afterwards() {
     node.fake
         .wait_until("it runs again", WAIT_LIMIT, again)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
     assert_eq!(node.fake.pod(&full("web")).unwrap().uid, uid);
     let alone = |fake: &FakeRuntime| fake.pods().len() == 1;
     node.fake
@@ -352,12 +352,12 @@ async fn an_edit_of_a_pod_with_a_uid_of_its_own_is_a_new_pod() {
     let fixed = |v: &str| with_metadata(version("web", v), json!({"uid": "my-own-uid"}));
     node.put(&fixed("v1"));
     node.wait_runs("web").await;
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&fixed("v2"));
     let edited = |fake: &FakeRuntime| args_of(fake, "web") == ["v2"];
     node.fake
         .wait_until("the new one runs", WAIT_LIMIT, edited)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
     assert_eq!(node.fake.pod(&full("web")).unwrap().uid, "my-own-uid");
 }

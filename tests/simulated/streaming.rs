@@ -12,7 +12,7 @@ use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::streaming_server::{Manner, StreamingServer, comes_back};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
-use crate::support::raw::{TIMEOUT, ask, read_head, read_rest, send};
+use crate::support::raw::{TIMEOUT, exchange, read_head, read_rest, send};
 use crate::support::wait::{holds, wait_for};
 
 const SPDY: &str = "Connection: Upgrade\nUpgrade: SPDY/3.1\nX-Stream-Protocol-Version: v4.channel.k8s.io\n\
@@ -22,7 +22,7 @@ const WEBSOCKET: &str = "Connection: keep-alive, Upgrade\nUpgrade: websocket\nSe
                          Sec-WebSocket-Protocol: v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io";
 const EXEC: &str = "/exec/default/web-node1/main?output=1&command=sh";
 
-/// A node with a running pod `web`, and where it is asked.
+/// A node with a running pod `web`, and the server's address.
 async fn node_with_web() -> (Node, PathBuf) {
     node_configured(&[]).await
 }
@@ -76,10 +76,10 @@ async fn a_command_is_spliced_with_the_runtimes_stream() {
         Some("v4.channel.k8s.io")
     );
     expect(&mut stream, "hello ").await;
-    let asked = &node.fake.calls_of(Rpc::Exec)[0];
-    assert_eq!(asked.subject.container, "main");
+    let exec_call = &node.fake.calls_of(Rpc::Exec)[0];
+    assert_eq!(exec_call.subject.container, "main");
     assert_eq!(
-        asked.detail,
+        exec_call.detail,
         r#"["sh", "-c", "a  b+c"] stdin=true stdout=true stderr=true tty=false"#
     );
     let head = server.heads()[0].to_ascii_lowercase();
@@ -252,14 +252,14 @@ async fn what_cannot_be_is_refused_with_the_reason_and_the_runtime_is_not_asked(
         ("/exec/default/web-node1", SPDY, 404, "404"),
     ];
     for (target, headers, status, text) in rows {
-        let (head, body) = ask(&socket, &request("POST", target, headers)).await;
+        let (head, body) = exchange(&socket, &request("POST", target, headers)).await;
         assert_eq!(head.status, status, "{target}: {body}");
         assert!(body.contains(text), "{target}: {body}");
     }
     for rpc in [Rpc::Exec, Rpc::Attach, Rpc::PortForward, Rpc::ExecSync] {
         assert_eq!(node.fake.count(rpc), 0, "{rpc}");
     }
-    let (head, _) = ask(&socket, &request("PUT", EXEC, SPDY)).await;
+    let (head, _) = exchange(&socket, &request("PUT", EXEC, SPDY)).await;
     assert_eq!(head.status, 405);
     let (code, _) = node.get(EXEC).await;
     assert_eq!(code, 404, "the read-only port has no streams");
@@ -276,7 +276,7 @@ async fn a_container_that_does_not_run_is_told_with_its_state() {
     node.put(&pod);
     node.wait_phase("web", "Failed").await;
     let socket = node.path("root/kubelet.sock");
-    let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
+    let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
     assert_eq!(head.status, 404);
     assert_eq!(
         body,
@@ -297,7 +297,7 @@ async fn a_streaming_server_that_is_of_no_use_is_told_to_the_client() {
     for (manner, status, text) in rows {
         let server = StreamingServer::tcp(manner).await;
         serve_at(&node, server.url());
-        let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
+        let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
         assert_eq!(head.status, status, "{manner:?}: {body}");
         assert!(body.contains(text), "{manner:?}: {body}");
         assert_eq!(head.get("location"), None);
@@ -320,7 +320,7 @@ async fn a_streaming_server_that_is_of_no_use_is_told_to_the_client() {
         ("nonsense".into(), "no scheme"),
     ] {
         serve_at(&node, url.clone());
-        let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
+        let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
         assert_eq!(head.status, 502, "{url}: {body}");
         assert!(body.contains(text), "{url}: {body}");
         assert!(!body.contains("t0k3n"), "{body}");
@@ -343,7 +343,7 @@ async fn what_the_runtime_says_instead_of_a_url_is_passed_on() {
     ] {
         let answer = status.clone();
         node.fake.on_streams(move |_| Err(answer.clone()));
-        let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
+        let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
         assert_eq!(head.status, code, "{body}");
         assert!(body.contains(status.message()), "{body}");
         assert_eq!(head.get("retry-after"), (code == 429).then_some("60"));
@@ -367,7 +367,7 @@ async fn a_client_that_goes_away_ends_its_stream() {
     let hanging = StreamingServer::tcp(Manner::Hang).await;
     serve_at(&node, hanging.url());
     let stream = send(&socket, &request("POST", EXEC, SPDY)).await;
-    wait_for("it is asked", WAIT_LIMIT, async || {
+    wait_for("it is called", WAIT_LIMIT, async || {
         holds(hanging.heads().len() == 1, "not yet")
     })
     .await;
@@ -382,7 +382,7 @@ async fn a_stream_on_which_nothing_happens_is_closed() {
     let mut stream = upgraded(&socket, EXEC, SPDY).await;
     let begun = std::time::Instant::now();
     expect(&mut stream, "hello ").await;
-    // Nobody closes it but the kubelet.
+    // Only the kubelet closes it.
     assert_eq!(read_rest(&mut stream).await, b"");
     assert!(begun.elapsed() >= Duration::from_millis(1900));
     wait_for("the runtime's side is closed", WAIT_LIMIT, async || {
@@ -401,13 +401,16 @@ async fn streams_are_counted_and_one_too_many_is_told_when_to_come_back() {
     for _ in 0..MAX {
         open.push(upgraded(&socket, EXEC, SPDY).await);
     }
-    let (head, body) = ask(&socket, &request("POST", EXEC, SPDY)).await;
+    let (head, body) = exchange(&socket, &request("POST", EXEC, SPDY)).await;
     assert_eq!(head.status, 429, "{body}");
     assert!(head.get("retry-after").is_some());
     assert!(body.contains("too many streams are open"), "{body}");
     // Those that are open do not take the connections that others need.
     assert_eq!(
-        ask(&socket, &request("GET", "/pods", "")).await.0.status,
+        exchange(&socket, &request("GET", "/pods", ""))
+            .await
+            .0
+            .status,
         200
     );
     open.pop();
@@ -469,7 +472,7 @@ async fn a_command_can_be_run_without_streams() {
     });
     let run = "/run/default/web-node1/main";
     let target = format!("{run}?cmd=ls%20-l+/");
-    let (head, body) = ask(&socket, &request("POST", &target, "")).await;
+    let (head, body) = exchange(&socket, &request("POST", &target, "")).await;
     assert_eq!(
         (head.status, &*body),
         (200, "[\"ls\", \"-l\", \"/\"]\nand more")
@@ -480,12 +483,12 @@ async fn a_command_can_be_run_without_streams() {
     let mut stream = send(&socket, &request("POST", run, form)).await;
     stream.write_all(b"cmd=echo+a%20").await.unwrap();
     assert_eq!(read_head(&mut stream).await.status, 200);
-    let (head, body) = ask(&socket, &request("POST", &format!("{run}?cmd=fail+x"), "")).await;
+    let (head, body) = exchange(&socket, &request("POST", &format!("{run}?cmd=fail+x"), "")).await;
     assert_eq!(head.status, 500);
     assert_eq!(body, "command 'fail x' exited with 2: no such file\n");
     node.fake
         .inject(Fault::fail(Rpc::ExecSync, Code::Unknown, "no shim"));
-    let (head, body) = ask(&socket, &request("POST", &target, "")).await;
+    let (head, body) = exchange(&socket, &request("POST", &target, "")).await;
     assert_eq!(head.status, 500);
     assert!(body.contains("no shim"), "{body}");
 }
@@ -503,7 +506,7 @@ async fn a_client_that_goes_away_ends_the_command_that_it_runs() {
         let call = &fake.calls_of(Rpc::ExecSync)[0];
         call.code == Some(Code::Cancelled)
     };
-    let what = "the runtime is told";
+    let what = "the runtime is called";
     node.fake.wait_until(what, WAIT_LIMIT, cancelled).await;
 }
 
@@ -521,7 +524,7 @@ async fn a_port_is_forwarded_only_while_there_is_a_sandbox() {
         .await;
     wait_for("it is refused", WAIT_LIMIT, async || {
         let target = "/portForward/default/web-node1";
-        let (head, body) = ask(&socket, &request("POST", target, SPDY)).await;
+        let (head, body) = exchange(&socket, &request("POST", target, SPDY)).await;
         holds(head.status == 404, format!("{} {body}", head.status))
     })
     .await;

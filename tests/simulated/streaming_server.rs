@@ -1,4 +1,4 @@
-//! A runtime's streaming server that does to all who come what it was told.
+//! A runtime's streaming server that treats all clients as scripted.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::support::raw::read_rest;
 /// What it does with a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Manner {
-    /// Switches to the protocol asked for, greets, sends back what it gets, and says "bye" at its end.
+    /// Switches to the requested protocol, greets, sends back what it gets, and says "bye" at its end.
     Echo,
     /// Switches, sends so many bytes, and closes.
     Pour(usize),
     /// 403 with a text.
     Refuse,
-    /// Answers as if nothing had been asked of it.
+    /// Answers as if no upgrade had been requested.
     Ok,
     /// Sends the client elsewhere.
     Redirect,

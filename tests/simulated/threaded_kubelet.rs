@@ -14,7 +14,7 @@ const THREADS: usize = 2;
 
 /// How it is to end.
 enum End {
-    Asked,
+    Requested,
     Killed,
 }
 
@@ -53,7 +53,9 @@ impl ThreadedKubelet {
 
     /// As SIGTERM does it.
     pub(crate) async fn stop(mut self) {
-        self.end(End::Asked).await.expect("the kubelet ends well");
+        self.end(End::Requested)
+            .await
+            .expect("the kubelet ends well");
     }
 
     /// As kill -9 does it; what it was writing to the disk at the moment is written.
@@ -95,18 +97,18 @@ async fn live(
         }
     };
     let _ = built.send(Ok(()));
-    let (ask, asked) = oneshot::channel::<()>();
-    let asked = async move {
-        let _ = asked.await;
+    let (stop, stop_requested) = oneshot::channel::<()>();
+    let stop_requested = async move {
+        let _ = stop_requested.await;
         "the test"
     };
-    let running = app.with_periods(periods).run_until(asked);
+    let running = app.with_periods(periods).run_until(stop_requested);
     tokio::pin!(running);
     tokio::select! {
         early = &mut running => early,
         end = ended => match end {
-            Ok(End::Asked) => {
-                drop(ask);
+            Ok(End::Requested) => {
+                drop(stop);
                 running.await
             }
             Ok(End::Killed) | Err(_) => Ok(()),

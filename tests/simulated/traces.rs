@@ -14,7 +14,7 @@ use crate::support::wait::{holds, wait_for};
 const THEIR_TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const THEIR_SPAN: &str = "b7ad6b7169203331";
 
-/// A node that tells a collector of so many traces of a million.
+/// A node that exports so many traces of a million.
 async fn node_with(collector: &str, rate: u32) -> Node {
     let mut node = Node::new().await;
     node.configure(&tracing_to(collector, rate));
@@ -27,12 +27,12 @@ fn tracing_to(collector: &str, rate: u32) -> String {
 }
 
 impl Node {
-    /// Asks over the local socket as part of a trace of somebody else's.
+    /// Sends a request over the local socket as part of another service's trace.
     async fn ask_as_part(&self, request: &str, flags: &str) -> u16 {
         let socket = self.path("root/kubelet.sock");
         let request =
             format!("{request}\nHost: node\ntraceparent: 00-{THEIR_TRACE}-{THEIR_SPAN}-{flags}");
-        raw::ask(&socket, &request).await.0.status
+        raw::exchange(&socket, &request).await.0.status
     }
 }
 
@@ -93,8 +93,11 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
         assert_eq!(said(turn, "k8s.pod.update_type"), "create");
 
         let (trace, id) = ids(call);
-        let told = (format!("/{name}"), format!("00-{trace}-{id}-01"));
-        assert!(node.fake.traced().contains(&told), "the runtime: {name}");
+        let reported = (format!("/{name}"), format!("00-{trace}-{id}-01"));
+        assert!(
+            node.fake.traced().contains(&reported),
+            "the runtime: {name}"
+        );
     }
 
     node.remove("web");
@@ -123,7 +126,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
     })
     .await;
 
-    // The last words are heard, too.
+    // The last spans are received, too.
     assert_eq!(node.ask_as_part("GET /healthz HTTP/1.1", "01").await, 200);
     node.stop().await;
     let last = |span: &Span| said(span, "http.route") == "/healthz";
@@ -133,7 +136,7 @@ async fn the_start_and_the_end_of_a_pod_are_traces_with_the_calls_that_they_made
 #[tokio::test]
 async fn a_request_is_part_of_the_trace_that_it_names_and_its_address_stays_untold() {
     let collector = TestCollector::start().await;
-    // Nothing begins here, so all that is told belongs to them.
+    // Nothing begins here, so all that is exported belongs to them.
     let node = node_with(collector.endpoint(), 0).await;
     node.put(&simple("web"));
     node.wait_phase("web", "Running").await;
@@ -191,7 +194,7 @@ async fn a_request_is_part_of_the_trace_that_it_names_and_its_address_stays_unto
     };
     assert_eq!(exec.name, "runtime.v1.RuntimeService/ExecSync");
     assert_eq!(exec.parent_span_id, served[2].span_id);
-    // Who is not recorded tells the runtime so.
+    // A request that is not sampled is propagated as such.
     let start = |(path, _): &&(String, String)| path.ends_with("/StartContainer");
     let traced = node.fake.traced();
     let (_, parent) = traced.iter().find(start).expect("a start");

@@ -6,7 +6,7 @@ use serde_json::json;
 use tonic::Code;
 
 use crate::foreign_objects::{Plant, Planter};
-use crate::node::{Node, Twins, WAIT_LIMIT, full, phase, runs, status_of};
+use crate::node::{Node, OverlapWatch, WAIT_LIMIT, full, phase, runs, status_of};
 use crate::pods::{container, pod, simple, version, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ContainerView, FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
@@ -116,7 +116,7 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
     let word = format!("{}/other", full("web"));
     node.fake
         .inject(Fault::hang(Rpc::ContainerStatus).only(&word));
-    let twins = Twins::watch(&node.fake, "web");
+    let overlaps = OverlapWatch::watch(&node.fake, "web");
     node.put(&two("v2"));
     node.start().await;
     let next = |fake: &FakeRuntime| {
@@ -126,7 +126,7 @@ async fn a_successor_does_not_start_beside_a_container_that_was_never_read() {
     node.fake
         .wait_until("the successor runs", WAIT_LIMIT, next)
         .await;
-    twins.assert_never();
+    overlaps.assert_never();
     let ids: Vec<_> = node
         .calls("web", Rpc::StopContainer)
         .into_iter()
@@ -154,14 +154,14 @@ async fn a_pod_that_cannot_be_read_says_so_with_the_runtimes_words() {
         holds(said, events)
     })
     .await;
-    let told = node
-        .explained("web", "it is in the history", |told| {
-            told.to_string().contains(text)
+    let reported = node
+        .explained("web", "it is in the history", |reported| {
+            reported.to_string().contains(text)
         })
         .await
         .to_string();
-    assert!(told.contains("the shim is broken"), "{told}");
-    assert!(told.contains(&main.id[..13]), "{told}");
+    assert!(reported.contains("the shim is broken"), "{reported}");
+    assert!(reported.contains(&main.id[..13]), "{reported}");
     node.fake.clear_faults();
     node.wait_pod("web", "it is well", WAIT_LIMIT, |pod| runs(pod, "main"))
         .await;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 struct Shared {
     answer: Mutex<(u16, String)>,
-    asked: AtomicU64,
+    requested: AtomicU64,
 }
 
 /// The server; it ends with the test.
@@ -31,7 +31,7 @@ impl WebServer {
         );
         let shared = Arc::new(Shared {
             answer: Mutex::new((code, body.to_owned())),
-            asked: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
         });
         tokio::spawn(serve(listener, shared.clone()));
         WebServer { shared, url }
@@ -47,9 +47,9 @@ impl WebServer {
         *self.shared.answer.lock() = (code, body.to_owned());
     }
 
-    /// How often it was asked.
-    pub(crate) fn asked(&self) -> u64 {
-        self.shared.asked.load(Ordering::SeqCst)
+    /// The number of requests.
+    pub(crate) fn requested(&self) -> u64 {
+        self.shared.requested.load(Ordering::SeqCst)
     }
 }
 
@@ -57,7 +57,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
         let shared = shared.clone();
         let service = service_fn(move |_| {
-            shared.asked.fetch_add(1, Ordering::SeqCst);
+            shared.requested.fetch_add(1, Ordering::SeqCst);
             let (code, body) = shared.answer.lock().clone();
             async move {
                 let response = http::Response::builder().status(code);

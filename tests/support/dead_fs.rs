@@ -29,7 +29,7 @@ impl DeadFs {
 
     fn try_mount(path: &Path) -> std::io::Result<DeadFs> {
         std::fs::create_dir_all(path)?;
-        // Nobody ever reads the requests that the kernel queues here.
+        // The requests that the kernel queues here are never read.
         let device = OpenOptions::new()
             .read(true)
             .write(true)

@@ -60,7 +60,7 @@ pub async fn local(
     target: &str,
     body: &str,
 ) -> anyhow::Result<(u16, String)> {
-    let asked = async {
+    let requested = async {
         let stream = UnixStream::connect(socket).await.context("connect")?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -74,7 +74,7 @@ pub async fn local(
         connection.abort();
         Ok((code, String::from_utf8(body.to_vec())?))
     };
-    tokio::time::timeout(TIMEOUT, asked)
+    tokio::time::timeout(TIMEOUT, requested)
         .await
         .context("no answer in time")?
 }

@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-/// A running kubelet. It is killed, not asked, when dropped.
+/// A running kubelet. It is killed, not terminated, when dropped.
 pub struct KubeletProcess {
     child: Child,
     settings: Settings,
@@ -288,7 +288,7 @@ fn config_file(settings: &Settings, read_only_port: u16, healthz_port: u16) -> S
 /// gets one of them by accident between the choice of a port and its use.
 const PORTS: std::ops::Range<u16> = 10_300..30_000;
 
-/// Ports that nobody listens on, and that no other test is given as long as this process lives.
+/// Ports without a listener, and that no other test is given as long as this process lives.
 pub fn free_ports<const N: usize>() -> [u16; N] {
     std::array::from_fn(|_| {
         let mut ports = std::iter::repeat_with(|| fastrand::u16(PORTS));
@@ -297,7 +297,7 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
     })
 }
 
-/// Tells all processes of tests that the port is taken, by a name that goes with this one.
+/// Marks the port as taken for all processes of tests, by a name that goes with this one.
 fn claim(port: u16) -> bool {
     static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     let name = SocketAddr::from_abstract_name(format!("kubelet-tests/port/{port}"));

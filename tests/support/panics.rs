@@ -1,11 +1,11 @@
-//! Panics of scenarios, told when they happen and once more at the end: between the two lie the last
+//! Panics of scenarios, printed when they happen and once more at the end: between the two lie the last
 //! lines of a kubelet, and all that the other lanes say.
 
 use std::backtrace::Backtrace;
 use std::panic::PanicHookInfo;
 use std::sync::Mutex;
 
-/// A message longer than this is told without its middle at the end.
+/// A message longer than this is printed without its middle at the end.
 const LONGEST: usize = 4000;
 
 static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -13,7 +13,7 @@ static KEPT: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// Keeps what panics from now on. A thread is called after its scenario.
 pub fn keep() {
     std::panic::set_hook(Box::new(|info| {
-        let text = told(info, &Backtrace::force_capture().to_string());
+        let text = reported(info, &Backtrace::force_capture().to_string());
         eprintln!("\n{text}");
         if let Ok(mut kept) = KEPT.lock() {
             kept.push(shortened(&text));
@@ -27,9 +27,9 @@ pub fn kept() -> String {
     kept.iter().map(|text| format!("{text}\n\n")).collect()
 }
 
-/// In the words of the standard library, so that whoever searches a log finds it, and with those lines of
+/// With the text of the standard library, so that a search of a log finds it, and with those lines of
 /// the backtrace that are ours: waiting panics in a place that all scenarios share.
-fn told(info: &PanicHookInfo<'_>, backtrace: &str) -> String {
+fn reported(info: &PanicHookInfo<'_>, backtrace: &str) -> String {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("<unnamed>").to_owned();
     let place = info.location().map(ToString::to_string).unwrap_or_default();

@@ -70,7 +70,7 @@ pub async fn read_rest<S: AsyncRead + Unpin>(stream: &mut S) -> Vec<u8> {
 }
 
 /// Head and body of one answer on a connection of its own.
-pub async fn ask(socket: &Path, request: &str) -> (Head, String) {
+pub async fn exchange(socket: &Path, request: &str) -> (Head, String) {
     let mut stream = send(socket, &format!("{}\nConnection: close", request.trim())).await;
     let head = read_head(&mut stream).await;
     let bytes = read_rest(&mut stream).await;

@@ -106,7 +106,7 @@ struct Counts {
     failed: Vec<String>,
 }
 
-/// What the command line asks for, as far as it concerns us.
+/// What the command line selects, as far as it concerns us.
 struct Wanted {
     filters: Vec<String>,
     skip: Vec<String>,

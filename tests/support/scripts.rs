@@ -52,7 +52,7 @@ pub fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// Asks a script whether what it makes is there.
+/// Checks with a script whether its output exists.
 pub fn check(name: &str, args: &[&str]) -> Result<(), String> {
     installed(name, args).map_err(|missing| missing.why)
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// How often a fact is looked at that cannot announce itself.
+/// How often a condition without a notification is polled.
 const RETRY_AFTER: Duration = Duration::from_millis(25);
 
 /// Looks until `fact` gives a value and returns it; panics with `what` and the last refusal after `deadline`.

@@ -1,9 +1,9 @@
 //! ConfigMaps and Secrets of the API server: one watch per object that a pod uses, which is all that the API
 //! server lets a node do.
 
-use super::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use super::{ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey};
 use crate::apiserver::{
-    ApiError, ApiServer, Item, ListWatch, Selection, Unreadable, WatchEvent,
+    ApiError, ApiItem, ApiServer, ListWatch, Selection, Unreadable, WatchEvent,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::base::{DirtySet, chain};
@@ -17,13 +17,13 @@ use serde::de::DeserializeOwned;
 use std::{collections::BTreeSet, sync::Arc};
 
 /// An object as it is stored, or why it cannot be used.
-type Value = Result<Arc<Object>, ObjectError>;
+type StoredObject = Result<Arc<ObjectData>, ObjectError>;
 
 /// The objects that pods of the API server use. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ApiObjects {
     api: ApiServer,
-    objects: Subscriptions<ObjectKey, Value>,
+    objects: Subscriptions<ObjectKey, StoredObject>,
 }
 
 impl ApiObjects {
@@ -49,9 +49,9 @@ impl ApiObjects {
         self.objects.forget(uid);
     }
 
-    pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> Found {
+    pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
         let found = self.objects.get(keys).await.into_iter();
-        let value = |(key, value): (ObjectKey, Result<Value, NoValue>)| {
+        let value = |(key, value): (ObjectKey, Result<StoredObject, NoValue>)| {
             let value = value.unwrap_or_else(|none| {
                 Err(match none {
                     NoValue::NotRegistered => ObjectError::NotRegistered(key.clone()),
@@ -73,15 +73,15 @@ impl ApiObjects {
 }
 
 /// Publishes an object and its changes; ends when it can never change again.
-async fn follow<K>(api: &ApiServer, key: &ObjectKey, publisher: &Publisher<Value>)
+async fn follow<K>(api: &ApiServer, key: &ObjectKey, publisher: &Publisher<StoredObject>)
 where
-    K: Metadata<Ty = ObjectMeta> + Into<Object> + DeserializeOwned,
+    K: Metadata<Ty = ObjectMeta> + Into<ObjectData> + DeserializeOwned,
 {
     let mut watch: ListWatch<K> = api.list_watch(Selection {
         namespace: Some(key.namespace.clone()),
         field_selector: Some(format!("metadata.name={}", key.name)),
     });
-    let is_it = |item: &Item<K>| name(item) == Some(key.name.as_str());
+    let is_it = |item: &ApiItem<K>| name(item) == Some(key.name.as_str());
     loop {
         let item = match watch.next().await {
             WatchEvent::Listed(items) => items.into_iter().find(is_it),
@@ -102,7 +102,7 @@ where
     }
 }
 
-fn value_of<K: Into<Object>>(key: &ObjectKey, item: Option<Item<K>>) -> Value {
+fn value_of<K: Into<ObjectData>>(key: &ObjectKey, item: Option<ApiItem<K>>) -> StoredObject {
     match item {
         None => Err(ObjectError::NotFound(key.clone())),
         Some(Ok(object)) => Ok(Arc::new((*object).into())),
@@ -113,7 +113,7 @@ fn value_of<K: Into<Object>>(key: &ObjectKey, item: Option<Item<K>>) -> Value {
     }
 }
 
-fn failed(key: &ObjectKey, error: &ApiError, publisher: &Publisher<Value>) {
+fn failed(key: &ObjectKey, error: &ApiError, publisher: &Publisher<StoredObject>) {
     if publisher.failed(chain(error)) && !error.is_transient() {
         tracing::warn!(
             kind = %key.kind, namespace = key.namespace, name = key.name, err = %chain(error),
@@ -122,7 +122,7 @@ fn failed(key: &ObjectKey, error: &ApiError, publisher: &Publisher<Value>) {
     }
 }
 
-fn name<K: Metadata<Ty = ObjectMeta>>(item: &Item<K>) -> Option<&str> {
+fn name<K: Metadata<Ty = ObjectMeta>>(item: &ApiItem<K>) -> Option<&str> {
     match item {
         Ok(object) => object.metadata().name.as_deref(),
         Err(unreadable) => unreadable.metadata.name.as_deref(),

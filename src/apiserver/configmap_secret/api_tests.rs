@@ -5,7 +5,7 @@ use crate::apiserver::tests::stored::{Mode, Stored};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn key(kind: ObjectKind, name: &str) -> ObjectKey {
     ObjectKey {
@@ -29,7 +29,11 @@ fn pod(uid: &str) -> Pod {
     pod
 }
 
-async fn get(objects: &Objects, pod: &Pod, kind: ObjectKind) -> Result<Arc<Object>, ObjectError> {
+async fn get(
+    objects: &Objects,
+    pod: &Pod,
+    kind: ObjectKind,
+) -> Result<Arc<ObjectData>, ObjectError> {
     let name = match kind {
         ObjectKind::ConfigMap => "m",
         ObjectKind::Secret => "s",
@@ -41,7 +45,7 @@ async fn get(objects: &Objects, pod: &Pod, kind: ObjectKind) -> Result<Arc<Objec
 
 async fn map(objects: &Objects, pod: &Pod) -> Result<String, String> {
     let found = get(objects, pod, ObjectKind::ConfigMap).await;
-    let text = |object: Arc<Object>| {
+    let text = |object: Arc<ObjectData>| {
         String::from_utf8_lossy(object.get("k").expect("an entry")).into_owned()
     };
     found.map(text).map_err(|error| error.to_string())
@@ -59,16 +63,16 @@ fn config_map(value: &str) -> Value {
 
 /// The pods that are marked next.
 async fn changed(objects: &Objects) -> Vec<String> {
-    let marked = tokio::time::timeout(PATIENCE, objects.changed()).await;
+    let marked = tokio::time::timeout(TIMEOUT, objects.changed()).await;
     let mut marked: Vec<_> = marked.unwrap().iter().map(ToString::to_string).collect();
     marked.sort();
     marked
 }
 
 async fn until(condition: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(started_at.elapsed() < TIMEOUT);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -170,10 +174,13 @@ async fn an_api_server_that_refuses_is_no_missing_object_and_heals_at_once() {
     server.set(Mode::Refusing(403));
     let pod = pod("u1");
     objects.register(&pod);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let error = get(&objects, &pod, ObjectKind::ConfigMap).await;
     let error = error.unwrap_err();
-    assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+    assert!(
+        started_at.elapsed() < Duration::from_secs(3),
+        "{started_at:?}"
+    );
     assert!(!error.is_not_found());
     assert_eq!(
         error.to_string(),
@@ -190,7 +197,7 @@ async fn an_api_server_that_does_not_respond_bounds_the_wait() {
     server.set(Mode::Silent);
     let pod = pod("u1");
     objects.register(&pod);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let wanted = [ObjectKind::ConfigMap, ObjectKind::Secret].map(|kind| {
         key(
             kind,
@@ -201,7 +208,10 @@ async fn an_api_server_that_does_not_respond_bounds_the_wait() {
         )
     });
     let found = objects.of(&pod).get(wanted.into()).await;
-    assert!(begun.elapsed() < Duration::from_secs(5), "both at once");
+    assert!(
+        started_at.elapsed() < Duration::from_secs(5),
+        "both at once"
+    );
     let texts: Vec<_> = found
         .into_values()
         .map(|found| found.unwrap_err().to_string())

@@ -3,7 +3,7 @@
 //! The directory is the administrator's, but everyone who can write to a part of it can create links in it:
 //! none is followed out of its object, and an object's name does not lead out of its namespace.
 
-use super::object::{Object, ObjectError, ObjectKey, ObjectKind};
+use super::object::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::host::files::{TO_REOPEN, reopen};
 use bytes::Bytes;
 use rustix::{
@@ -23,13 +23,13 @@ const IMMUTABLE: &str = "..immutable";
 const TRIES: usize = 8;
 
 /// Why an object is refused.
-type Fault = String;
+type ObjectFault = String;
 
 /// Changes when a file is replaced or written.
 type Stamps = BTreeMap<String, [i128; 5]>;
 
 /// Reads one object.
-pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectError> {
+pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, ObjectError> {
     let not_found = || ObjectError::NotFound(key.clone());
     let unreadable = |why| ObjectError::Unreadable {
         key: key.clone(),
@@ -57,13 +57,13 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<Object, ObjectEr
 }
 
 /// Reads until nothing changed meanwhile, so that two versions are never mixed.
-fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
+fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> {
     let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
         let entries = read_all(object_dir, &before)?;
         let after = stamps(object_dir)?;
         if before == after {
-            let object: Object = entries.into_iter().collect();
+            let object: ObjectData = entries.into_iter().collect();
             let immutable = open_beneath(object_dir, IMMUTABLE, OFlags::PATH).is_ok();
             return Ok(object.with_immutable(immutable));
         }
@@ -73,7 +73,7 @@ fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<Object, Fault> {
 }
 
 /// The object's keys. Directories and names that are not valid keys are ignored.
-fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, Fault> {
+fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, ObjectFault> {
     let failed = |error| in_words("its directory", error);
     let mut stamps = Stamps::new();
     let mut names = 0;
@@ -111,7 +111,7 @@ fn stamp(stat: &Stat) -> [i128; 5] {
     ]
 }
 
-fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)>, Fault> {
+fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)>, ObjectFault> {
     let mut left = MAX_OBJECT_BYTES as u64;
     let mut entries = Vec::with_capacity(keys.len());
     for key in keys.keys() {
@@ -144,7 +144,7 @@ fn open_beneath(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<
     )
 }
 
-fn in_words(what: &str, error: Errno) -> Fault {
+fn in_words(what: &str, error: Errno) -> ObjectFault {
     match error {
         Errno::XDEV => format!("{what} leads out of its place"),
         other => format!("{what}: {}", std::io::Error::from(other)),

@@ -14,7 +14,7 @@ mod object;
 mod references;
 
 pub use local::MAX_OBJECT_BYTES;
-pub use object::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+pub use object::{ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey};
 
 use super::ApiServer;
 use crate::{
@@ -47,10 +47,10 @@ pub struct Objects {
 
 /// The source for one pod. Cheap to clone.
 #[derive(Clone)]
-pub struct PodObjects(Source);
+pub struct PodObjects(ObjectBackend);
 
 #[derive(Clone)]
-enum Source {
+enum ObjectBackend {
     None,
     Local(Arc<LocalObjectsDir>),
     Api(ApiObjects),
@@ -101,7 +101,7 @@ impl Objects {
         let directory = self.local.clone()?;
         match directory.read(Path::is_dir).await {
             Some(true) => None,
-            Some(false) => Some("is no directory"),
+            Some(false) => Some("is not a directory"),
             None => Some(TIMED_OUT),
         }
     }
@@ -109,11 +109,11 @@ impl Objects {
     /// Where this pod's objects are: static pods have files, others what the API server has.
     pub fn of(&self, pod: &Pod) -> PodObjects {
         let source = if pod.is_static() {
-            self.local.clone().map(Source::Local)
+            self.local.clone().map(ObjectBackend::Local)
         } else {
-            self.api.clone().map(Source::Api)
+            self.api.clone().map(ObjectBackend::Api)
         };
-        PodObjects(source.unwrap_or(Source::None))
+        PodObjects(source.unwrap_or(ObjectBackend::None))
     }
 
     /// Follows what this pod refers to from now on, and nothing else for it.
@@ -153,22 +153,22 @@ impl Objects {
 
 impl PodObjects {
     /// Reads all of these, within a bounded time. An empty list costs nothing.
-    pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> Found {
+    pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
         if keys.is_empty() {
-            return Found::new();
+            return ObjectsByKey::new();
         }
         match &self.0 {
-            Source::None => {
+            ObjectBackend::None => {
                 let without = |key: ObjectKey| (key.clone(), Err(ObjectError::NoSource(key)));
                 keys.into_iter().map(without).collect()
             }
-            Source::Local(directory) => read_files(directory.clone(), keys).await,
-            Source::Api(objects) => objects.get(keys).await,
+            ObjectBackend::Local(directory) => read_files(directory.clone(), keys).await,
+            ObjectBackend::Api(objects) => objects.get(keys).await,
         }
     }
 }
 
-async fn read_files(directory: Arc<LocalObjectsDir>, keys: BTreeSet<ObjectKey>) -> Found {
+async fn read_files(directory: Arc<LocalObjectsDir>, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
     let wanted = keys.clone();
     let read = move |directory: &Path| {
         let read = |key: ObjectKey| {

@@ -34,11 +34,11 @@ pub struct ObjectKey {
 }
 
 /// The objects that were found, by key: every requested one is in it.
-pub type Found = BTreeMap<ObjectKey, Result<Arc<Object>, ObjectError>>;
+pub type ObjectsByKey = BTreeMap<ObjectKey, Result<Arc<ObjectData>, ObjectError>>;
 
 /// The data of an object, by key.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Object {
+pub struct ObjectData {
     entries: BTreeMap<String, Bytes>,
     immutable: bool,
     uid: String,
@@ -46,13 +46,13 @@ pub struct Object {
 }
 
 /// The keys without their values.
-impl fmt::Debug for Object {
+impl fmt::Debug for ObjectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.entries.keys()).finish()
     }
 }
 
-impl FromIterator<(String, Bytes)> for Object {
+impl FromIterator<(String, Bytes)> for ObjectData {
     fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(entries: I) -> Self {
         Self {
             entries: entries.into_iter().collect(),
@@ -62,7 +62,7 @@ impl FromIterator<(String, Bytes)> for Object {
 }
 
 /// Text and binary data; the API has no key in both.
-impl From<ConfigMap> for Object {
+impl From<ConfigMap> for ObjectData {
     fn from(object: ConfigMap) -> Self {
         let text = object.data.unwrap_or_default().into_iter();
         let text = text.map(|(key, value)| (key, value.into()));
@@ -77,7 +77,7 @@ impl From<ConfigMap> for Object {
     }
 }
 
-impl From<Secret> for Object {
+impl From<Secret> for ObjectData {
     fn from(object: Secret) -> Self {
         let data = object.data.unwrap_or_default().into_iter();
         Self {
@@ -89,7 +89,7 @@ impl From<Secret> for Object {
     }
 }
 
-impl Object {
+impl ObjectData {
     /// All entries, by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &Bytes)> {
         self.entries

@@ -32,7 +32,7 @@ fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
     fs::write(path, text).unwrap();
 }
 
-async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<Object>, ObjectError> {
+async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<ObjectData>, ObjectError> {
     let objects = Objects::new(Some(dir.to_path_buf()), None);
     objects
         .of(&static_pod())
@@ -73,7 +73,7 @@ async fn a_file_that_no_key_can_be_makes_an_object_immutable() {
         let map = get(dir.path(), key(ObjectKind::ConfigMap, "app"))
             .await
             .unwrap();
-        assert_eq!(map.entries().count(), 1, "it is no entry");
+        assert_eq!(map.entries().count(), 1, "it is not an entry");
         map.is_immutable()
     };
     put(dir.path(), "configmaps/shop/app/color", "blue");
@@ -238,7 +238,7 @@ fn debug_output_of_an_object_has_no_values() {
         "password".to_string(),
         bytes::Bytes::from_static(b"hunter2"),
     );
-    let object: Object = [entry].into_iter().collect();
+    let object: ObjectData = [entry].into_iter().collect();
     let shown = format!("{object:?} {object:#?}");
     assert!(shown.contains("password") && !shown.contains("hunter2"));
 }
@@ -298,5 +298,5 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
     assert!(files.get([key.clone()].into()).await[&key].is_ok());
     assert_eq!(objects.fault().await, None);
     let missing = Objects::new(Some(dir.path().join("missing")), None);
-    assert_eq!(missing.fault().await, Some("is no directory"));
+    assert_eq!(missing.fault().await, Some("is not a directory"));
 }

@@ -63,13 +63,13 @@ async fn a_connection_that_is_silently_dead_is_noticed_and_the_watch_resumes() {
     server.freeze();
     // Nothing comes from the network any more, so the clock runs on to the next timer.
     tokio::time::pause();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let event = watch.next().await;
     assert!(
         matches!(&event, WatchEvent::Failed(error) if matches!(**error, ApiError::Unreachable(_))),
         "{event:?}"
     );
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     assert!(took <= Duration::from_secs(26), "{took:?}");
     tokio::time::resume();
     let resumed = tokio::spawn(async move {
@@ -95,12 +95,16 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
     })
     .await;
     let api = client(&server).await;
-    api.get::<Node>(Place::cluster("n1")).await.unwrap();
+    api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap();
     // More than the server allows on one connection.
     let hanging: Vec<_> = (0..130)
         .map(|_| {
             let api = api.clone();
-            tokio::spawn(async move { api.get::<Node>(Place::cluster("hangs")).await.map(drop) })
+            tokio::spawn(async move {
+                api.get::<Node>(ResourcePath::cluster("hangs"))
+                    .await
+                    .map(drop)
+            })
         })
         .collect();
     let full = async {
@@ -112,7 +116,7 @@ async fn the_lease_does_not_wait_for_a_stream_however_many_requests_hang() {
     let urgent = api.unlimited();
     let got = timeout(
         Duration::from_secs(5),
-        urgent.get::<Node>(Place::cluster("n1")),
+        urgent.get::<Node>(ResourcePath::cluster("n1")),
     );
     got.await.expect("it does not wait").unwrap();
     assert_eq!(server.connections(), 2);
@@ -139,16 +143,16 @@ async fn no_more_than_sixteen_pages_of_lists_are_requested_at_once() {
             tokio::spawn(async move { drop(watch.next().await) })
         })
         .collect();
-    let begun = async {
+    let started_at = async {
         while server.received().len() < 16 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(20), begun).await.unwrap();
+    timeout(Duration::from_secs(20), started_at).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(server.received().len(), 16);
     // Other requests and the lists of pods and nodes do not wait for them, and one that is given up makes room.
-    api.get::<Node>(Place::cluster("n1")).await.unwrap();
+    api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap();
     let mut pods = api.list_watch::<Pod>(Selection::default());
     let mut nodes = api.unlimited().list_watch::<Node>(Selection::default());
     let listed = timeout(Duration::from_secs(5), async {

@@ -21,11 +21,11 @@ async fn server() -> Scripted {
 }
 
 async fn get(api: &ApiServer) -> Result<Node, ApiError> {
-    api.get(Place::cluster("n1")).await
+    api.get(ResourcePath::cluster("n1")).await
 }
 
-fn identity(kubeconfig: &Path, certificate: Option<&Path>, is_awaited: bool) -> Identity {
-    Identity {
+fn identity(kubeconfig: &Path, certificate: Option<&Path>, is_awaited: bool) -> ClientIdentity {
+    ClientIdentity {
         kubeconfig: kubeconfig.to_owned(),
         certificate: certificate.map(Path::to_owned),
         is_awaited,
@@ -37,7 +37,7 @@ async fn requests_keep_to_the_rate_and_the_lease_does_not_wait() {
     let server = server().await;
     let api = client(&server).await.limited(20, 3);
     let lease = api.unlimited();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let tasks: Vec<_> = (0..13)
         .map(|_| {
             let api = api.clone();
@@ -53,7 +53,7 @@ async fn requests_keep_to_the_rate_and_the_lease_does_not_wait() {
         task.await.unwrap().unwrap();
     }
     // Three at once, and ten in 50 ms each.
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     assert!(took >= Duration::from_millis(450), "{took:?}");
 }
 
@@ -190,10 +190,10 @@ async fn a_request_without_an_identity_fails_after_its_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
     let api = ApiServer::open(identity(&path, None, true)).await.unwrap();
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let error = get(&api).await.unwrap_err();
     assert!(matches!(error, ApiError::Unreachable(_)), "{error:?}");
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     assert!(
         took <= Duration::from_secs(10) && took >= Duration::from_secs(9),
         "{took:?}"
@@ -242,10 +242,10 @@ async fn a_kubeconfig_that_hangs_holds_up_no_request() {
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.unwrap().success());
     sleep(Duration::from_millis(1100)).await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     fs::rename(&fifo, &path).unwrap();
     let got = timeout(Duration::from_secs(5), get(&api)).await;
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     // So that the thread that reads it ends.
     drop(fs::OpenOptions::new().read(true).write(true).open(&path));
     got.expect("the earlier credentials are used").unwrap();
@@ -353,11 +353,11 @@ async fn credentials_of_a_plugin_without_an_end_are_fetched_again_when_they_are_
     assert_eq!(runs(), before, "it runs only when it has to");
     is_refused.store(true, Ordering::SeqCst);
     // While they are refused, it runs once in ten seconds.
-    let (begun, mut first) = (Instant::now(), None);
-    while begun.elapsed() < Duration::from_secs(14) {
+    let (started_at, mut first) = (Instant::now(), None);
+    while started_at.elapsed() < Duration::from_secs(14) {
         assert!(get(&api).await.unwrap_err().is_unauthorized());
         if runs() > before {
-            first = first.or_else(|| Some(begun.elapsed()));
+            first = first.or_else(|| Some(started_at.elapsed()));
         }
         sleep(Duration::from_millis(200)).await;
     }
@@ -376,14 +376,14 @@ async fn a_certificate_of_a_plugin_is_replaced_before_its_end() {
     let old = server.clients.expired_client("n1");
     plugin_in(dir.path(), &status(&old));
     let api = client_of_plugin(dir.path(), &server).await;
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let new = server.clients.client("n1", &[]);
     while get(&api).await.is_err() {
         // Only a program that runs again can bring the new one.
-        if begun.elapsed() > Duration::from_secs(2) {
+        if started_at.elapsed() > Duration::from_secs(2) {
             plugin_in(dir.path(), &status(&new));
         }
-        assert!(begun.elapsed() < Duration::from_secs(40));
+        assert!(started_at.elapsed() < Duration::from_secs(40));
         sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(server.certificate().unwrap(), new.der.to_vec());

@@ -69,8 +69,8 @@ async fn access_is_reviewed_by_the_server_of_the_kubeconfig() {
 #[tokio::test]
 async fn transient_failures_are_retried_and_others_are_not() {
     for (status, tries) in [(500, 3), (429, 3), (403, 1), (404, 1)] {
-        let asked = AtomicUsize::new(0);
-        let server = Scripted::start(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
+        let requested = AtomicUsize::new(0);
+        let server = Scripted::start(move |_, _| match requested.fetch_add(1, Ordering::SeqCst) {
             2 => Answer::Json(201, json!({"authenticated": true})),
             _ => Answer::Json(status, json!({"message": "not now"})),
         })

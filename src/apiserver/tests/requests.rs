@@ -41,16 +41,16 @@ async fn each_request_has_its_method_path_and_body() {
     })
     .await;
     let api = client(&server).await;
-    let node: Node = api.get(Place::cluster("n1")).await.unwrap();
+    let node: Node = api.get(ResourcePath::cluster("n1")).await.unwrap();
     assert_eq!(node.metadata.name.as_deref(), Some("stored"));
-    let at = Place::namespaced("a b", "x/y%?#é");
+    let at = ResourcePath::namespaced("a b", "x/y%?#é");
     let _: Pod = api.get(at).await.unwrap();
     let made = config_map("made");
     assert_eq!(api.create(Some("default"), &made).await.unwrap(), made);
-    let at = Place::namespaced("kube-node-lease", "n1");
+    let at = ResourcePath::namespaced("kube-node-lease", "n1");
     let _: Lease = api.update(at, &Lease::default()).await.unwrap();
     let patch = StrategicPatch(json!({"status": {"phase": "Running"}}));
-    let at = Place::namespaced("default", "web");
+    let at = ResourcePath::namespaced("default", "web");
     let _: Pod = api.patch(at, Some("status"), &patch).await.unwrap();
     let patch = StrategicPatch(json!({"data": null}));
     let _: ConfigMap = api.patch(at, None, &patch).await.unwrap();
@@ -114,7 +114,7 @@ async fn an_error_status_keeps_its_reason_and_is_not_retried() {
     .await;
     let api = client(&server).await;
     let get = async |name| {
-        api.get::<Pod>(Place::namespaced("d", name))
+        api.get::<Pod>(ResourcePath::namespaced("d", name))
             .await
             .unwrap_err()
     };
@@ -144,7 +144,7 @@ async fn a_response_that_breaks_off_is_no_object() {
     })
     .await;
     let api = client(&server).await;
-    let got = api.get::<Pod>(Place::namespaced("d", "p")).await;
+    let got = api.get::<Pod>(ResourcePath::namespaced("d", "p")).await;
     assert!(matches!(got, Err(ApiError::Unreachable(_))), "{got:?}");
 }
 
@@ -152,7 +152,7 @@ async fn a_response_that_breaks_off_is_no_object() {
 async fn a_request_after_the_server_was_away_gets_a_new_connection() {
     let server = Scripted::serve(echo).await;
     let api = client(&server).await;
-    let get = async || api.get::<Pod>(Place::namespaced("d", "p")).await;
+    let get = async || api.get::<Pod>(ResourcePath::namespaced("d", "p")).await;
     get().await.unwrap();
     server.set_away(true);
     assert!(matches!(get().await, Err(ApiError::Unreachable(_))));

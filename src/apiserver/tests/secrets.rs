@@ -87,7 +87,7 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let path = with_plugin(&server, dir.path(), &failure);
-        let identity = Identity {
+        let identity = ClientIdentity {
             kubeconfig: path,
             certificate: None,
             is_awaited: false,
@@ -104,9 +104,12 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
         );
         let path = with_plugin(&server, dir.path(), &script);
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
-        api.get::<Node>(Place::cluster("n1")).await.unwrap();
+        api.get::<Node>(ResourcePath::cluster("n1")).await.unwrap();
         fs::write(&failing, "").unwrap();
-        let error = api.get::<Node>(Place::cluster("n1")).await.unwrap_err();
+        let error = api
+            .get::<Node>(ResourcePath::cluster("n1"))
+            .await
+            .unwrap_err();
         let shown = forms(&error.into());
         assert!(!shown.contains(SECRET), "{failure}: {shown}");
         assert!(shown.contains("credential plugin"), "{failure}: {shown}");

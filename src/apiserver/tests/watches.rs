@@ -113,7 +113,7 @@ fn event(kind: &str, object: Value) -> Value {
 
 /// Short for an event: its kind and the names in it.
 fn shown(event: WatchEvent<Pod>) -> String {
-    let name = |item: Item<Pod>| match item {
+    let name = |item: ApiItem<Pod>| match item {
         Ok(pod) => pod.metadata.name.unwrap_or_default(),
         Err(bad) => format!("!{}", bad.metadata.name.unwrap_or_default()),
     };
@@ -371,11 +371,13 @@ async fn resumes_soon(is_urgent: bool) {
     server.set_away(false);
     let found = Reply::Json(200, pod("a", "1"));
     server.replies.lock().push_back(found);
-    let other = api.get::<Pod>(Place::namespaced("default", "a")).await;
+    let other = api
+        .get::<Pod>(ResourcePath::namespaced("default", "a"))
+        .await;
     assert!(other.is_ok(), "{other:?}");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let _second = begin_within_a_second(&mut watch, &server).await;
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     assert!(took < Duration::from_millis(1500), "{took:?}");
 }
 
@@ -416,8 +418,8 @@ async fn a_server_that_lists_well_and_fails_each_watch_is_tried_ever_more_seldom
         let mut watch = client(&server)
             .await
             .list_watch::<Pod>(Selection::default());
-        let begun = Instant::now();
-        let end = begun + Duration::from_secs(3);
+        let started_at = Instant::now();
+        let end = started_at + Duration::from_secs(3);
         while timeout_at(end, watch.next()).await.is_ok() {}
         // At once, and after 0.2, 0.4, 0.8 and 1.6 s at the earliest.
         let received = server.received();

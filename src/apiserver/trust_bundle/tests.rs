@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 const ONE: &str = "-----BEGIN CERTIFICATE-----\nAQEB\n-----END CERTIFICATE-----\n";
 const TWO: &str = "-----BEGIN CERTIFICATE-----\nAgIC\n-----END CERTIFICATE-----\n";
 
-fn item(name: &str, signer: &str, labels: &Value, text: &str) -> Item<ClusterTrustBundle> {
+fn item(name: &str, signer: &str, labels: &Value, text: &str) -> ApiItem<ClusterTrustBundle> {
     let bundle = json!({
         "metadata": {"name": name, "labels": labels},
         "spec": {"signerName": signer, "trustBundle": text},
@@ -13,7 +13,7 @@ fn item(name: &str, signer: &str, labels: &Value, text: &str) -> Item<ClusterTru
     Ok(Box::new(serde_json::from_value(bundle).unwrap()))
 }
 
-fn bundles(items: Vec<Item<ClusterTrustBundle>>) -> Bundles {
+fn bundles(items: Vec<ApiItem<ClusterTrustBundle>>) -> Bundles {
     let mut bundles = Bundles::default();
     bundles.apply(WatchEvent::Listed(items));
     bundles

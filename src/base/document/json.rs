@@ -1,13 +1,13 @@
-//! A [`Node`] tree as JSON text.
+//! A [`DocumentNode`] tree as JSON text.
 
-use super::{Node, Value};
+use super::{DocumentNode, DocumentValue};
 
 /// Largest integer that a float can stand for exactly.
 const MAX_WHOLE_FLOAT: f64 = 9_007_199_254_740_992.0;
 
-impl Node {
+impl DocumentNode {
     /// The tree as JSON, without rejected entries. Each value begins on a line of its own, so that the
-    /// line of a JSON reader's error is the place of a value: [`Node::on_json_line`].
+    /// line of a JSON reader's error is the place of a value: [`DocumentNode::on_json_line`].
     pub fn to_json(&self) -> Vec<u8> {
         let mut text = Vec::new();
         self.write(&mut text);
@@ -16,16 +16,20 @@ impl Node {
 
     fn write(&self, out: &mut Vec<u8>) {
         match &self.value {
-            Value::Null | Value::Rejected => out.extend(b"null"),
-            Value::Bool(value) => out.extend(value.to_string().bytes()),
-            Value::Int(value) => out.extend(value.to_string().bytes()),
+            DocumentValue::Null | DocumentValue::Rejected => out.extend(b"null"),
+            DocumentValue::Bool(value) => out.extend(value.to_string().bytes()),
+            DocumentValue::Int(value) => out.extend(value.to_string().bytes()),
             #[expect(clippy::cast_possible_truncation, reason = "whole and in range")]
-            Value::Float(value) if value.fract() == 0.0 && value.abs() <= MAX_WHOLE_FLOAT => {
+            DocumentValue::Float(value)
+                if value.fract() == 0.0 && value.abs() <= MAX_WHOLE_FLOAT =>
+            {
                 out.extend((*value as i64).to_string().bytes());
             }
-            Value::Float(value) => out.extend(serde_json::Value::from(*value).to_string().bytes()),
-            Value::String(text) => write_text(text, out),
-            Value::List(items) => {
+            DocumentValue::Float(value) => {
+                out.extend(serde_json::Value::from(*value).to_string().bytes())
+            }
+            DocumentValue::String(text) => write_text(text, out),
+            DocumentValue::List(items) => {
                 out.push(b'[');
                 for (index, item) in items.iter().enumerate() {
                     out.extend(if index > 0 { &b",\n"[..] } else { b"\n" });
@@ -33,7 +37,7 @@ impl Node {
                 }
                 out.push(b']');
             }
-            Value::Map(entries) => {
+            DocumentValue::Map(entries) => {
                 out.push(b'{');
                 let written = entries.iter().filter(|entry| !entry.node.is_rejected());
                 for (index, entry) in written.enumerate() {
@@ -60,8 +64,8 @@ impl Node {
             return true;
         }
         let (items, entries) = match &self.value {
-            Value::List(items) => (items.as_slice(), [].as_slice()),
-            Value::Map(entries) => ([].as_slice(), entries.as_slice()),
+            DocumentValue::List(items) => (items.as_slice(), [].as_slice()),
+            DocumentValue::Map(entries) => ([].as_slice(), entries.as_slice()),
             _ => return false,
         };
         let entries = entries.iter().map(|entry| &entry.node).enumerate();
@@ -82,7 +86,7 @@ impl Node {
     }
 
     fn is_rejected(&self) -> bool {
-        matches!(self.value, Value::Rejected)
+        matches!(self.value, DocumentValue::Rejected)
     }
 }
 

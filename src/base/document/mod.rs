@@ -3,7 +3,7 @@
 //! - **Owns**: the step from text to tree with its limits, merging of trees, the lookup of a value's
 //!   place, and the tree as JSON.
 //! - **Woken by**: nothing. Pure.
-//! - **Publishes**: [`Node`] trees.
+//! - **Publishes**: [`DocumentNode`] trees.
 //! - **Must never**: read a file, guess a value, drop a problem silently, or repeat a value in a [`DecodeError`].
 //! - **Upstream**: `sigs.k8s.io/yaml`, and the JSON merge of `mergeKubeletConfigurations` in
 //!   `cmd/kubelet/app/server.go`.
@@ -16,11 +16,11 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-pub use parse::{DecodeError, Limits, parse};
+pub use parse::{DecodeError, DocumentLimits, parse};
 
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum DocumentOrigin {
     /// A place in a file; line and column count from 1.
     File {
         /// The file as the user named it.
@@ -34,27 +34,27 @@ pub enum Origin {
     Flag(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for DocumentOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::File { path, line, column } => write!(f, "{path}:{line}:{column}"),
-            Origin::Flag(name) => write!(f, "--{name}"),
+            DocumentOrigin::File { path, line, column } => write!(f, "{path}:{line}:{column}"),
+            DocumentOrigin::Flag(name) => write!(f, "--{name}"),
         }
     }
 }
 
 /// One value with its origin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct DocumentNode {
     /// The value.
-    pub value: Value,
+    pub value: DocumentValue,
     /// Where it was written.
-    pub origin: Origin,
+    pub origin: DocumentOrigin,
 }
 
 /// What a document can say.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum DocumentValue {
     /// `null`, `~` or nothing.
     Null,
     /// A boolean, YAML 1.1 spellings included.
@@ -66,64 +66,64 @@ pub enum Value {
     /// Text.
     String(String),
     /// A sequence.
-    List(Vec<Node>),
+    List(Vec<DocumentNode>),
     /// A mapping in the order written.
-    Map(Vec<Entry>),
+    Map(Vec<DocumentEntry>),
     /// A value already reported as wrong; decoding passes over it.
     Rejected,
 }
 
 /// One key of a mapping and its value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct DocumentEntry {
     /// The key.
     pub key: String,
     /// Where the key was written.
-    pub origin: Origin,
+    pub origin: DocumentOrigin,
     /// The value.
-    pub node: Node,
+    pub node: DocumentNode,
 }
 
-impl Node {
+impl DocumentNode {
     /// An empty mapping, the base that layers are merged over.
-    pub fn empty(origin: Origin) -> Self {
+    pub fn empty(origin: DocumentOrigin) -> Self {
         Self {
-            value: Value::Map(Vec::new()),
+            value: DocumentValue::Map(Vec::new()),
             origin,
         }
     }
 
     /// The value of `key`, when this is a mapping that has it.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub fn get(&self, key: &str) -> Option<&DocumentNode> {
         match &self.value {
-            Value::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
+            DocumentValue::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
             _ => None,
         }
     }
 
     /// The value that is reached by these positions of children from here.
-    pub fn at_mut(&mut self, steps: &[usize]) -> Option<&mut Node> {
+    pub fn at_mut(&mut self, steps: &[usize]) -> Option<&mut DocumentNode> {
         steps
             .iter()
             .try_fold(self, |node, step| match &mut node.value {
-                Value::Map(entries) => entries.get_mut(*step).map(|entry| &mut entry.node),
-                Value::List(items) => items.get_mut(*step),
+                DocumentValue::Map(entries) => entries.get_mut(*step).map(|entry| &mut entry.node),
+                DocumentValue::List(items) => items.get_mut(*step),
                 _ => None,
             })
     }
 
     /// The value that is reached by these positions of children, its key if it has one, and its path:
     /// `a.b[2].c`.
-    pub fn at(&self, steps: &[usize]) -> Option<(&Node, Option<&Entry>, String)> {
+    pub fn at(&self, steps: &[usize]) -> Option<(&DocumentNode, Option<&DocumentEntry>, String)> {
         let (mut node, mut entry, mut path) = (self, None, String::new());
         for step in steps {
             (node, entry) = match &node.value {
-                Value::Map(entries) => {
+                DocumentValue::Map(entries) => {
                     let entry = entries.get(*step)?;
                     push_key(&mut path, &entry.key);
                     (&entry.node, Some(entry))
                 }
-                Value::List(items) => {
+                DocumentValue::List(items) => {
                     path.push_str(&format!("[{step}]"));
                     (items.get(*step)?, None)
                 }
@@ -134,7 +134,7 @@ impl Node {
     }
 
     /// The value at a dotted path of mapping keys.
-    pub fn lookup(&self, path: &str) -> Option<&Node> {
+    pub fn lookup(&self, path: &str) -> Option<&DocumentNode> {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
@@ -150,23 +150,23 @@ impl Node {
     }
 
     /// The origin of the value at `path`, or of the nearest parent that was given.
-    pub fn origin_of(&self, path: &str) -> Option<Origin> {
+    pub fn origin_of(&self, path: &str) -> Option<DocumentOrigin> {
         let (steps, _) = self.steps_along(path);
         let (node, _, _) = self.at(&steps).filter(|_| !steps.is_empty())?;
         Some(node.origin.clone())
     }
 
     /// The child that `path` begins with, its position, and the rest of the path.
-    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(usize, &'a Node, &'p str)> {
+    fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(usize, &'a DocumentNode, &'p str)> {
         let (step, child, rest) = match &self.value {
-            Value::Map(entries) => entries
+            DocumentValue::Map(entries) => entries
                 .iter()
                 .enumerate()
                 .filter_map(|(step, entry)| Some((step, entry, after_key(path, &entry.key)?)))
                 .filter(|(_, _, rest)| rest.is_empty() || rest.starts_with(['.', '[']))
                 .max_by_key(|(_, entry, _)| entry.key.len())
                 .map(|(step, entry, rest)| (step, &entry.node, rest))?,
-            Value::List(items) => {
+            DocumentValue::List(items) => {
                 let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
                 let step = index.parse::<usize>().ok()?;
                 (step, items.get(step)?, rest)
@@ -178,12 +178,12 @@ impl Node {
 
     /// Lays `over` upon this tree as a JSON merge patch does: mappings merge key by key, `null`
     /// removes a key, and everything else (lists too) is replaced.
-    pub fn merge(&mut self, over: Node) {
+    pub fn merge(&mut self, over: DocumentNode) {
         match (&mut self.value, over) {
             (
-                Value::Map(entries),
-                Node {
-                    value: Value::Map(additions),
+                DocumentValue::Map(entries),
+                DocumentNode {
+                    value: DocumentValue::Map(additions),
                     ..
                 },
             ) => {
@@ -196,14 +196,14 @@ impl Node {
     }
 
     /// Sets the value at a dotted path, replacing what is there and making parents as needed.
-    pub fn set(&mut self, path: &str, node: Node) {
+    pub fn set(&mut self, path: &str, node: DocumentNode) {
         let (key, rest) = path
             .split_once('.')
             .map_or((path, None), |(k, r)| (k, Some(r)));
-        if !matches!(self.value, Value::Map(_)) {
-            self.value = Value::Map(Vec::new());
+        if !matches!(self.value, DocumentValue::Map(_)) {
+            self.value = DocumentValue::Map(Vec::new());
         }
-        let Value::Map(entries) = &mut self.value else {
+        let DocumentValue::Map(entries) = &mut self.value else {
             return;
         };
         let index = entries
@@ -211,8 +211,8 @@ impl Node {
             .position(|e| e.key == key)
             .unwrap_or_else(|| {
                 let origin = node.origin.clone();
-                let value = Node::empty(origin.clone());
-                entries.push(Entry {
+                let value = DocumentNode::empty(origin.clone());
+                entries.push(DocumentEntry {
                     key: key.to_owned(),
                     origin,
                     node: value,
@@ -232,7 +232,7 @@ impl Node {
         let (key, rest) = path
             .split_once('.')
             .map_or((path, None), |(k, r)| (k, Some(r)));
-        let Value::Map(entries) = &mut self.value else {
+        let DocumentValue::Map(entries) = &mut self.value else {
             return;
         };
         match rest {
@@ -262,8 +262,8 @@ fn after_key<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     bracketed.or_else(|| path.strip_prefix(key))
 }
 
-fn merge_entry(entries: &mut Vec<Entry>, addition: Entry) {
-    if addition.node.value == Value::Null {
+fn merge_entry(entries: &mut Vec<DocumentEntry>, addition: DocumentEntry) {
+    if addition.node.value == DocumentValue::Null {
         entries.retain(|e| e.key != addition.key);
         return;
     }
@@ -273,22 +273,22 @@ fn merge_entry(entries: &mut Vec<Entry>, addition: Entry) {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for DocumentValue {
     /// Describes the value for a message: `the string "x"`, `the number 5`, `a list`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Null => f.write_str("null"),
-            Value::Bool(value) => write!(f, "{value}"),
-            Value::Int(value) => write!(f, "the number {value}"),
-            Value::Float(value) => write!(f, "the number {value}"),
-            Value::String(text) => {
+            DocumentValue::Null => f.write_str("null"),
+            DocumentValue::Bool(value) => write!(f, "{value}"),
+            DocumentValue::Int(value) => write!(f, "the number {value}"),
+            DocumentValue::Float(value) => write!(f, "the number {value}"),
+            DocumentValue::String(text) => {
                 let short: String = text.chars().take(80).collect();
                 let dots = if short.len() < text.len() { "..." } else { "" };
                 write!(f, "the string {short:?}{dots}")
             }
-            Value::List(_) => f.write_str("a list"),
-            Value::Map(_) => f.write_str("a mapping"),
-            Value::Rejected => f.write_str("a rejected value"),
+            DocumentValue::List(_) => f.write_str("a list"),
+            DocumentValue::Map(_) => f.write_str("a mapping"),
+            DocumentValue::Rejected => f.write_str("a rejected value"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Text to a [`Node`] tree.
+//! Text to a [`DocumentNode`] tree.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_yaml::{Location, MessageFormatter as _, Options, UserMessageFormatter};
 
-use super::{Entry, Node, Origin, Value, push_key};
+use super::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue, push_key};
 
 /// The longest text that a document may expand to once aliases are followed, in bytes.
 const MAX_DECODED_TEXT: usize = 64 << 20;
@@ -18,7 +18,7 @@ const SPANNED: &str = "__yaml_spanned";
 
 /// How large a document may be.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct DocumentLimits {
     /// What holds the document, for messages: `manifest`.
     pub holder: &'static str,
     /// Values and keys in the text.
@@ -83,7 +83,7 @@ impl DecodeError {
     }
 }
 
-impl Limits {
+impl DocumentLimits {
     fn options(&self) -> Options {
         serde_yaml::options! {
             budget: serde_yaml::budget! {
@@ -108,8 +108,12 @@ impl Limits {
 ///
 /// # Errors
 /// Broken syntax, a duplicate key, a second document, or a document past the limits.
-pub fn parse(file: &Arc<str>, text: &str, limits: &Limits) -> Result<Node, DecodeError> {
-    let mut reader = Reader {
+pub fn parse(
+    file: &Arc<str>,
+    text: &str,
+    limits: &DocumentLimits,
+) -> Result<DocumentNode, DecodeError> {
+    let mut reader = DocumentReader {
         file,
         path: Vec::new(),
         text: 0,
@@ -141,7 +145,7 @@ fn is_second_document(error: &serde_yaml::Error) -> bool {
 }
 
 /// Whether something stands behind the first document, or only a `---` with nothing after it.
-fn has_second_document(text: &str, limits: &Limits) -> bool {
+fn has_second_document(text: &str, limits: &DocumentLimits) -> bool {
     match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, limits.options()) {
         Ok(documents) => documents.len() > 1,
         Err(_) => true,
@@ -154,19 +158,19 @@ enum PathStep {
 }
 
 /// The walk over one document.
-struct Reader<'a> {
+struct DocumentReader<'a> {
     file: &'a Arc<str>,
     /// Where the walk is; after an error, where it ended.
     path: Vec<PathStep>,
     /// How much text there was, in bytes.
     text: usize,
-    /// Where the walk ended at a key that is no string.
+    /// Where the walk ended at a key that is not a string.
     bad_key: Option<(u64, u64)>,
 }
 
-impl Reader<'_> {
-    fn origin(&self, location: &Location) -> Origin {
-        Origin::File {
+impl DocumentReader<'_> {
+    fn origin(&self, location: &Location) -> DocumentOrigin {
+        DocumentOrigin::File {
             path: Arc::clone(self.file),
             line: location.line(),
             column: location.column(),
@@ -174,32 +178,32 @@ impl Reader<'_> {
     }
 
     /// Bounds what the aliases of a small document may expand to.
-    fn string<E: Error>(&mut self, text: String) -> Result<Value, E> {
+    fn string<E: Error>(&mut self, text: String) -> Result<DocumentValue, E> {
         self.text = self.text.saturating_add(text.len());
         if self.text > MAX_DECODED_TEXT {
             Err(E::custom("aliases expand to too much text"))
         } else {
-            Ok(Value::String(text))
+            Ok(DocumentValue::String(text))
         }
     }
 
     /// Numbers and booleans are keys as JSON would have them.
-    fn text_of_key<E: Error>(&mut self, key: &Node) -> Result<String, E> {
+    fn text_of_key<E: Error>(&mut self, key: &DocumentNode) -> Result<String, E> {
         match &key.value {
-            Value::String(text) => Ok(text.clone()),
-            Value::Bool(value) => Ok(value.to_string()),
-            Value::Int(value) => Ok(value.to_string()),
-            Value::Float(value) => Ok(value.to_string()),
+            DocumentValue::String(text) => Ok(text.clone()),
+            DocumentValue::Bool(value) => Ok(value.to_string()),
+            DocumentValue::Int(value) => Ok(value.to_string()),
+            DocumentValue::Float(value) => Ok(value.to_string()),
             _ => {
-                if let Origin::File { line, column, .. } = key.origin {
+                if let DocumentOrigin::File { line, column, .. } = key.origin {
                     self.bad_key = Some((line, column));
                 }
-                Err(E::custom("a key that is no string"))
+                Err(E::custom("a key that is not a string"))
             }
         }
     }
 
-    fn refusal(&self, error: &serde_yaml::Error, limits: &Limits) -> DecodeError {
+    fn refusal(&self, error: &serde_yaml::Error, limits: &DocumentLimits) -> DecodeError {
         let mut field = String::new();
         for step in &self.path {
             match step {
@@ -225,7 +229,7 @@ impl Reader<'_> {
 }
 
 /// The error's text, without the parser's advice to programmers and without values.
-fn message(error: &serde_yaml::Error, limits: &Limits) -> String {
+fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
     use serde_yaml::Error as E;
     match error.without_snippet() {
         E::AliasError { error, .. } => message(error, limits),
@@ -253,7 +257,7 @@ fn message(error: &serde_yaml::Error, limits: &Limits) -> String {
         | E::TaggedScalarCannotDeserializeIntoString { .. } => {
             "a value that does not fit its tag".into()
         }
-        E::SerdeInvalidType { .. } => "a key that is no string".into(),
+        E::SerdeInvalidType { .. } => "a key that is not a string".into(),
         // Of these it is known that they repeat at most one character of the document.
         other @ (E::Message { .. }
         | E::ExternalMessage { .. }
@@ -281,28 +285,31 @@ enum SpannedPart {
 }
 
 /// Seed and visitor of a value with its place.
-struct NodeSeed<'r, 'a>(&'r mut Reader<'a>);
+struct NodeSeed<'r, 'a>(&'r mut DocumentReader<'a>);
 
 impl<'de> DeserializeSeed<'de> for NodeSeed<'_, '_> {
-    type Value = Node;
+    type Value = DocumentNode;
 
-    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<DocumentNode, D::Error> {
         inner.deserialize_newtype_struct(SPANNED, self)
     }
 }
 
 impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
-    type Value = Node;
+    type Value = DocumentNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value with its place")
     }
 
-    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+    fn visit_newtype_struct<D: Deserializer<'de>>(
+        self,
+        inner: D,
+    ) -> Result<DocumentNode, D::Error> {
         inner.deserialize_any(self)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DocumentNode, A::Error> {
         let (mut value, mut place) = (None, None);
         while let Some(part) = map.next_key()? {
             match part {
@@ -313,7 +320,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
             }
         }
         match (value, place) {
-            (Some(value), Some(place)) => Ok(Node {
+            (Some(value), Some(place)) => Ok(DocumentNode {
                 value,
                 origin: self.0.origin(&place),
             }),
@@ -323,52 +330,52 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
 }
 
 /// Seed and visitor of a value.
-struct ValueSeed<'r, 'a>(&'r mut Reader<'a>);
+struct ValueSeed<'r, 'a>(&'r mut DocumentReader<'a>);
 
 impl<'de> DeserializeSeed<'de> for ValueSeed<'_, '_> {
-    type Value = Value;
+    type Value = DocumentValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, inner: D) -> Result<DocumentValue, D::Error> {
         inner.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
-    type Value = Value;
+    type Value = DocumentValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<DocumentValue, E> {
+        Ok(DocumentValue::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<DocumentValue, E> {
+        Ok(DocumentValue::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Int(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<DocumentValue, E> {
+        Ok(DocumentValue::Int(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Int(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<DocumentValue, E> {
+        Ok(DocumentValue::Int(value.into()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Value::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<DocumentValue, E> {
+        Ok(DocumentValue::Float(value))
     }
 
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<DocumentValue, E> {
         self.0.string(value.to_owned())
     }
 
-    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: Error>(self, value: String) -> Result<DocumentValue, E> {
         self.0.string(value)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<DocumentValue, A::Error> {
         let mut items = Vec::new();
         loop {
             // After an error the path stays as it is.
@@ -377,25 +384,25 @@ impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
             self.0.path.pop();
             match item {
                 Some(item) => items.push(item),
-                None => return Ok(Value::List(items)),
+                None => return Ok(DocumentValue::List(items)),
             }
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<DocumentValue, A::Error> {
         let mut entries = Vec::new();
         while let Some(key) = map.next_key_seed(NodeSeed(self.0))? {
             let text = self.0.text_of_key(&key)?;
             self.0.path.push(PathStep::Key(text));
             let node = map.next_value_seed(NodeSeed(self.0))?;
             if let Some(PathStep::Key(text)) = self.0.path.pop() {
-                entries.push(Entry {
+                entries.push(DocumentEntry {
                     key: text,
                     origin: key.origin,
                     node,
                 });
             }
         }
-        Ok(Value::Map(entries))
+        Ok(DocumentValue::Map(entries))
     }
 }

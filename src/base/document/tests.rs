@@ -1,6 +1,6 @@
 use super::*;
 
-const LIMITS: Limits = Limits {
+const LIMITS: DocumentLimits = DocumentLimits {
     holder: "test",
     nodes: 1000,
     depth: 32,
@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits {
     replayed: 1000,
 };
 
-fn tree(text: &str) -> Node {
+fn tree(text: &str) -> DocumentNode {
     parse(&Arc::from("k.yaml"), text, &LIMITS).unwrap()
 }
 
@@ -24,19 +24,19 @@ fn layers_merge_mappings_by_key_and_replace_everything_else() {
 }
 
 /// The tree without origins.
-fn plain(node: &Node) -> Value {
-    let bare = |node: &Node| Node {
+fn plain(node: &DocumentNode) -> DocumentValue {
+    let bare = |node: &DocumentNode| DocumentNode {
         value: plain(node),
-        origin: Origin::Flag(""),
+        origin: DocumentOrigin::Flag(""),
     };
     match &node.value {
-        Value::List(items) => Value::List(items.iter().map(bare).collect()),
-        Value::Map(entries) => Value::Map(
+        DocumentValue::List(items) => DocumentValue::List(items.iter().map(bare).collect()),
+        DocumentValue::Map(entries) => DocumentValue::Map(
             entries
                 .iter()
-                .map(|e| Entry {
+                .map(|e| DocumentEntry {
                     key: e.key.clone(),
-                    origin: Origin::Flag(""),
+                    origin: DocumentOrigin::Flag(""),
                     node: bare(&e.node),
                 })
                 .collect(),
@@ -48,15 +48,21 @@ fn plain(node: &Node) -> Value {
 #[test]
 fn values_are_set_removed_and_located_by_dotted_path() {
     let mut node = tree("a: 1\nb:\n  c: 2\n");
-    let flag = |value| Node {
+    let flag = |value| DocumentNode {
         value,
-        origin: Origin::Flag("f"),
+        origin: DocumentOrigin::Flag("f"),
     };
-    node.set("b.c", flag(Value::Int(3)));
-    node.set("x.y.z", flag(Value::Bool(true)));
-    assert_eq!(node.lookup("b.c").map(|n| &n.value), Some(&Value::Int(3)));
-    assert_eq!(node.origin_of("b.c"), Some(Origin::Flag("f")));
-    assert_eq!(node.origin_of("x.y.z.more"), Some(Origin::Flag("f")));
+    node.set("b.c", flag(DocumentValue::Int(3)));
+    node.set("x.y.z", flag(DocumentValue::Bool(true)));
+    assert_eq!(
+        node.lookup("b.c").map(|n| &n.value),
+        Some(&DocumentValue::Int(3))
+    );
+    assert_eq!(node.origin_of("b.c"), Some(DocumentOrigin::Flag("f")));
+    assert_eq!(
+        node.origin_of("x.y.z.more"),
+        Some(DocumentOrigin::Flag("f"))
+    );
     assert_eq!(node.origin_of("a").unwrap().to_string(), "k.yaml:1:4");
     assert_eq!(node.origin_of("nothing"), None);
     node.remove("x.y");
@@ -87,27 +93,27 @@ mod properties {
 
     use super::*;
 
-    fn value() -> impl Strategy<Value = Value> {
+    fn value() -> impl Strategy<Value = DocumentValue> {
         let leaf = prop_oneof![
-            any::<bool>().prop_map(Value::Bool),
-            any::<i32>().prop_map(|n| Value::Int(n.into())),
-            "[a-z]{0,3}".prop_map(Value::String),
+            any::<bool>().prop_map(DocumentValue::Bool),
+            any::<i32>().prop_map(|n| DocumentValue::Int(n.into())),
+            "[a-z]{0,3}".prop_map(DocumentValue::String),
         ];
         leaf.prop_recursive(3, 24, 4, |inner| {
             let node = inner
-                .prop_map(|value| Node {
+                .prop_map(|value| DocumentNode {
                     value,
-                    origin: Origin::Flag("p"),
+                    origin: DocumentOrigin::Flag("p"),
                 })
                 .boxed();
             let entries = proptest::collection::btree_map("[a-c]", node.clone(), 0..3);
             prop_oneof![
-                proptest::collection::vec(node, 0..3).prop_map(Value::List),
-                entries.prop_map(|map| Value::Map(
+                proptest::collection::vec(node, 0..3).prop_map(DocumentValue::List),
+                entries.prop_map(|map| DocumentValue::Map(
                     map.into_iter()
-                        .map(|(key, node)| Entry {
+                        .map(|(key, node)| DocumentEntry {
                             key,
-                            origin: Origin::Flag("p"),
+                            origin: DocumentOrigin::Flag("p"),
                             node
                         })
                         .collect()
@@ -116,10 +122,10 @@ mod properties {
         })
     }
 
-    fn node() -> impl Strategy<Value = Node> {
-        value().prop_map(|value| Node {
+    fn node() -> impl Strategy<Value = DocumentNode> {
+        value().prop_map(|value| DocumentNode {
             value,
-            origin: Origin::Flag("p"),
+            origin: DocumentOrigin::Flag("p"),
         })
     }
 
@@ -135,9 +141,9 @@ mod properties {
 
         #[test]
         fn a_merged_layer_wins_for_every_scalar_it_gives(base in node(), over in node()) {
-            fn covered(result: &Node, over: &Node) -> bool {
+            fn covered(result: &DocumentNode, over: &DocumentNode) -> bool {
                 match &over.value {
-                    Value::Map(entries) => {
+                    DocumentValue::Map(entries) => {
                         entries.iter().all(|e| {
                             result.get(&e.key).is_some_and(|node| covered(node, &e.node))
                         })

@@ -7,19 +7,19 @@ use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 
 /// One sample: its labels, and its value.
-pub type Sample = (Vec<(&'static str, String)>, f64);
+pub type ScrapeSample = (Vec<(&'static str, String)>, f64);
 
 /// A family of gauges or counters whose samples a function returns. The function is called with the registry locked:
 /// it must be quick, and must not scrape.
 #[derive(Clone)]
 pub struct AtScrape {
-    read: Arc<dyn Fn() -> Vec<Sample> + Send + Sync>,
+    read: Arc<dyn Fn() -> Vec<ScrapeSample> + Send + Sync>,
     counter: bool,
 }
 
 impl AtScrape {
     /// Gauges with the values that `read` returns.
-    pub fn gauge(read: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+    pub fn gauge(read: impl Fn() -> Vec<ScrapeSample> + Send + Sync + 'static) -> Self {
         Self {
             read: Arc::new(read),
             counter: false,
@@ -27,7 +27,7 @@ impl AtScrape {
     }
 
     /// Counters with the values that `read` returns.
-    pub fn counter(read: impl Fn() -> Vec<Sample> + Send + Sync + 'static) -> Self {
+    pub fn counter(read: impl Fn() -> Vec<ScrapeSample> + Send + Sync + 'static) -> Self {
         Self {
             counter: true,
             ..Self::gauge(read)

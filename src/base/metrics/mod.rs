@@ -21,7 +21,7 @@ use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
 
-pub use at_scrape::{AtScrape, Sample};
+pub use at_scrape::{AtScrape, ScrapeSample};
 
 /// Upper bounds of histograms of which nothing else is known, seconds; those of upstream.
 pub const DEFAULT_BUCKETS: [f64; 11] = [

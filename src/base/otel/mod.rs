@@ -25,7 +25,7 @@ pub(crate) mod tests;
 pub use collector::{Collector, CollectorError};
 pub use context::{SpanContext, TraceState, headers};
 pub use span::{Parent, Span, carried, current, traced};
-pub use span_data::{AttributeValue, Kind};
+pub use span_data::{AttributeValue, TraceSpanKind};
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Tracer {
     /// not computed.
     pub fn start(
         &self,
-        kind: Kind,
+        kind: TraceSpanKind,
         parent: Parent,
         name: impl FnOnce() -> Cow<'static, str>,
     ) -> Option<Span> {

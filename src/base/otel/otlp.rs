@@ -13,7 +13,7 @@ use wire::status::StatusCode;
 
 use super::collector::Collector;
 use super::context::{SpanContext, TraceState};
-use super::span_data::{AttributeValue, Kind, SpanData};
+use super::span_data::{AttributeValue, SpanData, TraceSpanKind};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -106,9 +106,9 @@ pub(super) fn request(
 
 fn span(ended: &SpanData) -> wire::Span {
     let kind = match ended.kind {
-        Kind::Internal => SpanKind::Internal,
-        Kind::Server => SpanKind::Server,
-        Kind::Client => SpanKind::Client,
+        TraceSpanKind::Internal => SpanKind::Internal,
+        TraceSpanKind::Server => SpanKind::Server,
+        TraceSpanKind::Client => SpanKind::Client,
     };
     let began = nanos(ended.began);
     let took = u64::try_from(ended.took.as_nanos()).unwrap_or(u64::MAX);

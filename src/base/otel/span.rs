@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::context::SpanContext;
 use super::queue::Queue;
 use super::sampling::Ratio;
-use super::span_data::{AttributeValue, Kind, SpanData};
+use super::span_data::{AttributeValue, SpanData, TraceSpanKind};
 
 /// The longest text that is kept of a failure, bytes.
 const MAX_FAILURE: usize = 1024;
@@ -48,7 +48,7 @@ impl Span {
     pub(super) fn start(
         queue: &Arc<Queue>,
         ratio: Ratio,
-        kind: Kind,
+        kind: TraceSpanKind,
         parent: Parent,
         name: impl FnOnce() -> Cow<'static, str>,
     ) -> Span {

@@ -7,7 +7,7 @@ use super::context::SpanContext;
 
 /// What a span is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TraceSpanKind {
     /// Work of its own.
     Internal,
     /// A request that is answered.
@@ -50,7 +50,7 @@ pub(super) struct SpanData {
     /// The span above, and whether it is another process's.
     pub(super) parent: Option<(u64, bool)>,
     pub(super) link: Option<SpanContext>,
-    pub(super) kind: Kind,
+    pub(super) kind: TraceSpanKind,
     pub(super) name: Cow<'static, str>,
     pub(super) began: SystemTime,
     pub(super) took: Duration,

@@ -306,7 +306,7 @@ mod tests {
             }],
             next: vec![Upcoming {
                 at: t(23),
-                what: "main may be started again".into(),
+                what: "main may be restarted".into(),
             }],
             containers: vec![ExplainedContainer {
                 name: "main".into(),
@@ -357,7 +357,7 @@ Waits for
   main   its restart back-off of 40s   until 00:00:23 (in 23s)
 
 Next
-  00:00:23 (in 23s)   main may be started again
+  00:00:23 (in 23s)   main may be restarted
 
 Containers
   main   container   waiting (CrashLoopBackOff)   restarts 4   busybox

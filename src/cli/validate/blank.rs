@@ -1,30 +1,30 @@
 //! Removes a wrong value from a document, so that the rest can be read. Pure.
 
-use crate::base::document::{Node, Value};
+use crate::base::document::{DocumentNode, DocumentValue};
 
 /// Removes the value at `path`, if that is possible: a key is removed; an item of a list is replaced by an
 /// empty one, so that the others keep their indices. False when nothing was changed.
-pub(super) fn blank(tree: &mut Node, path: &str) -> bool {
+pub(super) fn blank(tree: &mut DocumentNode, path: &str) -> bool {
     let (steps, rest) = tree.steps_along(path);
     let Some((last, parents)) = steps.split_last().filter(|_| rest.is_empty()) else {
         return false;
     };
     match tree.at_mut(parents).map(|parent| &mut parent.value) {
-        Some(Value::Map(entries)) if *last < entries.len() => {
+        Some(DocumentValue::Map(entries)) if *last < entries.len() => {
             entries.remove(*last);
             true
         }
-        Some(Value::List(items)) => items.get_mut(*last).is_some_and(empty),
+        Some(DocumentValue::List(items)) => items.get_mut(*last).is_some_and(empty),
         _ => false,
     }
 }
 
 /// An empty mapping first, because most items are objects, then an empty text.
-fn empty(item: &mut Node) -> bool {
+fn empty(item: &mut DocumentNode) -> bool {
     item.value = match &item.value {
-        Value::Map(entries) if entries.is_empty() => Value::String(String::new()),
-        Value::String(text) if text.is_empty() => return false,
-        _ => Value::Map(Vec::new()),
+        DocumentValue::Map(entries) if entries.is_empty() => DocumentValue::String(String::new()),
+        DocumentValue::String(text) if text.is_empty() => return false,
+        _ => DocumentValue::Map(Vec::new()),
     };
     true
 }
@@ -34,12 +34,12 @@ mod tests {
     use super::*;
     use crate::model::validation::manifest_tree;
 
-    fn tree() -> Node {
+    fn tree() -> DocumentNode {
         let text = "a: {b.c: 1, b: {c: 2}}\nl: [x, {k: 3}, z]\nm: 1.5\nt: true\nz: ~\n";
         manifest_tree(text.as_bytes()).unwrap()
     }
 
-    fn json(tree: &Node) -> String {
+    fn json(tree: &DocumentNode) -> String {
         String::from_utf8(tree.to_json()).unwrap().replace('\n', "")
     }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     config::{HostFacts, name_of_node},
-    host::Machine,
+    host::HostMachine,
     model::validation::{LocalObjects, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
     pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest},
@@ -111,7 +111,7 @@ pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
 /// Blocking.
 fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
     let facts = HostFacts {
-        hostname: Machine::read()?.hostname,
+        hostname: HostMachine::read()?.hostname,
     };
     let validator = Validator {
         node_name: name_of_node(&args.flags, &facts)?,

@@ -2,7 +2,7 @@
 
 use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank};
 use crate::{
-    base::document::{self, Node},
+    base::document::{self, DocumentNode},
     model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list, manifest_tree},
     model::{Pod, PodExt, PodSource},
     pods::pod_config::{BadManifest, Manifest, ManifestOrigin, read_file, read_url},
@@ -32,7 +32,7 @@ struct Case<'a> {
     validator: &'a Validator,
     file: &'a str,
     /// Positions, if the document can be read at all.
-    tree: Option<Node>,
+    tree: Option<DocumentNode>,
     problems: Vec<ManifestProblem>,
     /// Paths of removed values.
     blanked: Vec<String>,
@@ -141,7 +141,7 @@ impl Case<'_> {
     fn place(&self, field: &str) -> (Option<u64>, Option<u64>) {
         let tree = self.tree.as_ref();
         match tree.and_then(|tree| tree.origin_of(field)) {
-            Some(document::Origin::File { line, column, .. }) => (Some(line), Some(column)),
+            Some(document::DocumentOrigin::File { line, column, .. }) => (Some(line), Some(column)),
             _ => (None, None),
         }
     }

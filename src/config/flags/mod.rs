@@ -26,7 +26,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
 use super::defaults::ROOT_DIR;
 use crate::base::GoDuration;
-use crate::base::document::{Node, Origin, Value};
+use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
 
 /// What the command line selects.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +95,7 @@ pub struct Flags {
 
 /// Configuration fields by dotted path. Values may be secret: `Debug` shows only the fields' names.
 #[derive(Clone, Default, PartialEq)]
-pub(super) struct FieldLayer(pub(super) Vec<(&'static str, Node)>);
+pub(super) struct FieldLayer(pub(super) Vec<(&'static str, DocumentNode)>);
 
 impl std::fmt::Debug for FieldLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -331,14 +331,14 @@ impl Flags {
         }
     }
 
-    fn take(&mut self, spec: &FlagSpec, value: Value) {
+    fn take(&mut self, spec: &FlagSpec, value: DocumentValue) {
         match spec.target {
             FlagTarget::Field(path) => {
                 self.fields.0.push((
                     path,
-                    Node {
+                    DocumentNode {
                         value,
-                        origin: Origin::Flag(spec.name),
+                        origin: DocumentOrigin::Flag(spec.name),
                     },
                 ));
             }
@@ -348,11 +348,13 @@ impl Flags {
     }
 
     /// Stores a flag that has no configuration field. An empty text means "not given".
-    fn take_process_flag(&mut self, name: &str, value: Value) {
+    fn take_process_flag(&mut self, name: &str, value: DocumentValue) {
         match value {
-            Value::Bool(value) if name == "allow-posted-pods" => self.allow_posted_pods = value,
-            Value::Bool(value) => self.exit_on_lock_contention = value,
-            Value::Int(number) => {
+            DocumentValue::Bool(value) if name == "allow-posted-pods" => {
+                self.allow_posted_pods = value
+            }
+            DocumentValue::Bool(value) => self.exit_on_lock_contention = value,
+            DocumentValue::Int(number) => {
                 let number = i32::try_from(number).unwrap_or(-1);
                 if name == "maximum-dead-containers" {
                     self.maximum_dead_containers = number;
@@ -360,14 +362,14 @@ impl Flags {
                     self.maximum_dead_containers_per_container = number;
                 }
             }
-            Value::Map(entries) => {
+            DocumentValue::Map(entries) => {
                 for entry in entries {
-                    if let Value::String(text) = entry.node.value {
+                    if let DocumentValue::String(text) = entry.node.value {
                         self.node_labels.insert(entry.key, text);
                     }
                 }
             }
-            Value::String(text) if !text.is_empty() => self.take_process_text(name, text),
+            DocumentValue::String(text) if !text.is_empty() => self.take_process_text(name, text),
             _ => {}
         }
     }

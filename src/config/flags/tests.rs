@@ -19,16 +19,16 @@ fn refused(list: &[&str]) -> String {
 
 /// What a flag set its field to, as JSON would show it.
 fn field(flags: &Flags, path: &str) -> String {
-    fn show(value: &Value) -> String {
+    fn show(value: &DocumentValue) -> String {
         match value {
-            Value::Bool(value) => value.to_string(),
-            Value::Int(value) => value.to_string(),
-            Value::String(text) => format!("{text:?}"),
-            Value::List(items) => {
+            DocumentValue::Bool(value) => value.to_string(),
+            DocumentValue::Int(value) => value.to_string(),
+            DocumentValue::String(text) => format!("{text:?}"),
+            DocumentValue::List(items) => {
                 let items: Vec<_> = items.iter().map(|item| show(&item.value)).collect();
                 format!("[{}]", items.join(" "))
             }
-            Value::Map(entries) => {
+            DocumentValue::Map(entries) => {
                 let entries: Vec<_> = entries
                     .iter()
                     .map(|entry| format!("{}:{}", entry.key, show(&entry.node.value)))

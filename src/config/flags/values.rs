@@ -3,7 +3,7 @@
 
 use super::spec::FlagKind;
 use crate::base::GoDuration;
-use crate::base::document::{Entry, Node, Origin, Value};
+use crate::base::document::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue};
 
 /// Converts what was given for one flag, in order. A scalar's last occurrence counts; lists and maps
 /// collect all of them.
@@ -14,26 +14,32 @@ pub(super) fn convert(
     kind: FlagKind,
     flag: &'static str,
     texts: &[String],
-) -> Result<Value, String> {
+) -> Result<DocumentValue, String> {
     let last = texts.last().map(String::as_str).unwrap_or_default();
     let make = Maker { flag };
     match kind {
-        FlagKind::Text | FlagKind::Path => Ok(Value::String(last.to_owned())),
-        FlagKind::Bool => parse_bool(last).map(Value::Bool),
-        FlagKind::Int32 => parse_int(last, i32::MIN.into(), i32::MAX.into()).map(Value::Int),
-        FlagKind::Int64 => parse_int(last, i64::MIN.into(), i64::MAX.into()).map(Value::Int),
+        FlagKind::Text | FlagKind::Path => Ok(DocumentValue::String(last.to_owned())),
+        FlagKind::Bool => parse_bool(last).map(DocumentValue::Bool),
+        FlagKind::Int32 => {
+            parse_int(last, i32::MIN.into(), i32::MAX.into()).map(DocumentValue::Int)
+        }
+        FlagKind::Int64 => {
+            parse_int(last, i64::MIN.into(), i64::MAX.into()).map(DocumentValue::Int)
+        }
         FlagKind::Duration => match last.parse::<GoDuration>() {
-            Ok(duration) => Ok(Value::String(duration.to_string())),
+            Ok(duration) => Ok(DocumentValue::String(duration.to_string())),
             Err(error) => Err(format!("{last:?} is {error}")),
         },
         FlagKind::List => {
             let items = texts.iter().flat_map(|text| pieces(text, ','));
-            Ok(Value::List(items.map(|item| make.text(item)).collect()))
+            Ok(DocumentValue::List(
+                items.map(|item| make.text(item)).collect(),
+            ))
         }
         FlagKind::Map => make.map(texts, '=', |text| Ok(make.text(text))),
         FlagKind::Thresholds => make.map(texts, '<', |text| Ok(make.text(text))),
         FlagKind::BoolMap => make.map(texts, '=', |text| {
-            parse_bool(text).map(|value| make.node(Value::Bool(value)))
+            parse_bool(text).map(|value| make.node(DocumentValue::Bool(value)))
         }),
         FlagKind::Headers => make.headers(texts),
         FlagKind::Taints => make.list(texts, ',', |text| make.taint(text)),
@@ -43,7 +49,7 @@ pub(super) fn convert(
             let level = parse_int(level, 0, i32::MAX.into())?;
             Ok(make.record([
                 ("filePattern", make.text(pattern)),
-                ("verbosity", make.node(Value::Int(level))),
+                ("verbosity", make.node(DocumentValue::Int(level))),
             ]))
         }),
     }
@@ -106,37 +112,37 @@ struct Maker {
 }
 
 impl Maker {
-    fn node(self, value: Value) -> Node {
-        Node {
+    fn node(self, value: DocumentValue) -> DocumentNode {
+        DocumentNode {
             value,
-            origin: Origin::Flag(self.flag),
+            origin: DocumentOrigin::Flag(self.flag),
         }
     }
 
-    fn text(self, text: &str) -> Node {
-        self.node(Value::String(text.to_owned()))
+    fn text(self, text: &str) -> DocumentNode {
+        self.node(DocumentValue::String(text.to_owned()))
     }
 
-    fn record<const N: usize>(self, fields: [(&str, Node); N]) -> Node {
-        let entry = |(key, node): (&str, Node)| Entry {
+    fn record<const N: usize>(self, fields: [(&str, DocumentNode); N]) -> DocumentNode {
+        let entry = |(key, node): (&str, DocumentNode)| DocumentEntry {
             key: key.to_owned(),
-            origin: Origin::Flag(self.flag),
+            origin: DocumentOrigin::Flag(self.flag),
             node,
         };
-        self.node(Value::Map(fields.into_iter().map(entry).collect()))
+        self.node(DocumentValue::Map(fields.into_iter().map(entry).collect()))
     }
 
     fn list(
         self,
         texts: &[String],
         separator: char,
-        convert: impl Fn(&str) -> Result<Node, String>,
-    ) -> Result<Value, String> {
+        convert: impl Fn(&str) -> Result<DocumentNode, String>,
+    ) -> Result<DocumentValue, String> {
         let items = texts.iter().flat_map(|text| pieces(text, separator));
         items
             .map(convert)
             .collect::<Result<_, _>>()
-            .map(Value::List)
+            .map(DocumentValue::List)
     }
 
     /// `key<separator>value` pairs; a later pair of one key wins.
@@ -144,8 +150,8 @@ impl Maker {
         self,
         texts: &[String],
         separator: char,
-        convert: impl Fn(&str) -> Result<Node, String>,
-    ) -> Result<Value, String> {
+        convert: impl Fn(&str) -> Result<DocumentNode, String>,
+    ) -> Result<DocumentValue, String> {
         let form = format!("key{separator}value");
         let mut map = self.record([]);
         for pair in texts.iter().flat_map(|text| pieces(text, ',')) {
@@ -155,13 +161,13 @@ impl Maker {
         Ok(map.value)
     }
 
-    /// Sets one key; keys may have dots in them, so this is not `Node::set`.
-    fn put(self, map: &mut Node, key: &str, node: Node) {
-        if let Value::Map(entries) = &mut map.value {
+    /// Sets one key; keys may have dots in them, so this is not `DocumentNode::set`.
+    fn put(self, map: &mut DocumentNode, key: &str, node: DocumentNode) {
+        if let DocumentValue::Map(entries) = &mut map.value {
             entries.retain(|entry| entry.key != key);
-            entries.push(Entry {
+            entries.push(DocumentEntry {
                 key: key.to_owned(),
-                origin: Origin::Flag(self.flag),
+                origin: DocumentOrigin::Flag(self.flag),
                 node,
             });
         }
@@ -169,7 +175,7 @@ impl Maker {
 
     /// `name:value` pairs; a repeated name has several values. Values may be secret: errors do not
     /// repeat them.
-    fn headers(self, texts: &[String]) -> Result<Value, String> {
+    fn headers(self, texts: &[String]) -> Result<DocumentValue, String> {
         let mut map = self.record([]);
         for pair in texts.iter().flat_map(|text| pieces(text, ',')) {
             let (name, value) = pair
@@ -178,19 +184,19 @@ impl Maker {
                 .filter(|(name, _)| !name.is_empty())
                 .ok_or("a header is not of the form name:value")?;
             let mut values = match map.get(name) {
-                Some(Node {
-                    value: Value::List(values),
+                Some(DocumentNode {
+                    value: DocumentValue::List(values),
                     ..
                 }) => values.clone(),
                 _ => Vec::new(),
             };
             values.push(self.text(value));
-            self.put(&mut map, name, self.node(Value::List(values)));
+            self.put(&mut map, name, self.node(DocumentValue::List(values)));
         }
         Ok(map.value)
     }
 
-    fn taint(self, text: &str) -> Result<Node, String> {
+    fn taint(self, text: &str) -> Result<DocumentNode, String> {
         let (key, effect) = split(text, ':', "key=value:effect")?;
         let (key, value) = key.split_once('=').unwrap_or((key, ""));
         let (key, value) = (self.text(key), self.text(value));
@@ -201,12 +207,12 @@ impl Maker {
         ]))
     }
 
-    fn reserved_memory(self, text: &str) -> Result<Node, String> {
+    fn reserved_memory(self, text: &str) -> Result<DocumentNode, String> {
         let (numa_node, limits) = split(text, ':', "node:resource=quantity,...")?;
         let numa_node = parse_int(numa_node, 0, i32::MAX.into())?;
         let limits = self.map(&[limits.to_owned()], '=', |text| Ok(self.text(text)))?;
         Ok(self.record([
-            ("numaNode", self.node(Value::Int(numa_node))),
+            ("numaNode", self.node(DocumentValue::Int(numa_node))),
             ("limits", self.node(limits)),
         ]))
     }

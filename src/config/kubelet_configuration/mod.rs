@@ -89,7 +89,7 @@ config_section! {
         "tlsMinVersion" tls_min_version: String,
         /// Renew the client certificate. Default false.
         "rotateCertificates" rotate_certificates: bool,
-        /// Ask the API server for a serving certificate. Default false.
+        /// Request a serving certificate from the API server. Default false.
         "serverTLSBootstrap" server_tls_bootstrap: bool,
         /// Who may call the server.
         "authentication" authentication: KubeletAuthentication,
@@ -175,7 +175,7 @@ config_section! {
         "maxPods" max_pods: i32,
         /// Pod address range of a standalone node.
         "podCIDR" pod_cidr: String,
-        /// Process limit per pod; -1 (default) is none.
+        /// Process limit per pod; -1 (default) means no limit.
         "podPidsLimit" pod_pids_limit: i64,
         /// Resolver file given to pods; "" gives none. Default `/etc/resolv.conf`.
         "resolvConf" resolv_conf: String,
@@ -214,7 +214,7 @@ config_section! {
         "evictionMinimumReclaim" eviction_minimum_reclaim: BTreeMap<String, String>,
         /// Keep the default thresholds of signals not named. Default false.
         "mergeDefaultEvictionSettings" merge_default_eviction_settings: bool,
-        /// Most pods per CPU core; 0 (default) is no limit.
+        /// Most pods per CPU core; 0 (default) means no limit.
         "podsPerCore" pods_per_core: i32,
         /// Leave attaching to the controller. Default true.
         "enableControllerAttachDetach" enable_controller_attach_detach: bool,
@@ -307,6 +307,6 @@ config_section! {
         /// Refuse to start on cgroup v1. Default true.
         "failCgroupV1" fail_cgroup_v1: bool,
         /// User namespaces.
-        "userNamespaces" user_namespaces: UserNamespaces,
+        "userNamespaces" user_namespaces: UserNamespacesSection,
     }
 }

@@ -1,15 +1,15 @@
 //! One configuration document: syntax, header, and strict decoding.
 
 use super::{API_VERSION, KIND, KubeletConfiguration};
-use crate::base::document::{Node, Value};
+use crate::base::document::{DocumentNode, DocumentValue};
 use crate::config::decode::decode;
-use crate::config::document::{Problem, Problems, parse};
+use crate::config::document::{ConfigProblem, Problems, parse};
 
 /// Reads one file or drop-in named `path` in messages; returns its tree for merging.
 ///
 /// # Errors
 /// Broken syntax, another kind of object, or every unknown and mistyped field.
-pub fn read(path: &str, text: &str) -> Result<Node, Problems> {
+pub fn read(path: &str, text: &str) -> Result<DocumentNode, Problems> {
     let tree = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
     header(&tree)?;
     decode::<KubeletConfiguration>(&tree).map_err(Problems)?;
@@ -18,18 +18,18 @@ pub fn read(path: &str, text: &str) -> Result<Node, Problems> {
 
 /// Whether the document says that it is a kubelet configuration; fields of anything else are not
 /// worth checking.
-fn header(tree: &Node) -> Result<(), Problems> {
+fn header(tree: &DocumentNode) -> Result<(), Problems> {
     let about_document = |message: &str| {
         let message = format!("{message}; expected apiVersion: {API_VERSION} and kind: {KIND}");
-        Problem {
+        ConfigProblem {
             field: String::new(),
             origin: Some(tree.origin.clone()),
             message,
         }
     };
     match tree.value {
-        Value::Map(_) => {}
-        Value::Null => return Err(Problems(vec![about_document("the document is empty")])),
+        DocumentValue::Map(_) => {}
+        DocumentValue::Null => return Err(Problems(vec![about_document("the document is empty")])),
         _ => {
             return Err(Problems(vec![about_document(
                 "the document is not a mapping",
@@ -37,13 +37,13 @@ fn header(tree: &Node) -> Result<(), Problems> {
         }
     }
     let check = |field: &str, expected: &str| match tree.get(field) {
-        Some(node) if node.value == Value::String(expected.to_owned()) => None,
-        Some(node) => Some(Problem {
+        Some(node) if node.value == DocumentValue::String(expected.to_owned()) => None,
+        Some(node) => Some(ConfigProblem {
             field: field.to_owned(),
             origin: Some(node.origin.clone()),
             message: format!("must be {expected:?}, got {}", node.value),
         }),
-        None => Some(Problem {
+        None => Some(ConfigProblem {
             field: field.to_owned(),
             origin: Some(tree.origin.clone()),
             message: format!("is missing: must be {expected:?}"),

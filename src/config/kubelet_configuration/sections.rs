@@ -103,7 +103,7 @@ config_section! {
 
 config_section! {
     /// User namespaces of pods.
-    pub struct UserNamespaces {
+    pub struct UserNamespacesSection {
         /// How many user ids each pod gets; a multiple of 65536.
         "idsPerPod" ids_per_pod: i64,
     }

@@ -1,7 +1,7 @@
 //! Settings of images.
 
 use super::Violations;
-use crate::config::feature_gates::Gate;
+use crate::config::feature_gates::FeatureGate;
 use crate::config::kubelet_configuration::KubeletConfiguration;
 use crate::images::records::check_pattern;
 
@@ -51,7 +51,7 @@ fn image_verification(config: &KubeletConfiguration, found: &mut Violations) {
     let policy = config.image_pull_credentials_verification_policy.as_ref();
     let allowlist = config.preloaded_images_verification_allowlist.as_deref();
     let allowlist = allowlist.unwrap_or_default();
-    let gate = Gate::KubeletEnsureSecretPulledImages;
+    let gate = FeatureGate::KubeletEnsureSecretPulledImages;
     if !gate.is_on(config.feature_gates.as_ref()) {
         let given = [
             (policy_field, policy.is_some()),

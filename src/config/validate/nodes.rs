@@ -1,7 +1,7 @@
 //! Rules about the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
 
 use super::super::cgroups::cgroup;
-use super::super::feature_gates::Gate;
+use super::super::feature_gates::FeatureGate;
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
 use crate::base::otel::Collector;
@@ -147,12 +147,12 @@ fn shutdown(config: &KubeletConfiguration, found: &mut Violations) {
     let gates = config.feature_gates.as_ref();
     for (gate, field, is_set) in [
         (
-            Gate::GracefulNodeShutdown,
+            FeatureGate::GracefulNodeShutdown,
             "shutdownGracePeriod",
             total > GoDuration::default(),
         ),
         (
-            Gate::GracefulNodeShutdownBasedOnPodPriority,
+            FeatureGate::GracefulNodeShutdownBasedOnPodPriority,
             "shutdownGracePeriodByPodPriority",
             !by_priority.is_empty(),
         ),

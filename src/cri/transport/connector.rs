@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout};
 use tower::Service;
 
-use crate::cri::endpoint::Endpoint;
+use crate::cri::endpoint::RuntimeEndpoint;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_secs(3);
@@ -53,12 +53,12 @@ impl std::error::Error for ConnectFailure {}
 
 #[derive(Clone)]
 pub(super) struct UnixConnector {
-    endpoint: Endpoint,
+    endpoint: RuntimeEndpoint,
     gate: Arc<Mutex<ConnectGate>>,
 }
 
 impl UnixConnector {
-    pub(super) fn new(endpoint: Endpoint) -> UnixConnector {
+    pub(super) fn new(endpoint: RuntimeEndpoint) -> UnixConnector {
         UnixConnector {
             endpoint,
             gate: Arc::default(),

@@ -13,11 +13,11 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::BoxError;
 
-use crate::base::{panics::Place, spawn};
+use crate::base::{panics::PanicScope, spawn};
 use crate::cri::rpc::Rpc;
 
-/// How often a call that outlives its deadline may take that deadline again.
-const AFTERLIFE: u32 = 5;
+/// A call past its deadline is cancelled after this many further deadlines.
+const OVERRUN_FACTOR: u32 = 5;
 
 /// Request extension: this call's own deadline (`None` is for ever) instead of the table's.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ where
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {
             if rpc.outlives_deadline() {
-                spawn(Place::Other, live_on(rpc, limit, call));
+                spawn(PanicScope::Other, run_detached(rpc, limit, call));
             }
             Err(Box::new(too_late(rpc, limit)))
         }
@@ -59,11 +59,11 @@ where
 }
 
 /// Keeps a call alive after its caller has given up, so that the runtime does not cancel it.
-async fn live_on<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
+async fn run_detached<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
 where
     F: Future<Output = Result<Response<Body>, E>> + Send,
 {
-    let ended = match timeout(limit.saturating_mul(AFTERLIFE), call).await {
+    let ended = match timeout(limit.saturating_mul(OVERRUN_FACTOR), call).await {
         Ok(Ok(_)) => "answered",
         Ok(Err(_)) => "failed",
         Err(_) => "cancelled",

@@ -20,7 +20,7 @@ use tower::{BoxError, Service, ServiceExt};
 pub use connector::ConnectFailure;
 pub(super) use deadline::CallDeadline;
 
-use super::endpoint::Endpoint;
+use super::endpoint::RuntimeEndpoint;
 use super::metrics::CriMetrics;
 use super::rpc::{Lane, Rpc};
 use crate::base::EarlyRelease;
@@ -89,7 +89,7 @@ const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
 /// Builds the service; connects when the first call is made. Needs a running tokio runtime.
 pub(super) fn service(
-    endpoint: &Endpoint,
+    endpoint: &RuntimeEndpoint,
     timeout: Duration,
     metrics: CriMetrics,
     tracer: Tracer,

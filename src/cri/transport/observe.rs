@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::Instrument;
 
-use crate::base::otel::{Kind, Parent, Span, Tracer};
+use crate::base::otel::{Parent, Span, TraceSpanKind, Tracer};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
 
@@ -43,7 +43,7 @@ where
 /// A span of the call, named and described as upstream's `otelgrpc` does. Its context goes into the request.
 fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     let name = || request.uri().path().trim_start_matches('/').to_owned();
-    let mut span = tracer.start(Kind::Client, Parent::Current, || name().into())?;
+    let mut span = tracer.start(TraceSpanKind::Client, Parent::Current, || name().into())?;
     span.note(|| {
         let name = name();
         let (service, method) = name.split_once('/').unwrap_or_default();

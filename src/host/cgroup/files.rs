@@ -17,7 +17,7 @@ const MAX_OPEN: usize = 10_000;
 
 /// A file that is read each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum File {
+pub(super) enum CgroupFile {
     Cpu,
     CpuTimes,
     Throttling,
@@ -37,7 +37,7 @@ pub(super) enum File {
     IoPressure,
 }
 
-impl File {
+impl CgroupFile {
     /// Its controller and its name; `None` where that version has no such file.
     fn place(self, v2: bool) -> Option<(&'static str, &'static str)> {
         let (controller, v1, v2_name) = match self {
@@ -77,12 +77,12 @@ impl File {
 #[derive(Debug, Default)]
 pub(super) struct Buffer(Vec<u8>);
 
-/// What looks share: room for what they read, and how many more files may stay open.
+/// Shared by reads: a buffer, and how many more files may stay open.
 #[derive(Debug)]
 pub struct Scratch {
     pub(super) first: Buffer,
     pub(super) second: Buffer,
-    room: usize,
+    budget: usize,
 }
 
 impl Default for Scratch {
@@ -93,7 +93,7 @@ impl Default for Scratch {
         Self {
             first: Buffer::default(),
             second: Buffer::default(),
-            room: usize::try_from(files).map_or(MAX_OPEN, |files| files.min(MAX_OPEN)),
+            budget: usize::try_from(files).map_or(MAX_OPEN, |files| files.min(MAX_OPEN)),
         }
     }
 }
@@ -101,9 +101,9 @@ impl Default for Scratch {
 impl Scratch {
     /// Of which so many files may stay open.
     #[cfg(test)]
-    pub(super) fn with_room(room: usize) -> Self {
+    pub(super) fn with_budget(budget: usize) -> Self {
         Self {
-            room,
+            budget,
             ..Self::default()
         }
     }
@@ -122,7 +122,7 @@ impl Scratch {
 
 /// Files of one cgroup that are open.
 #[derive(Debug, Default)]
-pub struct Handles(Vec<(File, OwnedFd)>);
+pub struct Handles(Vec<(CgroupFile, OwnedFd)>);
 
 impl Handles {
     /// How many there are.
@@ -137,7 +137,7 @@ impl Handles {
 
     /// Closes all of them.
     pub fn close(&mut self, scratch: &mut Scratch) {
-        scratch.room += self.0.len();
+        scratch.budget += self.0.len();
         self.0 = Vec::new();
     }
 
@@ -146,17 +146,21 @@ impl Handles {
         let before = self.0.len();
         self.0.retain(|(file, _)| file.is_pulse());
         self.0.shrink_to_fit();
-        scratch.room += before - self.0.len();
+        scratch.budget += before - self.0.len();
     }
 }
 
 /// A cgroup's directory in one hierarchy.
-pub(super) struct Directory(OwnedFd);
+pub(super) struct CgroupDirectory(OwnedFd);
 
-impl Directory {
-    pub(super) fn open(path: &Path) -> io::Result<Directory> {
+impl CgroupDirectory {
+    pub(super) fn open(path: &Path) -> io::Result<CgroupDirectory> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Directory(rustix::fs::open(path, flags, Mode::empty())?))
+        Ok(CgroupDirectory(rustix::fs::open(
+            path,
+            flags,
+            Mode::empty(),
+        )?))
     }
 
     fn file(&self, name: &str) -> io::Result<OwnedFd> {
@@ -176,18 +180,18 @@ impl Directory {
 }
 
 /// One reading of one cgroup: its directories are opened once, and only if they are needed.
-pub(super) struct Reading<'a> {
+pub(super) struct CgroupReading<'a> {
     pub(super) fs: &'a CgroupFs,
     pub(super) path: &'a str,
     pub(super) handles: &'a mut Handles,
     /// How many more files may stay open.
-    pub(super) room: &'a mut usize,
+    pub(super) budget: &'a mut usize,
     /// Whether what is opened now is going to be read again soon.
     pub(super) keep: bool,
-    directories: Vec<(&'static str, Directory)>,
+    directories: Vec<(&'static str, CgroupDirectory)>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> CgroupReading<'a> {
     /// The reading, and room for two files.
     pub(super) fn new(
         fs: &'a CgroupFs,
@@ -199,7 +203,7 @@ impl<'a> Reading<'a> {
             fs,
             path,
             handles,
-            room: &mut scratch.room,
+            budget: &mut scratch.budget,
             keep: false,
             directories: Vec::new(),
         };
@@ -207,7 +211,11 @@ impl<'a> Reading<'a> {
     }
 
     /// A file's text.
-    pub(super) fn read<'b>(&mut self, file: File, buffer: &'b mut Buffer) -> io::Result<&'b str> {
+    pub(super) fn read<'b>(
+        &mut self,
+        file: CgroupFile,
+        buffer: &'b mut Buffer,
+    ) -> io::Result<&'b str> {
         let held = self.handles.0.iter().position(|(held, _)| *held == file);
         if let Some(at) = held {
             let read = match self.handles.0.get(at) {
@@ -218,7 +226,7 @@ impl<'a> Reading<'a> {
                 Ok(length) => return text(buffer, length),
                 // The cgroup has gone; there may be another one of its name.
                 Err(_) => {
-                    *self.room += self.handles.0.len();
+                    *self.budget += self.handles.0.len();
                     self.handles.0.clear();
                 }
             }
@@ -227,19 +235,19 @@ impl<'a> Reading<'a> {
         let (controller, name) = place.ok_or(io::ErrorKind::NotFound)?;
         let open = self.directory(controller)?.file(name)?;
         let length = read_all(&open, buffer)?;
-        if (self.keep || file.is_pulse()) && self.fs.tells_the_end() && *self.room > 0 {
-            *self.room -= 1;
+        if (self.keep || file.is_pulse()) && self.fs.detects_removal() && *self.budget > 0 {
+            *self.budget -= 1;
             self.handles.0.push((file, open));
         }
         text(buffer, length)
     }
 
     /// A file's only number.
-    pub(super) fn number(&mut self, file: File, buffer: &mut Buffer) -> Option<u64> {
+    pub(super) fn number(&mut self, file: CgroupFile, buffer: &mut Buffer) -> Option<u64> {
         super::parse::number(self.read(file, buffer).ok()?)
     }
 
-    fn directory(&mut self, controller: &'static str) -> io::Result<&Directory> {
+    fn directory(&mut self, controller: &'static str) -> io::Result<&CgroupDirectory> {
         let at = self
             .directories
             .iter()
@@ -247,7 +255,7 @@ impl<'a> Reading<'a> {
         let at = match at {
             Some(at) => at,
             None => {
-                let opened = Directory::open(&self.fs.directory(controller, self.path))?;
+                let opened = CgroupDirectory::open(&self.fs.directory(controller, self.path))?;
                 self.directories.push((controller, opened));
                 self.directories.len() - 1
             }
@@ -264,10 +272,10 @@ fn read_all(file: &OwnedFd, buffer: &mut Buffer) -> io::Result<usize> {
         if buffer.0.len() < length + CHUNK {
             buffer.0.resize(length + CHUNK, 0);
         }
-        let room = buffer.0.get_mut(length..length + CHUNK);
-        let room = room.unwrap_or_default();
+        let budget = buffer.0.get_mut(length..length + CHUNK);
+        let budget = budget.unwrap_or_default();
         let at = u64::try_from(length).unwrap_or(u64::MAX);
-        let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *room, at))?;
+        let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *budget, at))?;
         length += read;
         // The kernel fills what it is given unless the end is near.
         if read < CHUNK / 2 {

@@ -31,7 +31,7 @@ impl CgroupFs {
     }
 
     /// Whether an open file of a cgroup that has gone cannot be read any more.
-    pub(super) fn tells_the_end(&self) -> bool {
+    pub(super) fn detects_removal(&self) -> bool {
         self.genuine
     }
 

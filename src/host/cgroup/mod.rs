@@ -24,7 +24,7 @@ pub use fs::CgroupFs;
 pub use membership::{NotAccounted, ProcessCgroups};
 pub use parse::{PressureLine, parse_pressure};
 pub use path::{BadCgroupPath, CgroupPath};
-pub use settings::{Settings, cpu_weight};
+pub use settings::{CgroupSettings, cpu_weight};
 pub use walk::Descend;
 pub use writer::Cgroups;
 
@@ -43,7 +43,7 @@ pub enum Depth {
 /// What a cgroup has used, as far as its controllers are there. Counters never go back while the
 /// cgroup lives.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Usage {
+pub struct CgroupUsage {
     /// CPU time.
     pub cpu: Option<CpuUsage>,
     /// Memory.
@@ -170,7 +170,7 @@ pub struct Pressures {
 
 /// What a cgroup may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CgroupLimits {
     /// Shares of the CPU, in version 1's scale.
     pub cpu_shares: Option<u64>,
     /// Period of the quota, microseconds.

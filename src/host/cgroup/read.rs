@@ -1,8 +1,8 @@
 //! Reading a cgroup's files. Blocking, though the kernel makes them from memory.
 
 use super::{
-    CgroupFs, CpuUsage, Depth, Limits, MemoryUsage, Pressures, TaskCount, Usage,
-    files::{Buffer, Directory, File, Handles, Reading, Scratch},
+    CgroupFs, CgroupLimits, CgroupUsage, CpuUsage, Depth, MemoryUsage, Pressures, TaskCount,
+    files::{Buffer, CgroupDirectory, CgroupFile, CgroupReading, Handles, Scratch},
     parse::{self, parse_pressure},
 };
 use crate::host::proc::MemInfo;
@@ -19,17 +19,17 @@ impl CgroupFs {
         path: &str,
         handles: &mut Handles,
         scratch: &mut Scratch,
-    ) -> io::Result<Usage> {
-        let (mut reading, buffer, _) = Reading::new(self, path, handles, scratch);
-        let mut usage = Usage::default();
-        let memory = reading.read(File::Memory, buffer).map(parse::number);
+    ) -> io::Result<CgroupUsage> {
+        let (mut reading, buffer, _) = CgroupReading::new(self, path, handles, scratch);
+        let mut usage = CgroupUsage::default();
+        let memory = reading.read(CgroupFile::Memory, buffer).map(parse::number);
         if let Ok(Some(usage_now)) = memory {
             usage.memory = Some(MemoryUsage {
                 usage: usage_now,
                 ..MemoryUsage::default()
             });
         }
-        let cpu = reading.read(File::Cpu, buffer);
+        let cpu = reading.read(CgroupFile::Cpu, buffer);
         if self.is_v2() {
             let text = if memory.is_ok() {
                 cpu.unwrap_or_default()
@@ -58,17 +58,17 @@ impl CgroupFs {
         &self,
         path: &str,
         (depth, quota, keep): (Depth, bool, bool),
-        usage: &mut Usage,
+        usage: &mut CgroupUsage,
         handles: &mut Handles,
         scratch: &mut Scratch,
     ) {
-        let (mut reading, first, second) = Reading::new(self, path, handles, scratch);
+        let (mut reading, first, second) = CgroupReading::new(self, path, handles, scratch);
         reading.keep = keep;
         if !quota {
             usage.throttling = None;
         }
         if let Some(memory) = &mut usage.memory {
-            if let Ok(text) = reading.read(File::MemoryStat, first) {
+            if let Ok(text) = reading.read(CgroupFile::MemoryStat, first) {
                 if self.is_v2() {
                     parse::memory_stat_v2(text, memory)
                 } else {
@@ -77,7 +77,7 @@ impl CgroupFs {
             }
             if let Some(swap) = self
                 .is_v2()
-                .then(|| reading.number(File::Swap, first))
+                .then(|| reading.number(CgroupFile::Swap, first))
                 .flatten()
             {
                 memory.swap = swap;
@@ -96,7 +96,7 @@ impl CgroupFs {
     /// count it.
     pub fn memory_of_machine(&self, info: &MemInfo, scratch: &mut Scratch) -> MemoryUsage {
         let mut memory = MemoryUsage::default();
-        if let Ok(root) = Directory::open(&self.directory("memory", "/"))
+        if let Ok(root) = CgroupDirectory::open(&self.directory("memory", "/"))
             && let Ok(text) = root.read("memory.stat", &mut scratch.first)
         {
             parse::memory_stat_v2(text, &mut memory);
@@ -110,10 +110,10 @@ impl CgroupFs {
     }
 
     /// What a cgroup may use. What cannot be read is as if it were not limited.
-    pub fn limits(&self, path: &str, scratch: &mut Scratch) -> Limits {
-        let mut limits = Limits::default();
+    pub fn limits(&self, path: &str, scratch: &mut Scratch) -> CgroupLimits {
+        let mut limits = CgroupLimits::default();
         let buffer = &mut scratch.first;
-        if let Ok(cpu) = Directory::open(&self.directory("cpu", path)) {
+        if let Ok(cpu) = CgroupDirectory::open(&self.directory("cpu", path)) {
             if self.is_v2() {
                 let weight = cpu.number("cpu.weight", buffer);
                 limits.cpu_shares = weight.and_then(parse::shares_of_weight);
@@ -127,7 +127,7 @@ impl CgroupFs {
                 limits.cpu_quota = cpu.number("cpu.cfs_quota_us", buffer);
             }
         }
-        if let Ok(memory) = Directory::open(&self.directory("memory", path)) {
+        if let Ok(memory) = CgroupDirectory::open(&self.directory("memory", path)) {
             let [limit, swap, reservation] = if self.is_v2() {
                 ["memory.max", "memory.swap.max", "memory.min"]
             } else {
@@ -144,7 +144,7 @@ impl CgroupFs {
             limits.swap = limit(swap);
             limits.reservation = limit(reservation);
         }
-        if let Ok(pids) = Directory::open(&self.directory("pids", path)) {
+        if let Ok(pids) = CgroupDirectory::open(&self.directory("pids", path)) {
             let text = pids.read("pids.max", buffer);
             limits.threads = text.ok().and_then(parse::limit);
         }
@@ -152,62 +152,66 @@ impl CgroupFs {
     }
 }
 
-fn tasks(reading: &mut Reading<'_>, buffer: &mut Buffer) -> Option<TaskCount> {
-    let (processes, one) = parse::processes(reading.read(File::Processes, buffer).ok()?);
+fn tasks(reading: &mut CgroupReading<'_>, buffer: &mut Buffer) -> Option<TaskCount> {
+    let (processes, one) = parse::processes(reading.read(CgroupFile::Processes, buffer).ok()?);
     Some(TaskCount {
         processes,
-        threads: reading.number(File::Threads, buffer).unwrap_or(0),
+        threads: reading.number(CgroupFile::Threads, buffer).unwrap_or(0),
         one,
     })
 }
 
-fn pressures(reading: &mut Reading<'_>, buffer: &mut Buffer) -> Option<Pressures> {
+fn pressures(reading: &mut CgroupReading<'_>, buffer: &mut Buffer) -> Option<Pressures> {
     let mut one = |file| Some(parse_pressure(reading.read(file, buffer).ok()?));
     Some(Pressures {
-        cpu: one(File::CpuPressure)?,
-        memory: one(File::MemoryPressure)?,
-        io: one(File::IoPressure)?,
+        cpu: one(CgroupFile::CpuPressure)?,
+        memory: one(CgroupFile::MemoryPressure)?,
+        io: one(CgroupFile::IoPressure)?,
     })
 }
 
 /// What only the series of cAdvisor show.
 fn rest_of(
-    reading: &mut Reading<'_>,
-    usage: &mut Usage,
+    reading: &mut CgroupReading<'_>,
+    usage: &mut CgroupUsage,
     quota: bool,
     first: &mut Buffer,
     second: &mut Buffer,
 ) {
     let v2 = reading.fs.is_v2();
     if let Some(memory) = &mut usage.memory {
-        memory.max_usage = reading.number(File::MemoryPeak, first);
-        if let Ok(text) = reading.read(File::MemoryEvents, first) {
+        memory.max_usage = reading.number(CgroupFile::MemoryPeak, first);
+        if let Ok(text) = reading.read(CgroupFile::MemoryEvents, first) {
             memory.oom_kills = parse::value_of(text, "oom_kill");
             if v2 {
                 memory.failures = parse::value_of(text, "max");
             }
         }
         if !v2 {
-            memory.failures = reading.number(File::MemoryFailures, first).unwrap_or(0);
-            memory.kernel = reading.number(File::KernelMemory, first).unwrap_or(0);
+            memory.failures = reading
+                .number(CgroupFile::MemoryFailures, first)
+                .unwrap_or(0);
+            memory.kernel = reading.number(CgroupFile::KernelMemory, first).unwrap_or(0);
         }
     }
-    let bytes = reading.read(File::IoBytes, first).unwrap_or_default();
+    let bytes = reading.read(CgroupFile::IoBytes, first).unwrap_or_default();
     if v2 {
         usage.io = parse::io_stat_v2(bytes);
         return;
     }
     // Both files have the same devices.
     if bytes.contains(':') {
-        let count = reading.read(File::IoCount, second).unwrap_or_default();
+        let count = reading
+            .read(CgroupFile::IoCount, second)
+            .unwrap_or_default();
         usage.io = parse::blkio(bytes, count);
     }
     if let Some(cpu) = &mut usage.cpu {
-        let text = reading.read(File::CpuTimes, first);
+        let text = reading.read(CgroupFile::CpuTimes, first);
         (cpu.user, cpu.system) = text.map(parse::cpuacct_stat).unwrap_or_default();
     }
     if quota {
-        let text = reading.read(File::Throttling, first);
+        let text = reading.read(CgroupFile::Throttling, first);
         usage.throttling = text.ok().map(parse::cpu_stat_v1);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What a cgroup may use; what is `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct CgroupSettings {
     /// Share of CPU time in the units of version 1, 2 to 262144.
     pub cpu_shares: Option<u64>,
     /// CPU time in a period, microseconds; -1 for no limit, 0 for no change.
@@ -30,12 +30,12 @@ pub(super) struct Write {
     pub(super) file: String,
     pub(super) value: String,
     /// How a refusal counts.
-    pub(super) refused: Refused,
+    pub(super) refused: OnRefusal,
 }
 
 /// What it means when the kernel does not take a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(super) enum OnRefusal {
     /// The setting failed.
     Fails,
     /// A file that an older kernel does not have is left out.
@@ -49,11 +49,11 @@ fn write(controller: &'static str, file: impl Into<String>, value: impl ToString
         controller,
         file: file.into(),
         value: value.to_string(),
-        refused: Refused::Fails,
+        refused: OnRefusal::Fails,
     }
 }
 
-impl Settings {
+impl CgroupSettings {
     /// The files to write, in order.
     pub(super) fn writes(&self, v2: bool) -> Vec<Write> {
         let mut writes = Vec::new();
@@ -81,7 +81,7 @@ impl Settings {
             writes.push(write("hugetlb", format!("hugetlb.{size}.{suffix}"), bytes));
             let reserved = format!("hugetlb.{size}.rsvd.{suffix}");
             writes.push(Write {
-                refused: Refused::UnlessMissing,
+                refused: OnRefusal::UnlessMissing,
                 ..write("hugetlb", reserved, bytes)
             });
         }
@@ -99,9 +99,9 @@ impl Settings {
         let period = self.cpu_period.filter(|period| *period != 0);
         writes.extend(period.map(|period| Write {
             refused: if quota.is_some() {
-                Refused::Again
+                OnRefusal::Again
             } else {
-                Refused::Fails
+                OnRefusal::Fails
             },
             ..write("cpu", "cpu.cfs_period_us", period)
         }));
@@ -138,7 +138,7 @@ pub fn cpu_weight(shares: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn shown(settings: &Settings, v2: bool) -> Vec<String> {
+    fn shown(settings: &CgroupSettings, v2: bool) -> Vec<String> {
         let writes = settings.writes(v2).into_iter();
         writes
             .map(|write| format!("{}:{}={}", write.controller, write.file, write.value))
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_its_files_in_both_versions() {
-        let settings = Settings {
+        let settings = CgroupSettings {
             cpu_shares: Some(1024),
             cpu_quota: Some(50_000),
             cpu_period: Some(100_000),
@@ -187,14 +187,14 @@ mod tests {
 
     #[test]
     fn what_is_not_given_is_not_written() {
-        assert!(shown(&Settings::default(), false).is_empty());
-        assert!(shown(&Settings::default(), true).is_empty());
-        let of = |cpu_quota, cpu_period, memory, pids| Settings {
+        assert!(shown(&CgroupSettings::default(), false).is_empty());
+        assert!(shown(&CgroupSettings::default(), true).is_empty());
+        let of = |cpu_quota, cpu_period, memory, pids| CgroupSettings {
             cpu_quota,
             cpu_period,
             memory,
             pids,
-            ..Settings::default()
+            ..CgroupSettings::default()
         };
         for (settings, v1, v2) in [
             (of(Some(0), None, Some(0), None), "", ""),

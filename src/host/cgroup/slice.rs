@@ -1,6 +1,6 @@
 //! What a cgroup may use, as properties of a slice of systemd. Pure.
 
-use super::settings::{Settings, cpu_weight};
+use super::settings::{CgroupSettings, cpu_weight};
 use crate::host::{
     parse_cpu_list,
     systemd::{PropertyValue, UnitProperty},
@@ -14,7 +14,7 @@ const DEFAULT_PERIOD: u64 = 100_000;
 /// systemd keeps quotas in hundredths of a CPU.
 const QUOTA_STEP: u64 = 10_000;
 
-impl Settings {
+impl CgroupSettings {
     /// The properties that say the same, for this version of systemd, and the quota as systemd rounds it up.
     pub fn slice_properties(&mut self, v2: bool, systemd: u32) -> Vec<UnitProperty> {
         let mut properties = Vec::new();
@@ -107,7 +107,7 @@ fn cpu_bits(list: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn shown(settings: &mut Settings, v2: bool, systemd: u32) -> String {
+    fn shown(settings: &mut CgroupSettings, v2: bool, systemd: u32) -> String {
         let properties = settings.slice_properties(v2, systemd).into_iter();
         let texts = properties.map(|UnitProperty(name, value)| match value {
             PropertyValue::Number(u64::MAX) => format!("{name}=infinity"),
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_limit_has_its_property_in_both_versions() {
-        let settings = Settings {
+        let settings = CgroupSettings {
             cpu_shares: Some(1024),
             cpu_quota: Some(50_000),
             cpu_period: Some(100_000),
@@ -139,7 +139,7 @@ mod tests {
             "MemoryMax=1073741824 CPUWeight=39 CPUQuotaPeriodUSec=100000 CPUQuotaPerSecUSec=500000 TasksMax=512 \
              MemoryHigh=infinity MemoryMin=7 AllowedCPUs=Bytes([3, 2])"
         );
-        let v1 = Settings {
+        let v1 = CgroupSettings {
             unified: Default::default(),
             ..settings
         };
@@ -163,21 +163,21 @@ mod tests {
             (33_333, 50_000, "CPUQuotaPerSecUSec=670000", 33_500),
             (-1, 100_000, "CPUQuotaPerSecUSec=infinity", -1),
         ] {
-            let mut settings = Settings {
+            let mut settings = CgroupSettings {
                 cpu_quota: Some(quota),
                 cpu_period: Some(period),
-                ..Settings::default()
+                ..CgroupSettings::default()
             };
             let shown = shown(&mut settings, true, 252);
             assert_eq!(shown, format!("CPUQuotaPeriodUSec={period} {property}"));
             assert_eq!(settings.cpu_quota, Some(written), "{quota}");
         }
-        let mut none = Settings::default();
+        let mut none = CgroupSettings::default();
         assert_eq!(shown(&mut none, true, 252), "");
-        let mut zero = Settings {
+        let mut zero = CgroupSettings {
             memory: Some(0),
             pids: Some(0),
-            ..Settings::default()
+            ..CgroupSettings::default()
         };
         assert_eq!(shown(&mut zero, true, 252), "TasksMax=1");
     }

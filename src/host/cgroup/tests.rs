@@ -6,7 +6,7 @@ use std::{
 };
 
 /// All of it, with files that do not stay open.
-fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<Usage> {
+fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<CgroupUsage> {
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
     let mut usage = fs.pulse(path, &mut handles, &mut scratch)?;
     let how = (Depth::Everything, quota, false);
@@ -149,7 +149,10 @@ fn what_is_missing_broken_or_gone_is_left_out() {
     let mut scratch = Scratch::default();
     assert!(usage(&fs, "/pods/gone", true).is_err());
     assert!(usage(&CgroupFs::new(root.path(), false), "/pods/gone", true).is_err());
-    assert_eq!(fs.limits("/pods/gone", &mut scratch), Limits::default());
+    assert_eq!(
+        fs.limits("/pods/gone", &mut scratch),
+        CgroupLimits::default()
+    );
     put(root.path(), "pods/a/memory.current", "-5\n");
     put(
         root.path(),
@@ -288,7 +291,7 @@ fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
     let Some(cgroup) = Genuine::new() else { return };
     let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
     let (mut handles, mut scratch) = (Handles::default(), Scratch::default());
-    let mut whole = |handles: &mut Handles, keep: bool| -> io::Result<Usage> {
+    let mut whole = |handles: &mut Handles, keep: bool| -> io::Result<CgroupUsage> {
         let mut usage = fs.pulse(path, handles, &mut scratch)?;
         let how = (Depth::Everything, false, keep);
         fs.complete(path, how, &mut usage, handles, &mut scratch);
@@ -316,7 +319,7 @@ fn files_that_stay_open_tell_the_end_and_do_not_outlive_it() {
 #[test]
 fn no_more_files_stay_open_than_there_is_room_for() {
     let Some(cgroup) = Genuine::new() else { return };
-    let (mut handles, mut scratch) = (Handles::default(), Scratch::with_room(1));
+    let (mut handles, mut scratch) = (Handles::default(), Scratch::with_budget(1));
     let (fs, path) = (&cgroup.fs, cgroup.path.as_str());
     for _ in 0..2 {
         fs.pulse(path, &mut handles, &mut scratch).unwrap();

@@ -3,7 +3,7 @@
 use super::{
     hierarchies::Hierarchies,
     path::CgroupPath,
-    settings::{Refused, Settings},
+    settings::{CgroupSettings, OnRefusal},
 };
 use rustix::io::Errno;
 use std::{
@@ -134,7 +134,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// The kernel refuses a value, or a controller is missing: the first one that failed.
-    pub fn set(&self, path: &CgroupPath, settings: &Settings) -> io::Result<()> {
+    pub fn set(&self, path: &CgroupPath, settings: &CgroupSettings) -> io::Result<()> {
         let mut failed = None;
         let mut again = Vec::new();
         for write in settings.writes(self.is_v2()) {
@@ -146,11 +146,11 @@ impl Cgroups {
             let file = path.under(point).join(&write.file);
             match self.write(&file, &write.value) {
                 Ok(()) => {}
-                Err(error) if write.refused == Refused::Again && is(&error, Errno::INVAL) => {
+                Err(error) if write.refused == OnRefusal::Again && is(&error, Errno::INVAL) => {
                     again.push((file, write.value));
                 }
                 Err(error)
-                    if write.refused == Refused::UnlessMissing
+                    if write.refused == OnRefusal::UnlessMissing
                         && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     failed.get_or_insert(refusal(error, &file, &write.value));

@@ -1,6 +1,6 @@
 //! Cgroups in plain directories, and in the kernel where the tests may make some.
 
-use super::{CgroupPath, Cgroups, Settings};
+use super::{CgroupPath, CgroupSettings, Cgroups};
 use crate::host::ProcDir;
 use std::{fs, path::Path, process::Command};
 
@@ -36,9 +36,9 @@ fn a_cgroup_is_created_limited_listed_and_removed() {
         cgroups.create(&path("/r/kubepods/podu")).unwrap();
         cgroups.create(&path("/r/kubepods/podu")).unwrap();
         cgroups.validate(&path("/r/kubepods/podu")).unwrap();
-        let settings = Settings {
+        let settings = CgroupSettings {
             memory: Some(4096),
-            ..Settings::default()
+            ..CgroupSettings::default()
         };
         cgroups.set(&path("/r/kubepods/podu"), &settings).unwrap();
         let file = if v2 {
@@ -84,13 +84,13 @@ fn the_kernel_takes_the_settings_and_gives_back_the_cgroups() {
     }
     let pod = path(&format!("{name}/podu"));
     let made = cgroups.create(&pod).and_then(|()| cgroups.validate(&pod));
-    let settings = Settings {
+    let settings = CgroupSettings {
         cpu_shares: Some(102),
         cpu_quota: Some(20_000),
         cpu_period: Some(100_000),
         memory: Some(64 << 20),
         pids: Some(77),
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     let set = cgroups.set(&pod, &settings);
     let files = if v2 {
@@ -164,9 +164,9 @@ fn what_forks_all_the_time_is_killed_as_well() {
     if let Err(error) = cgroups.create(&name) {
         return skip(&error.to_string());
     }
-    let limit = Settings {
+    let limit = CgroupSettings {
         pids: Some(16),
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     let limited = cgroups.set(&name, &limit);
     // In its cgroup before it forks: a shell that waits for its input.

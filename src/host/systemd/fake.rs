@@ -12,7 +12,7 @@ type Properties = Vec<(String, OwnedVariant)>;
 
 /// The requests it received, and its answers.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct FakeState {
     /// Calls with the unit, and the properties as text.
     pub(crate) calls: Vec<String>,
     /// The units that are there, with their properties.
@@ -34,7 +34,7 @@ pub(crate) struct Told {
 
 /// The fake; it ends with its directory.
 pub(crate) struct FakeSystemd {
-    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) state: Arc<Mutex<FakeState>>,
     pub(crate) address: String,
     connections: Arc<Mutex<Vec<zbus::Connection>>>,
     _directory: tempfile::TempDir,
@@ -45,9 +45,9 @@ impl FakeSystemd {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("bus");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        let told = Arc::new(Mutex::new(Told::default()));
+        let state = Arc::new(Mutex::new(FakeState::default()));
         let connections = Arc::new(Mutex::new(Vec::new()));
-        let (shared, kept) = (told.clone(), connections.clone());
+        let (shared, kept) = (state.clone(), connections.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let manager = Manager(shared.clone());
@@ -64,7 +64,7 @@ impl FakeSystemd {
         });
         let address = format!("unix:path={}", path.display());
         Self {
-            told,
+            state,
             address,
             connections,
             _directory: directory,
@@ -73,7 +73,7 @@ impl FakeSystemd {
 
     /// Announces that the machine goes down, or does not after all.
     pub(crate) async fn prepare_for_shutdown(&self, begins: bool) {
-        self.told.lock().preparing = begins;
+        self.state.lock().preparing = begins;
         let connections = self.connections.lock().clone();
         for connection in connections {
             let login = connection.object_server().interface::<_, Login>(LOGIN);
@@ -92,7 +92,7 @@ impl FakeSystemd {
     }
 }
 
-struct Manager(Arc<Mutex<Told>>);
+struct Manager(Arc<Mutex<FakeState>>);
 
 fn shown(properties: &Properties) -> Vec<(String, String)> {
     let pairs = properties.iter();
@@ -105,12 +105,12 @@ impl Manager {
     /// A job that ends at once: its signal goes out before the answer that names it.
     async fn job(&self, emitter: &SignalEmitter<'_>, unit: &str) -> ObjectPath<'static> {
         let (number, result) = {
-            let mut told = self.0.lock();
-            told.jobs += 1;
-            let silent = told.silent > 0;
-            told.silent = told.silent.saturating_sub(1);
-            let result = told.result.take().unwrap_or("done");
-            (told.jobs, (!silent).then_some(result))
+            let mut state = self.0.lock();
+            state.jobs += 1;
+            let silent = state.silent > 0;
+            state.silent = state.silent.saturating_sub(1);
+            let result = state.result.take().unwrap_or("done");
+            (state.jobs, (!silent).then_some(result))
         };
         let path = ObjectPath::try_from(format!("/org/freedesktop/systemd1/job/{number}")).unwrap();
         if let Some(result) = result {
@@ -139,15 +139,15 @@ impl Manager {
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
     ) -> Result<ObjectPath<'static>, Error> {
         {
-            let mut told = self.0.lock();
-            told.calls.push(format!("start {name} {mode}"));
-            if told.units.contains_key(&name) {
+            let mut state = self.0.lock();
+            state.calls.push(format!("start {name} {mode}"));
+            if state.units.contains_key(&name) {
                 return Err(Error::UnitExists(format!(
                     "Unit {name} was already loaded."
                 )));
             }
             let properties = shown(&properties).into_iter().collect();
-            told.units.insert(name.clone(), properties);
+            state.units.insert(name.clone(), properties);
         }
         Ok(self.job(&emitter, &name).await)
     }
@@ -159,9 +159,9 @@ impl Manager {
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
     ) -> Result<ObjectPath<'static>, Error> {
         {
-            let mut told = self.0.lock();
-            told.calls.push(format!("stop {name} {mode}"));
-            if told.units.remove(&name).is_none() {
+            let mut state = self.0.lock();
+            state.calls.push(format!("stop {name} {mode}"));
+            if state.units.remove(&name).is_none() {
                 return Err(Error::NoSuchUnit(format!("Unit {name} not loaded.")));
             }
         }
@@ -174,16 +174,17 @@ impl Manager {
         runtime: bool,
         properties: Properties,
     ) -> Result<(), Error> {
-        let mut told = self.0.lock();
+        let mut state = self.0.lock();
         let until = if runtime { "runtime" } else { "for good" };
         let texts = shown(&properties);
         let pairs: Vec<_> = texts
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        told.calls
+        state
+            .calls
             .push(format!("set {name} {until} {}", pairs.join(" ")));
-        let Some(unit) = told.units.get_mut(&name) else {
+        let Some(unit) = state.units.get_mut(&name) else {
             return Err(Error::NoSuchUnit(format!("Unit {name} not found.")));
         };
         unit.extend(texts);
@@ -191,9 +192,9 @@ impl Manager {
     }
 
     fn kill_unit(&self, name: String, whom: String, signal: i32) {
-        let mut told = self.0.lock();
-        told.calls.push(format!("kill {name} {whom} {signal}"));
-        let file = told
+        let mut state = self.0.lock();
+        state.calls.push(format!("kill {name} {whom} {signal}"));
+        let file = state
             .logind_config
             .as_ref()
             .map(|dir| dir.join("99-kubelet.conf"));
@@ -204,7 +205,7 @@ impl Manager {
             .lines()
             .find_map(|line| line.strip_prefix("InhibitDelayMaxSec="));
         if let Some(seconds) = seconds {
-            told.inhibit_delay = seconds.parse::<u64>().unwrap() * 1_000_000;
+            state.inhibit_delay = seconds.parse::<u64>().unwrap() * 1_000_000;
         }
     }
 
@@ -222,7 +223,7 @@ impl Manager {
     ) -> zbus::Result<()>;
 }
 
-struct Login(Arc<Mutex<Told>>);
+struct Login(Arc<Mutex<FakeState>>);
 
 #[interface(name = "org.freedesktop.login1.Manager")]
 impl Login {
@@ -244,13 +245,13 @@ impl Login {
         mode: String,
     ) -> fdo::Result<zbus::OwnedFd> {
         let (ours, theirs) = std::io::pipe().unwrap();
-        let mut told = self.0.lock();
-        if told.preparing {
+        let mut state = self.0.lock();
+        if state.preparing {
             let text = "The operation inhibition has been requested for is already running";
             return Err(fdo::Error::Failed(text.to_owned()));
         }
-        told.calls.push(format!("inhibit {what} {who} {mode}"));
-        told.locks.push(ours);
+        state.calls.push(format!("inhibit {what} {who} {mode}"));
+        state.locks.push(ours);
         Ok(std::os::fd::OwnedFd::from(theirs).into())
     }
 

@@ -31,8 +31,8 @@ async fn a_slice_is_created_limited_and_stopped() {
     })
     .await;
     {
-        let told = fake.told.lock();
-        let unit = &told.units[SLICE];
+        let state = fake.state.lock();
+        let unit = &state.units[SLICE];
         for (name, value) in [
             ("Wants", "kubepods.slice"),
             ("IOAccounting", "true"),
@@ -41,12 +41,12 @@ async fn a_slice_is_created_limited_and_stopped() {
         ] {
             assert!(unit[name].contains(value), "{name}: {unit:?}");
         }
-        let sets = told.calls.iter().filter(|call| call.starts_with("set"));
+        let sets = state.calls.iter().filter(|call| call.starts_with("set"));
         assert_eq!(
             sets.count(),
             2,
             "the same is not set twice: {:?}",
-            told.calls
+            state.calls
         );
     }
     blocking(&fake, |slices| {
@@ -56,13 +56,13 @@ async fn a_slice_is_created_limited_and_stopped() {
         assert!(refused.is("NoSuchUnit"), "{refused}");
     })
     .await;
-    assert!(fake.told.lock().units.is_empty());
+    assert!(fake.state.lock().units.is_empty());
 }
 
 #[tokio::test]
 async fn a_slice_that_systemd_cannot_create_is_an_error_that_says_so() {
     let fake = FakeSystemd::start().await;
-    fake.told.lock().result = Some("dependency");
+    fake.state.lock().result = Some("dependency");
     let error = blocking(&fake, |slices| slices.create(SLICE, "-.slice", true)).await;
     let text = error.unwrap_err().to_string();
     assert!(
@@ -82,7 +82,7 @@ async fn a_broken_connection_is_made_again() {
         made.await.unwrap().unwrap();
         fake.disconnect().await;
     }
-    assert_eq!(fake.told.lock().units.len(), 3);
+    assert_eq!(fake.state.lock().units.len(), 3);
 }
 
 #[tokio::test]

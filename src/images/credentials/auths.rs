@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::login::UsedAccount;
-use super::matching::{DEFAULT_REGISTRY, Place, covers, is_of_default_registry};
+use super::matching::{DEFAULT_REGISTRY, RegistryPath, covers, is_of_default_registry};
 use crate::cri::v1::AuthConfig;
 
 /// A user's name and password.
@@ -46,7 +46,7 @@ impl Auths {
             .iter()
             .find_map(|scheme| place.strip_prefix(scheme))
             .unwrap_or(place);
-        let Some(Place { host, path }) = Place::parse(bare) else {
+        let Some(RegistryPath { host, path }) = RegistryPath::parse(bare) else {
             return false;
         };
         let path = if path.starts_with("/v1/") || path.starts_with("/v2/") {

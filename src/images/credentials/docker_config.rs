@@ -11,7 +11,7 @@ use super::auths::{Auths, Login};
 
 /// Which of the two a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum DockerConfigForm {
     /// `config.json`: logins below `auths`.
     ConfigJson,
     /// `.dockercfg`: nothing but logins.
@@ -33,28 +33,28 @@ struct DockerConfigEntry {
 /// Reads a whole file; also which of its entries name no registry and were passed over. One login that
 /// cannot be read spoils the whole file, as upstream has it. The error names an entry but repeats nothing
 /// of it.
-pub(super) fn parse(form: Form, bytes: &[u8]) -> Result<(Auths, Vec<String>), String> {
+pub(super) fn parse(form: DockerConfigForm, bytes: &[u8]) -> Result<(Auths, Vec<String>), String> {
     // Errors of the reader quote what they stumble over, which may be a password.
     let broken = |error: serde_json::Error| {
         format!(
-            "it is no valid JSON of this kind (line {}, column {})",
+            "it is not valid JSON of this kind (line {}, column {})",
             error.line(),
             error.column()
         )
     };
     let entries = match form {
-        Form::ConfigJson => {
+        DockerConfigForm::ConfigJson => {
             let file: ConfigJson = serde_json::from_slice(bytes).map_err(broken)?;
             file.auths.unwrap_or_default()
         }
-        Form::Dockercfg => serde_json::from_slice(bytes).map_err(broken)?,
+        DockerConfigForm::Dockercfg => serde_json::from_slice(bytes).map_err(broken)?,
     };
     let (mut auths, mut strange) = (Auths::default(), Vec::new());
     for (place, entry) in entries {
         let login = login(entry.unwrap_or_default())
             .map_err(|problem| format!("the entry {place:?}: {problem}"))?;
         if !auths.add(&place, login) {
-            strange.push(format!("the entry {place:?} is no registry"));
+            strange.push(format!("the entry {place:?} is not a registry"));
         }
     }
     Ok((auths, strange))
@@ -107,8 +107,8 @@ mod tests {
             "e.io": null,
             "a b:c": {"username": "u"}
         }, "credsStore": "desktop"}"#;
-        let (auths, strange) = parse(Form::ConfigJson, json.as_bytes()).unwrap();
-        assert_eq!(strange, ["the entry \"a b:c\" is no registry"]);
+        let (auths, strange) = parse(DockerConfigForm::ConfigJson, json.as_bytes()).unwrap();
+        assert_eq!(strange, ["the entry \"a b:c\" is not a registry"]);
         let both = ("user".to_owned(), "pass:word".to_owned());
         assert_eq!(pair(&auths, "a.io/x"), std::slice::from_ref(&both));
         assert_eq!(pair(&auths, "b.io/x"), std::slice::from_ref(&both));
@@ -116,9 +116,9 @@ mod tests {
         assert_eq!(pair(&auths, "d.io/x"), [("u".into(), "p".into())]);
         assert_eq!(pair(&auths, "e.io/x"), [(String::new(), String::new())]);
         let old = r#"{"a.io": {"auth": "dXNlcjpwYXNzOndvcmQ="}}"#;
-        let (auths, _) = parse(Form::Dockercfg, old.as_bytes()).unwrap();
+        let (auths, _) = parse(DockerConfigForm::Dockercfg, old.as_bytes()).unwrap();
         assert_eq!(pair(&auths, "a.io/x"), [both]);
-        let (none, _) = parse(Form::ConfigJson, b"{}").unwrap();
+        let (none, _) = parse(DockerConfigForm::ConfigJson, b"{}").unwrap();
         assert!(pair(&none, "a.io/x").is_empty());
     }
 
@@ -136,10 +136,10 @@ mod tests {
             ),
             (r#"{"auths": {"a.io": "hunter2"}}"#, "line 1"),
             ("hunter2", "line 1"),
-            ("", "no valid JSON"),
+            ("", "not valid JSON"),
         ];
         for (text, expected) in table {
-            let error = parse(Form::ConfigJson, text.as_bytes()).unwrap_err();
+            let error = parse(DockerConfigForm::ConfigJson, text.as_bytes()).unwrap_err();
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::auths::Auths;
-use super::docker_config::{Form, parse};
+use super::docker_config::{DockerConfigForm, parse};
 use super::login::{LoginOwner, PullLogin};
-use super::plugins::Plugins;
+use super::plugins::CredentialPlugins;
 use super::pull_secret::PullSecret;
 use crate::base::with_own_files;
 use crate::cri::v1::AuthConfig;
@@ -16,12 +16,12 @@ use crate::host::files::read_head_or_empty;
 use crate::model::Pod;
 
 /// The longest configuration file that is read, in bytes.
-const LONGEST_FILE: usize = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 
 /// The directories that docker's files are looked for in.
 #[derive(Debug, Clone, Default)]
 pub struct NodeFiles {
-    candidates: Vec<(Form, PathBuf)>,
+    candidates: Vec<(DockerConfigForm, PathBuf)>,
 }
 
 impl NodeFiles {
@@ -30,8 +30,8 @@ impl NodeFiles {
     pub fn of_node(root: &Path, working: &Path, home: Option<&Path>) -> NodeFiles {
         let mut candidates = Vec::new();
         for (form, hidden, file) in [
-            (Form::ConfigJson, ".docker", "config.json"),
-            (Form::Dockercfg, "", ".dockercfg"),
+            (DockerConfigForm::ConfigJson, ".docker", "config.json"),
+            (DockerConfigForm::Dockercfg, "", ".dockercfg"),
         ] {
             let homes = home.into_iter().chain([Path::new("/")]);
             let places = [root.to_path_buf(), working.to_path_buf()].into_iter();
@@ -59,11 +59,11 @@ impl NodeFiles {
     }
 }
 
-fn read_one(form: Form, path: &Path) -> Result<Option<(Auths, Vec<String>)>, String> {
-    let bytes = read_head_or_empty(path, LONGEST_FILE + 1).map_err(|error| error.to_string())?;
+fn read_one(form: DockerConfigForm, path: &Path) -> Result<Option<(Auths, Vec<String>)>, String> {
+    let bytes = read_head_or_empty(path, MAX_FILE + 1).map_err(|error| error.to_string())?;
     match bytes.len() {
         0 => Ok(None),
-        length if length > LONGEST_FILE => Err(format!("it is longer than {LONGEST_FILE} bytes")),
+        length if length > MAX_FILE => Err(format!("it is longer than {MAX_FILE} bytes")),
         _ => parse(form, &bytes).map(Some),
     }
 }
@@ -77,14 +77,14 @@ pub struct Keyring {
 #[derive(Default)]
 struct KeyringInner {
     files: NodeFiles,
-    plugins: Plugins,
+    plugins: CredentialPlugins,
     /// What was last said about files that cannot be used.
     warnings: Mutex<Vec<String>>,
 }
 
 impl Keyring {
     /// Credentials from docker's files, and after them those that programs know.
-    pub fn new(files: NodeFiles, plugins: Plugins) -> Keyring {
+    pub fn new(files: NodeFiles, plugins: CredentialPlugins) -> Keyring {
         let inner = KeyringInner {
             files,
             plugins,
@@ -155,7 +155,7 @@ mod tests {
         }
         let keyring = Keyring::new(
             NodeFiles::of_node(&root, &working, Some(&home)),
-            Plugins::default(),
+            CredentialPlugins::default(),
         );
         assert_eq!(user(&keyring).await, "");
         let old = r#"{"a.io": {"username": "old", "password": "p"}}"#;
@@ -185,11 +185,11 @@ mod tests {
         fs::write(working.join("config.json"), config("work")).unwrap();
         let keyring = Keyring::new(
             NodeFiles::of_node(&root, &working, None),
-            Plugins::default(),
+            CredentialPlugins::default(),
         );
         assert_eq!(user(&keyring).await, "work");
         fs::remove_dir(root.join("config.json")).unwrap();
-        let long = " ".repeat(LONGEST_FILE) + &config("root");
+        let long = " ".repeat(MAX_FILE) + &config("root");
         fs::write(root.join("config.json"), long).unwrap();
         assert_eq!(user(&keyring).await, "work");
     }

@@ -5,15 +5,15 @@ pub(super) const DEFAULT_REGISTRY: &str = "index.docker.io";
 
 /// Host and path of a URL without its scheme.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(super) struct RegistryPath<'a> {
     pub(super) host: &'a str,
     pub(super) path: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RegistryPath<'a> {
     /// Reads `registry.io:5000/team`. What follows `?` or `#` and what stands before `@` counts for
     /// nothing. `None` if it cannot be a URL.
-    pub(super) fn parse(text: &'a str) -> Option<Place<'a>> {
+    pub(super) fn parse(text: &'a str) -> Option<RegistryPath<'a>> {
         let end = text.find(['?', '#']).unwrap_or(text.len());
         let (text, _) = text.split_at_checked(end)?;
         let (authority, path) = match text.find('/') {
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
             c.is_ascii_alphanumeric() || !c.is_ascii() || "-_.~!$&'()*+,;=:[]".contains(c)
         };
         let valid = host.chars().all(host_may_have) && split_port(host).is_some();
-        valid.then_some(Place { host, path })
+        valid.then_some(RegistryPath { host, path })
     }
 }
 
@@ -56,7 +56,8 @@ fn split_port(host: &str) -> Option<(&str, &str)> {
 /// Whether `pattern`, with wildcards in the parts of its host name, covers `target`: the same port,
 /// as many parts of the host name, each matching, and the pattern's path as a prefix.
 pub(super) fn covers(pattern: &str, target: &str) -> bool {
-    let (Some(pattern), Some(target)) = (Place::parse(pattern), Place::parse(target)) else {
+    let (Some(pattern), Some(target)) = (RegistryPath::parse(pattern), RegistryPath::parse(target))
+    else {
         return false;
     };
     let (Some((glob, glob_port)), Some((host, port))) =

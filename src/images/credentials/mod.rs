@@ -18,5 +18,5 @@ mod pull_secret;
 
 pub use keyring::{Keyring, NodeFiles};
 pub(super) use login::{LoginOwner, PullLogin, UsedAccount, UsedSecret};
-pub use plugins::Plugins;
+pub use plugins::CredentialPlugins;
 pub use pull_secret::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};

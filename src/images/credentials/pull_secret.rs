@@ -1,9 +1,11 @@
 //! Image pull secrets of pods. Pure.
 
 use super::auths::Auths;
-use super::docker_config::{Form, parse};
+use super::docker_config::{DockerConfigForm, parse};
 use super::login::{LoginOwner, PullLogin, UsedSecret};
-use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{
+    ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey,
+};
 use crate::base::hex;
 use crate::cri::v1::{AuthConfig, Image};
 use crate::model::{Pod, PodExt as _};
@@ -71,7 +73,7 @@ pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
 /// after a restart of the kubelet with the API server away.
 pub fn pull_secrets(
     keys: &[ObjectKey],
-    found: &Found,
+    found: &ObjectsByKey,
     ran: impl Iterator<Item = Arc<str>>,
 ) -> (PullSecrets, Vec<(String, String)>) {
     let (mut secrets, mut failed) = (Vec::new(), Vec::new());
@@ -109,18 +111,22 @@ struct Hashed<'a> {
 }
 
 impl PullSecret {
-    /// The logins of a secret; those of one of another type are none.
+    /// The logins of a secret; a secret of another type has none.
     ///
     /// # Errors
     /// What is wrong with it, without any of its data.
-    pub fn of(key: &ObjectKey, object: &Object) -> Result<Self, String> {
+    pub fn of(key: &ObjectKey, object: &ObjectData) -> Result<Self, String> {
         let forms = [
             (
-                Form::ConfigJson,
+                DockerConfigForm::ConfigJson,
                 "kubernetes.io/dockerconfigjson",
                 ".dockerconfigjson",
             ),
-            (Form::Dockercfg, "kubernetes.io/dockercfg", ".dockercfg"),
+            (
+                DockerConfigForm::Dockercfg,
+                "kubernetes.io/dockercfg",
+                ".dockercfg",
+            ),
         ];
         // A file has no type.
         let is_type = |expected| ["", expected].contains(&object.secret_type());
@@ -253,7 +259,7 @@ mod tests {
         let names: Vec<_> = keys.iter().map(|key| key.name.as_str()).collect();
         assert_eq!(names, ["b", "gone", "a", "bad"]);
         assert!(keys.iter().all(|key| key.namespace == "ns"));
-        let object = |text: &'static str| -> Object {
+        let object = |text: &'static str| -> ObjectData {
             let entry = (".dockerconfigjson".to_owned(), text.into());
             [entry].into_iter().collect()
         };
@@ -266,7 +272,7 @@ mod tests {
             (key.clone(), object.map(Arc::new))
         };
         let ran = || ["sha256:ran".into(), "r.io/x@sha256:ran".into()].into_iter();
-        let mut found: Found = keys.iter().map(look_up).collect();
+        let mut found: ObjectsByKey = keys.iter().map(look_up).collect();
         let (secrets, failed) = pull_secrets(&keys, &found, ran());
         let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);

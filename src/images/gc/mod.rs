@@ -26,7 +26,7 @@ use prometheus_client::metrics::{counter::Counter, family::Family};
 
 use self::history::History;
 use self::plan::{ImageFacts, Space};
-use self::usage::Names;
+use self::usage::ImageNames;
 use super::records::PullRecords;
 use crate::base::metrics::Metrics;
 use crate::base::{GoDuration, atomic_file, with_own_files};
@@ -37,11 +37,11 @@ use crate::model::reasons::event;
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_manager::PodManager;
 
-pub use plan::Policy;
+pub use plan::ImageGcPolicy;
 pub(crate) use usage::sandbox_image;
 
 /// The longest history that is read, in bytes.
-const LONGEST_HISTORY: usize = 16 << 20;
+const MAX_HISTORY: usize = 16 << 20;
 
 /// What the collector is built from.
 pub struct CollectorParts {
@@ -58,7 +58,7 @@ pub struct CollectorParts {
     /// The node's name.
     pub node_name: String,
     /// When to remove what.
-    pub policy: Policy,
+    pub policy: ImageGcPolicy,
     /// The kubelet's root directory.
     pub root: PathBuf,
 }
@@ -129,7 +129,7 @@ impl ImageCollector {
         // Containers after images: one that was made meanwhile keeps its image.
         let containers = self.parts.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
-        let names = Names::of(&images);
+        let names = ImageNames::of(&images);
         let in_use = names.in_use(&containers, &self.parts.pods.pods());
         let sandbox_image = self.sandbox_image().await;
         let pinned = sandbox_image
@@ -297,7 +297,7 @@ impl ImageCollector {
         reason: &'static str,
     ) -> Result<(), String> {
         let id = image.id.as_str();
-        if Names::of(&inventory.listed)
+        if ImageNames::of(&inventory.listed)
             .in_use(&[], &self.parts.pods.pods())
             .contains(id)
         {
@@ -339,7 +339,7 @@ impl ImageCollector {
     /// It does not say where images are.
     pub async fn mounts(&self) -> anyhow::Result<Mounts> {
         let info = self.parts.images.image_fs_info().await;
-        let info = info.context("cannot ask where images are")?;
+        let info = info.context("cannot get the image filesystem")?;
         let first = |filesystems: Vec<FilesystemUsage>| {
             let mount = filesystems.into_iter().next()?.fs_id?.mountpoint;
             (!mount.is_empty()).then(|| PathBuf::from(mount))
@@ -364,10 +364,10 @@ impl ImageCollector {
 }
 
 fn read_history(file: &Path) -> Result<History, String> {
-    let bytes = read_head_or_empty(file, LONGEST_HISTORY + 1).map_err(|error| error.to_string())?;
+    let bytes = read_head_or_empty(file, MAX_HISTORY + 1).map_err(|error| error.to_string())?;
     match bytes.len() {
         0 => Ok(History::default()),
-        length if length > LONGEST_HISTORY => Err("the file is too long".to_owned()),
+        length if length > MAX_HISTORY => Err("the file is too long".to_owned()),
         _ => History::decode(&bytes).map_err(|error| error.to_string()),
     }
 }

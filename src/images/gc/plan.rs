@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 /// `imageGC*` and `image*GCAge` of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct ImageGcPolicy {
     /// From this usage in percent on, images are removed.
     pub high_percent: u8,
     /// Down to this usage.
@@ -20,7 +20,7 @@ pub struct Policy {
     pub max_age: Duration,
 }
 
-impl Policy {
+impl ImageGcPolicy {
     /// Whether images are removed at all.
     pub fn is_off(&self) -> bool {
         self.high_percent >= 100 && self.max_age.is_zero()
@@ -82,12 +82,12 @@ impl Space {
     }
 
     /// How many bytes have to become free.
-    pub(super) fn shortage(self, policy: &Policy) -> Option<u64> {
+    pub(super) fn shortage(self, policy: &ImageGcPolicy) -> Option<u64> {
         (self.used_percent()? >= policy.high_percent).then(|| self.missing(policy))
     }
 
     /// How many bytes are missing to the lower threshold.
-    pub(super) fn missing(self, policy: &Policy) -> u64 {
+    pub(super) fn missing(self, policy: &ImageGcPolicy) -> u64 {
         let free = u128::from(100_u8.saturating_sub(policy.low_percent));
         let wanted = u128::from(self.capacity) * free / 100;
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -96,7 +96,11 @@ impl Space {
 }
 
 /// Images that go whatever the usage is.
-pub(super) fn too_old(images: &[ImageFacts], policy: &Policy, now: Timestamp) -> Vec<ImageFacts> {
+pub(super) fn too_old(
+    images: &[ImageFacts],
+    policy: &ImageGcPolicy,
+    now: Timestamp,
+) -> Vec<ImageFacts> {
     let is_too_old = |image: &&ImageFacts| {
         !policy.max_age.is_zero() && image.is_removable() && image.unused_for(now) > policy.max_age
     };
@@ -104,7 +108,11 @@ pub(super) fn too_old(images: &[ImageFacts], policy: &Policy, now: Timestamp) ->
 }
 
 /// Images that may go for their space, in the order in which they go.
-pub(super) fn for_space(images: &[ImageFacts], policy: &Policy, now: Timestamp) -> Vec<ImageFacts> {
+pub(super) fn for_space(
+    images: &[ImageFacts],
+    policy: &ImageGcPolicy,
+    now: Timestamp,
+) -> Vec<ImageFacts> {
     let may_go = |image: &&ImageFacts| {
         image.is_removable() && age(image.first_detected, now) >= policy.min_age
     };
@@ -143,7 +151,7 @@ pub(super) fn format_size(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy {
+    const POLICY: ImageGcPolicy = ImageGcPolicy {
         high_percent: 85,
         low_percent: 80,
         min_age: Duration::from_secs(120),
@@ -234,7 +242,7 @@ mod tests {
             image("old-enough", 880, None),
         ];
         assert_eq!(ids(&for_space(&images, &POLICY, at(1000))), "old-enough");
-        let aged = Policy {
+        let aged = ImageGcPolicy {
             max_age: Duration::from_secs(1),
             ..POLICY
         };
@@ -243,7 +251,7 @@ mod tests {
 
     #[test]
     fn an_image_is_too_old_when_nothing_has_used_it_for_longer_than_the_maximum() {
-        let aged = Policy {
+        let aged = ImageGcPolicy {
             max_age: Duration::from_secs(100),
             ..POLICY
         };
@@ -272,13 +280,13 @@ mod tests {
 
     #[test]
     fn images_are_left_alone_only_without_any_threshold() {
-        let never = Policy {
+        let never = ImageGcPolicy {
             high_percent: 100,
             ..POLICY
         };
         assert!(never.is_off());
         assert!(!POLICY.is_off());
-        let aged = Policy {
+        let aged = ImageGcPolicy {
             max_age: Duration::from_secs(1),
             ..never
         };

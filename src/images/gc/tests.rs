@@ -40,8 +40,8 @@ fn image(id: &str) -> Image {
     }
 }
 
-fn policy(high: u8, min_age: Duration, max_age: Duration) -> Policy {
-    Policy {
+fn policy(high: u8, min_age: Duration, max_age: Duration) -> ImageGcPolicy {
+    ImageGcPolicy {
         high_percent: high,
         low_percent: 0,
         min_age,
@@ -123,7 +123,7 @@ impl World {
         });
     }
 
-    fn collector(&self, policy: Policy) -> ImageCollector {
+    fn collector(&self, policy: ImageGcPolicy) -> ImageCollector {
         let parts = CollectorParts {
             images: self.runtime.images(),
             runtime: self.runtime.client(Duration::from_secs(10)),
@@ -137,7 +137,7 @@ impl World {
         ImageCollector::new(parts, &Metrics::new())
     }
 
-    async fn collect(&self, policy: Policy) -> Result<(), String> {
+    async fn collect(&self, policy: ImageGcPolicy) -> Result<(), String> {
         let collector = self.collector(policy);
         let inventory = collector
             .take_inventory()

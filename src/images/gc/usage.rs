@@ -7,12 +7,12 @@ use crate::images::image_name::ImageName;
 use crate::model::{Pod, PodExt};
 
 /// The images of the machine under all the names they are known by.
-pub(super) struct Names<'a> {
+pub(super) struct ImageNames<'a> {
     ids: HashMap<&'a str, &'a str>,
 }
 
-impl<'a> Names<'a> {
-    pub(super) fn of(images: &'a [Image]) -> Names<'a> {
+impl<'a> ImageNames<'a> {
+    pub(super) fn of(images: &'a [Image]) -> ImageNames<'a> {
         let mut ids = HashMap::new();
         for image in images {
             let id = image.id.as_str();
@@ -21,7 +21,7 @@ impl<'a> Names<'a> {
                 ids.insert(name, id);
             }
         }
-        Names { ids }
+        ImageNames { ids }
     }
 
     /// The image that a runtime's or a user's reference stands for; `None` if it is not here.
@@ -108,7 +108,7 @@ mod tests {
 
     fn used(containers: &[Container], pods: &[Arc<Pod>]) -> Vec<String> {
         let images = images();
-        let names = Names::of(&images);
+        let names = ImageNames::of(&images);
         let mut ids: Vec<_> = names
             .in_use(containers, pods)
             .into_iter()

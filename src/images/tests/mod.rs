@@ -10,7 +10,7 @@ use tonic::Code;
 mod prefetch;
 mod verified;
 
-use super::credentials::{Keyring, NodeFiles, Plugins};
+use super::credentials::{CredentialPlugins, Keyring, NodeFiles};
 use super::records::PullRecords;
 use super::{ImageError, ImageManager, ImageManagerParts, ImageRequest, PullConfig, PullPolicy};
 use crate::cri::test_server::{Reply, TestRuntime, until};
@@ -336,7 +336,7 @@ async fn credentials_are_tried_in_order_until_one_works() {
     let files = NodeFiles::of_node(dir.path(), dir.path(), None);
     let world = world_with(
         &PullConfig::default(),
-        Keyring::new(files, Plugins::default()),
+        Keyring::new(files, CredentialPlugins::default()),
     );
     world.absent();
     world.runtime.script.on("PullImage", |request| {

@@ -71,10 +71,10 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
         assert_eq!(got.unwrap(), "sha256:1");
     }
     assert_eq!(world.runtime.script.calls("PullImage"), 3);
-    let told = [
+    let reported = [
         "Pulling", "Pulling", "Pulling", "Pulled", "Pulled", "Pulled",
     ];
-    assert_eq!(world.reasons(), told);
+    assert_eq!(world.reasons(), reported);
 }
 
 #[tokio::test]

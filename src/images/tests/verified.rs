@@ -108,7 +108,7 @@ async fn notes_of_pulls_go_however_the_pull_ends() {
 
 #[tokio::test]
 async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
-    use crate::apiserver::configmap_secret::{Object, ObjectKey, ObjectKind};
+    use crate::apiserver::configmap_secret::{ObjectData, ObjectKey, ObjectKind};
     use crate::images::{PullSecret, PullSecrets};
     let dir = tempfile::tempdir().unwrap();
     let files = NodeFiles::of_node(dir.path(), dir.path(), None);
@@ -117,7 +117,7 @@ async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
     };
     std::fs::write(dir.path().join("config.json"), auth("node")).unwrap();
     let records = PullRecords::open(dir.path(), VerificationPolicy::AlwaysVerify).unwrap();
-    let keyring = Keyring::new(files, Plugins::default());
+    let keyring = Keyring::new(files, CredentialPlugins::default());
     let world = world_of(&PullConfig::default(), keyring, records);
     world.present("sha256:here");
     world.runtime.script.on("PullImage", |request| {
@@ -128,7 +128,7 @@ async fn an_image_that_was_pulled_with_a_secret_is_not_for_pods_without_it() {
         }
         Reply::Fail(Code::Unknown, "denied")
     });
-    let object: Object = [(".dockerconfigjson".to_owned(), auth("pod").into())]
+    let object: ObjectData = [(".dockerconfigjson".to_owned(), auth("pod").into())]
         .into_iter()
         .collect();
     let key = ObjectKey {

@@ -146,7 +146,7 @@ spec:
 ---
 "#;
 
-fn judged(text: &str) -> Pod {
+fn validated(text: &str) -> Pod {
     let decoded = decode_pod(text.as_bytes()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(decoded.unknown_fields, [""; 0]);
     let mut pod = decoded.value;
@@ -160,7 +160,7 @@ fn judged(text: &str) -> Pod {
 
 #[test]
 fn control_plane_manifests_are_good() {
-    let pod = judged(CONTROL_PLANE);
+    let pod = validated(CONTROL_PLANE);
     let spec = pod.spec.unwrap();
     assert_eq!(
         spec.containers[0].ports.as_ref().unwrap()[0].host_port,
@@ -178,7 +178,7 @@ fn control_plane_manifests_are_good() {
 
 #[test]
 fn a_rich_manifest_is_good_and_decoded_in_full() {
-    let pod = judged(RICH);
+    let pod = validated(RICH);
     let spec = pod.spec.unwrap();
     assert_eq!(spec.termination_grace_period_seconds, Some(30));
     assert_eq!(spec.share_process_namespace, Some(true));

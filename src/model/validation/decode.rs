@@ -2,7 +2,7 @@
 //! there to types.
 
 use super::typed::{add_unknown_fields, mismatch, placed, typed};
-use crate::base::document::{DecodeError, Limits, Node, Value, parse};
+use crate::base::document::{DecodeError, DocumentLimits, DocumentNode, DocumentValue, parse};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::de::DeserializeOwned;
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 /// Largest manifest, in bytes (upstream's limit for files and URLs).
 pub const MAX_MANIFEST_BYTES: usize = 10 << 20;
 
-const LIMITS: Limits = Limits {
+const LIMITS: DocumentLimits = DocumentLimits {
     holder: "manifest",
     nodes: 500_000,
     // Twice what the deepest field of a pod needs.
@@ -84,7 +84,7 @@ pub fn decode_secret<T: DeserializeOwned>(text: &str) -> Result<T, DecodeError> 
 ///
 /// # Errors
 /// Broken syntax, a manifest past the limits, or one that holds no object.
-pub fn manifest_tree(bytes: &[u8]) -> Result<Node, DecodeError> {
+pub fn manifest_tree(bytes: &[u8]) -> Result<DocumentNode, DecodeError> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         let message = format!("larger than {} MiB", MAX_MANIFEST_BYTES >> 20);
         return Err(DecodeError::new("", message));
@@ -92,11 +92,11 @@ pub fn manifest_tree(bytes: &[u8]) -> Result<Node, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
     let tree = parse(&"".into(), text, &LIMITS)?;
     match &tree.value {
-        Value::Null => Err(DecodeError::new("", "no object in the manifest")),
-        Value::Map(entries) if entries.is_empty() => {
+        DocumentValue::Null => Err(DecodeError::new("", "no object in the manifest")),
+        DocumentValue::Map(entries) if entries.is_empty() => {
             Err(DecodeError::new("", "no object in the manifest"))
         }
-        Value::Map(_) => Ok(tree),
+        DocumentValue::Map(_) => Ok(tree),
         other => Err(placed(&tree.origin, "", mismatch("a map", other))),
     }
 }
@@ -111,24 +111,24 @@ fn not_utf8(bytes: &[u8], at: usize) -> DecodeError {
 }
 
 /// Checks `apiVersion` and `kind`; returns the kind, "" if there is none and it need not be there.
-fn check_header(tree: &mut Node, is_required: bool) -> Result<String, DecodeError> {
+fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, DecodeError> {
     let mut found = String::new();
     for (field, supported) in [("apiVersion", ["v1", "v1"]), ("kind", ["Pod", "PodList"])] {
         match tree.get(field).map(|node| (&node.value, &node.origin)) {
-            Some((Value::String(text), _)) if supported.contains(&text.as_str()) => {
+            Some((DocumentValue::String(text), _)) if supported.contains(&text.as_str()) => {
                 found.clone_from(text);
             }
-            Some((Value::String(text), origin)) => {
+            Some((DocumentValue::String(text), origin)) => {
                 let text: String = text.chars().take(60).collect();
                 let supported = supported.first().copied().unwrap_or_default();
                 let message =
                     format!("Unsupported value: {text:?}: supported values: {supported:?}");
                 return Err(placed(origin, field, message));
             }
-            None | Some((Value::Null, _)) if is_required => {
+            None | Some((DocumentValue::Null, _)) if is_required => {
                 return Err(DecodeError::new(field, "Required value"));
             }
-            None | Some((Value::Null, _)) => {
+            None | Some((DocumentValue::Null, _)) => {
                 found.clear();
                 tree.remove(field);
             }
@@ -140,19 +140,22 @@ fn check_header(tree: &mut Node, is_required: bool) -> Result<String, DecodeErro
     Ok(found)
 }
 
-fn pod(tree: &mut Node, path: &str, unknown: &mut Vec<String>) -> Result<Pod, DecodeError> {
+fn pod(tree: &mut DocumentNode, path: &str, unknown: &mut Vec<String>) -> Result<Pod, DecodeError> {
     let pod = typed(tree).map_err(|error| error.within(path))?;
     add_unknown_fields::<Pod>(tree, path, unknown);
     Ok(pod)
 }
 
-fn pods_of_list(tree: &mut Node, unknown: &mut Vec<String>) -> Result<Vec<Pod>, DecodeError> {
+fn pods_of_list(
+    tree: &mut DocumentNode,
+    unknown: &mut Vec<String>,
+) -> Result<Vec<Pod>, DecodeError> {
     let mut pods = Vec::new();
-    let Value::Map(entries) = &mut tree.value else {
+    let DocumentValue::Map(entries) = &mut tree.value else {
         return Ok(pods);
     };
     for entry in entries {
-        if entry.key == "metadata" && entry.node.value != Value::Null {
+        if entry.key == "metadata" && entry.node.value != DocumentValue::Null {
             typed::<ListMeta>(&mut entry.node).map_err(|error| error.within(&entry.key))?;
             add_unknown_fields::<ListMeta>(&entry.node, &entry.key, unknown);
         }
@@ -160,8 +163,8 @@ fn pods_of_list(tree: &mut Node, unknown: &mut Vec<String>) -> Result<Vec<Pod>, 
             unknown.push(entry.key.clone());
         }
         let items = match &mut entry.node.value {
-            Value::List(items) if entry.key == "items" => items,
-            other if entry.key == "items" && *other != Value::Null => {
+            DocumentValue::List(items) if entry.key == "items" => items,
+            other if entry.key == "items" && *other != DocumentValue::Null => {
                 let message = mismatch("a sequence", other);
                 return Err(placed(&entry.node.origin, "items", message));
             }
@@ -169,8 +172,8 @@ fn pods_of_list(tree: &mut Node, unknown: &mut Vec<String>) -> Result<Vec<Pod>, 
         };
         for (index, item) in items.iter_mut().enumerate() {
             let path = format!("items[{index}]");
-            if item.value == Value::Null {
-                item.value = Value::Map(Vec::new());
+            if item.value == DocumentValue::Null {
+                item.value = DocumentValue::Map(Vec::new());
             }
             let kind = check_header(item, false).map_err(|error| error.within(&path))?;
             if kind == "PodList" {

@@ -188,7 +188,7 @@ fn wrong_values_name_line_and_field() {
         ),
         (
             pod("spec:\n  nodeSelector: {? [a] : b}\n"),
-            "line 6, column 20: spec.nodeSelector: a key that is no string",
+            "line 6, column 20: spec.nodeSelector: a key that is not a string",
         ),
         (
             pod("x: &x\n  hostNetwork: 1\nspec: *x\n"),

@@ -3,7 +3,7 @@
 //! A tree is written as JSON and read by the deserializer that reads what the API server sends: the
 //! code for the types of the API is large, and so it is there only once.
 
-use crate::base::document::{DecodeError, Node, Origin, Value, push_key};
+use crate::base::document::{DecodeError, DocumentNode, DocumentOrigin, DocumentValue, push_key};
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const NAMED_SCALARS: [&str; 4] = ["IntOrString", "MicroTime", "Quantity", "Time"
 ///
 /// # Errors
 /// The first value of the wrong type, with its place.
-pub(super) fn typed<T: DeserializeOwned>(tree: &mut Node) -> Result<T, DecodeError> {
+pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, DecodeError> {
     let mut read = 0_usize;
     loop {
         let json = tree.to_json();
@@ -42,15 +42,15 @@ pub(super) fn typed<T: DeserializeOwned>(tree: &mut Node) -> Result<T, DecodeErr
 }
 
 /// The positions of children that lead to the value that an error is about.
-fn steps_to_error(tree: &Node, line: usize, text: &str) -> Vec<usize> {
+fn steps_to_error(tree: &DocumentNode, line: usize, text: &str) -> Vec<usize> {
     let mut steps = tree.on_json_line(line);
     let is_container = ["invalid type: sequence, ", "invalid type: map, "]
         .iter()
         .filter_map(|found| text.strip_prefix(found)?.strip_prefix("expected "))
         .any(|expected| NAMED_SCALARS.contains(&expected));
     let is_empty = match tree.at(&steps).map(|(node, _, _)| &node.value) {
-        Some(Value::List(items)) => items.is_empty(),
-        Some(Value::Map(entries)) => entries.is_empty(),
+        Some(DocumentValue::List(items)) => items.is_empty(),
+        Some(DocumentValue::Map(entries)) => entries.is_empty(),
         _ => false,
     };
     if is_container && !is_empty {
@@ -62,20 +62,20 @@ fn steps_to_error(tree: &Node, line: usize, text: &str) -> Vec<usize> {
 
 /// Puts the empty value in place of the null that the error is about, and of the other nulls of the
 /// same list.
-fn fill_null(tree: &mut Node, steps: &[usize], text: &str) -> bool {
+fn fill_null(tree: &mut DocumentNode, steps: &[usize], text: &str) -> bool {
     let empty = match text.strip_prefix("invalid type: null, expected ") {
-        Some("a string") => Value::String(String::new()),
-        Some(expected) if is_object(expected) => Value::Map(Vec::new()),
+        Some("a string") => DocumentValue::String(String::new()),
+        Some(expected) if is_object(expected) => DocumentValue::Map(Vec::new()),
         _ => return false,
     };
     let (parent, item) = match steps.split_last() {
         Some((last, parent)) => (parent, *last),
         None => return false,
     };
-    let is_null = |node: &&mut Node| node.value == Value::Null;
+    let is_null = |node: &&mut DocumentNode| node.value == DocumentValue::Null;
     let nulls: Vec<_> = match tree.at_mut(parent).map(|parent| &mut parent.value) {
-        Some(Value::List(items)) => items.iter_mut().filter(is_null).collect(),
-        Some(Value::Map(entries)) => {
+        Some(DocumentValue::List(items)) => items.iter_mut().filter(is_null).collect(),
+        Some(DocumentValue::Map(entries)) => {
             let entry = entries.get_mut(item).map(|entry| &mut entry.node);
             entry.into_iter().filter(is_null).collect()
         }
@@ -96,7 +96,7 @@ fn is_object(expected: &str) -> bool {
         || is_named && !NAMED_SCALARS.contains(&expected)
 }
 
-fn refusal(tree: &Node, steps: &[usize], text: &str) -> DecodeError {
+fn refusal(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
     let Some((node, entry, field)) = tree.at(steps) else {
         return DecodeError::new("", "invalid value");
     };
@@ -122,9 +122,9 @@ fn refusal(tree: &Node, steps: &[usize], text: &str) -> DecodeError {
 }
 
 /// An error at a place.
-pub(super) fn placed(origin: &Origin, field: &str, message: String) -> DecodeError {
+pub(super) fn placed(origin: &DocumentOrigin, field: &str, message: String) -> DecodeError {
     let (line, column) = match origin {
-        Origin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
+        DocumentOrigin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
         _ => (None, None),
     };
     DecodeError {
@@ -136,11 +136,11 @@ pub(super) fn placed(origin: &Origin, field: &str, message: String) -> DecodeErr
 }
 
 /// Says what a value is and what it should be; `expected` is a type as deserializers name them.
-pub(super) fn mismatch(expected: &str, found: &Value) -> String {
-    let is_container = matches!(found, Value::List(_) | Value::Map(_));
+pub(super) fn mismatch(expected: &str, found: &DocumentValue) -> String {
+    let is_container = matches!(found, DocumentValue::List(_) | DocumentValue::Map(_));
     let expected = match expected {
         "a string" if is_container => "string",
-        "a string" if !matches!(found, Value::Null) => {
+        "a string" if !matches!(found, DocumentValue::Null) => {
             return "expected a string, found a number or boolean (write it in quotes)".into();
         }
         "a sequence" => "sequence",
@@ -148,13 +148,13 @@ pub(super) fn mismatch(expected: &str, found: &Value) -> String {
         other => other,
     };
     let found = match found {
-        Value::Null | Value::Rejected => "null",
-        Value::Bool(_) => "boolean",
-        Value::Int(_) => "integer",
-        Value::Float(_) => "floating point number",
-        Value::String(_) => "string",
-        Value::List(_) => "sequence",
-        Value::Map(_) => "mapping",
+        DocumentValue::Null | DocumentValue::Rejected => "null",
+        DocumentValue::Bool(_) => "boolean",
+        DocumentValue::Int(_) => "integer",
+        DocumentValue::Float(_) => "floating point number",
+        DocumentValue::String(_) => "string",
+        DocumentValue::List(_) => "sequence",
+        DocumentValue::Map(_) => "mapping",
     };
     format!("expected {expected}, found {found}")
 }
@@ -162,7 +162,7 @@ pub(super) fn mismatch(expected: &str, found: &Value) -> String {
 /// Adds the paths of fields that `T` does not have, the first [`MAX_UNKNOWN`]. The tree must be one
 /// that can be decoded; `path` is where it is.
 pub(super) fn add_unknown_fields<T: DeserializeOwned>(
-    tree: &Node,
+    tree: &DocumentNode,
     path: &str,
     unknown: &mut Vec<String>,
 ) {
@@ -202,17 +202,17 @@ impl UnknownFields<'_> {
         known
     }
 
-    fn add(&mut self, node: &Node, path: &mut String) {
+    fn add(&mut self, node: &DocumentNode, path: &mut String) {
         let length = path.len();
         match &node.value {
-            Value::List(items) => {
+            DocumentValue::List(items) => {
                 for (index, item) in items.iter().enumerate() {
                     path.push_str(&format!("[{index}]"));
                     self.descend("[", ']', item, path);
                     path.truncate(length);
                 }
             }
-            Value::Map(entries) => {
+            DocumentValue::Map(entries) => {
                 // No object has a field without a name. What takes it has free keys, such as labels.
                 let is_free = self.is_known("");
                 for entry in entries {
@@ -234,7 +234,7 @@ impl UnknownFields<'_> {
         }
     }
 
-    fn descend(&mut self, open: &str, close: char, node: &Node, path: &mut String) {
+    fn descend(&mut self, open: &str, close: char, node: &DocumentNode, path: &mut String) {
         let length = self.open.len();
         self.open.push_str(open);
         self.close.push(close);

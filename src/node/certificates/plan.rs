@@ -1,6 +1,6 @@
 //! What certificate the node should have, what the response to a request means, and when to renew. Pure.
 
-use crate::base::x509::Facts;
+use crate::base::x509::CertificateFacts;
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::NodeAddress};
 use rustls::{
     client::verify_server_name,
@@ -86,7 +86,11 @@ impl Template {
     }
 
     /// Whether a certificate says all of it; it may say more.
-    pub(super) fn is_satisfied_by(&self, certificate: &CertificateDer<'_>, facts: &Facts) -> bool {
+    pub(super) fn is_satisfied_by(
+        &self,
+        certificate: &CertificateDer<'_>,
+        facts: &CertificateFacts,
+    ) -> bool {
         let Ok(parsed) = ParsedCertificate::try_from(certificate) else {
             return false;
         };
@@ -109,7 +113,7 @@ impl Template {
 
 /// How far a request is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum RequestProgress {
     Pending,
     /// The certificate with those that follow it, PEM.
     Issued(Vec<u8>),
@@ -118,12 +122,12 @@ pub(super) enum Progress {
 }
 
 /// Reads the state of the request with this UID.
-pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -> Progress {
+pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -> RequestProgress {
     if request.metadata.uid.as_deref() != uid {
-        return Progress::Rejected("the request was replaced by another one".to_owned());
+        return RequestProgress::Rejected("the request was replaced by another one".to_owned());
     }
     let Some(status) = &request.status else {
-        return Progress::Pending;
+        return RequestProgress::Pending;
     };
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let rejected = [("Denied", "denied"), ("Failed", "failed")];
@@ -131,7 +135,7 @@ pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -
         if let Some((_, how)) = rejected.iter().find(|(kind, _)| condition.type_ == *kind) {
             let reason = condition.reason.as_deref().unwrap_or_default();
             let message = condition.message.as_deref().unwrap_or_default();
-            return Progress::Rejected(format!(
+            return RequestProgress::Rejected(format!(
                 "the request was {how}, reason: {reason:?}, message: {message:?}"
             ));
         }
@@ -139,15 +143,15 @@ pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -
     let is_approved = conditions.iter().any(|one| one.type_ == "Approved");
     match &status.certificate {
         Some(certificate) if is_approved && !certificate.0.is_empty() => {
-            Progress::Issued(certificate.0.clone())
+            RequestProgress::Issued(certificate.0.clone())
         }
-        _ => Progress::Pending,
+        _ => RequestProgress::Pending,
     }
 }
 
 /// When to renew a certificate: after 70 to 90 % of its life, by a number from 0 to 1, so that nodes that were made
 /// together do not renew together.
-pub(super) fn renewal(facts: &Facts, random: f64) -> SystemTime {
+pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
     let (from, until) = (
         SystemTime::from(facts.not_before),
         SystemTime::from(facts.not_after),
@@ -222,23 +226,23 @@ mod tests {
         };
         let condition =
             |kind: &str| json!({"type": kind, "status": "True", "reason": "R", "message": "m"});
-        assert_eq!(of(json!({})), Progress::Pending);
+        assert_eq!(of(json!({})), RequestProgress::Pending);
         assert_eq!(
             of(json!({"conditions": [condition("Approved")]})),
-            Progress::Pending
+            RequestProgress::Pending
         );
-        assert_eq!(of(json!({"certificate": "YQ=="})), Progress::Pending);
+        assert_eq!(of(json!({"certificate": "YQ=="})), RequestProgress::Pending);
         assert_eq!(
             of(json!({"conditions": [condition("Approved")], "certificate": "YQ=="})),
-            Progress::Issued(b"a".to_vec())
+            RequestProgress::Issued(b"a".to_vec())
         );
         assert_eq!(
             of(json!({"conditions": [condition("Approved")], "certificate": ""})),
-            Progress::Pending
+            RequestProgress::Pending
         );
         for kind in ["Denied", "Failed"] {
             let status = json!({"conditions": [condition("Approved"), condition(kind)], "certificate": "YQ=="});
-            let Progress::Rejected(why) = of(status) else {
+            let RequestProgress::Rejected(why) = of(status) else {
                 panic!("{kind}");
             };
             assert!(
@@ -250,7 +254,7 @@ mod tests {
         let request = serde_json::from_value(request).unwrap();
         assert!(matches!(
             progress(&request, Some("u")),
-            Progress::Rejected(_)
+            RequestProgress::Rejected(_)
         ));
     }
 

@@ -1,7 +1,7 @@
 //! One certificate signing request, from the key to the certificate.
 
-use super::plan::{ORGANISATION, Progress, Template, progress};
-use crate::apiserver::{ApiError, ApiServer, Place, Selection, WatchEvent};
+use super::plan::{ORGANISATION, RequestProgress, Template, progress};
+use crate::apiserver::{ApiError, ApiServer, ResourcePath, Selection, WatchEvent};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::{
@@ -62,7 +62,7 @@ pub(super) async fn request(
                 "Reusing the certificate signing request of an earlier start"
             );
             let found: Result<CertificateSigningRequest, ApiError> =
-                api.get(Place::cluster(&name)).await;
+                api.get(ResourcePath::cluster(&name)).await;
             found.context("cannot retrieve certificate signing request")?
         }
         (created, _) => created.context("cannot create certificate signing request")?,
@@ -110,9 +110,9 @@ async fn wait(
             continue;
         };
         match progress(&request, uid) {
-            Progress::Pending => {}
-            Progress::Issued(certificate) => return Ok(certificate),
-            Progress::Rejected(why) => return Err(RequestError::Rejected(why)),
+            RequestProgress::Pending => {}
+            RequestProgress::Issued(certificate) => return Ok(certificate),
+            RequestProgress::Rejected(why) => return Err(RequestError::Rejected(why)),
         }
     }
 }

@@ -5,7 +5,7 @@
 use super::plan::Template;
 use crate::base::{
     atomic_file,
-    x509::{self, Facts},
+    x509::{self, CertificateFacts},
 };
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned};
@@ -38,7 +38,7 @@ pub struct FileStore {
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     certificate: CertificateDer<'static>,
-    pub(super) facts: Facts,
+    pub(super) facts: CertificateFacts,
 }
 
 impl Current {

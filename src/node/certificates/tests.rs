@@ -3,7 +3,7 @@
 use super::{request::CLIENT as CLIENT_SIGNER, *};
 use crate::{
     apiserver::{
-        ApiServer, Identity,
+        ApiServer, ClientIdentity,
         tests::{
             pki::Authority,
             scripted::{Received, Reply, Scripted},
@@ -202,7 +202,7 @@ async fn a_client_waits_for_the_identity_of_a_bootstrap_and_uses_it() {
     let cluster = Cluster::start(&[Fate::Issued(-60, 3600)]).await;
     let dir = tempfile::tempdir().unwrap();
     let bootstrap = cluster.bootstrap(dir.path());
-    let api = ApiServer::open(Identity {
+    let api = ApiServer::open(ClientIdentity {
         kubeconfig: bootstrap.kubeconfig.clone(),
         certificate: None,
         is_awaited: true,
@@ -210,8 +210,8 @@ async fn a_client_waits_for_the_identity_of_a_bootstrap_and_uses_it() {
     .await
     .unwrap();
     let getting = tokio::spawn(async move {
-        use crate::apiserver::Place;
-        let got = api.get::<k8s_openapi::api::core::v1::Node>(Place::cluster("n1"));
+        use crate::apiserver::ResourcePath;
+        let got = api.get::<k8s_openapi::api::core::v1::Node>(ResourcePath::cluster("n1"));
         got.await.unwrap_err()
     });
     sleep(Duration::from_millis(300)).await;

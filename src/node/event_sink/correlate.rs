@@ -5,7 +5,7 @@
 
 use super::lru::Lru;
 use crate::{
-    base::Rate,
+    base::TokenBucket,
     state::events::{EventType, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -69,7 +69,7 @@ pub(super) struct Correlator {
     series: Lru<EventKey, Series>,
     records: Lru<EventKey, Remembered>,
     /// By the hash of an object.
-    rates: Lru<u64, Rate>,
+    rates: Lru<u64, TokenBucket>,
 }
 
 impl Correlator {
@@ -118,9 +118,9 @@ impl Correlator {
             last: at,
         };
         let whole = self.hasher.hash_one(&whole);
-        let rate = self
-            .rates
-            .get_or_insert(&whole, || Rate::new(1.0 / REFILL.as_secs_f64(), BURST));
+        let rate = self.rates.get_or_insert(&whole, || {
+            TokenBucket::new(1.0 / REFILL.as_secs_f64(), BURST)
+        });
         rate.take(now, Duration::ZERO)?;
         Some((key, record))
     }

@@ -13,8 +13,8 @@ mod pending;
 mod tests;
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Place, StrategicPatch},
-    base::{Rate, chain, metrics::Metrics},
+    apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
+    base::{TokenBucket, chain, metrics::Metrics},
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
 use correlate::{Correlator, EventKey, EventRecord};
@@ -53,7 +53,7 @@ pub struct EventSink {
     api: ApiServer,
     outbox: Outbox,
     node_name: String,
-    rate: Rate,
+    rate: TokenBucket,
     correlator: Correlator,
     pending: PendingEvents,
     dropped: Dropped,
@@ -99,7 +99,7 @@ impl EventSink {
             api,
             outbox,
             node_name,
-            rate: Rate::new(f64::from(rate.qps), rate.burst),
+            rate: TokenBucket::new(f64::from(rate.qps), rate.burst),
             correlator: Correlator::new(),
             pending: PendingEvents::new(CAPACITY),
             dropped,
@@ -217,7 +217,7 @@ impl EventSink {
         name: &str,
         record: &EventRecord,
     ) -> Result<(), ApiError> {
-        let at = Place::namespaced(namespace, name);
+        let at = ResourcePath::namespaced(namespace, name);
         let patch = StrategicPatch(counted(record));
         self.api.patch::<Event>(at, None, &patch).await.map(drop)
     }

@@ -210,10 +210,10 @@ async fn an_event_that_the_api_server_always_fails_on_does_not_hold_up_the_other
     let world = World::with(Vec::new(), refuses).await;
     let node = ObjectRef::node("node1");
     world.recorder.normal(&node, "Fails", "m");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     for count in 1..=4 {
         world.recorder.normal(&node, "Passes", format!("{count}"));
-        let deadline = begun + Duration::from_secs(5);
+        let deadline = started_at + Duration::from_secs(5);
         let passed = || world.server.received().iter().filter(|r| !fails(r)).count();
         while passed() < count {
             assert!(Instant::now() < deadline, "{} passed", passed());

@@ -1,6 +1,6 @@
 //! Which thresholds are passed, what the node says of it, and what is done next. Pure.
 
-use super::thresholds::{Resource, Signal, Threshold};
+use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
 use crate::state::node_pressure::NodePressure;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub type Observations = HashMap<Signal, Observation>;
 /// Since when a threshold has been passed.
 #[derive(Clone, Copy, Debug)]
 struct Met {
-    threshold: Threshold,
+    threshold: EvictionThreshold,
     since: Instant,
 }
 
@@ -47,19 +47,23 @@ pub struct Evaluation {
     /// The conditions of the node.
     pub pressure: NodePressure,
     /// The thresholds for which something has to be done, the most pressing first.
-    pub act_on: Vec<Threshold>,
+    pub act_on: Vec<EvictionThreshold>,
     /// When to measure again.
     pub again: Duration,
 }
 
 /// Whether less is there than a threshold wants, with its least reclaim where it was passed before.
-pub(super) fn is_met(threshold: &Threshold, observed: &Observations, before: bool) -> bool {
+pub(super) fn is_met(threshold: &EvictionThreshold, observed: &Observations, before: bool) -> bool {
     let observation = observed.get(&threshold.signal);
     observation.is_some_and(|observation| is_short(threshold, *observation, before))
 }
 
 /// Whether a threshold that is passed stays so when `expected` more is there.
-pub(super) fn is_met_with(threshold: &Threshold, observed: &Observations, expected: i64) -> bool {
+pub(super) fn is_met_with(
+    threshold: &EvictionThreshold,
+    observed: &Observations,
+    expected: i64,
+) -> bool {
     observed.get(&threshold.signal).is_some_and(|observation| {
         let then = Observation {
             available: observation.available.saturating_add(expected),
@@ -69,7 +73,7 @@ pub(super) fn is_met_with(threshold: &Threshold, observed: &Observations, expect
     })
 }
 
-fn is_short(threshold: &Threshold, observation: Observation, before: bool) -> bool {
+fn is_short(threshold: &EvictionThreshold, observation: Observation, before: bool) -> bool {
     let mut wanted = threshold.value.of(observation.capacity);
     if before {
         wanted = wanted.saturating_add(threshold.min_reclaim.of(observation.capacity));
@@ -81,13 +85,13 @@ impl EvictionState {
     /// Takes a measurement. Conditions stay for `transition` after the last time that they were true.
     pub fn observe(
         &mut self,
-        thresholds: &[Threshold],
+        thresholds: &[EvictionThreshold],
         observed: &Observations,
         transition: Duration,
         now: Instant,
     ) -> Evaluation {
         let before = std::mem::take(&mut self.met);
-        let since = |threshold: &Threshold| {
+        let since = |threshold: &EvictionThreshold| {
             let met = before.iter().find(|met| met.threshold == *threshold);
             met.map(|met| met.since)
         };
@@ -104,14 +108,17 @@ impl EvictionState {
         });
         self.met = met.collect();
         let is_observed = |met: &&Met| observed.contains_key(&met.threshold.signal);
-        let has = |wanted: &[Resource]| {
+        let has = |wanted: &[EvictionResource]| {
             let mut met = self.met.iter().filter(is_observed);
             met.any(|met| wanted.contains(&met.threshold.signal.resource()))
         };
         for (last, resources) in [
-            (&mut self.memory, &[Resource::Memory][..]),
-            (&mut self.disk, &[Resource::Disk, Resource::Inodes]),
-            (&mut self.pids, &[Resource::Pids]),
+            (&mut self.memory, &[EvictionResource::Memory][..]),
+            (
+                &mut self.disk,
+                &[EvictionResource::Disk, EvictionResource::Inodes],
+            ),
+            (&mut self.pids, &[EvictionResource::Pids]),
         ] {
             if has(resources) {
                 *last = Some(now);
@@ -138,13 +145,14 @@ impl EvictionState {
 
     /// No threshold can be passed long before the next measurement, also while another one is passed; and a node with
     /// much left of everything is rarely measured.
-    fn again(&self, thresholds: &[Threshold], observed: &Observations) -> Duration {
+    fn again(&self, thresholds: &[EvictionThreshold], observed: &Observations) -> Duration {
         let longest = if self.met.is_empty() {
             LONGEST
         } else {
             UNDER_PRESSURE
         };
-        let is_met = |threshold: &Threshold| self.met.iter().any(|met| met.threshold == *threshold);
+        let is_met =
+            |threshold: &EvictionThreshold| self.met.iter().any(|met| met.threshold == *threshold);
         let open = thresholds.iter().filter(|threshold| !is_met(threshold));
         let margins = open.filter_map(|threshold| {
             let observation = observed.get(&threshold.signal)?;
@@ -165,25 +173,25 @@ fn is_over_grace(met: &Met, now: Instant) -> bool {
 /// Memory first, for nothing else ends a node so fast; processes last.
 fn urgency(signal: Signal) -> u8 {
     match signal.resource() {
-        Resource::Memory => 0,
-        Resource::Disk | Resource::Inodes => 1,
-        Resource::Pids => 2,
+        EvictionResource::Memory => 0,
+        EvictionResource::Disk | EvictionResource::Inodes => 1,
+        EvictionResource::Pids => 2,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::Value;
+    use super::super::thresholds::ThresholdValue;
     use super::*;
 
     const TRANSITION: Duration = Duration::from_secs(300);
 
-    fn memory(value: i64, grace: Option<u64>, min_reclaim: i64) -> Threshold {
-        Threshold {
+    fn memory(value: i64, grace: Option<u64>, min_reclaim: i64) -> EvictionThreshold {
+        EvictionThreshold {
             signal: Signal::MemoryAvailable,
-            value: Value::Absolute(value),
+            value: ThresholdValue::Absolute(value),
             grace: grace.map(Duration::from_secs),
-            min_reclaim: Value::Absolute(min_reclaim),
+            min_reclaim: ThresholdValue::Absolute(min_reclaim),
         }
     }
 
@@ -267,11 +275,11 @@ mod tests {
 
     #[test]
     fn memory_comes_first_and_processes_last() {
-        let threshold = |signal| Threshold {
+        let threshold = |signal| EvictionThreshold {
             signal,
-            value: Value::Absolute(10),
+            value: ThresholdValue::Absolute(10),
             grace: None,
-            min_reclaim: Value::Absolute(0),
+            min_reclaim: ThresholdValue::Absolute(0),
         };
         let signals = [
             Signal::PidAvailable,

@@ -2,7 +2,7 @@
 
 use super::{
     rank::Layout,
-    thresholds::{Signal, Threshold},
+    thresholds::{EvictionThreshold, Signal},
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub(super) enum Freeing<'a> {
     /// It has ended.
     Ended {
         /// The thresholds that it was for.
-        goal: &'a [Threshold],
+        goal: &'a [EvictionThreshold],
         /// The disks have been measured since.
         measured: bool,
     },
@@ -44,7 +44,7 @@ pub(super) enum DiskStep {
 
 /// For a threshold that is met.
 pub(super) fn step(
-    threshold: &Threshold,
+    threshold: &EvictionThreshold,
     layout: Layout,
     freeing: Freeing<'_>,
     now: Instant,
@@ -72,15 +72,15 @@ pub(super) fn images_are_on(signal: Signal, layout: Layout) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::Value;
+    use super::super::thresholds::ThresholdValue;
     use super::*;
 
-    fn threshold(signal: Signal) -> Threshold {
-        Threshold {
+    fn threshold(signal: Signal) -> EvictionThreshold {
+        EvictionThreshold {
             signal,
-            value: Value::Absolute(100),
+            value: ThresholdValue::Absolute(100),
             grace: None,
-            min_reclaim: Value::Absolute(0),
+            min_reclaim: ThresholdValue::Absolute(0),
         }
     }
 

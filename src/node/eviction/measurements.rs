@@ -1,10 +1,10 @@
 //! Measurements of the node. Neither a disk that hangs nor the runtime delays those of memory.
 
 use super::decide::Observations;
-use super::observe::{self, Measured, Places};
+use super::observe::{self, MeasuredPlaces, MeasuredSignals};
 use super::rank::Layout;
 use super::take_ended;
-use crate::base::{ScopedTask, panics::Place, spawn_scoped};
+use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
 use crate::images::gc::Mounts;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -20,11 +20,11 @@ const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// How long disks wait at the start for the runtime's directories, without which it is not known what shares a disk.
 const MOUNTS_TIMEOUT: Duration = Duration::from_secs(5);
 
-type MeasureDisks = dyn Fn(&Places) -> Measured + Send + Sync;
+type MeasureDisks = dyn Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync;
 
 /// Measures memory, processes and disks.
 pub(super) struct Measurements {
-    places: Places,
+    places: MeasuredPlaces,
     measure_disks: Arc<MeasureDisks>,
     /// At most one, so that a disk that hangs blocks one thread.
     disks: Option<DisksInProgress>,
@@ -36,7 +36,7 @@ pub(super) struct Measurements {
 }
 
 struct DisksInProgress {
-    task: AbortOnDropHandle<Measured>,
+    task: AbortOnDropHandle<MeasuredSignals>,
     began: Instant,
     reported: bool,
 }
@@ -44,9 +44,9 @@ struct DisksInProgress {
 impl Measurements {
     /// Measurements of these places; the directories of images are added once `mounts` has found them.
     pub(super) fn new(
-        places: Places,
+        places: MeasuredPlaces,
         mounts: impl Future<Output = Mounts> + Send + 'static,
-        measure_disks: impl Fn(&Places) -> Measured + Send + Sync + 'static,
+        measure_disks: impl Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync + 'static,
     ) -> Self {
         Self {
             places,
@@ -54,13 +54,13 @@ impl Measurements {
             disks: None,
             disks_began: None,
             layout: Layout::default(),
-            mounts: Some(spawn_scoped(Place::Stats, mounts)),
+            mounts: Some(spawn_scoped(PanicScope::Stats, mounts)),
             started: Instant::now(),
         }
     }
 
     /// Measures all that answers in time. Signals of disks that do not are missing.
-    pub(super) async fn measure(&mut self) -> Measured {
+    pub(super) async fn measure(&mut self) -> MeasuredSignals {
         if let Some(Some(mounts)) = take_ended(&mut self.mounts) {
             self.places.images = Some(mounts);
         }
@@ -80,7 +80,7 @@ impl Measurements {
     }
 
     /// A function that measures the disks as long as it takes.
-    pub(super) fn disks_only(&self) -> impl Fn() -> Measured + Send + Sync + Clone + use<> {
+    pub(super) fn disks_only(&self) -> impl Fn() -> MeasuredSignals + Send + Sync + Clone + use<> {
         let (places, measure) = (self.places.clone(), self.measure_disks.clone());
         move || measure(&places)
     }
@@ -101,7 +101,7 @@ impl Measurements {
     }
 
     /// Only a new measurement is waited for: one that did not end in time before may never end.
-    async fn disks(&mut self) -> Option<Measured> {
+    async fn disks(&mut self) -> Option<MeasuredSignals> {
         let wait = match &self.disks {
             Some(_) => Duration::ZERO,
             None => DISKS_TIMEOUT,
@@ -146,7 +146,7 @@ mod tests {
             self.0.1.notify_all();
         }
 
-        fn measure(&self) -> Measured {
+        fn measure(&self) -> MeasuredSignals {
             let mut open = self.0.0.lock();
             while !*open {
                 self.0.1.wait(&mut open);
@@ -155,7 +155,7 @@ mod tests {
                 available: 1,
                 capacity: 2,
             };
-            Measured {
+            MeasuredSignals {
                 observations: [(Signal::NodeFsAvailable, observation)].into(),
                 layout: Layout::SplitImages,
             }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn measurements(disk: &Disk) -> Measurements {
-        let places = Places {
+        let places = MeasuredPlaces {
             root: "/".into(),
             images: None,
             cgroup_v2: std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),

@@ -18,7 +18,7 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::{ScopedTask, chain, metrics::Metrics, panics::Place, spawn_scoped},
+    base::{ScopedTask, chain, metrics::Metrics, panics::PanicScope, spawn_scoped},
     images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
@@ -37,7 +37,7 @@ use crate::{
 use decide::EvictionState;
 use futures::FutureExt as _;
 use measurements::Measurements;
-use observe::{Measured, Places};
+use observe::{MeasuredPlaces, MeasuredSignals};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
@@ -46,7 +46,7 @@ use rank::{Candidate, Files, Layout};
 use reclaim_disk::DiskReclaim;
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use terminating::TerminatingEvictions;
-use thresholds::{Resource, Signal, Threshold};
+use thresholds::{EvictionResource, EvictionThreshold, Signal};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -68,11 +68,11 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The configuration.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct EvictionSettings {
     /// The node's name.
     pub node_name: String,
     /// What to watch.
-    pub thresholds: Vec<Threshold>,
+    pub thresholds: Vec<EvictionThreshold>,
     /// How long a condition stays.
     pub transition: Duration,
     /// The longest grace of a pod that a soft threshold evicts, seconds.
@@ -82,7 +82,7 @@ pub struct Settings {
 }
 
 /// What the manager works with.
-pub struct Deps {
+pub struct EvictionDeps {
     /// The kubelet's directory.
     pub root: PathBuf,
     /// Cgroups are of version 2.
@@ -133,8 +133,8 @@ struct BySignal {
 
 /// Evicts pods.
 pub struct EvictionManager {
-    settings: Settings,
-    deps: Deps,
+    settings: EvictionSettings,
+    deps: EvictionDeps,
     state: EvictionState,
     measurements: Measurements,
     disk: DiskReclaim,
@@ -150,13 +150,13 @@ pub struct EvictionManager {
 
 impl EvictionManager {
     /// A manager that has measured nothing yet. It starts a task, so it needs an async runtime.
-    pub fn new(settings: Settings, deps: Deps, metrics: &Metrics) -> Self {
+    pub fn new(settings: EvictionSettings, deps: EvictionDeps, metrics: &Metrics) -> Self {
         let evictions = metrics.register(
             "kubelet_evictions",
             "Cumulative number of pod evictions by eviction signal",
             Family::default(),
         );
-        let places = Places {
+        let places = MeasuredPlaces {
             root: deps.root.clone(),
             images: None,
             cgroup_v2: deps.cgroup_v2,
@@ -250,7 +250,7 @@ impl EvictionManager {
     }
 
     /// Whether the latest attempt for the threshold found nothing to do, a short time ago.
-    fn is_backing_off(&self, threshold: &Threshold) -> bool {
+    fn is_backing_off(&self, threshold: &EvictionThreshold) -> bool {
         let next = self.retry_after.get(&threshold.signal);
         next.is_some_and(|next| Instant::now() < *next)
     }
@@ -264,7 +264,11 @@ impl EvictionManager {
     }
 
     /// Evicts a pod, because a threshold of memory or processes is met.
-    async fn reclaim(&mut self, threshold: &Threshold, measured: &Measured) -> ReclaimOutcome {
+    async fn reclaim(
+        &mut self,
+        threshold: &EvictionThreshold,
+        measured: &MeasuredSignals,
+    ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         // A pod that fills the memory has much more of it than a moment ago.
         self.deps.stats.invalidate();
@@ -288,8 +292,8 @@ impl EvictionManager {
     fn evict_first(
         &mut self,
         mut candidates: Vec<Candidate>,
-        threshold: &Threshold,
-        measured: &Measured,
+        threshold: &EvictionThreshold,
+        measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
         let files = Files::of(threshold.signal, measured.layout);
         rank::rank(&mut candidates, threshold.signal, files);
@@ -313,7 +317,7 @@ impl EvictionManager {
         ReclaimOutcome::NothingToDo
     }
 
-    fn report_attempt(&self, resource: Resource) {
+    fn report_attempt(&self, resource: EvictionResource) {
         tracing::info!(resourceName = resource.as_str(), "Attempting to reclaim");
         let node = ObjectRef::node(&self.settings.node_name);
         let text = format!("Attempting to reclaim {}", resource.as_str());
@@ -325,12 +329,16 @@ impl EvictionManager {
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
-        spawn_scoped(Place::Stats, async move { stats.summary(false).await })
+        spawn_scoped(PanicScope::Stats, async move { stats.summary(false).await })
     }
 
     /// Pods that were not evicted and that hold something of a resource, with their usage; `None` if that could not be
     /// read, because a rank without usage could evict the wrong pod.
-    fn candidates(&mut self, usage: Option<Summary>, resource: Resource) -> Option<Vec<Candidate>> {
+    fn candidates(
+        &mut self,
+        usage: Option<Summary>,
+        resource: EvictionResource,
+    ) -> Option<Vec<Candidate>> {
         let Some(summary) = usage else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return None;
@@ -374,7 +382,7 @@ impl EvictionManager {
         let Some(usage) = take_ended(&mut self.limits) else {
             return false;
         };
-        let candidates = self.candidates(usage.flatten(), Resource::Disk);
+        let candidates = self.candidates(usage.flatten(), EvictionResource::Disk);
         let mut any = false;
         for candidate in candidates.into_iter().flatten() {
             if let Some(message) =
@@ -445,7 +453,7 @@ mod tests {
     #[tokio::test]
     async fn a_reading_that_has_not_ended_is_not_waited_for() {
         let (answer, answered) = tokio::sync::oneshot::channel();
-        let mut slot = Some(spawn_scoped(Place::Other, answered));
+        let mut slot = Some(spawn_scoped(PanicScope::Other, answered));
         assert!(take_ended(&mut slot).is_none());
         assert!(slot.is_some(), "it goes on");
         answer.send(7).unwrap();

@@ -12,7 +12,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Where to measure.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct MeasuredPlaces {
     /// The kubelet's directory.
     pub root: PathBuf,
     /// The directories of images and of writable layers, once the runtime has said them.
@@ -25,7 +25,7 @@ pub struct Places {
 
 /// A measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct MeasuredSignals {
     /// By signal.
     pub observations: Observations,
     /// What shares a disk.
@@ -33,7 +33,7 @@ pub struct Measured {
 }
 
 /// Measures memory and processes. Blocking.
-pub fn memory_and_pids(places: &Places) -> Observations {
+pub fn memory_and_pids(places: &MeasuredPlaces) -> Observations {
     let of_pods = places.pods.as_deref();
     let of_pods = of_pods.and_then(|path| memory_of_pods(path, places.cgroup_v2));
     let measured = [
@@ -48,8 +48,8 @@ pub fn memory_and_pids(places: &Places) -> Observations {
 }
 
 /// Measures the disks. Blocking; may hang on a file system that does not answer.
-pub fn disks(places: &Places) -> Measured {
-    let mut measured = Measured::default();
+pub fn disks(places: &MeasuredPlaces) -> MeasuredSignals {
+    let mut measured = MeasuredSignals::default();
     let node = filesystem_usage(&places.root).ok();
     let signals = (Signal::NodeFsAvailable, Signal::NodeFsInodesFree);
     observe_filesystem(&mut measured.observations, node, signals);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_measured() {
-        let places = Places {
+        let places = MeasuredPlaces {
             root: "/".into(),
             images: Some(Mounts {
                 images: "/proc".into(),

@@ -1,7 +1,7 @@
 //! In which order pods are evicted, and their status messages. Pure.
 
 use super::decide::Observation;
-use super::thresholds::{Resource, Signal, Threshold};
+use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
 use crate::model::{Pod, PodExt, PodStatus, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
@@ -71,7 +71,11 @@ impl Files {
 
 /// Whether evicting a pod can free something. A pod of which nothing runs uses no memory and no processes; what it has
 /// on disk counts if it is known. `settled` is its runtime status, unless that is being read.
-pub fn can_free(candidate: &Candidate, settled: Option<&PodStatus>, resource: Resource) -> bool {
+pub fn can_free(
+    candidate: &Candidate,
+    settled: Option<&PodStatus>,
+    resource: EvictionResource,
+) -> bool {
     let runs = settled.is_none_or(|status| {
         status.ready_sandboxes().next().is_some() || status.maybe_running().next().is_some()
     });
@@ -93,7 +97,7 @@ pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
             .map(|usage| used(candidate, usage, resource, files));
         let requested = request(&candidate.pod, resource);
         let excess = used.map(|used| used.saturating_sub(requested));
-        let is_over = resource != Resource::Pids && excess.is_some_and(|excess| excess > 0);
+        let is_over = resource != EvictionResource::Pids && excess.is_some_and(|excess| excess > 0);
         let known = candidate.usage.is_some();
         (
             known,
@@ -107,11 +111,11 @@ pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
 pub(super) fn used(
     candidate: &Candidate,
     usage: &PodStats,
-    resource: Resource,
+    resource: EvictionResource,
     files: Files,
 ) -> i64 {
     match resource {
-        Resource::Memory => {
+        EvictionResource::Memory => {
             let memory = usage
                 .memory
                 .as_ref()
@@ -119,9 +123,9 @@ pub(super) fn used(
             let of_containers = usage.containers.iter().filter_map(working_set).sum();
             bytes(memory.unwrap_or(of_containers))
         }
-        Resource::Disk => on_disk(candidate, usage, files, |fs| fs.used_bytes),
-        Resource::Inodes => on_disk(candidate, usage, files, |fs| fs.inodes_used),
-        Resource::Pids => {
+        EvictionResource::Disk => on_disk(candidate, usage, files, |fs| fs.used_bytes),
+        EvictionResource::Inodes => on_disk(candidate, usage, files, |fs| fs.inodes_used),
+        EvictionResource::Pids => {
             let processes = usage
                 .process_stats
                 .as_ref()
@@ -188,7 +192,7 @@ pub(super) fn bytes(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
-fn request(pod: &Pod, resource: Resource) -> i64 {
+fn request(pod: &Pod, resource: EvictionResource) -> i64 {
     let of_pod = requests::of_pod_and_overhead::<Quantity>(pod);
     let request = of_pod.ok().and_then(|all| all.request(resource.as_str()));
     request.unwrap_or_default().value()
@@ -197,7 +201,7 @@ fn request(pod: &Pod, resource: Resource) -> i64 {
 /// `status.message` of an evicted pod; it ends in a space.
 pub fn message(
     candidate: &Candidate,
-    threshold: &Threshold,
+    threshold: &EvictionThreshold,
     observed: Option<Observation>,
 ) -> String {
     let resource = threshold.signal.resource();
@@ -211,7 +215,8 @@ pub fn message(
             resource.show(observed.available)
         );
     }
-    if let Some((used, request)) = of_pod_level(candidate).filter(|_| resource == Resource::Memory)
+    if let Some((used, request)) =
+        of_pod_level(candidate).filter(|_| resource == EvictionResource::Memory)
     {
         let _ = write!(
             text,
@@ -241,7 +246,7 @@ fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
     let request = resources
         .requests
         .as_ref()?
-        .get(Resource::Memory.as_str())?;
+        .get(EvictionResource::Memory.as_str())?;
     let memory = candidate.usage.as_ref()?.memory.as_ref()?;
     let used = bytes(memory.working_set_bytes.unwrap_or(0));
     Some((used, canonical(request).0))
@@ -250,16 +255,16 @@ fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
 fn over_request<'a>(
     candidate: &Candidate,
     stats: &'a ContainerStats,
-    resource: Resource,
+    resource: EvictionResource,
 ) -> Option<(&'a ContainerStats, i64, String)> {
     let used = match resource {
-        Resource::Memory => bytes(working_set(stats)?),
-        Resource::Disk => {
+        EvictionResource::Memory => bytes(working_set(stats)?),
+        EvictionResource::Disk => {
             // As upstream, nothing is said of a container of which one of the two is unknown.
             let of = |fs: &Option<FsStats>| fs.as_ref()?.used_bytes;
             bytes(of(&stats.rootfs)?.saturating_add(of(&stats.logs)?))
         }
-        Resource::Inodes | Resource::Pids => return None,
+        EvictionResource::Inodes | EvictionResource::Pids => return None,
     };
     let container = candidate.pod.container(&stats.name)?;
     let request = container_request(container, resource);
@@ -267,7 +272,7 @@ fn over_request<'a>(
     (used > requested).then(|| (stats, used, canonical(&request).0))
 }
 
-fn container_request(container: &Container, resource: Resource) -> ApiQuantity {
+fn container_request(container: &Container, resource: EvictionResource) -> ApiQuantity {
     let resources = container.resources.as_ref();
     let requests = resources.and_then(|resources| resources.requests.as_ref());
     let request = requests.and_then(|requests| requests.get(resource.as_str()));

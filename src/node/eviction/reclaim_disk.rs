@@ -5,11 +5,11 @@ use super::{
     decide::{self, Observations},
     disk::{self, DiskStep, FREEING_LIMIT, Freeing},
     take_ended,
-    thresholds::Threshold,
+    thresholds::EvictionThreshold,
 };
 use crate::{
-    base::{ScopedTask, chain, panics::Place, spawn_scoped},
-    node::eviction::observe::Measured,
+    base::{ScopedTask, chain, panics::PanicScope, spawn_scoped},
+    node::eviction::observe::MeasuredSignals,
 };
 use std::time::Duration;
 use tokio::{
@@ -26,7 +26,7 @@ pub(super) struct DiskReclaim {
     /// The removal of containers and images, until it has ended. It may take minutes.
     freeing: Option<FreeingTask>,
     /// When the last one ended, until the thresholds that it was for are no longer met or a pod was evicted.
-    freed: Option<(Instant, Vec<Threshold>)>,
+    freed: Option<(Instant, Vec<EvictionThreshold>)>,
     /// What pods use on disks, being read so that one of them can be evicted.
     usage: Option<DiskUsage>,
 }
@@ -34,12 +34,12 @@ pub(super) struct DiskReclaim {
 struct FreeingTask {
     task: ScopedTask<anyhow::Result<()>>,
     since: Instant,
-    goal: Vec<Threshold>,
+    goal: Vec<EvictionThreshold>,
 }
 
 impl DiskReclaim {
     /// Forgets what was begun for thresholds that are not met any more. Nothing is known of disks that do not answer.
-    pub(super) fn observe(&mut self, observed: &Observations, act_on: &[Threshold]) {
+    pub(super) fn observe(&mut self, observed: &Observations, act_on: &[EvictionThreshold]) {
         if let Some(FreeingTask { task, goal, .. }) = &mut self.freeing
             && let Some(freed) = futures::FutureExt::now_or_never(task)
         {
@@ -63,9 +63,9 @@ impl EvictionManager {
     /// Does the next step for a disk whose threshold is met; never waits for disks or the runtime.
     pub(super) fn reclaim_disk(
         &mut self,
-        threshold: &Threshold,
-        act_on: &[Threshold],
-        measured: &Measured,
+        threshold: &EvictionThreshold,
+        act_on: &[EvictionThreshold],
+        measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
         // What a pod has on a disk is measured too rarely to be counted: all of it has to be gone.
         if !self.terminating.is_empty() {
@@ -91,8 +91,8 @@ impl EvictionManager {
         }
     }
 
-    fn free_disk(&mut self, act_on: &[Threshold], measured: &Measured) {
-        let on_disk = |threshold: &&Threshold| {
+    fn free_disk(&mut self, act_on: &[EvictionThreshold], measured: &MeasuredSignals) {
+        let on_disk = |threshold: &&EvictionThreshold| {
             threshold.signal.resource().is_on_disk()
                 && disk::images_are_on(threshold.signal, measured.layout)
         };
@@ -108,7 +108,7 @@ impl EvictionManager {
                     return true;
                 };
                 let now = &measured.observations;
-                let is_over = |threshold: &Threshold| {
+                let is_over = |threshold: &EvictionThreshold| {
                     now.contains_key(&threshold.signal) && !decide::is_met(threshold, now, true)
                 };
                 thresholds.iter().all(is_over) || since.elapsed() >= FREEING_LIMIT
@@ -117,13 +117,17 @@ impl EvictionManager {
         let reclaim = self.deps.reclaim.clone();
         let freeing = async move { reclaim.free_disk(is_done).await };
         self.disk.freeing = Some(FreeingTask {
-            task: spawn_scoped(Place::CleanUp, freeing),
+            task: spawn_scoped(PanicScope::CleanUp, freeing),
             since,
             goal,
         });
     }
 
-    fn evict_for_disk(&mut self, threshold: &Threshold, measured: &Measured) -> ReclaimOutcome {
+    fn evict_for_disk(
+        &mut self,
+        threshold: &EvictionThreshold,
+        measured: &MeasuredSignals,
+    ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         if self.disk.usage.is_none() {
             if !disk::images_are_on(threshold.signal, measured.layout) {

@@ -2,7 +2,7 @@
 
 use super::{
     rank::{self, Candidate, Files},
-    thresholds::Resource,
+    thresholds::EvictionResource,
 };
 use crate::{
     model::{Pod, PodExt, PodUid},
@@ -86,7 +86,7 @@ impl TerminatingEvictions {
     }
 
     /// The memory, or the number of processes, that will be freed. Unknown usage counts as enough.
-    pub fn expected(&self, resource: Resource) -> i64 {
+    pub fn expected(&self, resource: EvictionResource) -> i64 {
         let used = self.expected.iter().map(|Terminating { candidate, .. }| {
             let usage = candidate.usage.as_ref();
             usage.map_or(i64::MAX, |usage| {
@@ -131,7 +131,8 @@ mod tests {
             terminating.add(candidate, start + Duration::from_secs(seconds));
         }
         let at = |seconds| start + Duration::from_secs(seconds);
-        let expected = |terminating: &TerminatingEvictions| terminating.expected(Resource::Memory);
+        let expected =
+            |terminating: &TerminatingEvictions| terminating.expected(EvictionResource::Memory);
         assert_eq!(expected(&terminating), 210);
         // `a` went on growing, and the containers of `b` are gone; its volumes are not.
         let grown = HashMap::from([(PodUid::from("a"), usage(50))]);
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(terminating.forget(late, |_| false), [pod("stuck")]);
         assert!(terminating.contains(&"stuck".into()));
         assert!(terminating.is_empty(), "it is not waited for");
-        assert_eq!(terminating.expected(Resource::Memory), 0);
+        assert_eq!(terminating.expected(EvictionResource::Memory), 0);
         assert!(terminating.forget(late, |_| false).is_empty(), "said once");
         assert!(terminating.forget(late, |_| true).is_empty());
         assert!(!terminating.contains(&"stuck".into()), "it has ended");

@@ -25,7 +25,7 @@ pub enum Signal {
 
 /// What pods use up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
+pub enum EvictionResource {
     /// Bytes of memory.
     Memory,
     /// Bytes on disk.
@@ -60,21 +60,23 @@ impl Signal {
         }
     }
 
-    pub(super) fn resource(self) -> Resource {
+    pub(super) fn resource(self) -> EvictionResource {
         match self {
-            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Resource::Memory,
-            Signal::NodeFsAvailable | Signal::ImageFsAvailable => Resource::Disk,
-            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => Resource::Inodes,
-            Signal::PidAvailable => Resource::Pids,
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => {
+                EvictionResource::Memory
+            }
+            Signal::NodeFsAvailable | Signal::ImageFsAvailable => EvictionResource::Disk,
+            Signal::NodeFsInodesFree | Signal::ImageFsInodesFree => EvictionResource::Inodes,
+            Signal::PidAvailable => EvictionResource::Pids,
         }
     }
 
     /// How much of it a second can use up, at the most: between two measurements no more than the margin goes.
     pub(super) fn fastest_use(self) -> i64 {
         match self.resource() {
-            Resource::Memory | Resource::Disk => 4 << 30,
-            Resource::Inodes => 1_000_000,
-            Resource::Pids => 100_000,
+            EvictionResource::Memory | EvictionResource::Disk => 4 << 30,
+            EvictionResource::Inodes => 1_000_000,
+            EvictionResource::Pids => 100_000,
         }
     }
 
@@ -83,40 +85,42 @@ impl Signal {
     }
 }
 
-impl Resource {
+impl EvictionResource {
     pub(super) fn is_on_disk(self) -> bool {
-        matches!(self, Resource::Disk | Resource::Inodes)
+        matches!(self, EvictionResource::Disk | EvictionResource::Inodes)
     }
 
     /// As events, messages and annotations name it.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Resource::Memory => "memory",
-            Resource::Disk => "ephemeral-storage",
-            Resource::Inodes => "inodes",
-            Resource::Pids => "pids",
+            EvictionResource::Memory => "memory",
+            EvictionResource::Disk => "ephemeral-storage",
+            EvictionResource::Inodes => "inodes",
+            EvictionResource::Pids => "pids",
         }
     }
 
     /// An amount of it, as messages show it.
     pub(super) fn show(self, amount: i64) -> String {
         match self {
-            Resource::Memory | Resource::Disk => Amount::of_bytes(amount).to_api().0,
-            Resource::Inodes | Resource::Pids => amount.to_string(),
+            EvictionResource::Memory | EvictionResource::Disk => {
+                Amount::of_bytes(amount).to_api().0
+            }
+            EvictionResource::Inodes | EvictionResource::Pids => amount.to_string(),
         }
     }
 }
 
 /// How much.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
+pub enum ThresholdValue {
     /// Bytes, or a number.
     Absolute(i64),
     /// Of what there is at all, from 0 to 1.
     Share(f32),
 }
 
-impl Value {
+impl ThresholdValue {
     fn parse(text: &str) -> Option<Self> {
         match text.strip_suffix('%') {
             Some(percent) => Some(Self::Share(percent.parse::<f32>().ok()? / 100.0)),
@@ -124,7 +128,7 @@ impl Value {
         }
     }
 
-    /// `0`, `0%` and `100%` turn a threshold off.
+    /// `0`, `0%` and `100%` disable a threshold.
     fn is_off(self) -> bool {
         match self {
             Self::Absolute(amount) => amount <= 0,
@@ -148,15 +152,15 @@ impl Value {
 
 /// From here on something is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Threshold {
+pub struct EvictionThreshold {
     /// What is measured.
     pub signal: Signal,
     /// Less than so much is too little.
-    pub value: Value,
+    pub value: ThresholdValue,
     /// How long it may stay so; `None` for a hard threshold.
     pub grace: Option<Duration>,
     /// How much more than the threshold has to be there before it is over.
-    pub min_reclaim: Value,
+    pub min_reclaim: ThresholdValue,
 }
 
 /// The thresholds of a configuration, which is checked elsewhere: what cannot be read is left out. Those of writable
@@ -166,15 +170,17 @@ pub fn thresholds(
     soft: &BTreeMap<String, String>,
     soft_grace: &BTreeMap<String, Duration>,
     min_reclaim: &BTreeMap<String, String>,
-) -> Vec<Threshold> {
+) -> Vec<EvictionThreshold> {
     let one = |name: &str, value: &str, grace| {
-        let value = Value::parse(value).filter(|value| !value.is_off())?;
-        let reclaim = min_reclaim.get(name).and_then(|text| Value::parse(text));
-        Some(Threshold {
+        let value = ThresholdValue::parse(value).filter(|value| !value.is_off())?;
+        let reclaim = min_reclaim
+            .get(name)
+            .and_then(|text| ThresholdValue::parse(text));
+        Some(EvictionThreshold {
             signal: Signal::parse(name)?,
             value,
             grace,
-            min_reclaim: reclaim.unwrap_or(Value::Absolute(0)),
+            min_reclaim: reclaim.unwrap_or(ThresholdValue::Absolute(0)),
         })
     };
     let hard = hard
@@ -188,12 +194,12 @@ pub fn thresholds(
 }
 
 /// The same for all pods together as for the node, where all of them together are limited.
-pub fn with_allocatable(mut thresholds: Vec<Threshold>) -> Vec<Threshold> {
+pub fn with_allocatable(mut thresholds: Vec<EvictionThreshold>) -> Vec<EvictionThreshold> {
     let of_pods: Vec<_> = thresholds
         .iter()
         .filter(|threshold| threshold.signal == Signal::MemoryAvailable)
         .filter(|threshold| threshold.grace.is_none())
-        .map(|threshold| Threshold {
+        .map(|threshold| EvictionThreshold {
             signal: Signal::AllocatableMemoryAvailable,
             ..*threshold
         })
@@ -228,24 +234,24 @@ mod tests {
         let expected = [
             (
                 Signal::MemoryAvailable,
-                Value::Absolute(100 << 20),
+                ThresholdValue::Absolute(100 << 20),
                 None,
-                Value::Absolute(0),
+                ThresholdValue::Absolute(0),
             ),
             (
                 Signal::NodeFsAvailable,
-                Value::Share(0.1),
+                ThresholdValue::Share(0.1),
                 None,
-                Value::Absolute(500 << 20),
+                ThresholdValue::Absolute(500 << 20),
             ),
             (
                 Signal::MemoryAvailable,
-                Value::Absolute(1 << 30),
+                ThresholdValue::Absolute(1 << 30),
                 Some(Duration::from_secs(90)),
-                Value::Absolute(0),
+                ThresholdValue::Absolute(0),
             ),
         ];
-        let expected = expected.map(|(signal, value, grace, min_reclaim)| Threshold {
+        let expected = expected.map(|(signal, value, grace, min_reclaim)| EvictionThreshold {
             signal,
             value,
             grace,
@@ -263,7 +269,11 @@ mod tests {
                 Signal::AllocatableMemoryAvailable
             ]
         );
-        assert_eq!(all[3].value, Value::Absolute(100 << 20), "of the hard one");
-        assert_eq!(Value::Share(0.1).of(1000), 100);
+        assert_eq!(
+            all[3].value,
+            ThresholdValue::Absolute(100 << 20),
+            "of the hard one"
+        );
+        assert_eq!(ThresholdValue::Share(0.1).of(1000), 100);
     }
 }

@@ -179,7 +179,7 @@ async fn it_is_renewed_soon_after_any_request_found_the_api_server_back() {
     sleep(Duration::from_millis(3700)).await;
     server.set_away(false);
     let known = server.received().len();
-    let place = Place::namespaced(NAMESPACE, "n");
+    let place = ResourcePath::namespaced(NAMESPACE, "n");
     let lease = client.get::<Lease>(place).await;
     assert!(lease.is_ok(), "{lease:?}");
     let begun = tokio::time::Instant::now();

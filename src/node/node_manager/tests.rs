@@ -3,7 +3,7 @@ use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
-    node::node_status::resources::{PodLimits, Reservation},
+    node::node_status::resources::{PodLimits, ReservedResources},
     pods::pleg::RuntimeState,
     state::node_object::NodeObject,
 };
@@ -136,7 +136,7 @@ impl World {
         let devices = DeviceCapacityWriter::default();
         let pressure = NodePressureWriter::default();
         let shutting_down = watch::Sender::new(false);
-        let manager = NodeManager::new(Deps {
+        let manager = NodeManager::new(NodeManagerDeps {
             pressure: pressure.subscribe(),
             shutting_down: shutting_down.subscribe(),
             api: client.unlimited(),
@@ -147,7 +147,7 @@ impl World {
             devices: devices.reader(),
             own_ip: || None,
             volumes_mounted: Arc::new(|| false),
-            machine: Machine::default(),
+            machine: NodeMachineInfo::default(),
             status: status(),
             registration: registration(register),
             reset_devices: false,
@@ -212,7 +212,7 @@ fn status() -> StatusSettings {
             max_pods: 110,
             pods_per_core: 0,
         },
-        reservation: Reservation::default(),
+        reservation: ReservedResources::default(),
     }
 }
 
@@ -337,11 +337,14 @@ async fn the_status_is_sent_soon_after_any_request_found_the_api_server_back() {
     tokio::time::sleep(Duration::from_millis(3400)).await;
     assert_eq!(world.writes(), [CREATE]);
     world.server.set_away(false);
-    let node = world.client.get::<Node>(Place::cluster("node1")).await;
+    let node = world
+        .client
+        .get::<Node>(ResourcePath::cluster("node1"))
+        .await;
     assert!(node.is_ok(), "{node:?}");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     world.until(|world| world.writes().len() == 2).await;
-    let took = begun.elapsed();
+    let took = started_at.elapsed();
     assert!(took < Duration::from_millis(1500), "{took:?}");
     assert_eq!(world.writes(), [CREATE, PATCH]);
 }

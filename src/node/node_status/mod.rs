@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
-use resources::{PodLimits, Reservation};
+use resources::{PodLimits, ReservedResources};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// For an external cloud provider: the address of the machine that the administrator chose.
@@ -38,7 +38,7 @@ const DECLARED_FEATURES: [&str; 3] = [
 
 /// What does not change while the kubelet runs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Machine {
+pub struct NodeMachineInfo {
     /// CPUs.
     pub cpus: u32,
     /// Bytes.
@@ -70,7 +70,7 @@ pub struct StatusSettings {
     /// How many pods it takes.
     pub pods: PodLimits,
     /// What is kept from pods.
-    pub reservation: Reservation,
+    pub reservation: ReservedResources,
 }
 
 /// What the runtime says.
@@ -90,7 +90,7 @@ pub struct RuntimeFacts {
 #[derive(Clone, Copy, Debug)]
 pub struct NodeStatusInputs<'a> {
     /// What does not change.
-    pub machine: &'a Machine,
+    pub machine: &'a NodeMachineInfo,
     /// The configuration.
     pub settings: &'a StatusSettings,
     /// What the runtime says.
@@ -164,7 +164,7 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
 }
 
 /// Whether the machine has booted since this status was written.
-pub fn has_rebooted(known: &Node, machine: &Machine) -> bool {
+pub fn has_rebooted(known: &Node, machine: &NodeMachineInfo) -> bool {
     let info = known
         .status
         .as_ref()

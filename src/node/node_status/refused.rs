@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn fields_wait_for_the_next_report_and_conditions_for_no_longer_than_a_period() {
         let period = Duration::from_secs(10);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let ready = |status: &str, time: &str| json!([{"type": "Ready", "status": status, "lastHeartbeatTime": time}]);
         let (features, images) = (json!({"a": true}), json!([]));
         let dropped = json!({"status": {"features": features}});
@@ -105,10 +105,14 @@ mod tests {
             (&both, both.clone(), false, true),
             (&both, dropped.clone(), false, false),
         ] {
-            let refused = RefusedPatch::new(refused.clone(), begun);
+            let refused = RefusedPatch::new(refused.clone(), started_at);
             let permits = |at| refused.permits(&difference, period, at);
-            assert_eq!(permits(begun), at_once, "{refused:?} {difference}");
-            assert_eq!(permits(begun + period), later, "{refused:?} {difference}");
+            assert_eq!(permits(started_at), at_once, "{refused:?} {difference}");
+            assert_eq!(
+                permits(started_at + period),
+                later,
+                "{refused:?} {difference}"
+            );
         }
     }
 }

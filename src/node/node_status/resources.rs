@@ -1,6 +1,6 @@
 //! Capacity and allocatable. Pure.
 
-use super::Machine;
+use super::NodeMachineInfo;
 use crate::{
     host::parse_cpu_list,
     model::{Amount, Quantity},
@@ -20,14 +20,14 @@ const HUGE_PAGES: &str = "hugepages-";
 
 /// An amount, or a share of what there is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Threshold {
+pub enum ThresholdAmount {
     /// Bytes.
     Bytes(i64),
     /// Of the capacity, 0 to 1. Upstream keeps it in 32 bits, and the numbers show it.
     Share(f32),
 }
 
-impl Threshold {
+impl ThresholdAmount {
     /// Its bytes.
     pub fn of(self, capacity: i64) -> i64 {
         match self {
@@ -40,7 +40,7 @@ impl Threshold {
 
 /// What is kept from pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Reservation {
+pub struct ReservedResources {
     /// Thousandths of a CPU.
     pub milli_cpu: i64,
     /// Bytes of memory.
@@ -48,9 +48,9 @@ pub struct Reservation {
     /// Bytes of scratch space.
     pub ephemeral_storage: i64,
     /// Below so much free memory pods are evicted.
-    pub memory_threshold: Option<Threshold>,
+    pub memory_threshold: Option<ThresholdAmount>,
     /// Below so much free scratch space pods are evicted.
-    pub storage_threshold: Option<Threshold>,
+    pub storage_threshold: Option<ThresholdAmount>,
 }
 
 /// How many pods the node takes.
@@ -84,8 +84,8 @@ pub struct Allocatable {
 
 impl Allocatable {
     /// What is left of a machine.
-    pub fn of(reservation: &Reservation, milli_cpu: i64, memory: i64, storage: i64) -> Self {
-        let threshold = |threshold: Option<Threshold>, of: i64| {
+    pub fn of(reservation: &ReservedResources, milli_cpu: i64, memory: i64, storage: i64) -> Self {
+        let threshold = |threshold: Option<ThresholdAmount>, of: i64| {
             threshold.map_or(0, |threshold| threshold.of(of))
         };
         let left = |all: i64, reserved: i64, threshold: i64| {
@@ -112,9 +112,9 @@ impl Allocatable {
 /// Capacity and allocatable. Resources of others that the node has (`known`) stay, such as those that administrators
 /// have added. Huge pages of sizes that the kernel does not offer any more go.
 pub(super) fn resources(
-    machine: &Machine,
+    machine: &NodeMachineInfo,
     pods: PodLimits,
-    reservation: &Reservation,
+    reservation: &ReservedResources,
     devices: &Capacities,
     known: &ResourceList,
 ) -> (ResourceList, ResourceList) {
@@ -180,13 +180,13 @@ pub fn cpu_count(list: &str) -> Option<i64> {
 }
 
 /// A threshold as the configuration spells it; `None` for 0 % and 100 %, which switch it off.
-pub fn threshold(text: &str) -> Option<Threshold> {
+pub fn threshold(text: &str) -> Option<ThresholdAmount> {
     match text.strip_suffix('%') {
         Some(percent) => {
             let percent: f32 = percent.parse().ok()?;
             let used = percent > 0.0 && percent < 100.0;
-            used.then_some(Threshold::Share(percent / 100.0))
+            used.then_some(ThresholdAmount::Share(percent / 100.0))
         }
-        None => Some(Threshold::Bytes(Quantity::parse(text).ok()?.value())),
+        None => Some(ThresholdAmount::Bytes(Quantity::parse(text).ok()?.value())),
     }
 }

@@ -1,4 +1,4 @@
-use super::resources::{ResourceList, Threshold, threshold};
+use super::resources::{ResourceList, ThresholdAmount, threshold};
 use super::*;
 use crate::{
     resources::devices::is_extended_resource as is_extended, state::device_capacity::Capacity,
@@ -15,8 +15,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn machine() -> Machine {
-    Machine {
+fn machine() -> NodeMachineInfo {
+    NodeMachineInfo {
         cpus: 2,
         memory: 24_684_084 * 1024,
         ephemeral_storage: Some(264_212_084 * 1024),
@@ -42,17 +42,17 @@ fn settings() -> StatusSettings {
             max_pods: 110,
             pods_per_core: 0,
         },
-        reservation: Reservation {
+        reservation: ReservedResources {
             memory_threshold: threshold("100Mi"),
             storage_threshold: threshold("10%"),
-            ..Reservation::default()
+            ..ReservedResources::default()
         },
     }
 }
 
 /// The status of a machine that is well.
 struct Example {
-    machine: Machine,
+    machine: NodeMachineInfo,
     settings: StatusSettings,
     runtime: RuntimeFacts,
     own_ip: Option<IpAddr>,
@@ -138,11 +138,11 @@ fn what_is_reserved_and_in_huge_pages_is_not_allocatable_and_nothing_is_less_tha
     example.machine.memory = 4 * GIB;
     example.machine.huge_pages = vec![(2 << 20, GIB)];
     example.settings.pods.pods_per_core = 10;
-    example.settings.reservation = Reservation {
+    example.settings.reservation = ReservedResources {
         milli_cpu: 500,
         memory: GIB,
         ephemeral_storage: i64::MAX,
-        memory_threshold: Some(Threshold::Share(0.25)),
+        memory_threshold: Some(ThresholdAmount::Share(0.25)),
         storage_threshold: None,
     };
     let status = example.at(&Node::default(), 1).status;
@@ -181,8 +181,8 @@ fn resources_of_others_stay_and_former_huge_pages_go() {
 #[test]
 fn thresholds_are_amounts_or_shares_and_the_ends_of_the_scale_are_off() {
     for (text, expected) in [
-        ("100Mi", Some(Threshold::Bytes(100 << 20))),
-        ("10%", Some(Threshold::Share(0.1))),
+        ("100Mi", Some(ThresholdAmount::Bytes(100 << 20))),
+        ("10%", Some(ThresholdAmount::Share(0.1))),
         ("0%", None),
         ("100%", None),
         ("much", None),
@@ -270,8 +270,8 @@ fn events_tell_of_conditions_that_changed() {
     let mut example = Example::new();
     let reasons = |before: &[NodeCondition], after: &NodeStatus| {
         let after = after.conditions.clone().unwrap();
-        let told = transitions(before, &after);
-        told.iter().map(|t| t.reason).collect::<Vec<_>>()
+        let reported = transitions(before, &after);
+        reported.iter().map(|t| t.reason).collect::<Vec<_>>()
     };
     let ready = example.at(&Node::default(), 1).status;
     let pressures = [

@@ -30,7 +30,7 @@ use crate::{
 use anyhow::Context as _;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use plan::{Phase, RESERVE};
+use plan::{RESERVE, ShutdownPhase};
 use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -45,11 +45,11 @@ const RELOAD_TRIES: u32 = 6;
 const RELOAD_DELAY: Duration = Duration::from_millis(100);
 
 /// What the manager works with.
-pub struct Deps {
+pub struct ShutdownDeps {
     /// The node's name.
     pub node_name: String,
     /// Who has how long.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<ShutdownPhase>,
     /// The kubelet's directory.
     pub root: PathBuf,
     /// Where configurations of logind are added.
@@ -70,7 +70,7 @@ pub struct Deps {
 
 /// Stops pods before the machine goes down.
 pub struct ShutdownManager {
-    deps: Deps,
+    deps: ShutdownDeps,
     record: ShutdownRecord,
     /// How long the last statuses of pods may take.
     reserve: Duration,
@@ -80,7 +80,7 @@ pub struct ShutdownManager {
 
 impl ShutdownManager {
     /// A manager that does not watch yet.
-    pub fn new(deps: Deps, metrics: &Metrics) -> Self {
+    pub fn new(deps: ShutdownDeps, metrics: &Metrics) -> Self {
         let gauge = |name, help| metrics.register(name, help, Gauge::default());
         Self {
             deps,
@@ -240,7 +240,7 @@ impl ShutdownManager {
                 return Ok(());
             }
         }
-        anyhow::bail!("logind goes on waiting for {now:?} only, and pods may take {wanted:?}")
+        anyhow::bail!("logind delays the shutdown for {now:?} only, and pods may take {wanted:?}")
     }
 
     fn announce(&self, is_shutting_down: bool) {
@@ -273,7 +273,7 @@ impl ShutdownManager {
                 .await
                 .is_err()
             {
-                tracing::warn!("The API server does not know yet that all pods have stopped");
+                tracing::warn!("Timed out waiting for final pod statuses");
             }
         }
         let ended = ShutdownRecord {
@@ -286,7 +286,7 @@ impl ShutdownManager {
         );
     }
 
-    async fn stop_phase(&self, phase: Phase, pods: &[Arc<Pod>]) {
+    async fn stop_phase(&self, phase: ShutdownPhase, pods: &[Arc<Pod>]) {
         let end = Instant::now() + Duration::from_secs(phase.grace.unsigned_abs());
         for pod in pods {
             let grace = plan::grace(pod, phase);

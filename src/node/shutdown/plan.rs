@@ -12,7 +12,7 @@ const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 
 /// The time that pods from a priority on have to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase {
+pub struct ShutdownPhase {
     /// The lowest priority.
     pub priority: i32,
     /// Seconds.
@@ -21,16 +21,20 @@ pub struct Phase {
 
 /// The phases of a shutdown, of the lowest priority first; none if pods are not to be stopped. `total` and `critical`
 /// are the times of all pods and of the system's alone; they count where nothing is given by priority.
-pub fn phases(by_priority: Vec<Phase>, total: Duration, critical: Duration) -> Vec<Phase> {
+pub fn phases(
+    by_priority: Vec<ShutdownPhase>,
+    total: Duration,
+    critical: Duration,
+) -> Vec<ShutdownPhase> {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let (total, critical) = (seconds(total), seconds(critical));
     let mut phases = by_priority;
     if phases.is_empty() && total > 0 && critical <= total {
-        let others = Phase {
+        let others = ShutdownPhase {
             priority: DEFAULT_PRIORITY,
             grace: total - critical,
         };
-        let system = Phase {
+        let system = ShutdownPhase {
             priority: SYSTEM_CRITICAL_PRIORITY,
             grace: critical,
         };
@@ -41,7 +45,7 @@ pub fn phases(by_priority: Vec<Phase>, total: Duration, critical: Duration) -> V
 }
 
 /// How long all phases take at the most.
-pub fn total(phases: &[Phase]) -> Duration {
+pub fn total(phases: &[ShutdownPhase]) -> Duration {
     let seconds = phases.iter().map(|phase| phase.grace.unsigned_abs());
     Duration::from_secs(seconds.fold(0, u64::saturating_add))
 }
@@ -53,13 +57,13 @@ pub fn reserve(delay: Duration, pods: Duration) -> Duration {
 
 /// The pods of each phase, without phases that have none. A pod belongs to the highest phase that it reaches, and to
 /// the lowest if it reaches none.
-pub fn groups(phases: &[Phase], pods: &[Arc<Pod>]) -> Vec<(Phase, Vec<Arc<Pod>>)> {
+pub fn groups(phases: &[ShutdownPhase], pods: &[Arc<Pod>]) -> Vec<(ShutdownPhase, Vec<Arc<Pod>>)> {
     let phase_of = |pod: &Pod| {
         let priority = priority(pod);
         let reached = phases.iter().rposition(|phase| phase.priority <= priority);
         reached.unwrap_or(0)
     };
-    let group = |(index, phase): (usize, &Phase)| {
+    let group = |(index, phase): (usize, &ShutdownPhase)| {
         let pods = pods.iter().filter(|pod| phase_of(pod) == index);
         (*phase, pods.cloned().collect::<Vec<_>>())
     };
@@ -78,7 +82,7 @@ fn priority(pod: &Pod) -> i32 {
 }
 
 /// The grace of a pod in its phase, seconds.
-pub fn grace(pod: &Pod, phase: Phase) -> i64 {
+pub fn grace(pod: &Pod, phase: ShutdownPhase) -> i64 {
     pod.termination_grace_seconds().clamp(0, phase.grace.max(0))
 }
 
@@ -98,7 +102,7 @@ mod tests {
             (vec![(9, 3), (-5, 7)], 0, 0, vec![(-5, 7), (9, 3)]),
         ] {
             let given = by_priority.into_iter();
-            let given = given.map(|(priority, grace)| Phase { priority, grace });
+            let given = given.map(|(priority, grace)| ShutdownPhase { priority, grace });
             let seconds = Duration::from_secs;
             let phases = phases(given.collect(), seconds(total), seconds(system));
             let shown = phases.iter().map(|phase| (phase.priority, phase.grace));
@@ -119,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_pod_belongs_to_the_highest_phase_that_it_reaches() {
-        let phase = |priority| Phase { priority, grace: 5 };
+        let phase = |priority| ShutdownPhase { priority, grace: 5 };
         let pods = [
             pod("below", Some(-20), 1, false),
             pod("none", None, 1, false),
@@ -128,7 +132,7 @@ mod tests {
             pod("above", Some(2_000_000_000), 1, false),
             pod("manifest", None, 1, true),
         ];
-        let shown = |phases: &[Phase]| {
+        let shown = |phases: &[ShutdownPhase]| {
             let groups = groups(phases, &pods).into_iter();
             let texts = groups.map(|(phase, pods)| {
                 let names: Vec<_> = pods.iter().map(|pod| pod.name()).collect();
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn no_pod_has_more_time_than_its_phase() {
-        let phase = Phase {
+        let phase = ShutdownPhase {
             priority: 0,
             grace: 10,
         };

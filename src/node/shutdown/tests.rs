@@ -4,7 +4,7 @@ use crate::{
     base::metrics::Metrics,
     host::{
         SystemBus,
-        systemd_fake::{FakeSystemd, Told},
+        systemd_fake::{FakeState, FakeSystemd},
     },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
@@ -99,20 +99,20 @@ async fn until(what: &str, fact: impl Fn() -> bool) {
 impl World {
     /// `low` and `high` run, in phases of three seconds and one.
     async fn start(takes: &[(&str, Duration)]) -> Self {
-        Self::start_with(takes, |told, directory| {
-            told.inhibit_delay = 5_000_000;
-            told.logind_config = Some(directory.join("logind.conf.d"));
+        Self::start_with(takes, |state, directory| {
+            state.inhibit_delay = 5_000_000;
+            state.logind_config = Some(directory.join("logind.conf.d"));
         })
         .await
     }
 
     async fn start_with(
         takes: &[(&str, Duration)],
-        prepare: impl FnOnce(&mut Told, &std::path::Path),
+        prepare: impl FnOnce(&mut FakeState, &std::path::Path),
     ) -> Self {
         let bus = FakeSystemd::start().await;
         let directory = tempfile::tempdir().unwrap();
-        prepare(&mut bus.told.lock(), directory.path());
+        prepare(&mut bus.state.lock(), directory.path());
         let stops = Arc::new(Stops::default());
         for (name, time) in takes {
             stops.takes.lock().insert(PodUid::from(*name), *time);
@@ -125,8 +125,8 @@ impl World {
         }
         let (events, shutting_down) = (EventRecorder::new(), watch::Sender::new(false));
         let reader = shutting_down.subscribe();
-        let phase = |priority, grace| Phase { priority, grace };
-        let deps = Deps {
+        let phase = |priority, grace| ShutdownPhase { priority, grace };
+        let deps = ShutdownDeps {
             node_name: "node1".to_owned(),
             phases: vec![phase(0, 3), phase(10, 1)],
             root: directory.path().to_owned(),
@@ -155,12 +155,12 @@ impl World {
 
     /// Waits until so many locks have been taken.
     async fn locked(&self, count: usize) {
-        until("a lock", || self.bus.told.lock().locks.len() == count).await;
+        until("a lock", || self.bus.state.lock().locks.len() == count).await;
     }
 
     /// Waits until a lock is released.
     async fn released(&self, index: usize) {
-        let lock = self.bus.told.lock().locks[index].try_clone().unwrap();
+        let lock = self.bus.state.lock().locks[index].try_clone().unwrap();
         let read = tokio::task::spawn_blocking(move || {
             let mut lock = lock;
             std::io::copy(&mut lock, &mut std::io::sink())
@@ -182,8 +182,8 @@ impl World {
 async fn pods_stop_by_priority_before_the_lock_is_released() {
     let world = World::start(&[("low", Duration::from_millis(300))]).await;
     // Four seconds of pods, and three more for their statuses.
-    assert_eq!(world.bus.told.lock().inhibit_delay, 7_000_000);
-    let calls = world.bus.told.lock().calls.clone();
+    assert_eq!(world.bus.state.lock().inhibit_delay, 7_000_000);
+    let calls = world.bus.state.lock().calls.clone();
     assert_eq!(
         calls,
         [
@@ -264,8 +264,8 @@ async fn a_connection_that_breaks_is_made_again_with_a_new_lock() {
 async fn pods_have_their_time_where_logind_cannot_be_made_to_wait_for_longer() {
     // The drop-in cannot be written, as if /etc were read-only; or one that sorts behind it counts.
     for read_only in [true, false] {
-        let world = World::start_with(&[], |told, directory| {
-            told.inhibit_delay = 4_000_000;
+        let world = World::start_with(&[], |state, directory| {
+            state.inhibit_delay = 4_000_000;
             if read_only {
                 std::fs::write(directory.join("logind.conf.d"), "").unwrap();
             }
@@ -274,7 +274,7 @@ async fn pods_have_their_time_where_logind_cannot_be_made_to_wait_for_longer() {
         world.bus.prepare_for_shutdown(true).await;
         world.released(0).await;
         assert_eq!(world.stopped(), ["low", "high"], "{read_only}");
-        assert_eq!(world.bus.told.lock().inhibit_delay, 4_000_000);
+        assert_eq!(world.bus.state.lock().inhibit_delay, 4_000_000);
     }
 }
 
@@ -284,7 +284,7 @@ async fn a_shutdown_that_is_cancelled_while_the_connection_is_broken_is_over() {
     world.bus.prepare_for_shutdown(true).await;
     world.released(0).await;
     assert!(*world.shutting_down.borrow());
-    world.bus.told.lock().preparing = false;
+    world.bus.state.lock().preparing = false;
     world.bus.disconnect().await;
     world.locked(2).await;
     until("no shutdown", || !*world.shutting_down.borrow()).await;
@@ -293,7 +293,7 @@ async fn a_shutdown_that_is_cancelled_while_the_connection_is_broken_is_over() {
 #[tokio::test]
 async fn a_shutdown_that_begins_while_the_connection_is_broken_stops_pods() {
     let world = World::start(&[]).await;
-    world.bus.told.lock().preparing = true;
+    world.bus.state.lock().preparing = true;
     world.bus.disconnect().await;
     until("a shutdown", || *world.shutting_down.borrow()).await;
     until("stopped", || world.stopped() == ["low", "high"]).await;

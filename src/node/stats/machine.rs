@@ -1,13 +1,13 @@
 //! Facts of the machine for its series.
 
 use super::cadvisor::MachineFacts;
-use crate::host::{Identity, Machine, proc};
+use crate::host::{HostMachine, MachineIdentity, proc};
 use std::{collections::HashSet, fs};
 
 /// Reads the facts, which do not change while the machine runs. Blocking.
-pub(super) fn facts(machine: &Machine) -> MachineFacts {
+pub(super) fn facts(machine: &HostMachine) -> MachineFacts {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let identity = Identity::read();
+    let identity = MachineIdentity::read();
     let memory = proc::parse_meminfo(&text("/proc/meminfo"));
     let booted = proc::parse_boot_time(&text("/proc/stat")).unwrap_or_default();
     let (physical_cores, sockets) = topology();
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory_and_has_started() {
-        let facts = facts(&Machine::read().unwrap());
+        let facts = facts(&HostMachine::read().unwrap());
         assert!(
             facts.memory > 0 && facts.cores > 0 && facts.booted > 0,
             "{facts:?}"

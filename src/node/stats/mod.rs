@@ -40,7 +40,7 @@ pub use system::SystemCgroups;
 use crate::{
     cri::{ImageClient, RuntimeClient, v1},
     host::{
-        FilesystemUsage, Machine,
+        FilesystemUsage, HostMachine,
         cgroup::{CgroupFs, Depth},
         proc,
     },
@@ -89,7 +89,7 @@ const STATIC_SOURCE: CachePolicy = CachePolicy {
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
 /// The input of stats.
-pub struct Parts {
+pub struct StatsParts {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// The image service.
@@ -119,7 +119,7 @@ pub struct Stats {
 }
 
 struct StatsState {
-    parts: Parts,
+    parts: StatsParts,
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
     disks: DiskMeter,
@@ -136,7 +136,7 @@ struct StatsState {
 
 impl Stats {
     /// Reads the facts that do not change. Blocking.
-    pub fn new(parts: Parts, machine: &Machine) -> Self {
+    pub fn new(parts: StatsParts, machine: &HostMachine) -> Self {
         let fs = CgroupFs::new("/sys/fs/cgroup", machine.cgroup_v2);
         Self {
             inner: Arc::new(StatsState {

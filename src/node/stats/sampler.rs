@@ -12,7 +12,7 @@ use super::{
 };
 use crate::host::{
     ProcDir,
-    cgroup::{CgroupFs, Depth, Handles, Limits, Scratch, TaskCount, Usage},
+    cgroup::{CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, Scratch, TaskCount},
     proc::{self, NetworkInterface},
 };
 use std::{
@@ -36,9 +36,9 @@ pub struct CgroupSample {
     /// Its time, nanoseconds since the epoch.
     pub at: i64,
     /// Its usage.
-    pub usage: Arc<Usage>,
+    pub usage: Arc<CgroupUsage>,
     /// Its limits.
-    pub limits: Limits,
+    pub limits: CgroupLimits,
     /// Nanoseconds of CPU time per second lately; `None` before the second sample.
     pub nano_cores: Option<u64>,
 }
@@ -89,10 +89,10 @@ pub struct Snapshot {
 /// What is kept of a cgroup between two samples.
 #[derive(Debug)]
 struct CgroupHistory {
-    usage: Arc<Usage>,
+    usage: Arc<CgroupUsage>,
     /// How much of the usage was read.
     depth: Depth,
-    limits: Limits,
+    limits: CgroupLimits,
     pulse: (u64, u64),
     /// Nothing had changed in the last sample: the kernel reports some changes a little later.
     still: bool,
@@ -288,7 +288,7 @@ impl Sampler {
         let mut node = self.sample(&Arc::from("/"), pass).unwrap_or_default();
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let info = proc::parse_meminfo(&info);
-        let mut usage = Usage::clone(&node.usage);
+        let mut usage = CgroupUsage::clone(&node.usage);
         if usage.memory.is_none() {
             usage.memory = Some(self.fs.memory_of_machine(&info, &mut self.scratch));
         }
@@ -371,7 +371,7 @@ impl CgroupHistory {
         fs: &CgroupFs,
         path: &str,
         depth: Depth,
-        mut usage: Usage,
+        mut usage: CgroupUsage,
         scratch: &mut Scratch,
     ) {
         let pulse = pulse_of(&usage);
@@ -407,7 +407,7 @@ fn ids_of(pod: &PodSubject) -> impl Iterator<Item = Arc<str>> {
     containers.chain(pod.sandbox.clone())
 }
 
-fn pulse_of(usage: &Usage) -> (u64, u64) {
+fn pulse_of(usage: &CgroupUsage) -> (u64, u64) {
     let cpu = usage.cpu.map(|cpu| cpu.total).unwrap_or_default();
     let memory = usage.memory.map(|memory| memory.usage).unwrap_or_default();
     (cpu, memory)

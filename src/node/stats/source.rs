@@ -2,7 +2,7 @@
 
 use crate::base::{
     Flight, SingleFlight,
-    panics::{Place, contain},
+    panics::{PanicScope, contain},
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -104,7 +104,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         let mut state = self.state.lock();
         let begin = || {
             // Callers that share a future that panicked would all panic.
-            let read = contain(Place::Stats, read());
+            let read = contain(PanicScope::Stats, read());
             let generation = self.generation.clone();
             async move {
                 let generation = generation.load(Ordering::SeqCst);

@@ -14,7 +14,7 @@ mod tests;
 pub use plan::is_mirror_of;
 
 use crate::{
-    apiserver::{ApiError, ApiServer, Place},
+    apiserver::{ApiError, ApiServer, ResourcePath},
     base::{
         DirtySet, WorkQueue, chain,
         panics::{self, contain},
@@ -49,7 +49,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 pub type NameInUse = Box<dyn Fn(&PodFullName, Option<&PodUid>) -> bool + Send>;
 
 /// What mirrors are made from.
-pub struct Deps {
+pub struct MirrorDeps {
     /// The API server.
     pub api: ApiServer,
     /// This node's name.
@@ -68,7 +68,7 @@ pub struct Deps {
 
 /// Keeps the mirrors.
 pub struct MirrorPods {
-    deps: Deps,
+    deps: MirrorDeps,
     queue: WorkQueue<PodFullName>,
     /// Mirrors that the watch has not shown yet.
     created: HashMap<PodFullName, (Arc<Pod>, Instant)>,
@@ -99,7 +99,7 @@ struct EndedMirrorRequest {
 
 impl MirrorPods {
     /// No mirrors yet.
-    pub fn new(deps: Deps) -> Self {
+    pub fn new(deps: MirrorDeps) -> Self {
         Self {
             queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
             deps,
@@ -201,7 +201,7 @@ impl MirrorPods {
         let node_name = deps.node_name.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &node, &node_name, &request, &name);
-            let result = contain(panics::Place::Other, sending).await.ok();
+            let result = contain(panics::PanicScope::Other, sending).await.ok();
             EndedMirrorRequest {
                 name,
                 request,
@@ -289,7 +289,7 @@ impl NodeUid {
         if let Some(uid) = self.0.lock().clone() {
             return Ok(uid);
         }
-        let node: Node = api.get(Place::cluster(name)).await?;
+        let node: Node = api.get(ResourcePath::cluster(name)).await?;
         let uid = node.metadata.uid.unwrap_or_default();
         *self.0.lock() = Some(uid.clone());
         Ok(uid)
@@ -330,7 +330,7 @@ async fn send(
                 }),
                 ..DeleteOptions::default()
             };
-            let at = Place::namespaced(mirror.namespace(), mirror.name());
+            let at = ResourcePath::namespaced(mirror.namespace(), mirror.name());
             api.delete::<Pod>(at, &options).await.map(|()| None)
         }
     }

@@ -85,7 +85,7 @@ impl Cluster {
             move || known.lock()[fact]
         };
         let in_use = is(IN_USE);
-        let mirrors = MirrorPods::new(Deps {
+        let mirrors = MirrorPods::new(MirrorDeps {
             api,
             node_name: "n".into(),
             pods: manager.reader(),

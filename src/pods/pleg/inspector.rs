@@ -3,15 +3,15 @@
 use super::{PlegContext, termination_message};
 use crate::{
     base::{
-        EarlyRelease, Permit,
+        EarlyRelease, EarlyReleasePermit,
         backoff::Backoff,
-        panics::{Panicked, Place, contain},
+        panics::{PanicScope, Panicked, contain},
         spawn,
     },
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
     runtime::kuberuntime::translate,
-    state::pod_cache::{ItemId, Owner, Read},
+    state::pod_cache::{InspectedItem, ItemId, Owner},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -73,14 +73,14 @@ impl InspectTask {
                         let context = self.context.clone();
                         self.reads.spawn(async move {
                             let read = inspect(context, item.clone(), permit);
-                            let read = contain(Place::Inspection, read).await;
+                            let read = contain(PanicScope::Inspection, read).await;
                             (item, read.unwrap_or_else(InspectionOutcome::Panicked))
                         });
                     }
                 }
                 Some(read) = self.reads.join_next() => match read {
                     Ok((item, outcome)) => self.finished(item, outcome),
-                    Err(error) => tracing::error!(err = %error, "An inspection ended badly"),
+                    Err(error) => tracing::error!(err = %error, "Inspection task failed"),
                 },
                 () = shutdown.cancelled() => return Ok(()),
             }
@@ -119,22 +119,26 @@ impl InspectTask {
                 podSandboxID = item.sandbox_id(),
                 containerID = item.container_id(),
                 err = problem,
-                "Cannot read from the runtime, will keep trying"
+                "Failed to get status from the runtime, retrying"
             );
         }
         let cache = self.context.cache.clone();
-        spawn(Place::Inspection, async move {
+        spawn(PanicScope::Inspection, async move {
             tokio::time::sleep(delay).await;
             cache.inspect(item);
         });
     }
 }
 
-async fn inspect(context: PlegContext, item: ItemId, permit: Permit) -> InspectionOutcome {
+async fn inspect(
+    context: PlegContext,
+    item: ItemId,
+    permit: EarlyReleasePermit,
+) -> InspectionOutcome {
     let Some((owner, sandbox)) = context.cache.locate(&item) else {
         return InspectionOutcome::Unknown;
     };
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let reading = async {
         let seq = context.cache.next_seq();
         match &item {
@@ -149,7 +153,7 @@ async fn inspect(context: PlegContext, item: ItemId, permit: Permit) -> Inspecti
     let outcome = match result {
         Some(Ok((seq, read))) => {
             context.cache.apply(&owner, &item, seq, read);
-            context.metrics.inspected(begun.elapsed());
+            context.metrics.inspected(started_at.elapsed());
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),
@@ -193,7 +197,7 @@ async fn read_sandbox(
     owner: &Owner,
     id: &SandboxId,
     seq: Seq,
-) -> Result<(Seq, Read), CriError> {
+) -> Result<(Seq, InspectedItem), CriError> {
     match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
             tracing::trace!(pod = %owner.log_name(), sandbox = %id, "Read a sandbox");
@@ -205,10 +209,12 @@ async fn read_sandbox(
             // Without a kubelet's labels it is not ours (any more).
             Ok((
                 seq,
-                status.map_or(Read::Gone, |owned| Read::Sandbox(owned.object)),
+                status.map_or(InspectedItem::Gone, |owned| {
+                    InspectedItem::Sandbox(owned.object)
+                }),
             ))
         }
-        Err(error) if error.is_not_found() => Ok((seq, Read::Gone)),
+        Err(error) if error.is_not_found() => Ok((seq, InspectedItem::Gone)),
         Err(error) => Err(error),
     }
 }
@@ -219,21 +225,21 @@ async fn read_container(
     id: &ContainerId,
     sandbox: SandboxId,
     seq: Seq,
-) -> Result<(Seq, Read), CriError> {
+) -> Result<(Seq, InspectedItem), CriError> {
     let reply = match context.runtime.container_status(id.as_str()).await {
         Ok(reply) => reply,
-        Err(error) if error.is_not_found() => return Ok((seq, Read::Gone)),
+        Err(error) if error.is_not_found() => return Ok((seq, InspectedItem::Gone)),
         Err(error) => return Err(error),
     };
     tracing::trace!(pod = %owner.log_name(), container = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
-        return Ok((seq, Read::Gone));
+        return Ok((seq, InspectedItem::Gone));
     };
     if status.state == ContainerState::Exited
         && let Some(message) = termination_message::of(&reply).await
     {
         status.message = message.into();
     }
-    Ok((seq, Read::Container(status)))
+    Ok((seq, InspectedItem::Container(status)))
 }

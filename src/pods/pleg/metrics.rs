@@ -1,7 +1,7 @@
 //! The metric families of the PLEG, named as upstream names them.
 
 use crate::{
-    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, Sample},
+    base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
     model::ContainerState,
     state::pod_cache::PodCache,
 };
@@ -69,8 +69,8 @@ impl PlegMetrics {
     }
 
     /// The list that began then is complete.
-    pub(super) fn listed(&self, begun: Instant) {
-        self.duration.observe(begun.elapsed().as_secs_f64());
+    pub(super) fn listed(&self, started_at: Instant) {
+        self.duration.observe(started_at.elapsed().as_secs_f64());
         self.last_seen.set(Timestamp::now().as_second());
     }
 
@@ -89,7 +89,7 @@ fn running_pods(cache: &PodCache) -> f64 {
     running.count() as f64
 }
 
-fn by_state(cache: &PodCache) -> Vec<Sample> {
+fn by_state(cache: &PodCache) -> Vec<ScrapeSample> {
     let states = [
         ("created", ContainerState::Created),
         ("exited", ContainerState::Exited),

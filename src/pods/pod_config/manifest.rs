@@ -1,7 +1,7 @@
 //! From a manifest's bytes to static pods and remarks about them. Pure.
 
 use super::static_pod::{InvalidPod, ManifestOrigin, static_pod};
-use crate::base::panics::{Panicked, Place, contain_blocking};
+use crate::base::panics::{PanicScope, Panicked, contain_blocking};
 use crate::model::validation::{
     DecodeError, FieldError, decode_pod, decode_pod_or_list, unsupported_warnings,
 };
@@ -118,7 +118,7 @@ pub(super) fn read_contained(
     origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
-    contain_blocking(Place::Manifest, || reader(bytes, origin, now))
+    contain_blocking(PanicScope::Manifest, || reader(bytes, origin, now))
         .map_err(BadManifest::Panicked)
         .flatten()
 }

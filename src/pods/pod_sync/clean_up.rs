@@ -8,20 +8,21 @@ use crate::{
         runs_again,
     },
     state::pod_cache::{Complete, Owner},
-    state::pod_state_store::Origin,
+    state::pod_state_store::PodOrigin,
 };
 use anyhow::Context as _;
 use std::{collections::HashSet, time::Duration};
 
 /// How long the runtime status of a pod that is gone may take to settle.
-const SETTLE: Duration = Duration::from_secs(30);
+const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl PodSync {
     /// Removes everything of a pod that no source has and none of whose containers runs: containers,
     /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
     /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's.
     pub async fn remove_pod(&self, uid: &PodUid, back: Option<&Pod>) -> bool {
-        let Ok(runtime_status) = tokio::time::timeout(SETTLE, self.cache.settled(uid)).await else {
+        let Ok(runtime_status) = tokio::time::timeout(CACHE_TIMEOUT, self.cache.settled(uid)).await
+        else {
             return false;
         };
         if runtime_status.maybe_running().next().is_some() {
@@ -32,7 +33,7 @@ impl PodSync {
             return self.remove_cgroup(uid).await;
         }
         let mut owner = Owner::of_status(&runtime_status);
-        if let Some(entry) = self.statuses.statuses().entry(uid)
+        if let Some(entry) = self.status_publisher.statuses().entry(uid)
             && runtime_status.is_empty()
         {
             owner = Owner::of(&entry.pod);
@@ -61,12 +62,12 @@ impl PodSync {
                 pod = %owner.log_name(),
                 "podUID" = %uid,
                 err = %chain(error.as_ref()),
-                "Failed to remove all of a pod, will try again"
+                "Failed to remove all of a pod, retrying"
             );
         }
         let exits = back.map(|pod| restarted(pod, &runtime_status));
         self.probes.remove_pod(uid);
-        self.statuses.forget(uid);
+        self.status_publisher.forget(uid);
         self.runtime.forget_pod(uid);
         if clean {
             self.state_store.forget(uid);
@@ -88,7 +89,7 @@ impl PodSync {
     pub fn orphaned_logs(
         &self,
         claimed: &HashSet<PodUid>,
-        gone: impl Fn(&PodUid, Option<&Origin>) -> bool,
+        gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: Complete,
     ) -> HashSet<PodUid> {
         let is_gone = |uid: &PodUid| {
@@ -105,7 +106,7 @@ impl PodSync {
     pub async fn orphaned_cgroups(
         &self,
         claimed: &HashSet<PodUid>,
-        gone: impl Fn(&PodUid, Option<&Origin>) -> bool,
+        gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
         _proof: Complete,
     ) -> anyhow::Result<HashSet<PodUid>> {
         let is_gone = |uid: &PodUid| {
@@ -124,13 +125,13 @@ impl PodSync {
                 .cache
                 .try_settled(uid)
                 .is_some_and(|runtime_status| runtime_status.is_empty())
-            && self.statuses.statuses().get(uid).is_none()
+            && self.status_publisher.statuses().get(uid).is_none()
     }
 
     /// What has neither a record nor anything in the runtime may have a directory that another kubelet keeps.
     fn is_only_a_cgroup(&self, uid: &PodUid, runtime_status: &PodStatus) -> bool {
         runtime_status.is_empty()
-            && self.statuses.statuses().get(uid).is_none()
+            && self.status_publisher.statuses().get(uid).is_none()
             && !self.state_store.uids().contains(uid)
     }
 
@@ -143,7 +144,7 @@ impl PodSync {
     }
 
     /// Gives back the claims of a pod whose containers have ended.
-    pub(super) async fn give_back_claims(&self, uid: &PodUid) -> anyhow::Result<()> {
+    pub(super) async fn unprepare_resources(&self, uid: &PodUid) -> anyhow::Result<()> {
         let given_back = self.runtime.devices().dra.unprepare(uid).await;
         given_back.context("unprepare dynamic resources")
     }

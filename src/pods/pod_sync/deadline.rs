@@ -83,11 +83,11 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let waited = tokio::time::timeout(hour, never.over()).await;
         assert!(waited.is_err());
-        let begun = Instant::now();
-        let deadline = Deadline(Some(begun + hour));
+        let started_at = Instant::now();
+        let deadline = Deadline(Some(started_at + hour));
         assert!(!deadline.is_over());
         deadline.over().await;
         assert!(deadline.is_over());
-        assert_eq!(begun.elapsed(), hour);
+        assert_eq!(started_at.elapsed(), hour);
     }
 }

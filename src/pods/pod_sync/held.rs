@@ -30,7 +30,7 @@ impl PodSync {
         self.probes.add_pod(pod);
         self.events
             .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-        self.decide(pod, Action::Hold, text);
+        self.record_history(pod, Action::Hold, text);
         Some(synced(Ok(false), RetryDelay::Resync))
     }
 
@@ -40,7 +40,7 @@ impl PodSync {
             let text = chain(error);
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
-            self.decide(pod, Action::Fail, text);
+            self.record_history(pod, Action::Fail, text);
         }
     }
 }

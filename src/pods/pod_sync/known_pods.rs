@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1 as api;
 use std::{collections::HashSet, sync::Arc};
 
 /// A pod with its current status, unless that is the one in its manifest.
-pub type KnownPod = (Arc<Pod>, Option<Arc<api::PodStatus>>);
+pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 
 /// Reads the pods of this node; cheap to clone.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ impl KnownPods {
 
     /// The desired pods, then those that have no source any more and have not terminated yet, as upstream lists
     /// them. Until the runtime answers, the status of a pod is the one that the kubelet before this one stored.
-    pub fn list(&self) -> Vec<KnownPod> {
+    pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();
             let stored = || self.state_store.read(&uid, PodRecord::last_status);

@@ -23,7 +23,7 @@ const BUCKETS: [f64; 25] = [
 
 /// How far the start of a pod has come, by its published status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Start {
+pub(super) enum StartProgress {
     /// This kubelet did not see it start, or its start was measured.
     #[default]
     Past,
@@ -79,7 +79,7 @@ impl PodStartMetrics {
     /// This status of a pod was published. `pulling` returns for how long its images were pulled.
     pub(super) fn published(
         &self,
-        start: &mut Start,
+        start: &mut StartProgress,
         pod: &Pod,
         status: &api::PodStatus,
         pulling: impl FnOnce() -> Duration,
@@ -112,21 +112,21 @@ impl PodStartMetrics {
 }
 
 /// Each step is taken once, and only by a pod that was seen before it.
-fn step(start: &mut Start, status: &api::PodStatus) -> DueMeasurement {
+fn step(start: &mut StartProgress, status: &api::PodStatus) -> DueMeasurement {
     let phase = status.phase.as_deref().unwrap_or_default();
     let mut due = DueMeasurement::default();
     match (phase, *start) {
-        ("Pending", Start::Past) => *start = Start::Pending,
-        ("Running", Start::Pending) => {
+        ("Pending", StartProgress::Past) => *start = StartProgress::Pending,
+        ("Running", StartProgress::Pending) => {
             due.ran = true;
-            *start = Start::Running;
+            *start = StartProgress::Running;
         }
-        ("Failed" | "Succeeded", _) => *start = Start::Past,
+        ("Failed" | "Succeeded", _) => *start = StartProgress::Past,
         _ => {}
     }
-    if *start == Start::Running && all_started(status) {
+    if *start == StartProgress::Running && all_started(status) {
         due.started = true;
-        *start = Start::Past;
+        *start = StartProgress::Past;
     }
     due
 }
@@ -215,7 +215,7 @@ mod tests {
             ],
         ];
         for history in table {
-            let mut start = Start::default();
+            let mut start = StartProgress::default();
             for (phase, running, due) in *history {
                 assert_eq!(
                     step(&mut start, &status(phase, running)),

@@ -23,7 +23,7 @@ use crate::{
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
     resources::{
-        allocation::{InProgress, event_message},
+        allocation::{ResizeInProgress, event_message},
         cm::ContainerManager,
     },
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
@@ -38,15 +38,15 @@ use deadline::Deadline;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use statuses::Stage;
+use statuses::PodStage;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use known_pods::{KnownPod, KnownPods};
+pub use known_pods::{KnownPods, PodWithStatus};
 pub use metrics::PodStartMetrics;
-pub use statuses::{Remote, StatusPublisher};
+pub use statuses::{ClusterInputs, StatusPublisher};
 
 /// The delay before the next sync of a pod whose runtime status changed during the sync.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ pub struct PodSync {
     /// The runtime status of every pod.
     pub cache: PodCache,
     /// Statuses.
-    pub statuses: Arc<StatusPublisher>,
+    pub status_publisher: Arc<StatusPublisher>,
     /// Probes.
     pub probes: ProbeManager,
     /// Volumes.
@@ -78,14 +78,14 @@ pub struct PodSync {
 impl PodSync {
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> PodSyncResult {
         let uid = pod.uid();
-        let known = Deadline::of(&pod, self.statuses.start_time(&pod));
+        let known = Deadline::of(&pod, self.status_publisher.start_time(&pod));
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
             () = cancel.cancelled() => return synced(Ok(false), RetryDelay::Resync),
             () = known.over() => return self.past_deadline(&pod).await,
         };
-        let Some(status) = self.statuses.publish(&pod) else {
+        let Some(status) = self.status_publisher.publish(&pod) else {
             // Changed again before a status could be published: not a failure.
             let next = NextSync {
                 at: Some(Instant::now() + UNSETTLED_AGAIN),
@@ -94,9 +94,9 @@ impl PodSync {
             return synced(Ok(false), next);
         };
         if is_terminal(&status) {
-            return self.ended(&pod, &status).await;
+            return self.end_sync(&pod, &status).await;
         }
-        let deadline = Deadline::of(&pod, self.statuses.start_time(&pod));
+        let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
         if deadline.is_over() {
             return self.past_deadline(&pod).await;
         }
@@ -105,7 +105,7 @@ impl PodSync {
         }
         let down = self.state.borrow().runtime_error(Instant::now());
         if let Some(text) = down {
-            self.decide(&pod, Action::Hold, text);
+            self.record_history(&pod, Action::Hold, text);
             if !self.runtime_recovered(deadline, &cancel).await {
                 let next = NextSync {
                     at: Some(Instant::now()),
@@ -123,7 +123,7 @@ impl PodSync {
             let object = ObjectRef::pod(&pod);
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
-            self.decide(&pod, Action::Hold, text.clone());
+            self.record_history(&pod, Action::Hold, text.clone());
             return synced(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let sync_cancel = cancel.child_token();
@@ -140,11 +140,11 @@ impl PodSync {
                     break None;
                 }
                 () = self.restart_due(&pod) => {
-                    self.statuses.publish(&pod);
+                    self.status_publisher.publish(&pod);
                 }
             }
         };
-        self.pod_history.doing(&uid, None);
+        self.pod_history.set_current_step(&uid, None);
         match set_up {
             Some(Ok(report)) => self.finish_sync(&pod, report, deadline).await,
             Some(Err(error)) => synced(Err(error), RetryDelay::Error),
@@ -174,17 +174,17 @@ impl PodSync {
         }
     }
 
-    /// Notes a decision about a pod in its history.
-    pub fn decide(&self, pod: &Pod, action: Action, why: String) {
+    /// Records a decision about a pod in its history.
+    pub fn record_history(&self, pod: &Pod, action: Action, why: String) {
         self.pod_history
             .note(&pod.uid(), HistoryEntry::about_pod(action, why));
     }
 
-    /// The sync that finds its pod ended: that is remembered, and nothing more is set up.
-    async fn ended(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
-        self.statuses.record_terminal(pod, status).await;
+    /// Ends a sync that finds its pod terminal: records the status, sets nothing up.
+    async fn end_sync(&self, pod: &Arc<Pod>, status: &Arc<api::PodStatus>) -> PodSyncResult {
+        self.status_publisher.record_terminal(pod, status).await;
         let phase = status.phase.clone().unwrap_or_default();
-        self.decide(pod, Action::Finish, format!("phase {phase}"));
+        self.record_history(pod, Action::Finish, format!("phase {phase}"));
         synced(Ok(true), RetryDelay::Resync)
     }
 
@@ -192,14 +192,13 @@ impl PodSync {
     /// and so no new status be shown.
     async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
         self.fail_for_deadline(pod);
-        match self.statuses.statuses().get(&pod.uid()) {
-            Some(status) if is_terminal(&status) => self.ended(pod, &status).await,
+        match self.status_publisher.statuses().get(&pod.uid()) {
+            Some(status) if is_terminal(&status) => self.end_sync(pod, &status).await,
             _ => synced(Ok(true), RetryDelay::Resync),
         }
     }
 
-    /// Waits until the runtime is ready (upstream's whole loop waits for that). False when the pod has to
-    /// be synced again before that: it is to end, or its deadline is over.
+    /// Waits until the runtime is ready. False when the pod has to end, or its deadline is over.
     async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
         let mut state = self.state.clone();
         tokio::select! {
@@ -217,9 +216,9 @@ impl PodSync {
         cancel: &CancellationToken,
     ) -> anyhow::Result<SyncReport> {
         self.pod_history
-            .doing(&pod.uid(), Some("setting up volumes".into()));
+            .set_current_step(&pod.uid(), Some("setting up volumes".into()));
         let failed = |text: &str| {
-            self.decide(pod, Action::Fail, text.to_owned());
+            self.record_history(pod, Action::Fail, text.to_owned());
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
@@ -290,9 +289,9 @@ impl PodSync {
         if report.is_clean() && !report.cancelled {
             self.pod_history.all_well(&pod.uid());
         }
-        self.statuses.note_report(&pod.uid(), &report);
+        self.status_publisher.note_report(&pod.uid(), &report);
         self.note_resize(pod, &report);
-        self.statuses.publish(pod);
+        self.status_publisher.publish(pod);
         let at = [report.again, deadline.at()].into_iter().flatten().min();
         let delay = if report.needs_retry() {
             RetryDelay::Error
@@ -319,7 +318,7 @@ impl PodSync {
         let generation = before
             .as_ref()
             .map_or(pod.metadata.generation, |before| before.generation);
-        let now = goes_on.then(|| InProgress {
+        let now = goes_on.then(|| ResizeInProgress {
             error: error.clone().or_else(|| before.clone()?.error),
             generation,
         });
@@ -350,13 +349,13 @@ impl PodSync {
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");
-        self.decide(pod, Action::Fail, refused);
+        self.record_history(pod, Action::Fail, refused);
         let because = FailedBecause {
             reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
             disruption: false,
         };
-        self.statuses.reject(pod, because);
+        self.status_publisher.reject(pod, because);
     }
 
     /// Publishes the pod as failed because its deadline is over, with one event.
@@ -367,12 +366,12 @@ impl PodSync {
             message: message.into(),
             disruption: false,
         };
-        if self.statuses.note_failed(&pod.uid(), because) {
-            self.decide(pod, Action::StopPod, message.into());
+        if self.status_publisher.note_failed(&pod.uid(), because) {
+            self.record_history(pod, Action::StopPod, message.into());
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
         }
-        self.statuses.publish(pod);
+        self.status_publisher.publish(pod);
     }
 
     async fn terminate(
@@ -387,16 +386,16 @@ impl PodSync {
         self.pod_history
             .note(&uid, stop.until(Timestamp::now() + until));
         self.pod_history
-            .doing(&uid, Some("stopping the pod".into()));
+            .set_current_step(&uid, Some("stopping the pod".into()));
         if let Some(because) = reason.failed_because() {
-            self.statuses.note_failed(&uid, because);
+            self.status_publisher.note_failed(&uid, because);
         }
         if reason == TerminationReason::NodeShutdown && pod.is_static() {
-            self.statuses.note_runs_again(&uid);
+            self.status_publisher.note_runs_again(&uid);
         }
         self.runtime.stop_prefetches(&uid);
-        self.statuses.note_stage(&uid, Stage::Ending);
-        self.statuses.publish(&pod);
+        self.status_publisher.note_stage(&uid, PodStage::Ending);
+        self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
         let status = self.runtime.status_to_stop(&Owner::of(&pod), left).await;
@@ -405,22 +404,22 @@ impl PodSync {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
             Err(error) => Err(error),
         };
-        self.pod_history.doing(&uid, None);
+        self.pod_history.set_current_step(&uid, None);
         if let Err(error) = killed {
             let text = format!("error killing pod: {}", chain(error.as_ref()));
             self.events
                 .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
-            self.decide(&pod, Action::Fail, text);
+            self.record_history(&pod, Action::Fail, text);
             return Err(error);
         }
         self.probes.remove_pod(&uid);
         // Before the status says that the pod has ended: its claims may be another pod's then.
         self.runtime.devices().dra.recover(&pod).await;
-        self.give_back_claims(&uid).await?;
-        self.statuses.note_stage(&uid, Stage::Ended);
+        self.unprepare_resources(&uid).await?;
+        self.status_publisher.note_stage(&uid, PodStage::Ended);
         let settled = self.runtime.settle_stopped(&uid).await;
-        settled.context("cannot tell whether the pod has ended")?;
-        self.statuses.publish(&pod);
+        settled.context("failed to check whether the pod has ended")?;
+        self.status_publisher.publish(&pod);
         Ok(())
     }
 
@@ -435,13 +434,13 @@ impl PodSync {
         let owner = Owner::of_status(running);
         let status = self.runtime.status_to_stop(&owner, left).await?;
         self.runtime.kill_pod(None, &status, grace).await?;
-        self.give_back_claims(&running.uid).await?;
+        self.unprepare_resources(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await
     }
 
-    async fn finish(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
+    async fn finish_termination(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
-        self.statuses.stopped(&pod);
+        self.status_publisher.stopped(&pod);
         let torn_down = self.volumes.teardown(&uid).await;
         self.report_teardown(&pod, &torn_down);
         torn_down?;
@@ -449,11 +448,11 @@ impl PodSync {
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
         self.runtime.devices().plugins.release(&uid);
-        self.statuses.finish(&pod);
-        if let Some(status) = self.statuses.statuses().get(&uid)
+        self.status_publisher.finish(&pod);
+        if let Some(status) = self.status_publisher.statuses().get(&uid)
             && is_terminal(&status)
         {
-            self.statuses.record_terminal(&pod, &status).await;
+            self.status_publisher.record_terminal(&pod, &status).await;
         }
         Ok(())
     }
@@ -482,7 +481,7 @@ impl PodSyncer for PodSync {
     }
 
     fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>> {
-        Box::pin(self.finish(pod))
+        Box::pin(self.finish_termination(pod))
     }
 }
 

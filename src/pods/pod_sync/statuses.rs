@@ -1,11 +1,11 @@
 //! Publishes the API status of a pod, generated from what is known of it.
 
-use super::metrics::{PodStartMetrics, Start};
+use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
     model::{ContainerState, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons, runs_again},
     pods::status::{
         StatusManager, Statuses,
-        generate::{FailedBecause, Inputs},
+        generate::{FailedBecause, StatusInputs},
         generate_api_pod_status,
     },
     resources,
@@ -13,7 +13,7 @@ use crate::{
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
-    state::pod_state_store::{Origin, PodRecord, PodStateStore, Terminal},
+    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, Terminal},
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Where a pod is in its life; decides what its status may say.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum PodStage {
     /// Being set up, or running.
     #[default]
     Live,
@@ -37,9 +37,9 @@ pub(super) enum Stage {
 #[derive(Debug, Default)]
 struct Notes {
     failures: Vec<StartFailure>,
-    stage: Stage,
+    stage: PodStage,
     failed_because: Option<FailedBecause>,
-    start: Start,
+    start: StartProgress,
     /// The node rejected it: its status stays, unless something of it runs.
     rejected: bool,
     /// A shutdown of the node ended it, and it runs again after that.
@@ -55,12 +55,12 @@ pub struct StatusPublisher {
     results: ProbeResults,
     state_store: PodStateStore,
     starts: Option<PodStartMetrics>,
-    remote: Option<Remote>,
+    cluster: Option<ClusterInputs>,
     notes: Mutex<HashMap<PodUid, Notes>>,
 }
 
 /// What only a node of a cluster has.
-pub struct Remote {
+pub struct ClusterInputs {
     /// The newest objects of the API server.
     pub pods: PodManager,
     /// The node's addresses.
@@ -86,7 +86,7 @@ impl StatusPublisher {
             results,
             state_store,
             starts: None,
-            remote: None,
+            cluster: None,
             notes,
         }
     }
@@ -100,13 +100,16 @@ impl StatusPublisher {
 
     /// The same with what the API server has, unless there is none.
     #[must_use]
-    pub fn in_cluster(self, remote: Option<Remote>) -> Self {
-        Self { remote, ..self }
+    pub fn in_cluster(self, remote: Option<ClusterInputs>) -> Self {
+        Self {
+            cluster: remote,
+            ..self
+        }
     }
 
     /// The status that the API server has of a pod, or of its mirror.
     fn remote_status(&self, pod: &Pod) -> Option<api::PodStatus> {
-        let pods = &self.remote.as_ref()?.pods;
+        let pods = &self.cluster.as_ref()?.pods;
         let object = if pod.is_static() {
             pods.mirror_of(&pod.full_name())
         } else {
@@ -121,7 +124,7 @@ impl StatusPublisher {
 
     /// The newest version of a pod of the API server: a worker may have an older one.
     fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        let newest = self.remote.as_ref().filter(|_| !pod.is_static());
+        let newest = self.cluster.as_ref().filter(|_| !pod.is_static());
         let newest = newest.and_then(|remote| remote.pods.get(&pod.uid()));
         newest.unwrap_or_else(|| pod.clone())
     }
@@ -198,7 +201,7 @@ impl StatusPublisher {
         Arc::new(status)
     }
 
-    /// The runtime status, and how containers ended that the runtime does not have (any more).
+    /// Adds recorded exits of containers that the runtime no longer has.
     fn with_exits(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let status = self.state_store.read(&runtime_status.uid, |record| {
             record.exits.complete(&runtime_status)
@@ -211,7 +214,7 @@ impl StatusPublisher {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
         if !self.state_store.read(&uid, is_known) {
-            let origin = Origin::of(pod);
+            let origin = PodOrigin::of(pod);
             self.state_store
                 .update(&uid, |record| record.origin = Some(origin));
         }
@@ -246,9 +249,10 @@ impl StatusPublisher {
         notes: &Notes,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
-        let outlook = self.runtime.outlook(pod, runtime_status);
+        let outlook = self.runtime.plan_summary(pod, runtime_status);
         let replaced = self.replaced(pod, runtime_status);
-        let restarting = (!replaced.is_empty()).then(|| Arc::new(that_restarts(pod, &replaced)));
+        let restarting =
+            (!replaced.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &replaced)));
         let pod = restarting.as_ref().unwrap_or(pod);
         let failure = |name: &str| {
             if replaced.iter().any(|replaced| replaced == name) {
@@ -264,11 +268,11 @@ impl StatusPublisher {
         let probe_results = |id: &_| self.results.get(id);
         let devices = |name: &str| self.runtime.devices().health_of(pod, name);
         let resize = self.runtime.allocations().conditions(&pod.uid());
-        let live = notes.stage == Stage::Live;
-        let host_ips = self.remote.as_ref();
+        let live = notes.stage == PodStage::Live;
+        let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
-        let mut inputs = Inputs {
+        let mut inputs = StatusInputs {
             runtime_name: &self.runtime_name,
             qos_class: qos_class(pod),
             probe_results: &probe_results,
@@ -279,12 +283,12 @@ impl StatusPublisher {
             host_ips: &host_ips,
             needs_new_sandbox: outlook.needs_new_sandbox,
             restart_all: outlook.restart_all,
-            pod_is_terminal: notes.stage == Stage::Ended,
+            pod_is_terminal: notes.stage == PodStage::Ended,
             failed_because: notes.failed_because.as_ref(),
             resize: &resize,
             devices: &devices,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
-            ..Inputs::new(pod, runtime_status, now)
+            ..StatusInputs::new(pod, runtime_status, now)
         };
         if !live {
             inputs.back_off = &|_| None;
@@ -322,7 +326,7 @@ impl StatusPublisher {
         failures.extend(kept.cloned());
     }
 
-    pub(super) fn note_stage(&self, uid: &PodUid, stage: Stage) {
+    pub(super) fn note_stage(&self, uid: &PodUid, stage: PodStage) {
         self.notes.lock().entry(uid.clone()).or_default().stage = stage;
     }
 
@@ -440,7 +444,7 @@ fn qos_class(pod: &Pod) -> &'static str {
 }
 
 /// The pod as if these containers always ran again: what the status is to show of their ends.
-fn that_restarts(pod: &Pod, names: &[String]) -> Pod {
+fn with_restart_policy_always(pod: &Pod, names: &[String]) -> Pod {
     let mut pod = pod.clone();
     let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);
     for container in containers.filter(|container| names.contains(&container.name)) {

@@ -83,13 +83,13 @@ impl TerminationReason {
 impl fmt::Display for TerminationReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Deleted => f.write_str("no source wants it any more"),
-            Self::Finished => f.write_str("it has reached its end"),
+            Self::Deleted => f.write_str("removed from its source"),
+            Self::Finished => f.write_str("it is terminal"),
             Self::Evicted {
                 reason, message, ..
             } => write!(f, "{reason}: {message}"),
             Self::NodeShutdown => f.write_str("the node is shutting down"),
-            Self::Orphaned => f.write_str("only the runtime knows it"),
+            Self::Orphaned => f.write_str("orphaned"),
         }
     }
 }

@@ -38,7 +38,7 @@ impl PodSync {
             let text = format!("error determining status: {unread}");
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-            self.decide(pod, Action::Hold, text);
+            self.record_history(pod, Action::Hold, text);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The metric family that counts workers, named as upstream names it.
 
-use super::{Phase, PodWorkers};
+use super::{PodWorkers, WorkerPhase};
 use crate::{
-    base::metrics::{AtScrape, Metrics, Sample},
+    base::metrics::{AtScrape, Metrics, ScrapeSample},
     model::PodUid,
 };
 use std::collections::{BTreeMap, HashSet};
@@ -21,7 +21,7 @@ pub fn count(
     );
 }
 
-fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<Sample> {
+fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> {
     let kinds = [
         ("desired", ""),
         ("desired", "true"),
@@ -39,9 +39,11 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<Sample> {
         .collect();
     for pod in workers.known() {
         let lifecycle = match pod.phase {
-            Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => "sync",
-            Phase::Terminating { .. } => "terminating",
-            Phase::Terminated { .. } | Phase::Finished { .. } => "terminated",
+            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
+                "sync"
+            }
+            WorkerPhase::Terminating { .. } => "terminating",
+            WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. } => "terminated",
         };
         let (config, is_static) = match (pod.has_spec, wanted.contains(&pod.uid)) {
             (false, _) => ("runtime_only", "unknown"),

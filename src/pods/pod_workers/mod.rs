@@ -26,7 +26,7 @@ mod tests;
 
 pub use delay::Delays;
 pub use observer::PodSyncObserver;
-pub use phase::{Grace, Phase, PodEnd};
+pub use phase::{Grace, PodEnd, WorkerPhase};
 pub use update::UpdateOptions;
 
 use crate::{
@@ -65,7 +65,7 @@ pub struct WorkerPod {
     /// Name and namespace.
     pub full_name: PodFullName,
     /// Where it is in its life.
-    pub phase: Phase,
+    pub phase: WorkerPhase,
     /// Whether its spec is known; otherwise only the runtime knows it.
     pub has_spec: bool,
     /// Whether it is not a pod of an API server.
@@ -76,7 +76,7 @@ pub struct WorkerPod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
     /// Where the pod is in its life.
-    pub phase: Phase,
+    pub phase: WorkerPhase,
     /// Since when a sync has been running, if one is.
     pub sync_since: Option<Instant>,
     /// When the next sync begins if nothing happens before, if none is running.
@@ -283,7 +283,7 @@ impl PodWorkers {
         let may_run = |state: &PodState| {
             !matches!(
                 state.phase(),
-                Phase::Terminated { .. } | Phase::Finished { .. }
+                WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }
             )
         };
         let map = self.shared.map.lock();
@@ -295,7 +295,7 @@ impl PodWorkers {
         let known = self.known();
         let mut known = known.iter().filter(|pod| pod.full_name == *name);
         known.any(|pod| {
-            let ended = matches!(pod.phase, Phase::Finished { .. });
+            let ended = matches!(pod.phase, WorkerPhase::Finished { .. });
             pod.is_static && !ended && Some(&pod.uid) != except
         })
     }

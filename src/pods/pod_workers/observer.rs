@@ -5,7 +5,7 @@ use crate::{
     base::{
         chain,
         metrics::{DEFAULT_BUCKETS, Metrics},
-        otel::{Kind, Parent, Span, Tracer, traced},
+        otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,
     },
     model::{Pod, PodExt, keys},
@@ -52,7 +52,7 @@ impl PodSyncObserver {
     where
         F: Future<Output = Result<PodSyncResult, Panicked>>,
     {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let kind = match call {
             PodSyncCall::Sync(pod, kind) => {
                 let waited = since_seen(pod, Timestamp::now());
@@ -67,13 +67,15 @@ impl PodSyncObserver {
         let operation_type = kind.as_str();
         self.durations
             .get_or_create_owned(&OperationLabels { operation_type })
-            .observe(begun.elapsed().as_secs_f64());
+            .observe(started_at.elapsed().as_secs_f64());
         done
     }
 
     fn span(&self, call: &PodSyncCall) -> Option<Span> {
         let tracer = &self.tracer;
-        let mut span = tracer.start(Kind::Internal, Parent::Current, || call.operation().into())?;
+        let mut span = tracer.start(TraceSpanKind::Internal, Parent::Current, || {
+            call.operation().into()
+        })?;
         span.note(|| {
             let (namespace, name, uid) = call.pod();
             let full = match namespace {

@@ -35,7 +35,7 @@ pub struct Grace {
 
 /// Where in its life a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum WorkerPhase {
     /// A static pod in line behind another one of its name.
     Waiting {
         /// The kind of its first sync.

@@ -3,7 +3,7 @@
 use super::{
     PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
-    phase::{Phase, Subject},
+    phase::{Subject, WorkerPhase},
     state::{Effect, Input, PodState, SyncOutcome},
     task::{self, SyncJob},
     update::UpdateOptions,
@@ -101,7 +101,7 @@ impl WorkerMap {
         let handle = entry.handle.as_deref();
         let phase = entry.state.phase().clone();
         let waits_for = match phase {
-            Phase::Waiting { .. } => self.gate.running(&entry.full_name),
+            WorkerPhase::Waiting { .. } => self.gate.running(&entry.full_name),
             _ => Vec::new(),
         };
         Some(WorkerStatus {

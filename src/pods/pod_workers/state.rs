@@ -10,7 +10,7 @@
 //! Phases only move to the right. A finished pod ignores everything but being forgotten.
 
 use super::{
-    phase::{Grace, Phase, PodEnd, Subject},
+    phase::{Grace, PodEnd, Subject, WorkerPhase},
     update::UpdateOptions,
 };
 use crate::{
@@ -126,7 +126,7 @@ pub(super) enum Effect {
 #[derive(Clone, Debug)]
 pub(super) struct PodState {
     subject: Subject,
-    phase: Phase,
+    phase: WorkerPhase,
     running: Option<PodSyncCall>,
     /// The last sync has failed.
     failed: bool,
@@ -145,18 +145,18 @@ impl PodState {
         if pod.is_terminal() && !may_run {
             // It had ended before this kubelet started; only the clean-up may be missing.
             let end = PodEnd::new(TerminationReason::Finished);
-            let state = Self::new(subject, Phase::Terminated { end });
+            let state = Self::new(subject, WorkerPhase::Terminated { end });
             return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
         }
         let kind = options.kind;
         let phase = if pod.is_static() {
-            Phase::Waiting { kind, may_run }
+            WorkerPhase::Waiting { kind, may_run }
         } else {
-            Phase::Starting { may_run }
+            WorkerPhase::Starting { may_run }
         };
         let mut state = Self::new(subject, phase);
         let mut effects = state.on(Input::Update(options), now);
-        if matches!(state.phase, Phase::Waiting { .. }) {
+        if matches!(state.phase, WorkerPhase::Waiting { .. }) {
             effects.push(Effect::QueueStart);
         }
         Some((state, effects))
@@ -164,7 +164,7 @@ impl PodState {
 
     fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
         let kill = options.kill?;
-        let phase = Phase::Terminating {
+        let phase = WorkerPhase::Terminating {
             end: PodEnd::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
@@ -173,7 +173,7 @@ impl PodState {
         Some((state, effects))
     }
 
-    fn new(subject: Subject, phase: Phase) -> Self {
+    fn new(subject: Subject, phase: WorkerPhase) -> Self {
         Self {
             subject,
             phase,
@@ -188,7 +188,7 @@ impl PodState {
         match input {
             Input::Update(options) => self.on_update(options, now),
             Input::Refreshed(pod) => {
-                if self.phase == Phase::Syncing {
+                if self.phase == WorkerPhase::Syncing {
                     self.subject = Subject::Pod(pod);
                 }
                 Vec::new()
@@ -196,7 +196,7 @@ impl PodState {
             Input::MayStart => self.on_may_start(),
             Input::Unwanted => self.on_unwanted(),
             Input::StatusChanged => self.try_again(),
-            Input::RuntimeReturned if self.failed && self.phase == Phase::Syncing => {
+            Input::RuntimeReturned if self.failed && self.phase == WorkerPhase::Syncing => {
                 vec![Effect::Deliver(UpdateKind::Sync)]
             }
             Input::RuntimeReturned => self.try_again(),
@@ -206,14 +206,14 @@ impl PodState {
     fn on_update(&mut self, options: UpdateOptions, now: Instant) -> Vec<Effect> {
         let create = options.kind == UpdateKind::Create;
         match &mut self.phase {
-            Phase::Finished { end } => {
+            WorkerPhase::Finished { end } => {
                 if !create {
                     return Vec::new();
                 }
                 end.restart = true;
                 return vec![Effect::MarkFinished];
             }
-            Phase::Terminating { end, .. } | Phase::Terminated { end } if create => {
+            WorkerPhase::Terminating { end, .. } | WorkerPhase::Terminated { end } if create => {
                 end.restart = true;
                 return Vec::new();
             }
@@ -230,13 +230,15 @@ impl PodState {
         }
         let reason = self.reason_to_end(&options);
         match (&mut self.phase, reason) {
-            (Phase::Terminating { .. }, _) => self.shorten_grace(options.grace_seconds(), now),
-            (Phase::Terminated { .. }, _) if runtime_only => Vec::new(),
-            (Phase::Terminated { .. }, _) => {
+            (WorkerPhase::Terminating { .. }, _) => {
+                self.shorten_grace(options.grace_seconds(), now)
+            }
+            (WorkerPhase::Terminated { .. }, _) if runtime_only => Vec::new(),
+            (WorkerPhase::Terminated { .. }, _) => {
                 vec![Effect::Deliver(UpdateKind::Kill)]
             }
             (_, Some(reason)) => self.terminate(reason, options.grace_seconds()),
-            (Phase::Waiting { kind, .. }, None) => {
+            (WorkerPhase::Waiting { kind, .. }, None) => {
                 *kind = options.kind.max(*kind);
                 Vec::new()
             }
@@ -265,10 +267,10 @@ impl PodState {
         let end = PodEnd::new(reason);
         let never_ran = matches!(
             self.phase,
-            Phase::Waiting { may_run: false, .. } | Phase::Starting { may_run: false }
+            WorkerPhase::Waiting { may_run: false, .. } | WorkerPhase::Starting { may_run: false }
         );
         if never_ran && pod.is_static() {
-            self.phase = Phase::Finished { end };
+            self.phase = WorkerPhase::Finished { end };
             return vec![Effect::ReleaseName, Effect::MarkFinished];
         }
         let mut effects = Vec::new();
@@ -281,7 +283,7 @@ impl PodState {
         let seconds = self.explicit_grace(within);
         let grace = Grace::new(seconds.unwrap_or_else(|| pod.termination_grace_seconds()));
         effects.push(Effect::Deliver(UpdateKind::Kill));
-        self.phase = Phase::Terminating { end, grace };
+        self.phase = WorkerPhase::Terminating { end, grace };
         effects
     }
 
@@ -299,7 +301,7 @@ impl PodState {
     /// An update of a pod that is being stopped: less grace, perhaps, and a retry of a stop that failed.
     fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
         let seconds = self.explicit_grace(within);
-        let Phase::Terminating { grace, .. } = &mut self.phase else {
+        let WorkerPhase::Terminating { grace, .. } = &mut self.phase else {
             return Vec::new();
         };
         let moved = seconds.and_then(|seconds| grace.shorten(seconds, now));
@@ -309,10 +311,10 @@ impl PodState {
     }
 
     fn on_may_start(&mut self) -> Vec<Effect> {
-        let Phase::Waiting { kind, may_run } = self.phase else {
+        let WorkerPhase::Waiting { kind, may_run } = self.phase else {
             return Vec::new();
         };
-        self.phase = Phase::Starting { may_run };
+        self.phase = WorkerPhase::Starting { may_run };
         vec![Effect::Deliver(kind)]
     }
 
@@ -326,23 +328,23 @@ impl PodState {
         if self.running.is_some() {
             return None;
         }
-        if let Phase::Starting { .. } = self.phase {
-            self.phase = Phase::Syncing;
+        if let WorkerPhase::Starting { .. } = self.phase {
+            self.phase = WorkerPhase::Syncing;
         }
         self.running = match (&mut self.phase, &self.subject) {
-            (Phase::Syncing, Subject::Pod(pod)) => {
+            (WorkerPhase::Syncing, Subject::Pod(pod)) => {
                 let kind = update.unwrap_or(UpdateKind::Sync);
                 Some(PodSyncCall::Sync(pod.clone(), kind))
             }
-            (Phase::Terminating { grace, end }, Subject::Pod(pod)) => {
+            (WorkerPhase::Terminating { grace, end }, Subject::Pod(pod)) => {
                 let (deadline, reason) = (grace.begin(now), end.reason.clone());
                 Some(PodSyncCall::Terminating(pod.clone(), deadline, reason))
             }
-            (Phase::Terminating { grace, .. }, Subject::Runtime(status)) => {
+            (WorkerPhase::Terminating { grace, .. }, Subject::Runtime(status)) => {
                 let deadline = grace.begin(now);
                 Some(PodSyncCall::TerminatingRuntime(status.clone(), deadline))
             }
-            (Phase::Terminated { .. }, Subject::Pod(pod)) => {
+            (WorkerPhase::Terminated { .. }, Subject::Pod(pod)) => {
                 Some(PodSyncCall::Terminated(pod.clone()))
             }
             _ => None,
@@ -377,8 +379,8 @@ impl PodState {
                 (Some(delay.into()), Vec::new())
             }
             (PodSyncCall::Terminating(..), SyncOutcome::Done) => {
-                if let Phase::Terminating { end, .. } = &self.phase {
-                    self.phase = Phase::Terminated { end: end.clone() };
+                if let WorkerPhase::Terminating { end, .. } = &self.phase {
+                    self.phase = WorkerPhase::Terminated { end: end.clone() };
                 }
                 (None, Vec::new())
             }
@@ -388,8 +390,8 @@ impl PodState {
                 Subject::Pod(_) => (None, Vec::new()),
             },
             (PodSyncCall::Terminated(_), SyncOutcome::Done) => {
-                if let Phase::Terminated { end } = &self.phase {
-                    self.phase = Phase::Finished { end: end.clone() };
+                if let WorkerPhase::Terminated { end } = &self.phase {
+                    self.phase = WorkerPhase::Finished { end: end.clone() };
                 }
                 (None, vec![Effect::ReleaseName, Effect::MarkFinished])
             }
@@ -397,7 +399,7 @@ impl PodState {
     }
 
     fn synced(&mut self, terminal: bool, next: NextSync) -> Option<NextSync> {
-        if self.phase != Phase::Syncing {
+        if self.phase != WorkerPhase::Syncing {
             return None;
         }
         self.failed = next.delay == RetryDelay::Error;
@@ -410,21 +412,22 @@ impl PodState {
 
     fn on_unwanted(&mut self) -> Vec<Effect> {
         match &self.phase {
-            Phase::Finished { .. } => vec![Effect::Drop],
-            Phase::Waiting { may_run: false, .. } | Phase::Starting { may_run: false } => {
+            WorkerPhase::Finished { .. } => vec![Effect::Drop],
+            WorkerPhase::Waiting { may_run: false, .. }
+            | WorkerPhase::Starting { may_run: false } => {
                 vec![Effect::ReleaseName, Effect::Drop]
             }
-            Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => {
+            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
                 self.terminate(TerminationReason::Deleted, None)
             }
-            Phase::Terminating { .. } | Phase::Terminated { .. } => Vec::new(),
+            WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => Vec::new(),
         }
     }
 
     /// Stopping or cleaning up is tried again at once, if it is not done.
     fn try_again(&self) -> Vec<Effect> {
         match &self.phase {
-            Phase::Terminating { .. } | Phase::Terminated { .. } => {
+            WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => {
                 vec![Effect::Deliver(UpdateKind::Kill)]
             }
             _ => Vec::new(),
@@ -433,7 +436,7 @@ impl PodState {
 }
 
 impl PodState {
-    pub(super) fn phase(&self) -> &Phase {
+    pub(super) fn phase(&self) -> &WorkerPhase {
         &self.phase
     }
 
@@ -451,15 +454,17 @@ impl PodState {
     /// Why and how it ends, once it does.
     pub(super) fn end(&self) -> Option<&PodEnd> {
         match &self.phase {
-            Phase::Terminating { end, .. }
-            | Phase::Terminated { end }
-            | Phase::Finished { end } => Some(end),
-            Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing => None,
+            WorkerPhase::Terminating { end, .. }
+            | WorkerPhase::Terminated { end }
+            | WorkerPhase::Finished { end } => Some(end),
+            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
+                None
+            }
         }
     }
 
     /// Nothing is left to do.
     pub(super) fn is_finished(&self) -> bool {
-        matches!(self.phase, Phase::Finished { .. })
+        matches!(self.phase, WorkerPhase::Finished { .. })
     }
 }

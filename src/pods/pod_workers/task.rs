@@ -7,7 +7,7 @@ use super::{
 use crate::{
     base::{
         chain,
-        panics::{Place, contain, contain_blocking},
+        panics::{PanicScope, contain, contain_blocking},
         wait_until,
     },
     model::{GraceDeadline, PodUid},
@@ -51,13 +51,13 @@ pub(super) async fn run(
             }
             // A panic in the bookkeeping is a failure of this pod, as one in its sync is.
             let begin = || shared.begin(&uid, generation, update.take(), Instant::now());
-            let ended = match contain_blocking(Place::Sync, begin) {
+            let ended = match contain_blocking(PanicScope::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
                     // Boxed, so that an idle worker does not hold the memory of a sync.
                     let outcome = Box::pin(sync(&shared, job)).await;
                     let end = || shared.end(&uid, generation, outcome, Instant::now());
-                    contain_blocking(Place::Sync, end)
+                    contain_blocking(PanicScope::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
             };
@@ -77,7 +77,7 @@ async fn sync(shared: &PodWorkersInner, job: SyncJob) -> SyncOutcome {
     let (call, cancel) = (job.call.clone(), job.cancel.clone());
     let span = span_of(&call);
     let work = async {
-        let syncing = contain(Place::Sync, sync_pod(shared.syncer.as_ref(), job));
+        let syncing = contain(PanicScope::Sync, sync_pod(shared.syncer.as_ref(), job));
         let done = match &shared.observer {
             Some(observer) => observer.observe(&call, syncing).await,
             None => syncing.await,

@@ -45,7 +45,7 @@ const SHOWN_OUTPUT: usize = 240;
 
 /// What is known of a container and its pod at this moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct ProbedContainer {
     /// The newest instance of the container.
     pub container: Option<ContainerStatus>,
     /// Primary address of the pod; of the node for host-network pods.
@@ -58,16 +58,16 @@ pub struct View {
 
 /// Shows a container by its pod's UID and its name. Called at each tick: it must be cheap and never
 /// block.
-pub type ContainerView = Arc<dyn Fn(&PodUid, &str) -> View + Send + Sync>;
+pub type ProbedContainerReader = Arc<dyn Fn(&PodUid, &str) -> ProbedContainer + Send + Sync>;
 
 /// What the prober works with.
-pub struct Deps {
+pub struct ProberDeps {
     /// When this kubelet started, by the wall clock.
     pub started_at: Timestamp,
     /// Runs commands in containers.
     pub exec: ExecFn,
     /// Shows containers.
-    pub view: ContainerView,
+    pub view: ProbedContainerReader,
     /// The store of results.
     pub results: ProbeResultsWriter,
     /// Keeps results over restarts.
@@ -87,7 +87,7 @@ pub struct ProbeManager {
 
 /// What all probe tasks share.
 struct ProberShared {
-    deps: Deps,
+    deps: ProberDeps,
     metrics: ProberMetrics,
 }
 
@@ -160,7 +160,7 @@ enum SlotTask {
 impl ProbeManager {
     /// No probes yet, but the results that an earlier kubelet wrote down. Declares metric families: how
     /// probes go in `results`, which is shown by itself, the rest in `metrics`.
-    pub fn new(deps: Deps, metrics: &Metrics, results: &Metrics) -> Self {
+    pub fn new(deps: ProberDeps, metrics: &Metrics, results: &Metrics) -> Self {
         let metrics = ProberMetrics::new(metrics, results);
         let restore = |uid: PodUid| {
             let restored = deps.results.restore(&uid, &deps.state_store.get(&uid));

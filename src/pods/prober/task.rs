@@ -1,14 +1,14 @@
 //! The loop of one probe: decide with [`super::state`], act, wait.
 
 use super::{
-    PodProbes, PodSignal, ProbeSnapshot, ProberShared, Slot, SlotTask, View,
+    PodProbes, PodSignal, ProbeSnapshot, ProbedContainer, ProberShared, Slot, SlotTask,
     metrics::ProbeSeries,
     spec,
     state::{Life, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use crate::{
     base::{
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         wait_until,
     },
     model::{
@@ -35,7 +35,7 @@ const OVERRUN: Duration = Duration::from_secs(5);
 /// Starts the task of one probe.
 pub(super) fn spawn(shared: &Arc<ProberShared>, probes: &Arc<PodProbes>, slot: &Slot) {
     if let Some(task) = ProbeTask::new(shared, probes, slot) {
-        crate::base::spawn(Place::Probe, task.run());
+        crate::base::spawn(PanicScope::Probe, task.run());
     }
 }
 
@@ -93,7 +93,7 @@ impl ProbeTask {
     /// after a period.
     pub(super) async fn run(mut self) {
         loop {
-            match contain(Place::Probe, self.step()).await {
+            match contain(PanicScope::Probe, self.step()).await {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return self.end(),
                 Err(_) => {
@@ -212,7 +212,7 @@ impl ProbeTask {
                 ports,
             };
             let run = run_handler(&exec, &handler, &target, timeout);
-            let run = contain(Place::Probe, run).await;
+            let run = contain(PanicScope::Probe, run).await;
             run.unwrap_or_else(|panicked| ProbeOutcome::Unknown {
                 error: panicked.to_string(),
             })
@@ -280,7 +280,7 @@ impl ProbeTask {
         }
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> ProbedContainer {
         (self.shared.deps.view)(&self.probes.uid, &self.container)
     }
 

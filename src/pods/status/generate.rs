@@ -16,7 +16,7 @@ pub(in crate::pods) mod transition;
 
 pub use conditions::{carry_transition_times, is_owned};
 pub(in crate::pods::status) use container_states::unknown_exit;
-pub use phase::Phase;
+pub use phase::PodPhase;
 pub use transition::IllegalTransition;
 
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
     runtime::kuberuntime::RestartAllStage,
     state::probe_results::ContainerProbeResults,
 };
-use container_states::{Kind, container_statuses};
+use container_states::{ContainerList, container_statuses};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus},
@@ -49,7 +49,7 @@ pub struct FailedBecause {
 
 /// Everything a pod's status is made from.
 #[derive(Clone, Copy)]
-pub struct Inputs<'a> {
+pub struct StatusInputs<'a> {
     /// The pod as its source delivered it.
     pub pod: &'a Pod,
     /// What the runtime has of it.
@@ -90,7 +90,7 @@ pub struct Inputs<'a> {
     pub now: Timestamp,
 }
 
-impl<'a> Inputs<'a> {
+impl<'a> StatusInputs<'a> {
     /// Inputs about a pod of which only the runtime status is known; the caller sets what
     /// else it knows.
     pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
@@ -132,13 +132,21 @@ impl<'a> Inputs<'a> {
 
 /// Generates the status. An error means that the runtime status contradicts the old status (a container
 /// that had ended for good runs again); the caller keeps the old status.
-pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, IllegalTransition> {
+pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, IllegalTransition> {
     let old = inputs.baseline();
-    let mut init = container_statuses(inputs, list(&old.init_container_statuses), Kind::Init);
-    let mut regular = container_statuses(inputs, list(&old.container_statuses), Kind::Regular);
+    let mut init = container_statuses(
+        inputs,
+        list(&old.init_container_statuses),
+        ContainerList::Init,
+    );
+    let mut regular = container_statuses(
+        inputs,
+        list(&old.container_statuses),
+        ContainerList::Regular,
+    );
     limit_messages(&mut init, &mut regular);
     let ephemeral = list(&old.ephemeral_container_statuses);
-    let ephemeral = container_statuses(inputs, ephemeral, Kind::Ephemeral);
+    let ephemeral = container_statuses(inputs, ephemeral, ContainerList::Ephemeral);
 
     let generated = phase::of(inputs.pod, &init, &regular, inputs.pod_is_terminal);
     let (phase, reason, message) = settle_phase(inputs, &old, generated);
@@ -176,19 +184,19 @@ pub fn generate_api_pod_status(inputs: &Inputs<'_>) -> Result<PodStatus, Illegal
 
 /// A terminal phase stays; otherwise what failed the pod from outside wins over its containers.
 fn settle_phase(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     old: &PodStatus,
-    generated: Phase,
-) -> (Phase, Option<String>, Option<String>) {
+    generated: PodPhase,
+) -> (PodPhase, Option<String>, Option<String>) {
     let api = inputs.remote_of_pod();
-    let known = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
+    let known = |status: &PodStatus| status.phase.as_deref().and_then(PodPhase::parse);
     let ended = [api.and_then(known), known(old)]
         .into_iter()
         .flatten()
         .find(|phase| phase.is_terminal());
     let phase = match (ended, inputs.failed_because) {
         (Some(ended), _) => ended,
-        (None, Some(_)) => Phase::Failed,
+        (None, Some(_)) => PodPhase::Failed,
         (None, None) => generated,
     };
     let (mut reason, mut message) = (None, None);
@@ -197,7 +205,7 @@ fn settle_phase(
         message = non_empty(&old.message).or_else(|| non_empty(&api?.message));
     }
     if let Some(because) = inputs.failed_because
-        && phase == Phase::Failed
+        && phase == PodPhase::Failed
         && reason.is_none()
     {
         reason = Some(because.reason.clone());
@@ -208,7 +216,7 @@ fn settle_phase(
 
 /// Addresses of the sandbox. Once there is no sandbox to have any, the last ones stay on show; a
 /// host-network pod has the node's.
-fn pod_ips(inputs: &Inputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
+fn pod_ips(inputs: &StatusInputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
     let runtime = inputs.runtime.ips();
     let ips: Vec<PodIP> = if !runtime.is_empty() {
         runtime.iter().map(|ip| PodIP { ip: ip.clone() }).collect()
@@ -228,7 +236,7 @@ fn pod_ips(inputs: &Inputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<
 
 /// When the pod was first seen. A kubelet that finds a pod running takes the age of its oldest
 /// sandbox, so that its own restart does not make the pod younger.
-fn start_time(inputs: &Inputs<'_>, old: &PodStatus) -> Time {
+fn start_time(inputs: &StatusInputs<'_>, old: &PodStatus) -> Time {
     let sandboxes = inputs.runtime.sandboxes.iter();
     let oldest = sandboxes
         .filter_map(|s| container_states::time(s.created_at))

@@ -19,7 +19,7 @@ use crate::{
     base::DirtySet,
     model::{Pod, PodExt, PodUid},
 };
-use generate::{Phase, carry_transition_times, whole_seconds};
+use generate::{PodPhase, carry_transition_times, whole_seconds};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
 use parking_lot::RwLock;
@@ -210,9 +210,9 @@ fn normalise(status: &mut PodStatus, old: Option<&PodStatus>, now: Timestamp) {
     status.start_time = known_start
         .or(status.start_time.take())
         .or_else(|| Some(Time(whole_seconds(now))));
-    let phase = |status: &PodStatus| status.phase.as_deref().and_then(Phase::parse);
+    let phase = |status: &PodStatus| status.phase.as_deref().and_then(PodPhase::parse);
     if let Some(old) = old
-        && phase(old).is_some_and(Phase::is_terminal)
+        && phase(old).is_some_and(PodPhase::is_terminal)
         && phase(status) != phase(old)
     {
         status.phase.clone_from(&old.phase);

@@ -1,6 +1,6 @@
 //! The last status of a pod: nothing in it is left open.
 
-use super::generate::{Phase, unknown_exit};
+use super::generate::{PodPhase, unknown_exit};
 use crate::model::{Pod, PodExt, is_sidecar};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
@@ -20,9 +20,9 @@ pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
         .unwrap_or_default();
     let began = began(init);
     init.iter_mut().take(began).for_each(end);
-    let phase = status.phase.as_deref().and_then(Phase::parse);
-    if !pod.is_static() && !phase.is_some_and(Phase::is_terminal) {
-        status.phase = Some(Phase::Failed.as_str().into());
+    let phase = status.phase.as_deref().and_then(PodPhase::parse);
+    if !pod.is_static() && !phase.is_some_and(PodPhase::is_terminal) {
+        status.phase = Some(PodPhase::Failed.as_str().into());
     }
     status
 }

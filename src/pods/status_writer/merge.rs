@@ -4,7 +4,7 @@
 
 use crate::{
     model::Pod,
-    pods::status::generate::{IllegalTransition, Phase, is_owned, transition},
+    pods::status::generate::{IllegalTransition, PodPhase, is_owned, transition},
 };
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde::Serialize;
@@ -60,8 +60,8 @@ pub(super) fn merge(
 }
 
 fn is_terminal(status: &PodStatus) -> bool {
-    let phase = status.phase.as_deref().and_then(Phase::parse);
-    phase.is_some_and(Phase::is_terminal)
+    let phase = status.phase.as_deref().and_then(PodPhase::parse);
+    phase.is_some_and(PodPhase::is_terminal)
 }
 
 /// The conditions that the kubelet is to write.

@@ -18,7 +18,7 @@ use super::{
     status::{PodEntry, Statuses},
 };
 use crate::{
-    apiserver::{ApiError, ApiServer, Place, StrategicPatch},
+    apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
         DirtySet, WorkQueue, chain,
         panics::{self, contain},
@@ -27,7 +27,7 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
-use plan::{Exchange, Next, StatusVersion};
+use plan::{Exchange, NextStatusRequest, StatusVersion};
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{task::JoinSet, time::Instant};
@@ -39,7 +39,7 @@ const MAX_REQUESTS: usize = 10;
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
 /// What the writer reads.
-pub struct Deps {
+pub struct StatusWriterDeps {
     /// The API server.
     pub api: ApiServer,
     /// Statuses of pods.
@@ -54,7 +54,7 @@ pub struct Deps {
 
 /// The writer.
 pub struct StatusWriter {
-    deps: Deps,
+    deps: StatusWriterDeps,
     queue: WorkQueue<PodUid>,
     exchanges: HashMap<PodUid, Exchange>,
     requests: JoinSet<EndedRequest>,
@@ -78,7 +78,7 @@ struct EndedRequest {
 
 impl StatusWriter {
     /// A writer that has sent nothing.
-    pub fn new(deps: Deps) -> Self {
+    pub fn new(deps: StatusWriterDeps) -> Self {
         Self {
             queue: WorkQueue::new(deps.changed.clone(), MAX_REQUESTS, MAX_DELAY),
             deps,
@@ -151,14 +151,16 @@ impl StatusWriter {
             .or_insert_with(|| Exchange::new(&object));
         exchange.watched(&object);
         let request = match exchange.next(&entry, &object, may_run, now) {
-            Next::Patch(version_sent, status) => StatusRequest::Patch(version_sent, status),
-            Next::Delete => StatusRequest::Delete,
-            Next::Nothing => return self.queue.done(&uid),
-            Next::Later(at) => {
+            NextStatusRequest::Patch(version_sent, status) => {
+                StatusRequest::Patch(version_sent, status)
+            }
+            NextStatusRequest::Delete => StatusRequest::Delete,
+            NextStatusRequest::Nothing => return self.queue.done(&uid),
+            NextStatusRequest::Later(at) => {
                 self.queue.done(&uid);
                 return self.queue.add_at(uid, at);
             }
-            Next::Illegal(version_sent, error) => {
+            NextStatusRequest::Illegal(version_sent, error) => {
                 tracing::error!(
                     pod = %entry.pod.log_name(),
                     podUID = %uid,
@@ -172,7 +174,7 @@ impl StatusWriter {
         let api = self.deps.api.clone();
         self.requests.spawn(async move {
             let sending = send(&api, &object, &request);
-            let result = contain(panics::Place::Other, sending).await.ok();
+            let result = contain(panics::PanicScope::Other, sending).await.ok();
             EndedRequest {
                 uid,
                 object,
@@ -253,7 +255,7 @@ async fn send(
     object: &Pod,
     request: &StatusRequest,
 ) -> Result<Option<Pod>, ApiError> {
-    let at = Place::namespaced(object.namespace(), object.name());
+    let at = ResourcePath::namespaced(object.namespace(), object.name());
     let uid = object.uid();
     match request {
         StatusRequest::Patch(_, status) => {

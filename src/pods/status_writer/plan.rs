@@ -57,7 +57,7 @@ pub(super) struct StatusVersion {
 
 /// What to send.
 #[derive(Clone, Debug)]
-pub(super) enum Next {
+pub(super) enum NextStatusRequest {
     /// The API server has all of it.
     Nothing,
     /// Look again then.
@@ -102,14 +102,14 @@ impl Exchange {
         watched: &Pod,
         may_run: bool,
         now: Instant,
-    ) -> Next {
+    ) -> NextStatusRequest {
         // The watch says that it is gone before that, unless its storage was restored.
         if let Some(end) = self
             .deleted
             .map(|at| at + RESPONSE_TTL)
             .filter(|end| now < *end)
         {
-            return Next::Later(end);
+            return NextStatusRequest::Later(end);
         }
         let newest = self.newest(watched, now);
         let remote = newest.status.clone().unwrap_or_default();
@@ -121,9 +121,9 @@ impl Exchange {
         let sent = self.sent.as_ref();
         let again = sent.and_then(|sent| sent.counts_until(watched, now));
         let rest = || match again {
-            _ if delete => Next::Delete,
-            Some(at) => Next::Later(at),
-            None => Next::Nothing,
+            _ if delete => NextStatusRequest::Delete,
+            Some(at) => NextStatusRequest::Later(at),
+            None => NextStatusRequest::Nothing,
         };
         if self.refused == refused {
             return rest();
@@ -132,17 +132,19 @@ impl Exchange {
             Ok(Some(patch)) => patch,
             Ok(None) => return rest(),
             // Whatever it shows, nothing of the pod is left.
-            Err(_) if delete => return Next::Delete,
-            Err(illegal) => return Next::Illegal(version_sent, illegal),
+            Err(_) if delete => return NextStatusRequest::Delete,
+            Err(illegal) => return NextStatusRequest::Illegal(version_sent, illegal),
         };
         match sent.filter(|sent| sent.version_sent == version_sent) {
             Some(sent) if sent.patch == patch && self.is_ignored(entry, sent) => rest(),
-            Some(sent) if now < sent.at + MIN_REPEAT => Next::Later(sent.at + MIN_REPEAT),
-            _ => Next::Patch(version_sent, patch),
+            Some(sent) if now < sent.at + MIN_REPEAT => {
+                NextStatusRequest::Later(sent.at + MIN_REPEAT)
+            }
+            _ => NextStatusRequest::Patch(version_sent, patch),
         }
     }
 
-    /// Whether a patch changed nothing: the API server drops fields that it does not know, which is no reason
+    /// Whether a patch changed nothing: the API server drops fields that it does not know, which is not a reason
     /// to send them again.
     fn is_ignored(&self, entry: &PodEntry, sent: &Sent) -> bool {
         let Some(response) = &sent.response.status else {

@@ -1,7 +1,7 @@
 //! Whether this node may run a pod at all. Pure.
 //!
 //! A pod that is rejected here has failed, with a reason; this process does not admit it again. What may be different
-//! in a moment is no reason to reject it yet. Answers to upstream's admit handlers, in their order.
+//! in a moment is not a reason to reject it yet. Answers to upstream's admit handlers, in their order.
 
 mod app_armor;
 mod predicates;
@@ -38,7 +38,7 @@ pub struct NodeView<'a> {
     /// The other pods that were admitted and have not ended.
     pub others: &'a Others,
     /// Why the pod does not have its devices, if that is so.
-    pub devices: Option<&'a Refusal>,
+    pub devices: Option<&'a AdmissionRefusal>,
     /// How many devices of each resource pods have, if this pod has some: its own are its own, whatever the node has.
     pub allocated: &'a BTreeMap<String, i64>,
 }
@@ -60,7 +60,7 @@ impl Others {
 
 /// Why a pod is not admitted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum AdmissionRefusal {
     /// For good.
     Rejected(Rejection),
     /// That may be different in a moment.
@@ -81,7 +81,7 @@ pub enum Refusal {
     },
 }
 
-impl From<Rejection> for Refusal {
+impl From<Rejection> for AdmissionRefusal {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)
     }
@@ -106,7 +106,7 @@ impl Rejection {
 }
 
 /// The first rule that a pod breaks, if there is one.
-pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
+pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     may_have_devices(pod, node)?;
     if let Some(refusal) = node.devices {
         return Err(refusal.clone());
@@ -114,7 +114,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
     operating_system(pod)?;
     supplemental_groups(pod, node.supplemental_groups_policy)?;
     let fits = fits(pod, node);
-    if let Err(Refusal::Rejected(_)) = fits {
+    if let Err(AdmissionRefusal::Rejected(_)) = fits {
         return fits;
     }
     app_armor::admit(pod, node.app_armor)?;
@@ -149,12 +149,12 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 }
 
 /// Whether there is a place for the pod on the node.
-fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
+fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     let staying = &node.others.staying;
     match node.object {
         _ if node.in_place => Ok(()),
         None if pod.is_static() => Ok(()),
-        None => Err(Refusal::NotYet {
+        None => Err(AdmissionRefusal::NotYet {
             why: "the Node object is not known yet".into(),
             rejection: None,
             brief: true,
@@ -166,7 +166,7 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), Refusal> {
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
             fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
-                Refusal::NotYet {
+                AdmissionRefusal::NotYet {
                     why: format!("waiting for pods that are ending: {}", rejection.message),
                     rejection: Some(rejection),
                     brief: false,
@@ -184,7 +184,7 @@ pub(super) fn fits_critical(
     others: &Others,
     allocated: &BTreeMap<String, i64>,
     lenient: bool,
-) -> Result<(), Refusal> {
+) -> Result<(), AdmissionRefusal> {
     let staying = &others.staying;
     predicates::admit_but_resources(pod, object, staying)?;
     let missing = predicates::missing(pod, object, staying, allocated)?;
@@ -195,7 +195,7 @@ pub(super) fn fits_critical(
         });
         let shortages: Vec<_> = shortages.collect();
         return match preemption::victims(pod, staying, &shortages) {
-            Ok(victims) => Err(Refusal::Preempts {
+            Ok(victims) => Err(AdmissionRefusal::Preempts {
                 victims,
                 resource: first.resource.clone(),
             }),
@@ -208,7 +208,7 @@ pub(super) fn fits_critical(
             }
         };
     }
-    let not_yet = |rejection: Rejection, is_final: bool| Refusal::NotYet {
+    let not_yet = |rejection: Rejection, is_final: bool| AdmissionRefusal::NotYet {
         why: format!("waiting for pods that are ending: {}", rejection.message),
         rejection: Some(rejection).filter(|_| is_final),
         brief: false,

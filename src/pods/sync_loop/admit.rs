@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admission::{NodeView, Others, Refusal, Rejection, admit, may_have_devices},
+    admission::{AdmissionRefusal, NodeView, Others, Rejection, admit, may_have_devices},
     waiting::INTERVAL,
 };
 use crate::{
@@ -12,11 +12,11 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// What a critical pod waits for.
-pub(super) const WAITS_FOR_ROOM: &str = "waiting for pods that make room for it";
+/// The reason of a critical pod's wait.
+pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
 /// The message of a pod that runs on although nothing could be allocated for it.
 const NOTHING_EXCLUSIVE: &str = "The pod keeps running without exclusive CPUs and memory";
-/// The message of a pod that made room.
+/// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
 impl SyncLoop {
@@ -25,21 +25,21 @@ impl SyncLoop {
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
-            Err(Refusal::Rejected(rejection)) => Some(rejection),
-            Err(Refusal::NotYet {
+            Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection),
+            Err(AdmissionRefusal::NotYet {
                 why,
                 rejection,
                 brief,
             }) => {
                 let quiet = if brief { INTERVAL } else { Duration::ZERO };
-                if !self.has_waited(pod, &why, quiet) {
+                if !self.admission_timed_out(pod, &why, quiet) {
                     return false;
                 }
                 rejection
             }
-            Err(Refusal::Preempts { victims, resource }) => {
+            Err(AdmissionRefusal::Preempts { victims, resource }) => {
                 self.preempt(pod, victims, &resource);
-                if !self.has_waited(pod, WAITS_FOR_ROOM, Duration::ZERO) {
+                if !self.admission_timed_out(pod, WAITS_FOR_PREEMPTED, Duration::ZERO) {
                     return false;
                 }
                 None
@@ -136,11 +136,11 @@ impl SyncLoop {
         });
     }
 
-    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
+    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
         let admission = &self.admission;
         let object = admission.node.borrow().clone();
         let others = if object.is_some() && !runs {
-            self.admitted_but(&pod.uid())
+            self.admitted_except(&pod.uid())
         } else {
             Others::default()
         };
@@ -162,7 +162,7 @@ impl SyncLoop {
         } else {
             None
         };
-        let allocated = self.devices().allocated_beside(&pod.uid());
+        let allocated = self.devices().allocated_to_others(&pod.uid());
         let node = NodeView {
             devices: devices.as_ref(),
             allocated: &allocated.unwrap_or_default(),
@@ -171,7 +171,7 @@ impl SyncLoop {
         admit(pod, &node)
     }
 
-    /// Whether the pod gives back what it has of the node by itself.
+    /// Whether the pod is terminating, so its resources become free without eviction.
     pub(super) fn is_ending(&self, pod: &Pod) -> bool {
         let uid = pod.uid();
         self.has_ended(&uid)
@@ -180,7 +180,7 @@ impl SyncLoop {
     }
 
     /// Desired pods that use up the node: all that have a worker and of which something may run.
-    pub(super) fn admitted_but(&self, uid: &PodUid) -> Others {
+    pub(super) fn admitted_except(&self, uid: &PodUid) -> Others {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();

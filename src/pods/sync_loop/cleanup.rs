@@ -1,15 +1,15 @@
-//! What happens after a pod's end, and the audit for orphans.
+//! What happens after a pod's end, and the housekeeping of orphans.
 
 use super::{
     SyncLoop,
-    occupant::Occupant,
-    orphans::{Claims, find},
-    resize::Trigger,
+    orphans::{PodOwners, find},
+    resize::ResizeTrigger,
+    uid_owner::UidOwner,
 };
 use crate::{
     base::{
         chain,
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         spawn,
     },
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
@@ -18,7 +18,7 @@ use crate::{
     pods::pod_workers::{Collected, UpdateOptions},
     state::events::ObjectRef,
     state::pod_cache::Complete,
-    state::pod_state_store::Origin,
+    state::pod_state_store::PodOrigin,
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -35,7 +35,7 @@ impl SyncLoop {
         }
         self.release_resources();
         self.retry_waiting();
-        self.retry_resizes(Trigger::PodTerminated);
+        self.retry_resizes(ResizeTrigger::PodTerminated);
     }
 
     /// The node goes down, or does not after all: then the static pods start again that the shutdown ended. What it
@@ -45,21 +45,23 @@ impl SyncLoop {
             return;
         }
         let mut pods = self.manager.reader().pods();
-        pods.retain(|pod| pod.is_static() && self.pod_sync.statuses.ended_by_shutdown(&pod.uid()));
+        pods.retain(|pod| {
+            pod.is_static() && self.pod_sync.status_publisher.ended_by_shutdown(&pod.uid())
+        });
         for pod in pods {
             self.create(pod);
         }
     }
 
     /// A source no longer has the pod. One that had ended before has only its remains left.
-    pub(super) fn end(&mut self, pod: Arc<Pod>) {
+    pub(super) fn handle_pod_removal(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if self.waiting.remove(&uid).is_some() {
             self.held.remove(&uid);
             self.clean(uid);
         } else if self.held.remove(&uid) {
             // It was never started; what the runtime has under its UID is another pod's, or an orphan.
-            self.audits.soon();
+            self.housekeeping_schedule.soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.clean(uid);
         } else {
@@ -85,8 +87,8 @@ impl SyncLoop {
                 if knew {
                     self.metrics.restarted(&pod);
                 }
-                // What could not be removed is left to the audit.
-                if !gone && self.occupant(&pod) != Occupant::Itself {
+                // What could not be removed is left to housekeeping.
+                if !gone && self.uid_owner(&pod) != UidOwner::Itself {
                     self.held.insert(uid);
                 } else {
                     self.create(pod);
@@ -97,7 +99,7 @@ impl SyncLoop {
         all_gone
     }
 
-    /// An audit found something of these pods on disk that belonged to no pod then.
+    /// Housekeeping found files or cgroups of these pods that belonged to no pod then.
     pub(super) fn on_orphaned_logs(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
@@ -114,11 +116,15 @@ impl SyncLoop {
             return;
         }
         let back = self.manager.reader().get(&uid);
-        let back = back.filter(|pod| self.occupant(pod) == Occupant::Itself);
+        let back = back.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
         let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
-        spawn(Place::CleanUp, async move {
+        spawn(PanicScope::CleanUp, async move {
             // A panic must not keep the UID from ever being used again.
-            let removal = contain(Place::CleanUp, pod_sync.remove_pod(&uid, back.as_deref())).await;
+            let removal = contain(
+                PanicScope::CleanUp,
+                pod_sync.remove_pod(&uid, back.as_deref()),
+            )
+            .await;
             cleaned.mark((uid, removal.unwrap_or(false)));
         });
     }
@@ -136,7 +142,7 @@ impl SyncLoop {
 
     /// Looks for orphans. Acts only on settled runtime statuses from a complete list, and only on pods
     /// whose source has delivered.
-    pub(super) fn audit(&mut self, complete: Complete) {
+    pub(super) fn housekeeping(&mut self, complete: Complete) {
         let manager = self.manager.reader();
         let held: Vec<_> = self
             .held
@@ -153,7 +159,7 @@ impl SyncLoop {
         let claimed = |uid: &PodUid| {
             wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
         };
-        let claims = Claims {
+        let claims = PodOwners {
             claimed: &claimed,
             gone: &|pod| self.is_gone(pod),
         };
@@ -173,20 +179,20 @@ impl SyncLoop {
         }
         // The desired pods have to be known before anything is compared with them.
         let all_delivered = self.sources.all_ready().is_some();
-        let whole = self.audits.done(all_delivered);
+        let whole = self.housekeeping_schedule.done(all_delivered);
         if unread_orphans {
             // An inspection wakes the loop only if the status has changed.
-            self.audits.again();
+            self.housekeeping_schedule.again();
         }
         if whole {
-            self.compare(&wanted);
+            self.repair_workers(&wanted);
         }
         self.collect(pods, wanted, complete);
     }
 
     /// Repairs lost updates of workers: a desired pod without a worker gets one, and a pod that is not
     /// desired any more is stopped.
-    fn compare(&mut self, wanted: &HashSet<PodUid>) {
+    fn repair_workers(&mut self, wanted: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(wanted);
         let manager = self.manager.reader();
         for uid in found.to_create {
@@ -217,11 +223,11 @@ impl SyncLoop {
             let allocations = self.pod_sync.runtime.allocations();
             allocations.keep(|uid| claimed.contains(uid));
         }
-        let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphaned_logs.clone());
+        let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
-        self.audits.start(async move {
+        self.housekeeping_schedule.start(async move {
             if all_delivered {
-                let gone = |uid: &PodUid, origin: Option<&Origin>| is_gone(&sources, uid, origin);
+                let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
                 let found = pod_sync.orphaned_logs(&claimed, gone, complete);
                 metrics.swept(found.len());
                 orphaned_logs.mark_all(found);
@@ -234,7 +240,7 @@ impl SyncLoop {
                 }
             }
             if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
-                tracing::warn!(err = %chain(error.as_ref()), "Cannot remove all dead containers");
+                tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });
     }
@@ -242,11 +248,11 @@ impl SyncLoop {
     /// Whether a desired pod may get a worker, as far as its UID goes. Another pod that has the UID is
     /// stopped and removed first: by a worker that then restarts with the desired pod (true), or before the
     /// desired pod gets its worker (false).
-    pub(super) fn has_its_uid(&mut self, pod: &Pod) -> bool {
+    pub(super) fn resolve_uid_conflict(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
-        match self.occupant(pod) {
-            Occupant::Itself => return true,
-            Occupant::Other => {
+        match self.uid_owner(pod) {
+            UidOwner::Itself => return true,
+            UidOwner::Other => {
                 let other = self.cache.latest(&uid);
                 if other.is_active() {
                     self.workers.update_pod(UpdateOptions::superseded(other));
@@ -255,7 +261,7 @@ impl SyncLoop {
                 self.clean(uid);
                 return false;
             }
-            Occupant::OfApi => {
+            UidOwner::ApiPod => {
                 let other = self.cache.latest(&uid);
                 let (namespace, name) = (&other.namespace, &other.name);
                 let why = format!(
@@ -266,7 +272,7 @@ impl SyncLoop {
                 events.warning(&object, event::FAILED_SYNC, why.as_str());
                 self.hold(pod, &why);
             }
-            Occupant::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),
+            UidOwner::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),
         }
         false
     }
@@ -297,7 +303,7 @@ impl SyncLoop {
 
 /// Whether a pod of which only a record is left, and perhaps files, is gone for good. Records of earlier
 /// versions do not have the origin.
-fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&Origin>) -> bool {
+fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&PodOrigin>) -> bool {
     match origin {
         Some(origin) => origin
             .source()

@@ -1,12 +1,12 @@
-//! Devices of plugins, as admission and the audit see them.
+//! Devices of plugins, as admission and housekeeping see them.
 
 use super::{
     SyncLoop,
-    admission::{Refusal, Rejection},
+    admission::{AdmissionRefusal, Rejection},
 };
 use crate::{
     model::{Pod, PodUid},
-    resources::devices::{AllocationError, DeviceManager, Unallocated},
+    resources::devices::{DeviceAllocationError, DeviceManager, Unallocated},
 };
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ impl SyncLoop {
     }
 
     /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
-    pub(super) fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), Refusal> {
+    pub(super) fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
         if runs {
             self.devices().mark_running(pod);
             return Ok(());
@@ -25,20 +25,20 @@ impl SyncLoop {
         let align = || self.admission.resources.align(pod, hints);
         match self.devices().allocate(pod, align) {
             Ok(()) => Ok(()),
-            Err(Unallocated::InProgress) => Err(Refusal::NotYet {
+            Err(Unallocated::InProgress) => Err(AdmissionRefusal::NotYet {
                 why: "device plugins are preparing its devices".into(),
                 rejection: Some(rejection("the device plugins did not respond in time")),
                 brief: true,
             }),
             Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
-            Err(Unallocated::Misaligned(error)) => Err(Refusal::Rejected(Rejection::new(
+            Err(Unallocated::Misaligned(error)) => Err(AdmissionRefusal::Rejected(Rejection::new(
                 error.reason,
                 error.message,
             ))),
         }
     }
 
-    fn refusal(&self, error: &AllocationError) -> Refusal {
+    fn refusal(&self, error: &DeviceAllocationError) -> AdmissionRefusal {
         let text = error.to_string();
         let waits = error.may_pass()
             || error.short_of().is_some_and(|resource| {
@@ -46,13 +46,13 @@ impl SyncLoop {
                 holders.iter().any(|uid| self.gives_back(uid))
             });
         if waits {
-            Refusal::NotYet {
+            AdmissionRefusal::NotYet {
                 why: format!("waiting for devices: {text}"),
                 rejection: Some(rejection(&text)),
                 brief: false,
             }
         } else {
-            Refusal::Rejected(rejection(&text))
+            AdmissionRefusal::Rejected(rejection(&text))
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// One thing to do, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum DispatchStep {
     /// Store the desired pod.
     Set(Arc<Pod>),
     /// Remove it from the store.
@@ -26,7 +26,10 @@ pub enum Step {
 
 /// The steps of one update. Additions go in order of creation, as upstream's do; pods without a
 /// creation time (static ones) come first.
-pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
+pub fn dispatch(
+    update: &PodUpdate,
+    known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>,
+) -> Vec<DispatchStep> {
     let mut pods = update.pods.clone();
     if update.op == PodOp::Add {
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
@@ -36,24 +39,30 @@ pub fn dispatch(update: &PodUpdate, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>)
         .collect()
 }
 
-fn steps(op: PodOp, pod: Arc<Pod>, known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Step> {
+fn steps(
+    op: PodOp,
+    pod: Arc<Pod>,
+    known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>,
+) -> Vec<DispatchStep> {
     if pod.is_mirror() && PodSource::of(&pod) == Some(PodSource::Api) {
         let step = if op == PodOp::Remove {
-            Step::UnsetMirror(pod.full_name(), pod.uid())
+            DispatchStep::UnsetMirror(pod.full_name(), pod.uid())
         } else {
-            Step::SetMirror(pod)
+            DispatchStep::SetMirror(pod)
         };
         return vec![step];
     }
     match op {
-        PodOp::Add => vec![Step::Set(pod.clone()), Step::Create(pod)],
-        PodOp::Update | PodOp::Delete => vec![Step::Set(pod.clone()), Step::Update(pod)],
-        PodOp::Reconcile => vec![Step::Set(pod.clone()), Step::Refresh(pod)],
+        PodOp::Add => vec![DispatchStep::Set(pod.clone()), DispatchStep::Create(pod)],
+        PodOp::Update | PodOp::Delete => {
+            vec![DispatchStep::Set(pod.clone()), DispatchStep::Update(pod)]
+        }
+        PodOp::Reconcile => vec![DispatchStep::Set(pod.clone()), DispatchStep::Refresh(pod)],
         // The last desired version has the grace period and the hooks; the update may not.
         PodOp::Remove => {
             let uid = pod.uid();
             let last = known(&uid).unwrap_or(pod);
-            vec![Step::Unset(uid), Step::Kill(last)]
+            vec![DispatchStep::Unset(uid), DispatchStep::Kill(last)]
         }
     }
 }
@@ -93,7 +102,7 @@ mod tests {
         );
         let expected: Vec<_> = [none, early, late]
             .into_iter()
-            .flat_map(|pod| [Step::Set(pod.clone()), Step::Create(pod)])
+            .flat_map(|pod| [DispatchStep::Set(pod.clone()), DispatchStep::Create(pod)])
             .collect();
         assert_eq!(steps, expected);
     }
@@ -104,7 +113,13 @@ mod tests {
         let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| {
             Some(last.clone())
         });
-        assert_eq!(steps, [Step::Unset("u".into()), Step::Kill(last.clone())]);
+        assert_eq!(
+            steps,
+            [
+                DispatchStep::Unset("u".into()),
+                DispatchStep::Kill(last.clone())
+            ]
+        );
     }
 
     #[test]
@@ -112,10 +127,19 @@ mod tests {
         let p = pod("u", None);
         for op in [PodOp::Update, PodOp::Delete] {
             let steps = dispatch(&update(op, vec![p.clone()]), &|_| None);
-            assert_eq!(steps, [Step::Set(p.clone()), Step::Update(p.clone())]);
+            assert_eq!(
+                steps,
+                [
+                    DispatchStep::Set(p.clone()),
+                    DispatchStep::Update(p.clone())
+                ]
+            );
         }
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
-        assert_eq!(steps, [Step::Set(p.clone()), Step::Refresh(p)]);
+        assert_eq!(
+            steps,
+            [DispatchStep::Set(p.clone()), DispatchStep::Refresh(p)]
+        );
     }
 
     #[test]
@@ -131,14 +155,23 @@ mod tests {
         let mirror = annotated("api");
         for op in [PodOp::Add, PodOp::Update, PodOp::Delete, PodOp::Reconcile] {
             let steps = dispatch(&update(op, vec![mirror.clone()]), &|_| None);
-            assert_eq!(steps, [Step::SetMirror(mirror.clone())]);
+            assert_eq!(steps, [DispatchStep::SetMirror(mirror.clone())]);
         }
         let steps = dispatch(&update(PodOp::Remove, vec![mirror.clone()]), &|_| None);
-        assert_eq!(steps, [Step::UnsetMirror(mirror.full_name(), "m".into())]);
-        // A manifest cannot have the annotation; a pod that is no mirror of the API server's is a pod.
+        assert_eq!(
+            steps,
+            [DispatchStep::UnsetMirror(mirror.full_name(), "m".into())]
+        );
+        // A manifest cannot have the annotation; a pod that is not a mirror of the API server's is a pod.
         let of_file = annotated("file");
         let steps = dispatch(&update(PodOp::Add, vec![of_file.clone()]), &|_| None);
-        assert_eq!(steps, [Step::Set(of_file.clone()), Step::Create(of_file)]);
+        assert_eq!(
+            steps,
+            [
+                DispatchStep::Set(of_file.clone()),
+                DispatchStep::Create(of_file)
+            ]
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::admission::Rejection;
 use crate::{
-    base::metrics::{AtScrape, Metrics, Sample},
+    base::metrics::{AtScrape, Metrics, ScrapeSample},
     model::{Pod, PodExt},
     pods::pod_workers::PodWorkers,
     state::pod_manager::PodManager,
@@ -155,7 +155,7 @@ impl LoopMetrics {
         self.containers.observe(pod.containers().len() as f64);
     }
 
-    /// An audit found remains of so many pods on disk, which are removed now.
+    /// Housekeeping found remains of so many pods on disk, which are removed now.
     pub(super) fn swept(&self, orphaned_logs: usize) {
         self.cleaned
             .set(i64::try_from(orphaned_logs).unwrap_or(i64::MAX));
@@ -189,7 +189,7 @@ fn of_resource(reason: &str) -> &'static str {
 }
 
 /// Both are always shown, as upstream does.
-fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<Sample> {
+fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<ScrapeSample> {
     let sample = |is_static: bool| {
         let those = pods.iter().filter(|pod| pod.is_static() == is_static);
         let count = those.filter(|pod| counts(pod)).count();

@@ -1,8 +1,8 @@
-//! The loop that turns changes into updates of pod workers.
+//! The loop that translates changes into updates of pod workers.
 //!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
 //! * Woken by: updates of sources, pods whose runtime status or probe results changed, workers that
-//!   finished, a runtime that returned, a slow audit.
+//!   finished, a runtime that returned, slow housekeeping.
 //! * Publishes: updates to pod workers; which sources have delivered.
 //! * Must never wait for a pod: every branch is bookkeeping that takes microseconds. Must never clean
 //!   up without proof that a complete list was applied and that the source in question has delivered.
@@ -10,23 +10,23 @@
 
 mod admit;
 pub mod admission;
-mod audit;
+mod housekeeping;
 mod cleanup;
 mod devices;
 pub mod dispatch;
 mod metrics;
-pub mod occupant;
+pub mod uid_owner;
 pub mod orphans;
 mod preemption;
 mod resize;
 mod waiting;
 
-pub use audit::PERIOD as AUDIT_PERIOD;
+pub use housekeeping::HOUSEKEEPING_PERIOD;
 pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
 
-use audit::Audits;
-use resize::Trigger;
+use housekeeping::HousekeepingSchedule;
+use resize::ResizeTrigger;
 use waiting::Waiting;
 
 use crate::{
@@ -46,9 +46,8 @@ use crate::{
     state::pod_manager::PodManagerWriter,
     state::probe_results::ProbeResults,
 };
-use dispatch::{Step, dispatch};
+use dispatch::{DispatchStep, dispatch};
 use k8s_openapi::api::core::v1::Node;
-use occupant::{Occupant, occupant};
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -62,6 +61,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+use uid_owner::{UidOwner, uid_owner};
 
 /// How long the first inspection of everything may take before updates of sources are handled.
 const FIRST_INSPECTION: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl Default for Heartbeat {
 }
 
 /// What decides whether a pod may run here.
-pub struct Admission {
+pub struct PodAdmission {
     /// Kernel parameters that pods may set.
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
@@ -123,7 +123,7 @@ pub struct Admission {
 }
 
 /// What the loop is built from.
-pub struct Deps {
+pub struct SyncLoopDeps {
     /// Updates of the sources.
     pub updates: mpsc::Receiver<PodUpdate>,
     /// Which sources have delivered.
@@ -139,15 +139,15 @@ pub struct Deps {
     /// What workers call; here for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
     /// Which pods this node rejects.
-    pub admission: Admission,
+    pub admission: PodAdmission,
     /// The loop's metrics.
     pub metrics: LoopMetrics,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
     /// Pods whose spec requests other amounts than are allocated to them.
     pub resizes: Resizes,
-    /// Period of the audit for orphans.
-    pub audit_period: Duration,
+    /// Period of housekeeping.
+    pub housekeeping_period: Duration,
     /// Whether every source has delivered.
     pub all_delivered: watch::Sender<bool>,
     /// Notified when the runtime returns after it may have been away.
@@ -163,11 +163,11 @@ pub struct SyncLoop {
     cache: PodCache,
     results: ProbeResults,
     pod_sync: Arc<PodSync>,
-    admission: Admission,
+    admission: PodAdmission,
     metrics: LoopMetrics,
     heartbeat: Heartbeat,
     resizes: Resizes,
-    audits: Audits,
+    housekeeping_schedule: HousekeepingSchedule,
     all_delivered: watch::Sender<bool>,
     runtime_returned: Arc<Notify>,
     /// Pods whose remains are being removed.
@@ -178,13 +178,13 @@ pub struct SyncLoop {
     held: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     waiting: HashMap<PodUid, Waiting>,
-    /// Pods of which an audit found something on disk, and nothing else.
-    orphaned_logs: Arc<DirtySet<PodUid>>,
+    /// Pods of which housekeeping found files, logs or cgroups, and nothing else.
+    orphans_on_disk: Arc<DirtySet<PodUid>>,
 }
 
 impl SyncLoop {
     /// A loop that has handled nothing yet.
-    pub fn new(deps: Deps) -> Self {
+    pub fn new(deps: SyncLoopDeps) -> Self {
         Self {
             updates: deps.updates,
             sources: deps.sources,
@@ -197,14 +197,14 @@ impl SyncLoop {
             metrics: deps.metrics,
             heartbeat: deps.heartbeat,
             resizes: deps.resizes,
-            audits: Audits::every(deps.audit_period),
+            housekeeping_schedule: HousekeepingSchedule::every(deps.housekeeping_period),
             all_delivered: deps.all_delivered,
             runtime_returned: deps.runtime_returned,
             cleaning: HashSet::new(),
             cleaned: Arc::default(),
             held: HashSet::new(),
             waiting: HashMap::new(),
-            orphaned_logs: Arc::default(),
+            orphans_on_disk: Arc::default(),
         }
     }
 
@@ -235,14 +235,14 @@ impl SyncLoop {
             tokio::select! {
                 update = self.updates.recv() => match update {
                     Some(update) => {
-                        self.on_update(update);
-                        self.audits.soon();
+                        self.handle_pod_update(update);
+                        self.housekeeping_schedule.soon();
                     }
                     None => anyhow::bail!("all pod sources ended"),
                 },
                 uids = self.cache.changed() => {
                     if self.on_changed(uids) {
-                        self.audits.soon();
+                        self.housekeeping_schedule.soon();
                     }
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
@@ -250,14 +250,14 @@ impl SyncLoop {
                 changes = self.pod_sync.runtime.devices().plugins.changed() => self.on_devices(changes),
                 uids = self.pod_sync.runtime.devices().dra.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.cleaned.take() => if self.on_cleaned(uids) { self.audits.soon() } else { self.audits.again() },
-                uids = self.orphaned_logs.take() => self.on_orphaned_logs(uids),
+                uids = self.cleaned.take() => if self.on_cleaned(uids) { self.housekeeping_schedule.soon() } else { self.housekeeping_schedule.again() },
+                uids = self.orphans_on_disk.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
-                () = self.audits.due() => self.audit(complete),
+                () = self.housekeeping_schedule.due() => self.housekeeping(complete),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.something_waits() => {
                     self.retry_waiting();
-                    self.retry_resizes(Trigger::NodeChanged);
+                    self.retry_resizes(ResizeTrigger::NodeChanged);
                 }
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => return Ok(()),
@@ -281,7 +281,7 @@ impl SyncLoop {
         }
     }
 
-    fn on_update(&mut self, update: PodUpdate) {
+    fn handle_pod_update(&mut self, update: PodUpdate) {
         let manager = self.manager.reader();
         // Once per update: pods of an earlier kubelet exist at the start, if at all.
         let predecessors = match update.op {
@@ -292,39 +292,39 @@ impl SyncLoop {
         let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
         for step in dispatch(&update, &|uid| manager.get(uid)) {
             match step {
-                Step::Set(pod) => {
+                DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
                     self.publish_first(&pod);
                     self.manager.set(pod);
                 }
-                Step::Unset(uid) => {
+                DispatchStep::Unset(uid) => {
                     self.manager.remove(&uid);
                 }
-                Step::SetMirror(mirror) => self.manager.set_mirror(mirror),
-                Step::UnsetMirror(name, uid) => {
+                DispatchStep::SetMirror(mirror) => self.manager.set_mirror(mirror),
+                DispatchStep::UnsetMirror(name, uid) => {
                     self.manager.unset_mirror(&name, &uid);
                 }
-                Step::Create(pod) => {
+                DispatchStep::Create(pod) => {
                     self.create_after(&predecessors, current(pod));
                 }
-                Step::Refresh(pod) => {
+                DispatchStep::Refresh(pod) => {
                     let pod = current(pod);
                     self.publish(&pod);
                     self.workers.refresh(pod);
                 }
-                Step::Update(pod) => {
+                DispatchStep::Update(pod) => {
                     let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
                     self.workers.update_known_pod(update);
                 }
-                Step::Kill(pod) => self.end(pod),
+                DispatchStep::Kill(pod) => self.handle_pod_removal(pod),
             }
         }
         self.sources.mark_seen(update.source, update.completeness);
         self.all_delivered.send_replace(self.sources.all_seen());
         self.retry_waiting();
         self.retry_resizes(match update.op {
-            PodOp::Remove => Trigger::PodsChanged,
-            _ => Trigger::PodUpdated,
+            PodOp::Remove => ResizeTrigger::PodsChanged,
+            _ => ResizeTrigger::PodUpdated,
         });
     }
 
@@ -336,15 +336,15 @@ impl SyncLoop {
         if self.manager.reader().get(&uid).is_none()
             && !ending
             && !self.cleaning.contains(&uid)
-            && self.occupant(pod) == Occupant::Itself
+            && self.uid_owner(pod) == UidOwner::Itself
         {
-            self.pod_sync.statuses.publish(pod);
+            self.pod_sync.status_publisher.publish(pod);
         }
     }
 
     /// Which pod has this UID in the runtime: another one may have had it, or this one may have been
     /// edited, while no kubelet ran.
-    fn occupant(&self, pod: &Pod) -> Occupant {
+    fn uid_owner(&self, pod: &Pod) -> UidOwner {
         let uid = pod.uid();
         let settled = self.cache.try_settled(&uid);
         let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
@@ -353,7 +353,7 @@ impl SyncLoop {
                 .origin
                 .as_ref()
                 .and_then(|o| o.spec_digest.as_deref());
-            occupant(pod, &status, settled.is_some(), remembered)
+            uid_owner(pod, &status, settled.is_some(), remembered)
         })
     }
 
@@ -422,7 +422,7 @@ impl SyncLoop {
             || self.cleaning.contains(&uid)
             || self.held.contains(&uid);
         if !is_anothers {
-            self.pod_sync.statuses.publish(pod);
+            self.pod_sync.status_publisher.publish(pod);
         }
     }
 
@@ -431,7 +431,7 @@ impl SyncLoop {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
-    /// Creates the worker of a pod once its predecessors end, or turn out to be others.
+    /// Creates the worker of a pod once its predecessors end, or are found to be other pods.
     fn create_after(&mut self, predecessors: &[Arc<PodStatus>], pod: Arc<Pod>) {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
@@ -452,7 +452,7 @@ impl SyncLoop {
 
     /// A desired pod gets no worker for now; that is tried again when something changes.
     fn hold(&mut self, pod: &Pod, why: &str) {
-        self.pod_sync.decide(pod, Action::Hold, why.into());
+        self.pod_sync.record_history(pod, Action::Hold, why.into());
         self.held.insert(pod.uid());
     }
 
@@ -460,7 +460,7 @@ impl SyncLoop {
     /// held, and one whose predecessor of the same UID is still ending is admitted when that is gone.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if !self.workers.knows(&uid) && !self.has_its_uid(&pod) {
+        if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
         let is_new = !self.workers.knows(&uid) && !self.waiting.contains_key(&uid);
@@ -484,7 +484,7 @@ impl SyncLoop {
     }
 
     fn has_ended(&self, uid: &PodUid) -> bool {
-        let status = self.pod_sync.statuses.statuses().get(uid);
+        let status = self.pod_sync.status_publisher.statuses().get(uid);
         status.is_some_and(|status| is_terminal(&status))
     }
 

@@ -4,7 +4,7 @@ use crate::model::{PodStatus, PodUid};
 use std::sync::Arc;
 
 /// What is known about the owners of pods.
-pub struct Claims<'a> {
+pub struct PodOwners<'a> {
     /// A source or a worker has the pod.
     pub claimed: &'a dyn Fn(&PodUid) -> bool,
     /// The source that the pod came from has delivered: it is gone unless it is claimed.
@@ -21,7 +21,7 @@ pub struct Orphans {
 }
 
 /// Finds orphans: only among pods whose source has delivered.
-pub fn find(pods: &[Arc<PodStatus>], claims: &Claims<'_>) -> Orphans {
+pub fn find(pods: &[Arc<PodStatus>], claims: &PodOwners<'_>) -> Orphans {
     let mut orphans = Orphans::default();
     for pod in pods {
         if (claims.claimed)(&pod.uid) || !(claims.gone)(pod) {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_claimed_pod_is_never_an_orphan() {
         let pods = [pod("u", Some(PodSource::File), true)];
-        let claims = Claims {
+        let claims = PodOwners {
             claimed: &|_| true,
             gone: &|_| true,
         };
@@ -78,7 +78,7 @@ mod tests {
             pod("unmarked", None, true),
         ];
         let found = |delivered: &[PodSource]| {
-            let claims = Claims {
+            let claims = PodOwners {
                 claimed: &|_| false,
                 gone: &|pod| delivered.contains(&pod.source()),
             };

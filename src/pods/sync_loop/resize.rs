@@ -1,7 +1,7 @@
-//! Pods that ask for other amounts of CPU and memory than they were allocated.
+//! Pods that request other amounts of CPU and memory than they were allocated.
 //!
 //! Until a resize is accepted, all of the kubelet goes by the pod with the amounts that it was allocated; what the pod
-//! asks for is kept here. A resize that finds no room is tried again whenever something may have become free.
+//! requests is kept here. A resize that does not fit is tried again whenever something may have become free.
 
 mod feasible;
 
@@ -9,10 +9,10 @@ pub use feasible::ResizeRules;
 
 use super::{
     SyncLoop,
-    admission::{Refusal, fits_critical, fits_with},
-    admit::WAITS_FOR_ROOM,
+    admission::{AdmissionRefusal, fits_critical, fits_with},
+    admit::WAITS_FOR_PREEMPTED,
 };
-use feasible::{Refused, infeasible, needs_more};
+use feasible::{RefusedResize, infeasible, needs_more};
 
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
@@ -20,8 +20,8 @@ use crate::{
     resources::{
         QosClass,
         allocation::{
-            Allocations, InProgress, Pending, PendingReason, PodAmounts, ResizeConditions,
-            ResizeMetrics, event_message,
+            Allocations, PendingReason, PendingResize, PodAmounts, ResizeConditions,
+            ResizeInProgress, ResizeMetrics, event_message,
         },
         pod_qos,
     },
@@ -32,7 +32,7 @@ use tokio::time::Instant;
 
 /// What was changed before resizes are tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trigger {
+pub(super) enum ResizeTrigger {
     PodUpdated,
     PodsChanged,
     PodResized,
@@ -40,7 +40,7 @@ pub(super) enum Trigger {
     NodeChanged,
 }
 
-impl Trigger {
+impl ResizeTrigger {
     /// As in metrics.
     fn as_str(self) -> &'static str {
         match self {
@@ -53,14 +53,14 @@ impl Trigger {
     }
 }
 
-/// Pods that ask for other amounts than they were allocated.
+/// Pods that request other amounts than they were allocated.
 pub struct Resizes {
-    wanted: HashMap<PodUid, Wanted>,
+    wanted: HashMap<PodUid, WaitingResize>,
     rules: ResizeRules,
     metrics: ResizeMetrics,
 }
 
-struct Wanted {
+struct WaitingResize {
     pod: Arc<Pod>,
     since: Instant,
 }
@@ -96,7 +96,7 @@ impl Resizes {
 }
 
 impl SyncLoop {
-    /// The pod as this kubelet goes by it: with the amounts that it was allocated. What it asks for is noted.
+    /// The pod as this kubelet goes by it: with the amounts that it was allocated. What it requests is recorded.
     pub(super) fn with_allocation(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
         if pod.is_static() {
             return pod;
@@ -125,12 +125,14 @@ impl SyncLoop {
             allocations.change_conditions(&uid, |conditions| conditions.pending = None);
         } else {
             let since = before.map_or_else(Instant::now, |wanted| wanted.since);
-            self.resizes.wanted.insert(uid, Wanted { pod, since });
+            self.resizes
+                .wanted
+                .insert(uid, WaitingResize { pod, since });
         }
         allocated
     }
 
-    /// What this version of the pod asks for can never be on this node, and was answered.
+    /// The request of this version of the pod is infeasible, and its condition was set.
     fn is_refused(&self, pod: &Pod) -> bool {
         let pending = self.allocations().conditions(&pod.uid()).pending;
         pending.is_some_and(|pending| {
@@ -140,7 +142,7 @@ impl SyncLoop {
     }
 
     /// Tries to accept the resizes that wait.
-    pub(super) fn retry_resizes(&mut self, trigger: Trigger) {
+    pub(super) fn retry_resizes(&mut self, trigger: ResizeTrigger) {
         if self.resizes.wanted.is_empty() || self.sources.all_ready().is_none() {
             return;
         }
@@ -167,18 +169,18 @@ impl SyncLoop {
                     Some(Err(refused)) => self.refuse_resize(&before, &wanted, refused),
                 }
             }
-            trigger = Trigger::PodResized;
+            trigger = ResizeTrigger::PodResized;
         }
     }
 
     /// `None` while the node is not known.
-    fn decide_resize(&self, before: &Pod, wanted: &Pod) -> Option<Result<(), Refused>> {
+    fn decide_resize(&self, before: &Pod, wanted: &Pod) -> Option<Result<(), RefusedResize>> {
         let object = self.admission.node.borrow().clone()?;
         if let Some(refused) = infeasible(before, wanted, &self.resizes.rules) {
             return Some(Err(refused));
         }
-        let others = self.admitted_but(&wanted.uid());
-        let allocated = self.devices().allocated_beside(&wanted.uid());
+        let others = self.admitted_except(&wanted.uid());
+        let allocated = self.devices().allocated_to_others(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
         let fits = if wanted.is_critical() {
             let fits = fits_critical(wanted, &object, &others, &allocated, false);
@@ -186,7 +188,7 @@ impl SyncLoop {
         } else {
             fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)
         };
-        Some(fits.map_err(|message| Refused {
+        Some(fits.map_err(|message| RefusedResize {
             reason: PendingReason::Deferred,
             message,
             detail: "",
@@ -194,25 +196,25 @@ impl SyncLoop {
     }
 
     /// Stops the pods that make room for a critical one; what it waits for.
-    fn make_room(&self, pod: &Pod, refusal: Refusal) -> String {
+    fn make_room(&self, pod: &Pod, refusal: AdmissionRefusal) -> String {
         match refusal {
-            Refusal::Preempts { victims, resource } => {
+            AdmissionRefusal::Preempts { victims, resource } => {
                 self.preempt(pod, victims, &resource);
-                WAITS_FOR_ROOM.to_owned()
+                WAITS_FOR_PREEMPTED.to_owned()
             }
-            Refusal::NotYet { why, .. } => why,
-            Refusal::Rejected(rejection) => rejection.message,
+            AdmissionRefusal::NotYet { why, .. } => why,
+            AdmissionRefusal::Rejected(rejection) => rejection.message,
         }
     }
 
-    fn accept_resize(&mut self, before: &Pod, pod: Arc<Pod>, trigger: Trigger) {
+    fn accept_resize(&mut self, before: &Pod, pod: Arc<Pod>, trigger: ResizeTrigger) {
         let uid = pod.uid();
         self.resizes.wanted.remove(&uid);
         let generation = pod.metadata.generation;
         let allocations = self.allocations();
         allocations.resize(before, &pod);
         let was_deferred = allocations.change_conditions(&uid, |conditions| {
-            conditions.in_progress = Some(InProgress {
+            conditions.in_progress = Some(ResizeInProgress {
                 error: None,
                 generation,
             });
@@ -231,14 +233,15 @@ impl SyncLoop {
         self.workers.update_known_pod(update);
     }
 
-    fn refuse_resize(&mut self, before: &Arc<Pod>, pod: &Arc<Pod>, refused: Refused) {
+    fn refuse_resize(&mut self, before: &Arc<Pod>, pod: &Arc<Pod>, refused: RefusedResize) {
         let (uid, generation) = (pod.uid(), pod.metadata.generation);
-        let pending = Pending {
+        let pending = PendingResize {
             reason: refused.reason,
             message: refused.message,
             generation,
         };
-        let is_new = |old: &Pending| (old.reason, old.generation) != (pending.reason, generation);
+        let is_new =
+            |old: &PendingResize| (old.reason, old.generation) != (pending.reason, generation);
         let (is_new, changed) = self.allocations().change_conditions(&uid, |conditions| {
             let old = conditions.pending.replace(pending.clone());
             let is_new = old.as_ref().is_none_or(is_new);

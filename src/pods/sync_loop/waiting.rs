@@ -22,8 +22,13 @@ pub(super) struct Waiting {
 }
 
 impl SyncLoop {
-    /// Whether a pod has waited long enough; if not, it is held, with an event after `quiet`.
-    pub(super) fn has_waited(&mut self, pod: &Pod, why: &str, quiet: Duration) -> bool {
+    /// Whether the wait for admission has timed out; if not, the pod is held, with an event after `event_delay`.
+    pub(super) fn admission_timed_out(
+        &mut self,
+        pod: &Pod,
+        why: &str,
+        event_delay: Duration,
+    ) -> bool {
         let uid = pod.uid();
         if !self.waiting.contains_key(&uid) {
             self.hold(pod, why);
@@ -37,7 +42,7 @@ impl SyncLoop {
             return true;
         }
         self.held.insert(uid);
-        if waited >= quiet && !waiting.announced {
+        if waited >= event_delay && !waiting.announced {
             waiting.announced = true;
             let object = ObjectRef::pod(pod);
             let events = &self.pod_sync.events;

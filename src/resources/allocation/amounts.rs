@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-type List = BTreeMap<String, ApiQuantity>;
+type ApiQuantityList = BTreeMap<String, ApiQuantity>;
 
 /// Requests and limits of a pod and its containers.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -111,8 +111,8 @@ pub fn same_amounts(one: &ResourceRequirements, other: &ResourceRequirements) ->
     same_list(&one.limits, &other.limits) && same_list(&one.requests, &other.requests)
 }
 
-fn same_list(one: &Option<List>, other: &Option<List>) -> bool {
-    let empty = List::new();
+fn same_list(one: &Option<ApiQuantityList>, other: &Option<ApiQuantityList>) -> bool {
+    let empty = ApiQuantityList::new();
     let (one, other) = (
         one.as_ref().unwrap_or(&empty),
         other.as_ref().unwrap_or(&empty),
@@ -147,7 +147,7 @@ pub struct ComputeAmounts {
 impl ComputeAmounts {
     /// The amounts of a container in a pod. Unreadable ones count as none: admission rejects them.
     pub fn of(own: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
-        let read = |list: Option<&List>, name: &str| {
+        let read = |list: Option<&ApiQuantityList>, name: &str| {
             let quantity = list.and_then(|list| list.get(name));
             quantity.and_then(|quantity| Quantity::from_api(quantity).ok())
         };

@@ -2,27 +2,27 @@
 //!
 //! A file has the data as JSON in a string, and the checksum of that string.
 
-use super::{Known, PodAmounts};
+use super::{AmountsByPod, PodAmounts};
 use crate::{model::PodUid, resources::checksum};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct AllocationFile {
     data: String,
     checksum: u64,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Data {
+struct AllocationData {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, AllocatedPodEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Entry {
+struct AllocatedPodEntry {
     #[serde(default)]
     container_resources: Option<BTreeMap<String, ResourceRequirements>>,
     #[serde(default)]
@@ -33,12 +33,13 @@ struct Entry {
 ///
 /// # Errors
 /// It is damaged.
-pub(super) fn decode(text: &[u8]) -> Result<Known, String> {
-    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
+    let file: AllocationFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.checksum != sum(&file.data) {
         return Err(checksum::CORRUPTED.to_owned());
     }
-    let data: Data = serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
+    let data: AllocationData =
+        serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
     let entries = data.entries.into_iter().map(|(uid, entry)| {
         let amounts = PodAmounts {
             containers: entry.container_resources.unwrap_or_default(),
@@ -53,19 +54,19 @@ pub(super) fn decode(text: &[u8]) -> Result<Known, String> {
 ///
 /// # Errors
 /// In practice none: amounts are text.
-pub(super) fn encode(known: &Known) -> serde_json::Result<Vec<u8>> {
+pub(super) fn encode(known: &AmountsByPod) -> serde_json::Result<Vec<u8>> {
     let entries = known.iter().map(|(uid, amounts)| {
-        let entry = Entry {
+        let entry = AllocatedPodEntry {
             container_resources: Some(amounts.containers.clone()),
             pod_level_resources: amounts.pod.clone(),
         };
         (uid.to_string(), entry)
     });
-    let data = serde_json::to_string(&Data {
+    let data = serde_json::to_string(&AllocationData {
         entries: entries.collect(),
     })?;
     let checksum = sum(&data);
-    serde_json::to_vec(&File { data, checksum })
+    serde_json::to_vec(&AllocationFile { data, checksum })
 }
 
 fn sum(data: &str) -> u64 {

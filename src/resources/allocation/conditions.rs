@@ -23,7 +23,7 @@ impl PendingReason {
 
 /// A resize that is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingResize {
     /// Why.
     pub reason: PendingReason,
     /// The message of the condition.
@@ -34,7 +34,7 @@ pub struct Pending {
 
 /// A resize that is being carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct InProgress {
+pub struct ResizeInProgress {
     /// The error of the last attempt.
     pub error: Option<String>,
     /// The generation of the pod that requests the resize.
@@ -45,9 +45,9 @@ pub struct InProgress {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResizeConditions {
     /// `PodResizePending`.
-    pub pending: Option<Pending>,
+    pub pending: Option<PendingResize>,
     /// `PodResizeInProgress`.
-    pub in_progress: Option<InProgress>,
+    pub in_progress: Option<ResizeInProgress>,
 }
 
 const PENDING: &str = "PodResizePending";
@@ -72,7 +72,7 @@ impl ResizeConditions {
         let message =
             |condition: &PodCondition| condition.message.clone().filter(|text| !text.is_empty());
         Self {
-            pending: find(PENDING).map(|condition| Pending {
+            pending: find(PENDING).map(|condition| PendingResize {
                 reason: if condition.reason.as_deref() == Some("Infeasible") {
                     PendingReason::Infeasible
                 } else {
@@ -81,7 +81,7 @@ impl ResizeConditions {
                 message: message(condition).unwrap_or_default(),
                 generation: condition.observed_generation,
             }),
-            in_progress: find(IN_PROGRESS).map(|condition| InProgress {
+            in_progress: find(IN_PROGRESS).map(|condition| ResizeInProgress {
                 error: message(condition),
                 generation: condition.observed_generation,
             }),

@@ -9,16 +9,16 @@ use serde::Serialize;
 #[serde(rename_all = "camelCase")]
 struct Summary<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    init_containers: Vec<Amounts<'a>>,
+    init_containers: Vec<ContainerAmounts<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    containers: Vec<Amounts<'a>>,
+    containers: Vec<ContainerAmounts<'a>>,
     generation: i64,
     #[serde(skip_serializing_if = "str::is_empty")]
     error: &'a str,
 }
 
 #[derive(Serialize)]
-struct Amounts<'a> {
+struct ContainerAmounts<'a> {
     name: &'a str,
     resources: ResourceRequirements,
 }
@@ -30,7 +30,7 @@ pub fn event_message(what: &str, pod: &Pod, generation: Option<i64>, error: &str
         let names = containers.iter().map(|container| container.name.clone());
         names
             .filter_map(|name| amounts.containers.get_key_value(&name))
-            .map(|(name, resources)| Amounts {
+            .map(|(name, resources)| ContainerAmounts {
                 name,
                 resources: resources.clone(),
             })

@@ -1,7 +1,7 @@
 //! Metrics of resizes.
 
 use super::{Allocations, ComputeAmounts, PodAmounts};
-use crate::base::metrics::{AtScrape, Metrics, Sample};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -53,7 +53,7 @@ impl ResizeMetrics {
             "Number of pending resizes for pods.",
             AtScrape::gauge(move || {
                 let (deferred, infeasible, _) = all.count();
-                let sample = |reason: &str, count: usize| -> Sample {
+                let sample = |reason: &str, count: usize| -> ScrapeSample {
                     (vec![("reason", reason.to_owned())], count as f64)
                 };
                 vec![

@@ -19,7 +19,7 @@ mod metrics;
 mod tests;
 
 pub use amounts::{ComputeAmounts, PodAmounts, same_amounts, with_amounts};
-pub use conditions::{InProgress, Pending, PendingReason, ResizeConditions};
+pub use conditions::{PendingReason, PendingResize, ResizeConditions, ResizeInProgress};
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
 
@@ -49,23 +49,23 @@ pub const ACTUATED_FILE: &str = "actuated_pods_state";
 const GATHERED: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(10);
 
-type Known = HashMap<PodUid, Arc<PodAmounts>>;
+type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
 
 /// The allocations of a node; cheap to clone. The default keeps them in memory only.
 #[derive(Clone, Default)]
-pub struct Allocations(Arc<Inner>);
+pub struct Allocations(Arc<AllocationInner>);
 
 #[derive(Default)]
-struct Inner {
+struct AllocationInner {
     directory: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<AllocationState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    allocated: Known,
-    actuated: Known,
+struct AllocationState {
+    allocated: AmountsByPod,
+    actuated: AmountsByPod,
     conditions: HashMap<PodUid, ResizeConditions>,
 }
 
@@ -75,12 +75,12 @@ impl Allocations {
     /// # Errors
     /// A file cannot be used, in upstream's words. Without it, a resize that has to wait would count as accepted.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
-        let state = State {
+        let state = AllocationState {
             allocated: read(&directory.join(ALLOCATED_FILE))?,
             actuated: read(&directory.join(ACTUATED_FILE))?,
             conditions: HashMap::new(),
         };
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(AllocationInner {
             directory: Some(directory.to_path_buf()),
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -259,7 +259,7 @@ impl Allocations {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Known> {
+fn read(path: &Path) -> anyhow::Result<AmountsByPod> {
     let known = CheckpointFile::new(path.to_owned()).read(checkpoint::decode);
     let known = known.map_err(|error| {
         anyhow::anyhow!(

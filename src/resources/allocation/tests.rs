@@ -41,7 +41,7 @@ fn files_of_the_go_kubelet_are_read_and_have_its_checksum() {
             .unwrap()
             .is_empty()
     );
-    let empty = checkpoint::encode(&Known::new()).unwrap();
+    let empty = checkpoint::encode(&AmountsByPod::new()).unwrap();
     assert_eq!(String::from_utf8(empty).unwrap(), EMPTY_OF_GO);
     let again = checkpoint::encode(&known).unwrap();
     assert_eq!(checkpoint::decode(&again).unwrap(), known);
@@ -166,12 +166,12 @@ fn a_container_without_a_limit_has_that_of_its_pod() {
 #[test]
 fn conditions_are_those_of_the_api_and_are_read_back() {
     let conditions = ResizeConditions {
-        pending: Some(Pending {
+        pending: Some(PendingResize {
             reason: PendingReason::Deferred,
             message: "no room".into(),
             generation: Some(3),
         }),
-        in_progress: Some(InProgress {
+        in_progress: Some(ResizeInProgress {
             error: Some("busy".into()),
             generation: Some(2),
         }),

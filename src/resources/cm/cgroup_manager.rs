@@ -3,7 +3,7 @@
 use super::{CgroupDriver, CgroupMetrics, CgroupName};
 use crate::host::{
     Slices,
-    cgroup::{CgroupPath, Cgroups, Settings},
+    cgroup::{CgroupPath, CgroupSettings, Cgroups},
 };
 use std::{collections::BTreeSet, io};
 
@@ -56,7 +56,7 @@ impl CgroupManager {
     }
 
     /// Limits a cgroup that is there.
-    pub(super) fn update(&self, name: &CgroupName, settings: &Settings) -> io::Result<()> {
+    pub(super) fn update(&self, name: &CgroupName, settings: &CgroupSettings) -> io::Result<()> {
         let path = self.path(name)?;
         self.metrics.timed("update", || {
             let mut settings = settings.clone();

@@ -3,12 +3,12 @@
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
-    node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved},
+    node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup},
     wanted,
 };
 use crate::{
     base::{chain, with_own_files},
-    host::cgroup::{Cgroups, Settings},
+    host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
     resources::{QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
@@ -40,17 +40,17 @@ const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
 /// The pods that have not ended.
-pub type ActivePods = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+pub type ActivePodsReader = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 
 /// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
-pub struct ContainerManager(Option<Arc<Inner>>);
+pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 
-struct Inner {
+struct ContainerManagerInner {
     node: NodeCgroups,
     manager: CgroupManager,
     all_pods: CgroupName,
-    active_pods: ActivePods,
+    active_pods: ActivePodsReader,
     events: EventRecorder,
     /// Which pods have exclusive CPUs.
     managers: ResourceManagers,
@@ -89,7 +89,7 @@ impl ContainerManager {
         cgroups: Cgroups,
         metrics: CgroupMetrics,
         events: EventRecorder,
-        active_pods: ActivePods,
+        active_pods: ActivePodsReader,
         managers: ResourceManagers,
     ) -> anyhow::Result<Self> {
         let root = CgroupName::of_cgroupfs(&node.root);
@@ -105,7 +105,7 @@ impl ContainerManager {
             .context("invalid configuration: cgroupRoot")?;
         tracing::info!(cgroupRoot = %path, "Container manager verified user specified cgroup-root exists");
         let all_pods = root.child(ALL_PODS);
-        let inner = Inner {
+        let inner = ContainerManagerInner {
             keeps_limits: AtomicBool::new(manager.exists(&all_pods)),
             manager,
             all_pods,
@@ -187,7 +187,7 @@ impl ContainerManager {
             return Ok(());
         };
         let (pod, before) = (pod.clone(), before.cloned());
-        let limit = move |inner: &Inner| inner.limit(&pod, before.as_deref());
+        let limit = move |inner: &ContainerManagerInner| inner.limit(&pod, before.as_deref());
         inner.run(limit).await?
     }
 
@@ -240,7 +240,7 @@ impl ContainerManager {
     }
 }
 
-impl Inner {
+impl ContainerManagerInner {
     /// Runs blocking work that changes cgroups. Calls to systemd may take long and must not use the threads for quick
     /// work.
     async fn run<T: Send + 'static>(
@@ -282,7 +282,7 @@ impl Inner {
         }
     }
 
-    /// The pod's name in each QoS class: the UID alone does not tell the class.
+    /// The pod's name in each QoS class: the UID alone does not identify the class.
     fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
         [
             QosClass::Guaranteed,
@@ -304,8 +304,8 @@ impl Inner {
     }
 
     /// What the cgroup of all pods may use.
-    fn node_settings(&self) -> Settings {
-        Settings {
+    fn node_settings(&self) -> CgroupSettings {
+        CgroupSettings {
             cpus: Some(self.node.cpus.clone()).filter(|cpus| !cpus.is_empty()),
             ..self.node.pods.settings(false)
         }
@@ -370,7 +370,7 @@ impl Inner {
     fn enforce_reserved(&self) -> anyhow::Result<()> {
         let node = ObjectRef::node(&self.node.node_name);
         for reserved in &self.node.reserved {
-            let Reserved {
+            let ReservedCgroup {
                 what, name, cgroup, ..
             } = reserved;
             let mut settings = reserved.amounts.settings(reserved.only_compressible);
@@ -414,7 +414,7 @@ impl Inner {
         })
     }
 
-    fn pod_settings(&self, pod: &Pod) -> anyhow::Result<Settings> {
+    fn pod_settings(&self, pod: &Pod) -> anyhow::Result<CgroupSettings> {
         let mut rules = self.node.rules.clone();
         rules.cpu.cfs_quota &= !self.managers.is_without_quota(&pod.uid());
         Ok(wanted::of_pod(pod, &rules)?)

@@ -8,13 +8,13 @@ use prometheus_client::{
 use std::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct OperationType {
     operation_type: &'static str,
 }
 
 /// Handle to the family.
 #[derive(Clone)]
-pub struct CgroupMetrics(Family<Operation, Histogram>);
+pub struct CgroupMetrics(Family<OperationType, Histogram>);
 
 impl CgroupMetrics {
     /// Registers the family.
@@ -28,11 +28,11 @@ impl CgroupMetrics {
 
     /// Runs `work` and records its duration.
     pub(super) fn timed<T>(&self, operation_type: &'static str, work: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let done = work();
-        let took = begun.elapsed().as_secs_f64();
+        let took = started_at.elapsed().as_secs_f64();
         self.0
-            .get_or_create(&Operation { operation_type })
+            .get_or_create(&OperationType { operation_type })
             .observe(took);
         done
     }

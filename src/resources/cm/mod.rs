@@ -22,8 +22,8 @@ mod tests;
 #[cfg(test)]
 mod wanted_tests;
 
-pub use container_manager::{ActivePods, ContainerManager};
+pub use container_manager::{ActivePodsReader, ContainerManager};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
-pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, Reserved};
+pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup};
 pub use system_containers::{SystemContainers, SystemContainersConfig};

@@ -5,8 +5,8 @@ use crate::host::Slices;
 
 /// A cgroup of other processes of the node that gets limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// For errors: `System Reserved`.
+pub struct ReservedCgroup {
+    /// For errors: `System ReservedCgroup`.
     pub what: &'static str,
     /// For events: `system` or `kube`.
     pub name: &'static str,
@@ -38,7 +38,7 @@ pub struct NodeCgroups {
     /// Memory that classes below others may use, and how much of a hundred of requests is kept from them.
     pub qos_reserved: Option<(i64, i64)>,
     /// Cgroups of other processes.
-    pub reserved: Vec<Reserved>,
+    pub reserved: Vec<ReservedCgroup>,
 }
 
 /// A pod's cgroup that is there.

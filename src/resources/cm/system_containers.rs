@@ -119,14 +119,14 @@ impl SystemContainers {
         if placement::is_in(&now, path, &self.cgroups.joined()) {
             return Ok(());
         }
-        self.make(path)?;
+        self.create(path)?;
         let joined = self.cgroups.join(path, itself);
         joined.with_context(|| format!("failed to move PID {itself} to {path}"))?;
         tracing::info!(cgroupName = %path, "Moved the kubelet into its cgroup");
         Ok(())
     }
 
-    fn make(&self, path: &CgroupPath) -> anyhow::Result<()> {
+    fn create(&self, path: &CgroupPath) -> anyhow::Result<()> {
         if *path != CgroupPath::default() {
             let made = self.cgroups.create(path);
             made.with_context(|| format!("failed to create cgroup {path}"))?;
@@ -137,7 +137,7 @@ impl SystemContainers {
     /// Moves the root's processes into the cgroup of the system. A process that the kernel refuses to move is retried
     /// in the next pass.
     fn ensure_system(&self, system: &CgroupPath) -> anyhow::Result<()> {
-        self.make(system)?;
+        self.create(system)?;
         let (mut tried, mut moved, mut failed) = (BTreeSet::new(), 0_usize, None);
         for _ in 0..PASSES {
             let listed = self.cgroups.listed(&CgroupPath::default());

@@ -1,7 +1,7 @@
 //! The tree of a node in plain directories.
 
 use super::{
-    CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, Reserved,
+    CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, ReservedCgroup,
     wanted::{NodeAmounts, PodRules},
 };
 use crate::resources::managers::ResourceManagers;
@@ -235,7 +235,7 @@ async fn a_root_that_is_not_there_is_an_error() {
 #[tokio::test]
 async fn reserved_cgroups_are_limited_or_the_kubelet_does_not_start() {
     let mut tree = Tree::new();
-    tree.node.reserved = vec![Reserved {
+    tree.node.reserved = vec![ReservedCgroup {
         what: "System Reserved",
         name: "system",
         cgroup: "/system".into(),
@@ -339,7 +339,7 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     let slice = "r-kubepods-burstable-poda_b.slice";
     let path = format!("/r.slice/r-kubepods.slice/r-kubepods-burstable.slice/{slice}");
     assert_eq!((made.parent, made.refused), (path.clone(), None));
-    let units = fake.told.lock().units.clone();
+    let units = fake.state.lock().units.clone();
     let names: Vec<&str> = units.keys().map(String::as_str).collect();
     assert_eq!(
         names,
@@ -358,11 +358,11 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     let found = manager.pods_with_cgroups().await.unwrap();
     assert_eq!(found, [PodUid::from("a-b")].into());
     // The same again changes nothing, so systemd is not bothered.
-    let calls = fake.told.lock().calls.len();
+    let calls = fake.state.lock().calls.len();
     manager.ensure_exists(&pod("a-b", "1")).await.unwrap();
-    assert_eq!(fake.told.lock().calls.len(), calls);
+    assert_eq!(fake.state.lock().calls.len(), calls);
     manager.destroy(&"a-b".into()).await.unwrap();
-    assert!(!fake.told.lock().units.contains_key(slice));
+    assert!(!fake.state.lock().units.contains_key(slice));
     assert!(!tree.is_there(&format!("cpu{path}")));
 }
 
@@ -372,14 +372,14 @@ async fn a_systemd_that_does_not_respond_holds_up_no_quick_work() {
     let tree = sliced(&fake).await;
     let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
     // As many as there are places for quick work.
-    fake.told.lock().silent = 4;
+    fake.state.lock().silent = 4;
     let calls: Vec<_> = (0..4)
         .map(|n| {
             let (manager, pod) = (manager.clone(), pod(&n.to_string(), "1"));
             tokio::spawn(async move { manager.ensure_exists(&pod).await })
         })
         .collect();
-    while fake.told.lock().silent > 0 {
+    while fake.state.lock().silent > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let quick = tokio::time::timeout(Duration::from_secs(10), with_own_files(|| ()));

@@ -2,7 +2,7 @@
 //! `setCPUCgroupConfig`). Pure.
 
 use crate::{
-    host::cgroup::Settings,
+    host::cgroup::CgroupSettings,
     model::{Pod, PodExt, Quantity},
     resources::{
         CpuEnforcement, QosClass, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
@@ -34,7 +34,7 @@ pub struct PodRules {
 ///
 /// # Errors
 /// An amount in its spec cannot be read.
-pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
+pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> {
     let total: Resources = requests::of_pod_and_overhead(pod)?;
     let qos = pod_qos(pod)?;
     let milli = |amount: Option<Quantity>| amount.unwrap_or_default().milli_value();
@@ -46,11 +46,11 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
     };
     let memory = total.limit(MEMORY).unwrap_or_default().value();
     let limited = |resource| Ok(qos == QosClass::Guaranteed || is_limited(pod, resource)?);
-    let mut settings = Settings {
+    let mut settings = CgroupSettings {
         cpu_shares: Some(u64::try_from(shares).unwrap_or(MIN_SHARES)),
         huge_pages: huge_pages(&total.requests, &rules.page_sizes),
         pids: rules.pids,
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     if qos == QosClass::BestEffort {
         settings.cpu_shares = Some(MIN_SHARES);
@@ -76,13 +76,13 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<Settings, BadAmount> {
 }
 
 /// The settings with the higher of both limits of CPU and memory. A limit that one of them lacks is not set.
-pub fn at_least(settings: Settings, other: &Settings) -> Settings {
+pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSettings {
     let is_limit = |value: &i64| *value > 0;
     let higher = |one: Option<i64>, other: Option<i64>| {
         let both = one.filter(is_limit).zip(other.filter(is_limit));
         both.map(|(one, other)| one.max(other))
     };
-    Settings {
+    CgroupSettings {
         cpu_shares: settings.cpu_shares.max(other.cpu_shares),
         cpu_quota: higher(settings.cpu_quota, other.cpu_quota),
         memory: higher(settings.memory, other.memory),
@@ -139,11 +139,11 @@ fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosSettings {
     /// All pods.
-    pub guaranteed: Settings,
+    pub guaranteed: CgroupSettings,
     /// Burstable pods.
-    pub burstable: Settings,
+    pub burstable: CgroupSettings,
     /// Best-effort pods.
-    pub best_effort: Settings,
+    pub best_effort: CgroupSettings,
 }
 
 /// Computes [`QosSettings`]. With `qosReserved`, `unreserved_memory` is the allocatable memory, and the percentage of
@@ -175,10 +175,10 @@ pub fn of_classes<'p>(
         .iter()
         .map(|size| (linux::page_size_name(*size), UNBOUNDED))
         .collect();
-    let with_shares = |cpu_shares| Settings {
+    let with_shares = |cpu_shares| CgroupSettings {
         cpu_shares,
         huge_pages: limitless.clone(),
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     let shares = u64::try_from(milli_cpu_to_shares(milli_cpu)).unwrap_or(MIN_SHARES);
     let mut settings = QosSettings {
@@ -231,14 +231,14 @@ impl NodeAmounts {
     }
 
     /// The settings of a cgroup with these limits, or only its CPU shares.
-    pub fn settings(&self, only_compressible: bool) -> Settings {
+    pub fn settings(&self, only_compressible: bool) -> CgroupSettings {
         let shares = self.milli_cpu.map(milli_cpu_to_shares);
         let all = (!only_compressible).then_some(self);
-        Settings {
+        CgroupSettings {
             cpu_shares: shares.and_then(|shares| u64::try_from(shares).ok()),
             memory: all.and_then(|all| all.memory),
             pids: all.and_then(|all| all.pids),
-            ..Settings::default()
+            ..CgroupSettings::default()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Amounts, with numbers from upstream's formulas.
 
 use super::wanted::{NodeAmounts, PodRules, at_least, of_classes, of_pod};
-use crate::{host::cgroup::Settings, model::Pod, resources::CpuEnforcement};
+use crate::{host::cgroup::CgroupSettings, model::Pod, resources::CpuEnforcement};
 use serde_json::{Value, json};
 
 const MI: i64 = 1 << 20;
@@ -28,8 +28,8 @@ fn rules() -> PodRules {
 }
 
 /// Shares, quota, period, memory.
-fn shown(settings: &Settings) -> (Option<u64>, Option<i64>, Option<u64>, Option<i64>) {
-    let Settings {
+fn shown(settings: &CgroupSettings) -> (Option<u64>, Option<i64>, Option<u64>, Option<i64>) {
+    let CgroupSettings {
         cpu_shares,
         cpu_quota,
         cpu_period,
@@ -220,20 +220,20 @@ fn the_node_gets_what_is_not_reserved() {
     let settings = capacity.settings(false);
     assert_eq!(shown(&settings), (Some(2048), None, None, Some(1 << 30)));
     assert_eq!(settings.pids, Some(32_768));
-    let share = Settings {
+    let share = CgroupSettings {
         cpu_shares: Some(204),
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     assert_eq!(system.settings(true), share);
 }
 
 #[test]
 fn between_two_limits_the_higher_one_is_set_and_none_where_one_is_missing() {
-    let settings = |cpu_shares, cpu_quota, memory| Settings {
+    let settings = |cpu_shares, cpu_quota, memory| CgroupSettings {
         cpu_shares: Some(cpu_shares),
         cpu_quota,
         memory,
-        ..Settings::default()
+        ..CgroupSettings::default()
     };
     for (one, other, wanted) in [
         (

@@ -10,7 +10,7 @@ pub const STATE_FILE: &str = "cpu_manager_state";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Checkpoint {
+struct CpuCheckpoint {
     #[serde(default)]
     policy_name: String,
     #[serde(default, rename = "defaultCpuSet")]
@@ -21,7 +21,7 @@ struct Checkpoint {
     checksum: u64,
 }
 
-impl Checkpoint {
+impl CpuCheckpoint {
     /// FNV-1a-32 over the form in which Go's spew prints the structure without its checksum.
     fn expected_checksum(&self) -> u64 {
         let pods = self.entries.iter().map(|(pod, containers)| {
@@ -49,7 +49,7 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
             .map(|(name, cpus)| (name.clone(), text(cpus)));
         (pod.clone(), containers.collect())
     });
-    let mut checkpoint = Checkpoint {
+    let mut checkpoint = CpuCheckpoint {
         policy_name: policy.to_owned(),
         default_cpu_set: text(&state.shared),
         entries: pods.collect(),
@@ -64,7 +64,7 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
 /// # Errors
 /// It is of another policy or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
-    let checkpoint: Checkpoint =
+    let checkpoint: CpuCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
     // Very old kubelets write no checksum.
     if checkpoint.checksum != 0 && checkpoint.checksum != checkpoint.expected_checksum() {

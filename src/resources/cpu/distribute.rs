@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 type Free = BTreeMap<u32, usize>;
 
 /// Which nodes give how many CPUs.
-struct Plan {
+struct DistributionPlan {
     /// The standard deviation of the CPUs that stay free on the nodes; less is better.
     balance: f64,
     /// Nodes that give the same number of CPUs.
@@ -22,12 +22,12 @@ struct Plan {
 
 /// What is to be taken.
 #[derive(Clone, Copy)]
-struct Request {
+struct CpuRequest {
     count: usize,
     group: usize,
 }
 
-impl Request {
+impl CpuRequest {
     /// The number of CPUs that each of so many nodes gives.
     fn share(self, nodes: usize) -> usize {
         let share = self.count.checked_div(nodes).unwrap_or_default();
@@ -69,7 +69,7 @@ fn take_evenly(
         return take_packed(topology, available, count, packed);
     }
     enough(count, available)?;
-    let request = Request { count, group };
+    let request = CpuRequest { count, group };
     let Some(plan) = best_plan(topology, &taker, request) else {
         return take_packed(topology, available, count, packed);
     };
@@ -107,7 +107,11 @@ fn take_from(
 }
 
 /// The plan with the best balance over the fewest nodes.
-fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Option<Plan> {
+fn best_plan(
+    topology: &CpuTopology,
+    taker: &Taker<'_>,
+    request: CpuRequest,
+) -> Option<DistributionPlan> {
     let nodes = taker.sorted(Level::Numa);
     let count_in = |node: &u32| (*node, taker.free.count_in(Level::Numa, *node));
     let free: Free = nodes.iter().map(count_in).collect();
@@ -116,13 +120,15 @@ fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Opt
     let needed = request.count / request.group;
     let (least, most) = (needed.div_ceil(groups_per_node), needed.min(free.len()));
     (least..=most).find_map(|size| {
-        let mut best: Option<Plan> = None;
+        let mut best: Option<DistributionPlan> = None;
         for combo in combinations(&nodes, size) {
             if best.as_ref().is_some_and(|best| best.balance == 0.0) {
                 break;
             }
             let plan = plan(&free, &combo, request);
-            let better = |plan: &Plan| best.as_ref().is_none_or(|best| plan.balance < best.balance);
+            let better = |plan: &DistributionPlan| {
+                best.as_ref().is_none_or(|best| plan.balance < best.balance)
+            };
             if let Some(plan) = plan.filter(better) {
                 best = Some(plan);
             }
@@ -132,8 +138,8 @@ fn best_plan(topology: &CpuTopology, taker: &Taker<'_>, request: Request) -> Opt
 }
 
 /// The plan for these nodes.
-fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
-    let Request { count, group } = request;
+fn plan(free: &Free, combo: &[u32], request: CpuRequest) -> Option<DistributionPlan> {
+    let CpuRequest { count, group } = request;
     let free_in = |node: &u32| free.get(node).copied().unwrap_or_default();
     let whole = |node: &u32| free_in(node) / group * group;
     let share = request.share(combo.len());
@@ -149,7 +155,7 @@ fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
     let nodes = combo.to_vec();
     let remainder = count - share * combo.len();
     if remainder == 0 {
-        return Some(Plan {
+        return Some(DistributionPlan {
             balance: deviation(&left),
             nodes,
             remainder: Vec::new(),
@@ -168,7 +174,7 @@ fn plan(free: &Free, combo: &[u32], request: Request) -> Option<Plan> {
             }
         }
     }
-    best.map(|(balance, remainder)| Plan {
+    best.map(|(balance, remainder)| DistributionPlan {
         balance,
         nodes,
         remainder,

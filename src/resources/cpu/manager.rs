@@ -1,11 +1,11 @@
 //! The CPU manager of a node. Pure.
 
-use super::{CpuSet, CpuState, StaticPolicy, requests};
+use super::{CpuSet, CpuState, StaticCpuPolicy, requests};
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::{
         assignments,
-        topology::{AllocationError, Hint, HintProvider, ResourceHints},
+        topology::{HintProvider, ResourceHints, TopologyError, TopologyHint},
     },
 };
 use k8s_openapi::api::core::v1::Container;
@@ -31,7 +31,7 @@ pub struct CpuCounters {
 /// Manages exclusive CPUs and the shared pool; without a policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuManager {
-    pub(super) policy: Option<StaticPolicy>,
+    pub(super) policy: Option<StaticCpuPolicy>,
     state: CpuState,
     /// CPUs of a pod's init containers that its later containers may use.
     reusable: (String, CpuSet),
@@ -44,7 +44,7 @@ impl CpuManager {
     ///
     /// # Errors
     /// The state does not match the machine; texts as upstream's.
-    pub fn new(policy: StaticPolicy, mut state: CpuState) -> Result<Self, String> {
+    pub fn new(policy: StaticCpuPolicy, mut state: CpuState) -> Result<Self, String> {
         policy.start(&mut state)?;
         Ok(Self {
             policy: Some(policy),
@@ -181,8 +181,8 @@ impl CpuManager {
         pod: &Pod,
         container: &Container,
         count: usize,
-        affinity: Hint,
-    ) -> Result<(), AllocationError> {
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
         let Some(policy) = &self.policy else {
             return Ok(());
         };
@@ -194,7 +194,7 @@ impl CpuManager {
         let reusable = self.reusable(&uid);
         policy.check_cores(&self.state, count)?;
         let allocated = policy.allocate(&mut self.state, count, affinity.affinity, &reusable);
-        let cpus = allocated.map_err(AllocationError::unexpected)?;
+        let cpus = allocated.map_err(TopologyError::unexpected)?;
         if policy.topology.share_uncore(&cpus) {
             self.counters.on_uncore += 1;
         }
@@ -205,7 +205,7 @@ impl CpuManager {
     }
 }
 
-fn hints(list: Vec<Hint>) -> ResourceHints {
+fn hints(list: Vec<TopologyHint>) -> ResourceHints {
     ResourceHints::from([(RESOURCE.to_owned(), list)])
 }
 
@@ -252,8 +252,8 @@ impl HintProvider for CpuManager {
         &mut self,
         pod: &Pod,
         container: &Container,
-        affinity: Hint,
-    ) -> Result<(), AllocationError> {
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
         let count = requests::of_container(pod, container);
         let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
             return Ok(());

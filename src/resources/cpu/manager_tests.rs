@@ -3,8 +3,8 @@ use super::*;
 use crate::{
     model::{Pod, PodExt},
     resources::topology::{
-        AllocationError, Hint, HintProvider, TopologyManager, TopologyOptions, TopologyPolicy,
-        TopologyScope,
+        HintProvider, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
+        TopologyPolicy, TopologyScope,
     },
 };
 use proptest::prelude::*;
@@ -45,12 +45,12 @@ fn manager_on(numbers: [u32; 5], options: &[&str]) -> CpuManager {
         alpha: true,
         beta: true,
     };
-    let policy = StaticPolicy::new(
+    let policy = StaticCpuPolicy::new(
         CpuTopology::new(&machine(numbers, false)),
         CpuOptions::parse(&options.collect(), gates).unwrap(),
-        &Reserved {
+        &ReservedCpus {
             milli_cpu: 1000,
-            ..Reserved::default()
+            ..ReservedCpus::default()
         },
         TopologyPolicy::None,
     );
@@ -62,7 +62,7 @@ fn manager(options: &[&str]) -> CpuManager {
     manager_on([1, 1, 4, 2, 0], options)
 }
 
-fn admit(manager: &mut CpuManager, pod: &Pod) -> Result<(), AllocationError> {
+fn admit(manager: &mut CpuManager, pod: &Pod) -> Result<(), TopologyError> {
     TopologyManager::default().admit(pod, &mut [manager]).result
 }
 
@@ -247,7 +247,7 @@ fn hints_name_every_set_of_nodes_with_enough_cpus() {
 #[test]
 fn cpus_come_from_the_nodes_of_the_affinity_first() {
     let numa = |node| {
-        Hint::new(
+        TopologyHint::new(
             crate::resources::topology::NumaMask::of([node]).unwrap(),
             true,
         )

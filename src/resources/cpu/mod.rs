@@ -21,7 +21,7 @@ pub use checkpoint::{STATE_FILE, from_checkpoint, to_checkpoint};
 pub use cpuset::CpuSet;
 pub use manager::{CpuCounters, CpuManager};
 pub use options::{CpuOptions, OptionGates};
-pub use policy::{Reserved, StaticPolicy};
+pub use policy::{ReservedCpus, StaticCpuPolicy};
 pub use topology::CpuTopology;
 
 /// Exclusive and shared CPUs.

@@ -4,12 +4,12 @@ use super::distribute::take;
 use super::take::Taking;
 use super::topology::Level;
 use super::{CpuOptions, CpuSet, CpuState, CpuTopology};
-use crate::resources::topology::{AllocationError, Hint, NumaMask, TopologyPolicy, subsets};
+use crate::resources::topology::{NumaMask, TopologyError, TopologyHint, TopologyPolicy, subsets};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// CPUs that never become exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
+pub struct ReservedCpus {
     /// What the configuration reserves, in thousandths of a CPU.
     pub milli_cpu: i64,
     /// `reservedSystemCPUs`; none if the kubelet chooses.
@@ -18,7 +18,7 @@ pub struct Reserved {
 
 /// Assigns CPUs to containers until they end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StaticPolicy {
+pub struct StaticCpuPolicy {
     pub(super) topology: CpuTopology,
     pub(super) options: CpuOptions,
     pub(super) reserved: CpuSet,
@@ -26,7 +26,7 @@ pub struct StaticPolicy {
     reserved_cores: CpuSet,
 }
 
-impl StaticPolicy {
+impl StaticCpuPolicy {
     /// The policy on a machine.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl StaticPolicy {
     pub fn new(
         topology: CpuTopology,
         options: CpuOptions,
-        reserved: &Reserved,
+        reserved: &ReservedCpus,
         topology_policy: TopologyPolicy,
     ) -> Result<Self, String> {
         if reserved.milli_cpu <= 0 {
@@ -132,13 +132,9 @@ impl StaticPolicy {
     }
 
     /// Checks that `full-pcpus-only`, if set, can be satisfied for so many CPUs.
-    pub(super) fn check_cores(
-        &self,
-        state: &CpuState,
-        count: usize,
-    ) -> Result<(), AllocationError> {
+    pub(super) fn check_cores(&self, state: &CpuState, count: usize) -> Result<(), TopologyError> {
         let threads = self.topology.cpus_per_core().max(1);
-        let error = |message| Err(AllocationError::new("SMTAlignmentError", message));
+        let error = |message| Err(TopologyError::new("SMTAlignmentError", message));
         if !self.options.full_pcpus_only {
             return Ok(());
         }
@@ -208,7 +204,12 @@ impl StaticPolicy {
     }
 
     /// Every set of nodes that has enough CPUs and all `reusable` ones.
-    pub(super) fn hints(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
+    pub(super) fn hints(
+        &self,
+        available: &CpuSet,
+        reusable: &CpuSet,
+        count: usize,
+    ) -> Vec<TopologyHint> {
         let places = &self.topology.places;
         let nodes: Vec<u32> = places.ids(Level::Numa).into_iter().collect();
         let by_node = |cpus: &CpuSet| {
@@ -239,7 +240,9 @@ impl StaticPolicy {
             mask.count() == least || self.options.by_socket && self.is_by_socket(mask, least)
         };
         let hints = hints.into_iter();
-        hints.map(|mask| Hint::new(mask, preferred(mask))).collect()
+        hints
+            .map(|mask| TopologyHint::new(mask, preferred(mask)))
+            .collect()
     }
 
     /// Whether the nodes are on the minimum number of sockets for `least` nodes.

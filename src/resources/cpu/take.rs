@@ -3,7 +3,7 @@
 //! The order is upstream's, so that both kubelets take the same CPUs.
 
 use super::CpuSet;
-use super::topology::{CpuTopology, Level, Places};
+use super::topology::{CpuPlaces, CpuTopology, Level};
 use std::collections::BTreeSet;
 
 /// How CPUs are taken.
@@ -63,7 +63,7 @@ pub(super) fn enough(count: usize, available: &CpuSet) -> Result<(), String> {
 /// CPUs that are taken, and those that are still free.
 pub(super) struct Taker<'a> {
     topology: &'a CpuTopology,
-    pub(super) free: Places,
+    pub(super) free: CpuPlaces,
     pub(super) needed: usize,
     pub(super) taken: CpuSet,
     /// NUMA nodes contain sockets, and not the other way round.

@@ -72,14 +72,14 @@ fn options_are_read_and_checked() {
     }
 }
 
-fn policy(options: &[&str], milli_cpu: i64, cpus: &str) -> Result<StaticPolicy, String> {
-    let reserved = Reserved {
+fn policy(options: &[&str], milli_cpu: i64, cpus: &str) -> Result<StaticCpuPolicy, String> {
+    let reserved = ReservedCpus {
         milli_cpu,
         cpus: CpuSet::parse(cpus).unwrap(),
     };
     // Two sockets of two cores with two threads each.
     let topology = CpuTopology::new(&machine([2, 2, 4, 2, 0], false));
-    StaticPolicy::new(
+    StaticCpuPolicy::new(
         topology,
         parse(options, ALL)?,
         &reserved,
@@ -111,12 +111,12 @@ fn reserved_cpus_are_those_given_or_the_first_cores() {
 fn align_by_socket_needs_a_machine_and_a_policy_that_suit_it() {
     let of = |numbers, policy| {
         let topology = CpuTopology::new(&machine(numbers, false));
-        let reserved = Reserved {
+        let reserved = ReservedCpus {
             milli_cpu: 1000,
-            ..Reserved::default()
+            ..ReservedCpus::default()
         };
         let options = parse(&["align-by-socket"], ALL).unwrap();
-        StaticPolicy::new(topology, options, &reserved, policy).map(drop)
+        StaticCpuPolicy::new(topology, options, &reserved, policy).map(drop)
     };
     assert_eq!(of([2, 4, 8, 1, 0], TopologyPolicy::Restricted), Ok(()));
     assert!(

@@ -15,9 +15,9 @@ pub(super) enum Level {
 
 /// CPUs and their places in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places(BTreeMap<u32, (u32, CpuPlace)>);
+pub(super) struct CpuPlaces(BTreeMap<u32, (u32, CpuPlace)>);
 
-impl Places {
+impl CpuPlaces {
     /// The ID of a CPU's part at a level.
     pub(super) fn id(&self, cpu: u32, level: Level) -> Option<u32> {
         self.0.get(&cpu).map(|place| id(place, level))
@@ -81,7 +81,7 @@ fn id((numa, place): &(u32, CpuPlace), level: Level) -> u32 {
 /// The CPUs of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuTopology {
-    pub(super) places: Places,
+    pub(super) places: CpuPlaces,
     pub(super) cores: usize,
     pub(super) sockets: usize,
     pub(super) numa_nodes: usize,
@@ -98,7 +98,7 @@ impl CpuTopology {
                 .map(move |place| (place.cpu, (id, *place)))
                 .collect::<Vec<_>>()
         };
-        let places = Places(machine.nodes.iter().flat_map(of_node).collect());
+        let places = CpuPlaces(machine.nodes.iter().flat_map(of_node).collect());
         let count = |level| places.ids(level).len();
         Self {
             cores: count(Level::Core),

@@ -1,7 +1,7 @@
 //! Devices allocated to containers. Pure.
 
 use super::{
-    checkpoint::{Bytes, DevicesPerNuma},
+    checkpoint::{Base64Bytes, DevicesPerNuma},
     proto::ContainerAllocateResponse,
 };
 use std::{
@@ -20,7 +20,7 @@ pub struct Allocation {
     /// The plugin's response; `None` until the plugin has responded.
     pub response: Option<Arc<ContainerAllocateResponse>>,
     /// The response to an earlier kubelet, if it cannot be decoded; replaced by the next response.
-    pub undecodable: Option<Bytes>,
+    pub undecodable: Option<Base64Bytes>,
     /// Distinguishes this allocation from later ones of the same container; zero for one of an earlier kubelet.
     pub ticket: u64,
 }

@@ -10,13 +10,13 @@ use std::{
     fmt::{self, Write as _},
 };
 
-/// Devices by NUMA node; -1 is none.
+/// Devices by NUMA node; -1 means no node.
 pub type DevicesPerNuma = BTreeMap<i64, Option<Vec<String>>>;
 
 /// One resource of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Entry {
+pub struct DeviceEntry {
     /// The pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
@@ -28,15 +28,15 @@ pub struct Entry {
     #[serde(rename = "DeviceIDs")]
     pub device_ids: Option<DevicesPerNuma>,
     /// The plugin's response, encoded.
-    pub alloc_resp: Option<Bytes>,
+    pub alloc_resp: Option<Base64Bytes>,
 }
 
 /// What is in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub struct Data {
+pub struct DeviceData {
     /// Allocations of containers.
-    pub pod_device_entries: Option<Vec<Entry>>,
+    pub pod_device_entries: Option<Vec<DeviceEntry>>,
     /// Healthy devices of each resource of a plugin.
     pub registered_devices: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
@@ -59,8 +59,8 @@ pub(super) enum CheckpointError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct File {
-    data: Data,
+struct DeviceFile {
+    data: DeviceData,
     checksum: u64,
 }
 
@@ -68,8 +68,8 @@ struct File {
 ///
 /// # Errors
 /// It cannot be decoded, or its checksum is wrong.
-pub(super) fn decode(text: &[u8]) -> Result<Data, CheckpointError> {
-    let file = serde_json::from_slice::<File>(text);
+pub(super) fn decode(text: &[u8]) -> Result<DeviceData, CheckpointError> {
+    let file = serde_json::from_slice::<DeviceFile>(text);
     let file = file.map_err(|error| CheckpointError::Malformed(error.to_string()))?;
     let (found, expected) = (file.checksum, checksum(&file.data));
     if found == expected {
@@ -83,23 +83,23 @@ pub(super) fn decode(text: &[u8]) -> Result<Data, CheckpointError> {
 ///
 /// # Errors
 /// The data cannot be encoded.
-pub(super) fn encode(data: Data) -> Result<Vec<u8>, CheckpointError> {
+pub(super) fn encode(data: DeviceData) -> Result<Vec<u8>, CheckpointError> {
     let checksum = checksum(&data);
-    serde_json::to_vec(&File { data, checksum })
+    serde_json::to_vec(&DeviceFile { data, checksum })
         .map_err(|error| CheckpointError::Malformed(error.to_string()))
 }
 
 /// Bytes, in base64 as Go writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bytes(pub Vec<u8>);
+pub struct Base64Bytes(pub Vec<u8>);
 
-impl Serialize for Bytes {
+impl Serialize for Base64Bytes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(&self.0))
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de> Deserialize<'de> for Base64Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
@@ -107,14 +107,14 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-fn checksum(data: &Data) -> u64 {
+fn checksum(data: &DeviceData) -> u64 {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = dump(data, &mut text);
     crate::resources::checksum::of(&text)
 }
 
-fn dump(data: &Data, out: &mut String) -> fmt::Result {
+fn dump(data: &DeviceData, out: &mut String) -> fmt::Result {
     out.write_str("(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)")?;
     or_nil(data.pod_device_entries.as_ref(), out, |entries, out| {
         list(entries, out, dump_entry)
@@ -124,7 +124,7 @@ fn dump(data: &Data, out: &mut String) -> fmt::Result {
     out.write_char('}')
 }
 
-fn dump_entry(entry: &Entry, out: &mut String) -> fmt::Result {
+fn dump_entry(entry: &DeviceEntry, out: &mut String) -> fmt::Result {
     write!(
         out,
         "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} DeviceIDs:(checkpoint.DevicesPerNUMA)",

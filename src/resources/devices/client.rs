@@ -1,7 +1,7 @@
 //! Calls of one device plugin, each with a deadline.
 
 use super::{
-    error::AllocationError,
+    error::DeviceAllocationError,
     proto::{
         AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
         ContainerPreferredAllocationRequest, DevicePluginOptions, Empty, ListAndWatchResponse,
@@ -45,7 +45,7 @@ impl PluginClient {
     pub(super) async fn prefer(
         mut self,
         wanted: Preference,
-    ) -> Result<Vec<String>, AllocationError> {
+    ) -> Result<Vec<String>, DeviceAllocationError> {
         let request = ContainerPreferredAllocationRequest {
             available_device_i_ds: wanted.available,
             must_include_device_i_ds: wanted.must_include,
@@ -56,7 +56,7 @@ impl PluginClient {
         });
         let response = within(CALL_TIMEOUT, call)
             .await
-            .map_err(AllocationError::Prefer)?;
+            .map_err(DeviceAllocationError::Prefer)?;
         let first = response.container_responses.into_iter().next();
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
     }
@@ -65,7 +65,7 @@ impl PluginClient {
     pub(super) async fn allocate(
         mut self,
         devices: Vec<String>,
-    ) -> Result<ContainerAllocateResponse, AllocationError> {
+    ) -> Result<ContainerAllocateResponse, DeviceAllocationError> {
         let request = ContainerAllocateRequest {
             devices_ids: devices,
         };
@@ -74,20 +74,23 @@ impl PluginClient {
         });
         let response = within(CALL_TIMEOUT, call)
             .await
-            .map_err(AllocationError::Allocate)?;
+            .map_err(DeviceAllocationError::Allocate)?;
         let first = response.container_responses.into_iter().next();
-        first.ok_or(AllocationError::NoResponse)
+        first.ok_or(DeviceAllocationError::NoResponse)
     }
 
     /// Requests the plugin to prepare the start of a container with these devices.
-    pub(super) async fn pre_start(mut self, devices: Vec<String>) -> Result<(), AllocationError> {
+    pub(super) async fn pre_start(
+        mut self,
+        devices: Vec<String>,
+    ) -> Result<(), DeviceAllocationError> {
         let request = PreStartContainerRequest {
             devices_ids: devices,
         };
         let call = self.0.pre_start_container(request);
         within(CALL_TIMEOUT, call)
             .await
-            .map_err(AllocationError::PreStart)?;
+            .map_err(DeviceAllocationError::PreStart)?;
         Ok(())
     }
 }

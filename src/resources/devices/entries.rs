@@ -2,7 +2,7 @@
 
 use super::{
     allocation::{Allocation, PodAllocations},
-    checkpoint::{Bytes, Entry},
+    checkpoint::{Base64Bytes, DeviceEntry},
     proto::ContainerAllocateResponse,
 };
 use crate::model::PodUid;
@@ -10,7 +10,7 @@ use prost::Message as _;
 use std::{collections::HashMap, sync::Arc};
 
 /// Decodes entries. A response that cannot be decoded is requested again for the same devices.
-pub(super) fn from_checkpoint(entries: &[Entry]) -> HashMap<PodUid, PodAllocations> {
+pub(super) fn from_checkpoint(entries: &[DeviceEntry]) -> HashMap<PodUid, PodAllocations> {
     let mut pods = HashMap::<PodUid, PodAllocations>::new();
     for entry in entries {
         let encoded = entry.alloc_resp.as_ref().map_or(&[][..], |bytes| &bytes.0);
@@ -30,17 +30,17 @@ pub(super) fn from_checkpoint(entries: &[Entry]) -> HashMap<PodUid, PodAllocatio
 }
 
 /// Encodes allocations. One without a response is left out: its plugin has not prepared the devices.
-pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Entry> {
+pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<DeviceEntry> {
     let mut entries = Vec::new();
     for (uid, containers) in pods {
         for (container, resources) in containers {
             for (resource, allocation) in resources {
                 let response = match (&allocation.response, &allocation.undecodable) {
-                    (Some(response), _) => Bytes(response.encode_to_vec()),
+                    (Some(response), _) => Base64Bytes(response.encode_to_vec()),
                     (None, Some(bytes)) => bytes.clone(),
                     (None, None) => continue,
                 };
-                entries.push(Entry {
+                entries.push(DeviceEntry {
                     pod_uid: uid.to_string(),
                     container_name: container.clone(),
                     resource_name: resource.clone(),
@@ -50,8 +50,8 @@ pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<Entry
             }
         }
     }
-    let key = |entry: &Entry| {
-        let Entry {
+    let key = |entry: &DeviceEntry| {
+        let DeviceEntry {
             pod_uid,
             container_name,
             resource_name,

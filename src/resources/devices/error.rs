@@ -8,14 +8,14 @@ pub enum Unallocated {
     /// Plugins are preparing devices; [`super::DeviceManager::changed`] reports when they are done.
     InProgress,
     /// The allocation failed.
-    Failed(AllocationError),
+    Failed(DeviceAllocationError),
     /// No devices match the NUMA affinity of the pod's other resources.
-    Misaligned(topology::AllocationError),
+    Misaligned(topology::TopologyError),
 }
 
 /// Why a container does not get its devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AllocationError {
+pub enum DeviceAllocationError {
     /// The container requests another number than it was given.
     #[error(
         "pod {pod:?} container {container:?} changed request for resource {resource:?} from {from} to {to}"
@@ -91,7 +91,7 @@ pub enum AllocationError {
     Released,
 }
 
-impl AllocationError {
+impl DeviceAllocationError {
     /// Whether a retry may succeed even if no other pod releases devices.
     pub fn may_pass(&self) -> bool {
         matches!(

@@ -4,7 +4,7 @@ use super::{
     checkpoint,
     manager::{CHECKPOINT, DeviceManager},
 };
-use crate::{base::wait_until, model::PodUid, resources::checkpoint_file::Writer};
+use crate::{base::wait_until, model::PodUid, resources::checkpoint_file::CheckpointWriter};
 use tokio::time::Instant;
 
 impl DeviceManager {
@@ -22,7 +22,7 @@ impl DeviceManager {
 
     pub(super) async fn save(&self) -> Result<(), String> {
         let shared = self.0.clone();
-        let work = move |file: &mut Writer| {
+        let work = move |file: &mut CheckpointWriter| {
             let (state, changes) = {
                 let plugins = shared.plugins.lock();
                 (plugins.state.clone(), plugins.changes)

@@ -4,17 +4,19 @@ use super::{
     allocation::{Allocation, ContainerAllocations},
     checkpoint,
     client::PluginClient,
-    error::{AllocationError, Unallocated},
+    error::{DeviceAllocationError, Unallocated},
     metrics::DeviceMetrics,
     request::{Affinities, PodRequest},
     run_options::{RunOptions, run_options},
-    state::{DeviceHints, DeviceMap, DeviceState, PluginId, Reservation, Step},
+    state::{
+        AllocationStep, DeviceHints, DeviceManagerCache, DeviceMap, DeviceReservation, PluginId,
+    },
 };
 use crate::{
     base::{
         DirtySet, ScopedTask,
         metrics::Metrics,
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         spawn_scoped,
     },
     model::{Pod, PodExt as _, PodUid},
@@ -43,14 +45,14 @@ pub type Change = Option<PodUid>;
 
 /// The device manager; cheap to clone.
 #[derive(Clone)]
-pub struct DeviceManager(pub(super) Arc<Shared>);
+pub struct DeviceManager(pub(super) Arc<DeviceManagerState>);
 
-pub(super) struct Shared {
+pub(super) struct DeviceManagerState {
     pub(super) directory: PathBuf,
-    pub(super) plugins: Mutex<Plugins>,
+    pub(super) plugins: Mutex<DevicePlugins>,
     pub(super) metrics: DeviceMetrics,
     pub(super) stop: CancellationToken,
-    pending: Mutex<HashMap<PodUid, Pending>>,
+    pending: Mutex<HashMap<PodUid, PendingAllocation>>,
     pub(super) changed: DirtySet<Change>,
     pub(super) capacity: DeviceCapacityWriter,
     /// There was no checkpoint.
@@ -61,15 +63,15 @@ pub(super) struct Shared {
 }
 
 /// State that changes under one lock.
-pub(super) struct Plugins {
-    pub(super) state: DeviceState,
-    pub(super) clients: HashMap<PluginId, Connection>,
+pub(super) struct DevicePlugins {
+    pub(super) state: DeviceManagerCache,
+    pub(super) clients: HashMap<PluginId, PluginConnection>,
     /// How many times allocations changed, and how many of these changes the checkpoint has.
     pub(super) changes: u64,
     pub(super) saved: u64,
 }
 
-impl Plugins {
+impl DevicePlugins {
     /// Whether the checkpoint lacks an allocation or a release.
     fn is_unsaved(&self) -> bool {
         self.saved < self.changes
@@ -77,16 +79,16 @@ impl Plugins {
 }
 
 /// A registered plugin.
-pub(super) struct Connection {
+pub(super) struct PluginConnection {
     pub(super) resource: String,
     pub(super) client: PluginClient,
     pub(super) _watch: ScopedTask,
 }
 
 /// An allocation for a pod that waits to be admitted.
-enum Pending {
+enum PendingAllocation {
     InProgress { _task: ScopedTask },
-    Failed(AllocationError),
+    Failed(DeviceAllocationError),
 }
 
 impl DeviceManager {
@@ -104,7 +106,7 @@ impl DeviceManager {
             }
         };
         let fresh = data.is_none() && !damaged;
-        let mut state = DeviceState::restore(&data.unwrap_or_default(), Instant::now());
+        let mut state = DeviceManagerCache::restore(&data.unwrap_or_default(), Instant::now());
         if damaged {
             tracing::warn!(
                 "The devices of some containers are not known; none is allocated that a running one may have"
@@ -113,9 +115,9 @@ impl DeviceManager {
         }
         let capacity = DeviceCapacityWriter::default();
         capacity.set(state.capacities());
-        Self(Arc::new(Shared {
+        Self(Arc::new(DeviceManagerState {
             directory,
-            plugins: Mutex::new(Plugins {
+            plugins: Mutex::new(DevicePlugins {
                 state,
                 clients: HashMap::new(),
                 changes: 0,
@@ -132,7 +134,7 @@ impl DeviceManager {
         }))
     }
 
-    pub(super) fn state(&self) -> MappedMutexGuard<'_, DeviceState> {
+    pub(super) fn state(&self) -> MappedMutexGuard<'_, DeviceManagerCache> {
         MutexGuard::map(self.0.plugins.lock(), |plugins| &mut plugins.state)
     }
 
@@ -161,7 +163,7 @@ impl DeviceManager {
     pub fn allocate(
         &self,
         pod: &Pod,
-        align: impl FnOnce() -> Result<Affinities, topology::AllocationError>,
+        align: impl FnOnce() -> Result<Affinities, topology::TopologyError>,
     ) -> Result<(), Unallocated> {
         let request = PodRequest::of(pod);
         if request.is_empty() {
@@ -169,8 +171,8 @@ impl DeviceManager {
         }
         let mut pending = self.0.pending.lock();
         match pending.remove(&request.uid) {
-            Some(Pending::Failed(error)) => return Err(Unallocated::Failed(error)),
-            Some(in_progress @ Pending::InProgress { .. }) => {
+            Some(PendingAllocation::Failed(error)) => return Err(Unallocated::Failed(error)),
+            Some(in_progress @ PendingAllocation::InProgress { .. }) => {
                 pending.insert(request.uid, in_progress);
                 return Err(Unallocated::InProgress);
             }
@@ -184,32 +186,35 @@ impl DeviceManager {
         {
             let mut plugins = self.0.plugins.lock();
             let step = plugins.state.next(&request, None, None);
-            let has_all = step.map_err(Unallocated::Failed)? == Step::Done;
+            let has_all = step.map_err(Unallocated::Failed)? == AllocationStep::Done;
             let unsaved = plugins.is_unsaved() && plugins.state.of_pod(&request.uid).is_some();
             if has_all && !unsaved {
                 return Ok(());
             }
         }
         let (manager, uid) = (self.clone(), request.uid.clone());
-        let task = spawn_scoped(Place::Other, async move {
-            let done = contain(Place::Other, manager.carry_out(&request, None)).await;
-            let done =
-                done.unwrap_or_else(|error| Err(AllocationError::Allocate(error.to_string())));
+        let task = spawn_scoped(PanicScope::Other, async move {
+            let done = contain(PanicScope::Other, manager.carry_out(&request, None)).await;
+            let done = done
+                .unwrap_or_else(|error| Err(DeviceAllocationError::Allocate(error.to_string())));
             manager.finish(&request.uid, done);
         });
-        pending.insert(uid, Pending::InProgress { _task: task });
+        pending.insert(uid, PendingAllocation::InProgress { _task: task });
         Err(Unallocated::InProgress)
     }
 
-    fn finish(&self, uid: &PodUid, done: Result<(), AllocationError>) {
+    fn finish(&self, uid: &PodUid, done: Result<(), DeviceAllocationError>) {
         let mut pending = self.0.pending.lock();
         // It was released meanwhile.
-        if !matches!(pending.remove(uid), Some(Pending::InProgress { .. })) {
+        if !matches!(
+            pending.remove(uid),
+            Some(PendingAllocation::InProgress { .. })
+        ) {
             return;
         }
         if let Err(error) = done {
             self.state().abandon(uid);
-            pending.insert(uid.clone(), Pending::Failed(error));
+            pending.insert(uid.clone(), PendingAllocation::Failed(error));
         }
         self.0.changed.mark(Some(uid.clone()));
     }
@@ -253,7 +258,7 @@ impl DeviceManager {
     }
 
     /// How many devices of each resource are allocated, if some are to this pod.
-    pub fn allocated_beside(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
+    pub fn allocated_to_others(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
         let state = self.state();
         state.of_pod(uid).map(|_| state.allocated())
     }
@@ -289,7 +294,7 @@ impl DeviceManager {
         &self,
         pod: &Pod,
         container: &Container,
-    ) -> Result<RunOptions, AllocationError> {
+    ) -> Result<RunOptions, DeviceAllocationError> {
         let (request, name) = (PodRequest::of(pod), &container.name);
         let mut all = request.containers.iter();
         let own = all.find(|own| own.name == *name && !own.amounts.is_empty());
@@ -313,7 +318,9 @@ impl DeviceManager {
         if missing {
             self.carry_out(&request, Some(name)).await?;
         } else if unsaved {
-            self.save().await.map_err(AllocationError::Checkpoint)?;
+            self.save()
+                .await
+                .map_err(DeviceAllocationError::Checkpoint)?;
         }
         for resource in own.amounts.keys() {
             self.pre_start(&request.uid, name, resource).await?;
@@ -339,14 +346,14 @@ impl DeviceManager {
         uid: &PodUid,
         container: &str,
         resource: &str,
-    ) -> Result<(), AllocationError> {
+    ) -> Result<(), DeviceAllocationError> {
         let (plugin, devices) = {
             let state = self.state();
             let own = state.allocation(uid, container, resource);
             let Some((id, options)) = state.plugin(resource) else {
                 // A resource that no plugin has served is not of this node.
                 return own.map_or(Ok(()), |_| {
-                    Err(AllocationError::NoEndpoint(resource.into()))
+                    Err(DeviceAllocationError::NoEndpoint(resource.into()))
                 });
             };
             if !options.pre_start_required {
@@ -355,7 +362,7 @@ impl DeviceManager {
             let devices = own.map(|own| own.ids().into_iter().cloned().collect::<Vec<_>>());
             (id, devices.unwrap_or_default())
         };
-        let stopped = || AllocationError::Stopped(resource.into());
+        let stopped = || DeviceAllocationError::Stopped(resource.into());
         let client = plugin.and_then(|id| self.client(id)).ok_or_else(stopped)?;
         client.pre_start(devices).await
     }
@@ -405,29 +412,29 @@ impl DeviceManager {
         &self,
         request: &PodRequest,
         only: Option<&str>,
-    ) -> Result<(), AllocationError> {
+    ) -> Result<(), DeviceAllocationError> {
         let mut preferred = None;
         loop {
             let step = self.state().next(request, only, preferred.as_deref())?;
             preferred = None;
             match step {
-                Step::Done => break,
-                Step::Prefer(wanted) => {
+                AllocationStep::Done => break,
+                AllocationStep::Prefer(wanted) => {
                     let client = self.client(wanted.plugin);
-                    let stopped = || AllocationError::Prefer("the plugin is gone".into());
+                    let stopped = || DeviceAllocationError::Prefer("the plugin is gone".into());
                     preferred = Some(client.ok_or_else(stopped)?.prefer(wanted).await?);
                 }
-                Step::Allocate(reservation) => self.prepare(&reservation).await?,
+                AllocationStep::Allocate(reservation) => self.prepare(&reservation).await?,
             }
         }
-        self.save().await.map_err(AllocationError::Checkpoint)
+        self.save().await.map_err(DeviceAllocationError::Checkpoint)
     }
 
-    async fn prepare(&self, reservation: &Reservation) -> Result<(), AllocationError> {
+    async fn prepare(&self, reservation: &DeviceReservation) -> Result<(), DeviceAllocationError> {
         let began = Instant::now();
         let response = match self.client(reservation.plugin) {
             Some(client) => client.allocate(reservation.devices.clone()).await,
-            None => Err(AllocationError::Stopped(reservation.resource.clone())),
+            None => Err(DeviceAllocationError::Stopped(reservation.resource.clone())),
         };
         self.0
             .metrics
@@ -437,7 +444,7 @@ impl DeviceManager {
             Ok(response) => {
                 let is_kept = plugins.state.allocate(reservation, response);
                 plugins.changes += u64::from(is_kept);
-                is_kept.then_some(()).ok_or(AllocationError::Released)
+                is_kept.then_some(()).ok_or(DeviceAllocationError::Released)
             }
             Err(error) => {
                 plugins.state.refuse(reservation);

@@ -4,17 +4,17 @@
 
 use super::{
     client::PluginClient,
-    manager::{Connection, DeviceManager},
+    manager::{DeviceManager, PluginConnection},
     proto,
     request::is_extended_resource,
-    state::{Device, DeviceMap, PluginId},
+    state::{DeviceMap, PluginDevice, PluginId},
 };
 use crate::{
     base::{
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
         spawn_scoped,
     },
-    resources::plugin_manager::{Deregister, Plugin, PluginHandler, connection::text},
+    resources::plugin_manager::{Deregister, PluginHandler, RegisteredPlugin, connection::text},
 };
 use futures::future::BoxFuture;
 use std::{
@@ -77,11 +77,11 @@ pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, Str
 }
 
 impl PluginHandler for DeviceManager {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+    fn validate(&self, plugin: &RegisteredPlugin) -> Result<(), String> {
         check_found(&plugin.versions, &plugin.name)
     }
 
-    fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>> {
+    fn register(&self, plugin: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>> {
         Box::pin(async move {
             let id = self.connect(&plugin.name, &plugin.endpoint).await?;
             let manager = self.clone();
@@ -109,10 +109,10 @@ impl DeviceManager {
                 .clients
                 .retain(|_, known| known.resource != resource);
             let watch = self.clone().watch(resource.to_owned(), id, client.clone());
-            let connection = Connection {
+            let connection = PluginConnection {
                 resource: resource.into(),
                 client,
-                _watch: spawn_scoped(Place::Connection, watch),
+                _watch: spawn_scoped(PanicScope::Connection, watch),
             };
             plugins.clients.insert(id, connection);
         }
@@ -122,7 +122,7 @@ impl DeviceManager {
     }
 
     async fn watch(self, resource: String, id: PluginId, client: PluginClient) {
-        let reading = contain(Place::Connection, self.follow(&resource, id, client));
+        let reading = contain(PanicScope::Connection, self.follow(&resource, id, client));
         let ended = tokio::select! {
             ended = reading => ended.unwrap_or_else(|error| error.to_string()),
             () = self.0.stop.cancelled() => return,
@@ -204,7 +204,7 @@ fn device_map(list: proto::ListAndWatchResponse) -> DeviceMap {
         let healthy = device.health == HEALTHY;
         (
             device.id,
-            Device {
+            PluginDevice {
                 healthy,
                 numa_nodes,
             },

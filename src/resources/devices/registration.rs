@@ -47,7 +47,7 @@ impl DeviceManager {
             let Some((incoming, _place)) = socket else {
                 return std::future::pending().await;
             };
-            let service = Service {
+            let service = RegistrationService {
                 manager: self.clone(),
                 places: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             };
@@ -97,12 +97,12 @@ fn remove_sockets(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-struct Service {
+struct RegistrationService {
     manager: DeviceManager,
     places: Arc<Semaphore>,
 }
 
-impl Service {
+impl RegistrationService {
     async fn accept(&self, request: &RegisterRequest) -> Result<(), String> {
         let resource = &request.resource_name;
         self.manager.0.metrics.registered(resource);
@@ -119,7 +119,7 @@ impl Service {
 }
 
 #[tonic::async_trait]
-impl Registration for Service {
+impl Registration for RegistrationService {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
         let request = request.into_inner();
         tracing::info!(

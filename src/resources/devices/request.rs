@@ -7,7 +7,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// Whether a resource is none of Kubernetes' own: such are advertised by device plugins or administrators
+/// Whether a resource is not one of Kubernetes' own: such are advertised by device plugins or administrators
 /// (upstream's `IsExtendedResourceName`).
 pub fn is_extended_resource(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
@@ -25,7 +25,7 @@ pub enum ContainerKind {
 
 /// What one container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerRequest {
+pub struct DeviceRequest {
     /// The container's name.
     pub name: String,
     /// Whether others may reuse its devices.
@@ -45,7 +45,7 @@ pub struct PodRequest {
     /// The pod.
     pub uid: PodUid,
     /// Init containers first.
-    pub containers: Vec<ContainerRequest>,
+    pub containers: Vec<DeviceRequest>,
 }
 
 impl PodRequest {
@@ -62,14 +62,12 @@ impl PodRequest {
         });
         let regular = pod.containers().iter();
         let regular = regular.map(|container| (container, ContainerKind::Main));
-        let containers = init
-            .chain(regular)
-            .map(|(container, kind)| ContainerRequest {
-                name: container.name.clone(),
-                kind,
-                amounts: amounts(pod, container),
-                affinity: None,
-            });
+        let containers = init.chain(regular).map(|(container, kind)| DeviceRequest {
+            name: container.name.clone(),
+            kind,
+            amounts: amounts(pod, container),
+            affinity: None,
+        });
         Self {
             uid: pod.uid(),
             containers: containers.collect(),
@@ -91,7 +89,7 @@ impl PodRequest {
     }
 }
 
-/// Amounts that cannot be read are none: such a pod is refused for another reason.
+/// Amounts that cannot be read count as zero: such a pod is refused for another reason.
 fn amounts(pod: &Pod, container: &Container) -> BTreeMap<String, u64> {
     let resources = requests::of_container::<Quantity>(container).unwrap_or_default();
     let limits = resources.limits.iter();

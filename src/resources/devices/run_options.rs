@@ -23,7 +23,7 @@ pub struct RunOptions {
 /// used; the second result lists the others.
 pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String>) {
     let (mut options, mut conflicts) = (RunOptions::default(), Vec::new());
-    let mut seen = Seen::default();
+    let mut seen = SeenPaths::default();
     for response in all.values().filter_map(|own| own.response.as_deref()) {
         let mut merge =
             |kind: &str, into: &mut BTreeMap<String, String>, from: &BTreeMap<String, String>| {
@@ -47,13 +47,13 @@ pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String
 
 /// Host paths by container path, and names.
 #[derive(Default)]
-struct Seen {
+struct SeenPaths {
     mounts: BTreeMap<String, String>,
     devices: BTreeMap<String, String>,
     cdi: BTreeSet<String>,
 }
 
-impl Seen {
+impl SeenPaths {
     fn add(
         &mut self,
         response: &ContainerAllocateResponse,

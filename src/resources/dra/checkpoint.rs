@@ -2,7 +2,7 @@
 //!
 //! The file has the data as JSON in a string, and the CRC-32 of that string.
 
-use super::state::{ClaimInfo, ClaimKey, Claims, Device};
+use super::state::{ClaimInfo, ClaimInfoCache, PreparedDevice, ResourceClaimKey};
 use crate::model::PodUid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct File {
+struct ClaimFile {
     data: String,
     checksum: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Data {
+struct ClaimData {
     kind: String,
     #[serde(rename = "apiVersion")]
     api_version: String,
@@ -46,11 +46,11 @@ struct Empty {}
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct DriverState {
-    devices: Option<Vec<DeviceState>>,
+    devices: Option<Vec<ClaimDeviceState>>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct DeviceState {
+struct ClaimDeviceState {
     #[serde(rename = "PoolName")]
     pool: String,
     #[serde(rename = "DeviceName")]
@@ -67,17 +67,17 @@ struct DeviceState {
 ///
 /// # Errors
 /// It is damaged, or of another version.
-pub(super) fn decode(text: &[u8]) -> Result<Claims, String> {
-    let file: File = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+pub(super) fn decode(text: &[u8]) -> Result<ClaimInfoCache, String> {
+    let file: ClaimFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.checksum != crc32fast::hash(file.data.as_bytes()) {
         return Err("checkpoint is corrupted".to_owned());
     }
-    let data: Data = serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
+    let data: ClaimData = serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
     if data.api_version != API_VERSION {
         return Err(format!("unknown apiVersion {:?}", data.api_version));
     }
     let claims = data.claims.into_iter().flatten().map(|claim| {
-        let key = ClaimKey {
+        let key = ResourceClaimKey {
             namespace: claim.namespace,
             name: claim.name,
         };
@@ -85,7 +85,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Claims, String> {
         let drivers = claim.drivers.into_iter().flatten();
         let drivers = drivers.map(|(driver, state)| {
             let devices = state.devices.into_iter().flatten();
-            (driver, devices.map(Device::from).collect())
+            (driver, devices.map(PreparedDevice::from).collect())
         });
         let info = ClaimInfo {
             uid: claim.uid,
@@ -95,18 +95,18 @@ pub(super) fn decode(text: &[u8]) -> Result<Claims, String> {
         };
         (key, info)
     });
-    Ok(Claims(claims.collect()))
+    Ok(ClaimInfoCache(claims.collect()))
 }
 
 /// Encodes the content of a file.
 ///
 /// # Errors
 /// In practice none: all fields are text.
-pub(super) fn encode(claims: &Claims) -> serde_json::Result<Vec<u8>> {
+pub(super) fn encode(claims: &ClaimInfoCache) -> serde_json::Result<Vec<u8>> {
     let claims = claims.0.iter().map(|(key, info)| {
         let pods = info.pods.iter().map(|uid| (uid.to_string(), Empty {}));
         let drivers = info.drivers.iter().map(|(driver, devices)| {
-            let devices = devices.iter().map(DeviceState::from).collect();
+            let devices = devices.iter().map(ClaimDeviceState::from).collect();
             let devices = Some(devices);
             (driver.clone(), DriverState { devices })
         });
@@ -118,17 +118,17 @@ pub(super) fn encode(claims: &Claims) -> serde_json::Result<Vec<u8>> {
             drivers: Some(drivers.collect()),
         }
     });
-    let data = serde_json::to_string(&Data {
+    let data = serde_json::to_string(&ClaimData {
         kind: KIND.into(),
         api_version: API_VERSION.into(),
         claims: Some(claims.collect()),
     })?;
     let checksum = crc32fast::hash(data.as_bytes());
-    serde_json::to_vec(&File { data, checksum })
+    serde_json::to_vec(&ClaimFile { data, checksum })
 }
 
-impl From<DeviceState> for Device {
-    fn from(state: DeviceState) -> Self {
+impl From<ClaimDeviceState> for PreparedDevice {
+    fn from(state: ClaimDeviceState) -> Self {
         Self {
             pool: state.pool,
             device: state.device,
@@ -139,8 +139,8 @@ impl From<DeviceState> for Device {
     }
 }
 
-impl From<&Device> for DeviceState {
-    fn from(device: &Device) -> Self {
+impl From<&PreparedDevice> for ClaimDeviceState {
+    fn from(device: &PreparedDevice) -> Self {
         Self {
             pool: device.pool.clone(),
             device: device.device.clone(),

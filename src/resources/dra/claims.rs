@@ -72,7 +72,7 @@ fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraErr
 
 /// Devices of a claim that a container uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ContainerRequest {
+pub(super) struct ClaimRequest {
     /// The claim's name within the pod; `None` for that of extended resources.
     pub(super) declared: Option<String>,
     /// The object's name.
@@ -88,7 +88,7 @@ pub(super) struct ContainerRequest {
 pub(super) fn of_container(
     pod: &Pod,
     container: &Container,
-) -> Result<Vec<ContainerRequest>, DraError> {
+) -> Result<Vec<ClaimRequest>, DraError> {
     let mut requests = Vec::new();
     let resources = container.resources.as_ref();
     let used = resources.and_then(|resources| resources.claims.as_deref());
@@ -104,7 +104,7 @@ pub(super) fn of_container(
         let Some(object) = named(pod, claim)? else {
             continue;
         };
-        requests.extend(own.map(|used| ContainerRequest {
+        requests.extend(own.map(|used| ClaimRequest {
             declared: Some(used.name.clone()),
             claim: object.name.clone(),
             request: used.request.clone().unwrap_or_default(),
@@ -118,14 +118,14 @@ pub(super) fn of_container(
 fn of_extended<'a>(
     pod: &'a Pod,
     container: &'a Container,
-) -> impl Iterator<Item = ContainerRequest> + 'a {
+) -> impl Iterator<Item = ClaimRequest> + 'a {
     let status = pod.status.as_ref();
     let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
     claim.into_iter().flat_map(move |claim| {
         let own = claim.request_mappings.iter().filter(move |mapping| {
             mapping.container_name == container.name && requests(container, &mapping.resource_name)
         });
-        own.map(|mapping| ContainerRequest {
+        own.map(|mapping| ClaimRequest {
             declared: None,
             claim: claim.resource_claim_name.clone(),
             request: mapping.request_name.clone(),

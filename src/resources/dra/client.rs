@@ -26,13 +26,13 @@ const UNPREPARE: &str = "NodeUnprepareResources";
 
 /// A version of the drivers' interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Service {
+pub(super) enum DraService {
     V1,
     /// The same messages under another name.
     V1beta1,
 }
 
-impl Service {
+impl DraService {
     const ALL: [(&'static str, Self); 2] = [
         ("v1.DRAPlugin", Self::V1),
         ("v1beta1.DRAPlugin", Self::V1beta1),
@@ -74,14 +74,14 @@ impl Service {
 }
 
 /// A driver that can be called.
-pub(super) struct Driver {
+pub(super) struct DraDriver {
     pub(super) name: String,
-    pub(super) service: Service,
+    pub(super) service: DraService,
     pub(super) channel: Channel,
     pub(super) metrics: DraMetrics,
 }
 
-impl Driver {
+impl DraDriver {
     /// Prepares claims; the response has every claim once, and no error.
     pub(super) async fn prepare(
         self,
@@ -113,7 +113,7 @@ impl Driver {
         Q: Message + Send + Sync + 'static,
         R: Message + Default + Send + 'static,
     {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let path = self.service.path(call);
         let mut code = Code::DeadlineExceeded;
         let calling = async {
@@ -123,7 +123,7 @@ impl Driver {
         };
         let called = within(CALL_TIMEOUT, calling).await;
         self.metrics
-            .called(&self.name, path, go_code(code), begun.elapsed());
+            .called(&self.name, path, go_code(code), started_at.elapsed());
         called.map_err(|why| DraError::Call { call, why })
     }
 }

@@ -3,7 +3,7 @@
 //! A driver may have several plugins at once while it is updated; the last one that is connected is called.
 
 use super::{
-    client::{Driver, Service},
+    client::{DraDriver, DraService},
     error::DraError,
     health_proto::{
         NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
@@ -13,10 +13,10 @@ use super::{
     slices,
 };
 use crate::{
-    base::{panics::Place, spawn_scoped, wait_until},
+    base::{panics::PanicScope, spawn_scoped, wait_until},
     model::validation::is_dns_subdomain,
     resources::plugin_manager::{
-        Deregister, Plugin, PluginHandler,
+        Deregister, PluginHandler, RegisteredPlugin,
         connection::{CONNECT_TIMEOUT, dial_until_lost, text},
     },
 };
@@ -41,11 +41,11 @@ const HEALTH_RETRY: Duration = Duration::from_secs(5);
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 impl PluginHandler for DraManager {
-    fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+    fn validate(&self, plugin: &RegisteredPlugin) -> Result<(), String> {
         chosen(plugin).map(drop)
     }
 
-    fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>> {
+    fn register(&self, plugin: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>> {
         let registered = self.add(&plugin).map(|id| {
             let manager = self.clone();
             let gone = async move { manager.remove(&plugin, id) };
@@ -55,12 +55,12 @@ impl PluginHandler for DraManager {
     }
 }
 
-fn chosen(plugin: &Plugin) -> Result<Service, String> {
+fn chosen(plugin: &RegisteredPlugin) -> Result<DraService, String> {
     // The name becomes part of a field selector.
     if !is_dns_subdomain(&plugin.name) {
         return Err(format!("the DRA driver name {:?} is invalid", plugin.name));
     }
-    Service::choose(&plugin.versions).map_err(|error| {
+    DraService::choose(&plugin.versions).map_err(|error| {
         format!(
             "invalid supported gRPC versions of DRA driver plugin {} at endpoint {}: {error}",
             plugin.name,
@@ -70,8 +70,8 @@ fn chosen(plugin: &Plugin) -> Result<Service, String> {
 }
 
 impl DraManager {
-    fn add(&self, plugin: &Plugin) -> Result<u64, String> {
-        let Plugin { name, endpoint, .. } = plugin;
+    fn add(&self, plugin: &RegisteredPlugin) -> Result<u64, String> {
+        let RegisteredPlugin { name, endpoint, .. } = plugin;
         let service = chosen(plugin)?;
         let id = {
             let mut drivers = self.0.drivers.lock();
@@ -98,7 +98,7 @@ impl DraManager {
                 service,
                 channel: watch::Sender::default(),
                 reports_health: false,
-                _task: spawn_scoped(Place::Connection, following),
+                _task: spawn_scoped(PanicScope::Connection, following),
             });
             id
         };
@@ -107,7 +107,7 @@ impl DraManager {
         Ok(id)
     }
 
-    fn remove(&self, plugin: &Plugin, id: u64) {
+    fn remove(&self, plugin: &RegisteredPlugin, id: u64) {
         let removed = {
             let mut drivers = self.0.drivers.lock();
             let Some(plugins) = drivers.plugins.get_mut(&plugin.name) else {
@@ -176,7 +176,7 @@ impl DraManager {
             manager.0.drivers.lock().wipes.remove(&name);
         };
         let stop = self.0.stop.clone();
-        let task = spawn_scoped(Place::Other, async move {
+        let task = spawn_scoped(PanicScope::Other, async move {
             stop.run_until_cancelled(wiping).await;
         });
         drivers.wipes.insert(driver.to_owned(), task);
@@ -193,7 +193,7 @@ impl DraManager {
     }
 
     /// Waits until a driver is connected.
-    pub(super) async fn driver(&self, name: &str) -> Result<Driver, DraError> {
+    pub(super) async fn driver(&self, name: &str) -> Result<DraDriver, DraError> {
         let (service, mut channel) = {
             let drivers = self.0.drivers.lock();
             let plugin = drivers.best(name);
@@ -206,7 +206,7 @@ impl DraManager {
             Ok(Err(_)) | Err(_) => None,
         };
         let channel = channel.ok_or_else(|| DraError::NotConnected(name.to_owned()))?;
-        Ok(Driver {
+        Ok(DraDriver {
             name: name.to_owned(),
             service,
             channel,

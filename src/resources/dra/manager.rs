@@ -10,14 +10,14 @@ use super::{
     proto::Claim,
     registry::Drivers,
     slices,
-    state::{ClaimKey, Claims, ContainerClaim, Device},
+    state::{ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
 };
 use crate::{
-    apiserver::{ApiServer, Place},
+    apiserver::{ApiServer, ResourcePath},
     base::{DirtySet, chain, metrics::Metrics, panics, spawn},
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
-    resources::checkpoint_file::{CheckpointFile, Writer},
+    resources::checkpoint_file::{CheckpointFile, CheckpointWriter},
 };
 use k8s_openapi::api::{
     core::v1::{Container, ResourceStatus},
@@ -37,20 +37,20 @@ const CHECKPOINT: &str = "dra_manager_state";
 
 /// The manager of claims; cheap to clone.
 #[derive(Clone)]
-pub struct DraManager(pub(super) Arc<Shared>);
+pub struct DraManager(pub(super) Arc<DraManagerState>);
 
-pub(super) struct Shared {
+pub(super) struct DraManagerState {
     pub(super) api: Option<ApiServer>,
     pub(super) node_name: String,
     pub(super) drivers: Mutex<Drivers>,
     pub(super) health: Mutex<Health>,
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
-    pub(super) claims: Mutex<Claims>,
+    pub(super) claims: Mutex<ClaimInfoCache>,
     /// The checkpoint was damaged: claims that an earlier kubelet prepared are not known.
     pub(super) is_lost: bool,
     /// Held while a claim is prepared or unprepared.
-    pub(super) locks: KeyedLock<ClaimKey>,
+    pub(super) locks: KeyedLock<ResourceClaimKey>,
     /// Pods that wait for a driver, by driver.
     pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
     /// Pods that are gone and whose claims are being unprepared.
@@ -60,8 +60,8 @@ pub(super) struct Shared {
 }
 
 /// A claim of a pod as the API server has it.
-pub(super) struct Read {
-    pub(super) key: ClaimKey,
+pub(super) struct ReadClaim {
+    pub(super) key: ResourceClaimKey,
     pub(super) uid: String,
     pub(super) drivers: Vec<String>,
     /// The pods for which it is reserved.
@@ -83,7 +83,7 @@ impl DraManager {
             file.set_aside();
             None
         });
-        Self(Arc::new(Shared {
+        Self(Arc::new(DraManagerState {
             api,
             node_name: node_name.to_owned(),
             drivers: Mutex::default(),
@@ -141,13 +141,13 @@ impl DraManager {
     /// # Errors
     /// A claim is not prepared.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let prepared = match claims::of_pod(pod) {
             Ok(wanted) if wanted.is_empty() => return Ok(()),
             Ok(wanted) => self.prepare_all(pod, &wanted).await,
             Err(error) => Err(error),
         };
-        let took = begun.elapsed();
+        let took = started_at.elapsed();
         let metrics = &self.0.metrics;
         metrics.operated("PrepareResources", prepared.is_err(), took);
         if let Err(DraError::NotRegistered(driver) | DraError::NotConnected(driver)) = &prepared {
@@ -196,7 +196,11 @@ impl DraManager {
             let mut claims = self.0.claims.lock();
             for (uid, result) in response.claims {
                 let claim = batch.iter().find(|claim| claim.uid == uid);
-                let devices = result.devices.into_iter().map(Device::from).collect();
+                let devices = result
+                    .devices
+                    .into_iter()
+                    .map(PreparedDevice::from)
+                    .collect();
                 if let Some(claim) = claim {
                     claims.set_devices(&key(&claim.namespace, &claim.name), &driver, devices);
                 }
@@ -209,15 +213,19 @@ impl DraManager {
         self.save().await
     }
 
-    pub(super) async fn read_claim(&self, pod: &Pod, wanted: &PodClaim) -> Result<Read, DraError> {
+    pub(super) async fn read_claim(
+        &self,
+        pod: &Pod,
+        wanted: &PodClaim,
+    ) -> Result<ReadClaim, DraError> {
         let api = self.0.api.as_ref().ok_or(DraError::Standalone)?;
-        let place = Place::namespaced(pod.namespace(), &wanted.name);
+        let place = ResourcePath::namespaced(pod.namespace(), &wanted.name);
         let claim: ResourceClaim = api.get(place).await.map_err(|error| DraError::Fetch {
             claim: wanted.name.clone(),
             why: chain(&error),
         })?;
         claims::check(pod, wanted, &claim)?;
-        Ok(Read {
+        Ok(ReadClaim {
             key: key(pod.namespace(), &wanted.name),
             drivers: claims::drivers(&wanted.name, &claim)?,
             users: claims::users(&claim),
@@ -235,15 +243,19 @@ impl DraManager {
         if keys.is_empty() {
             return Ok(());
         }
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let given_back = self.unprepare_all(pod, &keys).await;
-        let took = begun.elapsed();
+        let took = started_at.elapsed();
         let metrics = &self.0.metrics;
         metrics.operated("UnprepareResources", given_back.is_err(), took);
         given_back
     }
 
-    async fn unprepare_all(&self, pod: &PodUid, keys: &BTreeSet<ClaimKey>) -> Result<(), DraError> {
+    async fn unprepare_all(
+        &self,
+        pod: &PodUid,
+        keys: &BTreeSet<ResourceClaimKey>,
+    ) -> Result<(), DraError> {
         let _locks = self.0.locks.lock(keys).await;
         let mut batches = BTreeMap::<String, Vec<Claim>>::new();
         let mut last = Vec::new();
@@ -294,14 +306,14 @@ impl DraManager {
                 manager.0.giving_back.lock().remove(&uid);
             };
             let giving_back = stop.run_until_cancelled_owned(giving_back);
-            spawn(panics::Place::CleanUp, giving_back);
+            spawn(panics::PanicScope::CleanUp, giving_back);
         }
     }
 
     /// Writes the checkpoint if it changed.
     async fn save(&self) -> Result<(), DraError> {
         let shared = self.0.clone();
-        let work = move |file: &mut Writer| {
+        let work = move |file: &mut CheckpointWriter| {
             let claims = shared.claims.lock().clone();
             shared.metrics.claims(&claims);
             file.write(checkpoint::encode(&claims).map_err(|error| error.to_string())?)
@@ -325,7 +337,7 @@ impl DraManager {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let is_known = |request: &claims::ContainerRequest| {
+        let is_known = |request: &claims::ClaimRequest| {
             let claims = self.0.claims.lock();
             claims.0.contains_key(&key(pod.namespace(), &request.claim))
         };
@@ -372,7 +384,7 @@ impl DraManager {
         };
         let requests = claims::of_container(pod, container).unwrap_or_default();
         let (claims, health) = (self.0.claims.lock(), self.0.health.lock());
-        let status = |request: &claims::ContainerRequest| {
+        let status = |request: &claims::ClaimRequest| {
             let declared = request.declared.as_ref()?;
             let devices = claims.devices(&key(pod.namespace(), &request.claim), &request.request);
             let devices = devices.filter(|devices| !devices.is_empty())?;
@@ -391,14 +403,14 @@ impl DraManager {
     }
 }
 
-fn key(namespace: &str, name: &str) -> ClaimKey {
-    ClaimKey {
+fn key(namespace: &str, name: &str) -> ResourceClaimKey {
+    ResourceClaimKey {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     }
 }
 
-fn message(key: &ClaimKey, uid: &str) -> Claim {
+fn message(key: &ResourceClaimKey, uid: &str) -> Claim {
     Claim {
         namespace: key.namespace.clone(),
         uid: uid.to_owned(),

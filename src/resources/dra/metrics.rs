@@ -1,6 +1,6 @@
 //! The metric families of dynamic resource allocation, named as upstream names them.
 
-use super::state::Claims;
+use super::state::ClaimInfoCache;
 use crate::base::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -16,7 +16,7 @@ use std::time::Duration;
 const ANY_DRIVER: &str = "<any>";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Operation {
+struct DraOperation {
     operation_name: &'static str,
     is_error: &'static str,
 }
@@ -29,16 +29,16 @@ struct Call {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Driver {
+struct DriverLabel {
     driver_name: String,
 }
 
 /// Handles to the families; clones share them.
 #[derive(Clone)]
 pub(super) struct DraMetrics {
-    operations: Family<Operation, Histogram>,
+    operations: Family<DraOperation, Histogram>,
     calls: Family<Call, Histogram>,
-    in_use: Family<Driver, Gauge>,
+    in_use: Family<DriverLabel, Gauge>,
 }
 
 impl DraMetrics {
@@ -61,13 +61,13 @@ impl DraMetrics {
                 Family::default(),
             ),
         };
-        new.claims(&Claims::default());
+        new.claims(&ClaimInfoCache::default());
         new
     }
 
     /// Records that a pod's claims were prepared or unprepared, or that it failed.
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
-        let labels = Operation {
+        let labels = DraOperation {
             operation_name,
             is_error: if failed { "true" } else { "false" },
         };
@@ -93,12 +93,12 @@ impl DraMetrics {
     }
 
     /// Sets the numbers of claims in use.
-    pub(super) fn claims(&self, claims: &Claims) {
+    pub(super) fn claims(&self, claims: &ClaimInfoCache) {
         let (by_driver, all) = claims.in_use();
         self.in_use.clear();
         let all = [(ANY_DRIVER, all)];
         for (driver, number) in by_driver.into_iter().chain(all) {
-            let label = Driver {
+            let label = DriverLabel {
                 driver_name: driver.to_owned(),
             };
             self.in_use.get_or_create_owned(&label).set(number);

@@ -1,6 +1,6 @@
 //! Registered drivers, and the plugin of each that is called.
 
-use super::client::Service;
+use super::client::DraService;
 use crate::base::ScopedTask;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 pub(super) struct Registered {
     pub(super) id: u64,
     pub(super) endpoint: PathBuf,
-    pub(super) service: Service,
+    pub(super) service: DraService,
     /// Its connection, while there is one.
     pub(super) channel: watch::Sender<Option<Channel>>,
     /// Its health stream has delivered a report and has not ended.

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A claim by namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ClaimKey {
+pub(super) struct ResourceClaimKey {
     pub(super) namespace: String,
     pub(super) name: String,
 }
 
 /// A device that a driver prepared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct PreparedDevice {
     pub(super) pool: String,
     pub(super) device: String,
     pub(super) share_id: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct Device {
     pub(super) cdi_ids: Vec<String>,
 }
 
-impl Device {
+impl PreparedDevice {
     /// Whether the device satisfies this request.
     pub(super) fn is_for(&self, request: &str) -> bool {
         request.is_empty()
@@ -31,7 +31,7 @@ impl Device {
     }
 }
 
-impl From<proto::Device> for Device {
+impl From<proto::Device> for PreparedDevice {
     fn from(device: proto::Device) -> Self {
         Self {
             pool: device.pool_name,
@@ -49,7 +49,7 @@ pub(super) struct ClaimInfo {
     pub(super) uid: String,
     pub(super) pods: BTreeSet<PodUid>,
     /// Devices by driver, also of drivers that have not prepared theirs.
-    pub(super) drivers: BTreeMap<String, Vec<Device>>,
+    pub(super) drivers: BTreeMap<String, Vec<PreparedDevice>>,
     /// All drivers have prepared it since the start.
     pub(super) is_prepared: bool,
 }
@@ -82,9 +82,9 @@ pub struct ClaimDevice {
 
 /// The claims that pods on this node use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Claims(pub(super) BTreeMap<ClaimKey, ClaimInfo>);
+pub(super) struct ClaimInfoCache(pub(super) BTreeMap<ResourceClaimKey, ClaimInfo>);
 
-impl Claims {
+impl ClaimInfoCache {
     /// Records that a pod uses a claim; returns whether the claim has to be prepared.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Claims {
     pub(super) fn refer(
         &mut self,
         pod: &PodUid,
-        key: &ClaimKey,
+        key: &ResourceClaimKey,
         uid: &str,
         drivers: &[String],
     ) -> Result<bool, DraError> {
@@ -112,14 +112,19 @@ impl Claims {
     }
 
     /// A driver has prepared its part of a claim.
-    pub(super) fn set_devices(&mut self, key: &ClaimKey, driver: &str, devices: Vec<Device>) {
+    pub(super) fn set_devices(
+        &mut self,
+        key: &ResourceClaimKey,
+        driver: &str,
+        devices: Vec<PreparedDevice>,
+    ) {
         if let Some(info) = self.0.get_mut(key) {
             info.drivers.insert(driver.to_owned(), devices);
         }
     }
 
     /// All drivers have prepared these claims.
-    pub(super) fn set_prepared(&mut self, keys: &[ClaimKey]) {
+    pub(super) fn set_prepared(&mut self, keys: &[ResourceClaimKey]) {
         for key in keys {
             if let Some(info) = self.0.get_mut(key) {
                 info.is_prepared = true;
@@ -128,7 +133,7 @@ impl Claims {
     }
 
     /// The claims that a pod uses.
-    pub(super) fn of_pod(&self, pod: &PodUid) -> Vec<ClaimKey> {
+    pub(super) fn of_pod(&self, pod: &PodUid) -> Vec<ResourceClaimKey> {
         let own = self.0.iter().filter(|(_, info)| info.pods.contains(pod));
         own.map(|(key, _)| key.clone()).collect()
     }
@@ -151,7 +156,7 @@ impl Claims {
 
     /// Removes a pod from the users of a claim, unless it is the last one: then true, and the claim has to be
     /// unprepared first.
-    pub(super) fn leave(&mut self, pod: &PodUid, key: &ClaimKey) -> bool {
+    pub(super) fn leave(&mut self, pod: &PodUid, key: &ResourceClaimKey) -> bool {
         match self.0.get_mut(key) {
             Some(info) if info.pods.contains(pod) => {
                 if info.pods.len() == 1 {
@@ -181,7 +186,11 @@ impl Claims {
     }
 
     /// The devices of one request of a claim; `None` if nothing is known of the claim.
-    pub(super) fn devices(&self, key: &ClaimKey, request: &str) -> Option<Vec<ClaimDevice>> {
+    pub(super) fn devices(
+        &self,
+        key: &ResourceClaimKey,
+        request: &str,
+    ) -> Option<Vec<ClaimDevice>> {
         let info = self.0.get(key)?;
         let all = info.drivers.iter().flat_map(|(driver, devices)| {
             let own = devices.iter().filter(|device| device.is_for(request));

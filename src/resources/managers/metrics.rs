@@ -24,7 +24,7 @@ struct Alignment {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Node {
+struct NumaNodeLabel {
     numa_node: u32,
 }
 
@@ -35,7 +35,7 @@ pub struct ManagerMetrics {
     cpu_errors: Counter,
     shared_pool: Gauge,
     exclusive: Gauge,
-    exclusive_by_node: Family<Node, Gauge>,
+    exclusive_by_node: Family<NumaNodeLabel, Gauge>,
     aligned: Family<Alignment, Counter>,
     misaligned: Family<Alignment, Counter>,
     memory_requests: Counter,
@@ -136,7 +136,9 @@ impl ManagerMetrics {
         self.exclusive.set(number(by_node.values().sum()));
         for numa_node in cpu.numa_nodes() {
             let count = by_node.get(&numa_node).copied().unwrap_or_default();
-            let gauge = self.exclusive_by_node.get_or_create(&Node { numa_node });
+            let gauge = self
+                .exclusive_by_node
+                .get_or_create(&NumaNodeLabel { numa_node });
             gauge.set(number(count));
         }
     }

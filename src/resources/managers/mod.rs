@@ -21,7 +21,7 @@ use super::{
     cpu::{self, CpuManager, CpuSet},
     devices::{Affinities, DeviceHints},
     memory::{self, MemoryManager},
-    topology::{AllocationError, HintProvider, NumaMask, TopologyManager, TopologyPolicy},
+    topology::{HintProvider, NumaMask, TopologyError, TopologyManager, TopologyPolicy},
 };
 use crate::{
     cri::{
@@ -40,7 +40,7 @@ use std::{
 use tokio::sync::Notify;
 
 /// The dependencies of the managers.
-pub struct Deps {
+pub struct ResourceManagerDeps {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// The runtime status of pods.
@@ -57,10 +57,10 @@ pub struct Deps {
 
 /// The managers of a node; cheap to clone. The default does nothing.
 #[derive(Clone, Default)]
-pub struct ResourceManagers(Option<Arc<Inner>>);
+pub struct ResourceManagers(Option<Arc<ResourceManagersInner>>);
 
-struct Inner {
-    deps: Deps,
+struct ResourceManagersInner {
+    deps: ResourceManagerDeps,
     topology: TopologyManager,
     managers: Mutex<Managers>,
     /// Serializes writers: of two at once, the older state might win.
@@ -108,7 +108,7 @@ impl ResourceManagers {
         topology: TopologyManager,
         cpu: CpuManager,
         memory: MemoryManager,
-        deps: Deps,
+        deps: ResourceManagerDeps,
     ) -> Self {
         let managers = Managers {
             changes: u64::from(cpu.is_on() || memory.is_on()),
@@ -117,7 +117,7 @@ impl ResourceManagers {
             ..Managers::default()
         };
         deps.metrics.update(&managers.cpu, &managers.memory);
-        Self(Some(Arc::new(Inner {
+        Self(Some(Arc::new(ResourceManagersInner {
             deps,
             topology,
             managers: Mutex::new(managers),
@@ -138,11 +138,11 @@ impl ResourceManagers {
         pod: &Pod,
         runs: bool,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
-    ) -> Result<(), AllocationError> {
+    ) -> Result<(), TopologyError> {
         let Some(inner) = &self.0 else {
             return Ok(());
         };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut managers = inner.managers.lock();
         let (mut cpu, mut memory) = (managers.cpu.clone(), managers.memory.clone());
         if !runs {
@@ -168,7 +168,7 @@ impl ResourceManagers {
         managers.changes += u64::from(changed);
         let metrics = &inner.deps.metrics;
         metrics.update(&managers.cpu, &managers.memory);
-        metrics.admitted(&inner.topology, &admission, begun.elapsed());
+        metrics.admitted(&inner.topology, &admission, started_at.elapsed());
         drop(managers);
         if changed || found_running {
             inner.changed.notify_one();
@@ -184,11 +184,11 @@ impl ResourceManagers {
         &self,
         pod: &Pod,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
-    ) -> Result<Affinities, AllocationError> {
+    ) -> Result<Affinities, TopologyError> {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.has_policy()) else {
             return Ok(Affinities::new());
         };
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let (mut cpu, mut memory) = {
             let managers = inner.managers.lock();
             (managers.cpu.clone(), managers.memory.clone())
@@ -204,7 +204,7 @@ impl ResourceManagers {
             managers.memory.counters = memory.counters;
             let metrics = &inner.deps.metrics;
             metrics.update(&managers.cpu, &managers.memory);
-            metrics.admitted(&inner.topology, &admission, begun.elapsed());
+            metrics.admitted(&inner.topology, &admission, started_at.elapsed());
         }
         admission.result.map(|()| devices.into_affinities())
     }
@@ -342,7 +342,7 @@ impl ResourceManagers {
     }
 }
 
-impl Inner {
+impl ResourceManagersInner {
     fn has_policy(&self) -> bool {
         self.topology.policy() != TopologyPolicy::None
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, Endpoint},
+    cri::{CriConnection, CriMetrics, RuntimeEndpoint},
 };
 use futures::FutureExt as _;
 use serde_json::json;
@@ -18,10 +18,10 @@ fn pod(uid: &str) -> Pod {
 async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let metrics = Metrics::new();
-    let endpoint = Endpoint::parse("unix:///nonexistent/cri.sock").unwrap();
+    let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection =
         CriConnection::new(endpoint, Duration::from_secs(1), &CriMetrics::new(&metrics));
-    let deps = Deps {
+    let deps = ResourceManagerDeps {
         runtime: RuntimeClient::new(connection),
         cache: PodCache::default(),
         files: StateFiles::new(dir.path()),

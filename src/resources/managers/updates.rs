@@ -1,6 +1,6 @@
 //! Updates running containers whose CPUs changed.
 
-use super::{Given, Inner, ResourceManagers};
+use super::{Given, ResourceManagers, ResourceManagersInner};
 use crate::{
     base::chain,
     cri::{CriError, v1::LinuxContainerResources},
@@ -44,7 +44,7 @@ impl ResourceManagers {
     }
 }
 
-impl Inner {
+impl ResourceManagersInner {
     /// Updates containers with wrong CPUs; false if one has to be retried.
     async fn update(&self) -> bool {
         if !self.managers.lock().cpu.is_on() {

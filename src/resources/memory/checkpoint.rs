@@ -12,7 +12,7 @@ pub const STATE_FILE: &str = "memory_manager_state";
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Checkpoint {
+struct MemoryCheckpoint {
     #[serde(default)]
     policy_name: String,
     /// Go sorts keys as text.
@@ -27,7 +27,7 @@ struct Checkpoint {
 /// Encodes the state.
 pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
     let nodes = state.nodes.iter();
-    let checkpoint = Checkpoint {
+    let checkpoint = MemoryCheckpoint {
         policy_name: policy.to_owned(),
         machine_state: nodes
             .map(|(id, node)| (id.to_string(), node.clone()))
@@ -43,7 +43,7 @@ pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
 /// # Errors
 /// It is of another policy or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> {
-    let checkpoint: Checkpoint =
+    let checkpoint: MemoryCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
     let mut state = MemoryState {
         assigned: checkpoint.entries,

@@ -1,7 +1,7 @@
 //! NUMA hints for memory. Pure.
 
-use super::{Bytes, MemoryTable, NodeMemory};
-use crate::resources::topology::{Hint, NumaMask, subsets};
+use super::{MemoryBytes, MemoryTable, NodeMemory};
+use crate::resources::topology::{NumaMask, TopologyHint, subsets};
 use std::collections::BTreeMap;
 
 /// Memory by NUMA node.
@@ -10,9 +10,9 @@ pub(super) type Nodes = BTreeMap<u32, NodeMemory>;
 /// Every set of nodes with enough free or `reusable` memory.
 pub(super) fn hints(
     nodes: &Nodes,
-    requested: &Bytes,
+    requested: &MemoryBytes,
     reusable: impl Fn(NumaMask, &str) -> u64,
-) -> Vec<Hint> {
+) -> Vec<TopologyHint> {
     let ids: Vec<u32> = nodes.keys().copied().collect();
     let mut least = u32::try_from(ids.len()).unwrap_or(u32::MAX);
     let mut found = Vec::new();
@@ -39,12 +39,12 @@ pub(super) fn hints(
     }
     let found = found.into_iter();
     found
-        .map(|mask| Hint::new(mask, mask.count() == least))
+        .map(|mask| TopologyHint::new(mask, mask.count() == least))
         .collect()
 }
 
 /// Whether the nodes have enough memory in total.
-pub(super) fn satisfies(nodes: &Nodes, mask: NumaMask, requested: &Bytes) -> bool {
+pub(super) fn satisfies(nodes: &Nodes, mask: NumaMask, requested: &MemoryBytes) -> bool {
     let free = |resource: &str| sum(nodes, mask, resource, |table| table.free);
     requested
         .iter()
@@ -68,7 +68,7 @@ pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
 }
 
 /// The preferred hint with the fewest and lowest nodes.
-pub(super) fn best(hints: impl IntoIterator<Item = Hint>) -> Option<Hint> {
+pub(super) fn best(hints: impl IntoIterator<Item = TopologyHint>) -> Option<TopologyHint> {
     hints.into_iter().reduce(|best, hint| {
         let narrower = match (hint.affinity, best.affinity) {
             (Some(one), Some(other)) => one.is_narrower_than(other),

@@ -1,6 +1,6 @@
 //! The memory of each NUMA node for pods. Pure.
 
-use super::{Bytes, MemoryTable, NodeMemory};
+use super::{MemoryBytes, MemoryTable, NodeMemory};
 use crate::{
     host::MachineTopology,
     model::Quantity,
@@ -132,8 +132,8 @@ fn check(
 }
 
 /// Merges entries of one node: later amounts replace earlier ones, as in upstream.
-fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, Bytes> {
-    let mut kept = BTreeMap::<u32, Bytes>::new();
+fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, MemoryBytes> {
+    let mut kept = BTreeMap::<u32, MemoryBytes>::new();
     for (node, limits) in reserved {
         let bytes = kept.entry(*node).or_default();
         for (resource, amount) in limits {

@@ -1,13 +1,13 @@
 //! The memory manager of a node. Pure.
 
-use super::policy::{self, StaticPolicy};
+use super::policy::{self, StaticMemoryPolicy};
 use super::reusable::{Reusable, ended_before, is_regular_init};
-use super::{Block, Bytes, MemoryState, hints, requests};
+use super::{Block, MemoryBytes, MemoryState, hints, requests};
 use crate::{
     model::{Pod, PodExt},
     resources::{
         assignments,
-        topology::{AllocationError, Hint, HintProvider, NumaMask, ResourceHints},
+        topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint},
     },
 };
 use k8s_openapi::api::core::v1::Container;
@@ -37,7 +37,7 @@ impl MemoryManager {
     ///
     /// # Errors
     /// The state does not match the machine; texts as upstream's.
-    pub fn new(policy: &StaticPolicy, mut state: MemoryState) -> Result<Self, String> {
+    pub fn new(policy: &StaticMemoryPolicy, mut state: MemoryState) -> Result<Self, String> {
         policy.start(&mut state)?;
         Ok(Self {
             is_on: true,
@@ -121,7 +121,7 @@ impl MemoryManager {
                 let given = blocks
                     .iter()
                     .map(|block| (block.resource.clone(), block.size));
-                given.collect::<Bytes>() == requests::of_container(container)
+                given.collect::<MemoryBytes>() == requests::of_container(container)
             }
             None => false,
         };
@@ -139,7 +139,7 @@ impl MemoryManager {
         &mut self,
         pod: &Pod,
         container: &Container,
-        affinity: Hint,
+        affinity: TopologyHint,
     ) -> Result<(), String> {
         if let Some(blocks) = self.blocks(pod, &container.name).cloned() {
             self.reusable.used(pod, container, &blocks);
@@ -147,7 +147,7 @@ impl MemoryManager {
         }
         let requested = requests::of_container(container);
         let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
-        let mask = StaticPolicy::nodes_for(&self.state, &requested, affinity, reusable)?;
+        let mask = StaticMemoryPolicy::nodes_for(&self.state, &requested, affinity, reusable)?;
         let mut blocks = Vec::new();
         for (resource, size) in requested {
             let reused = self.reusable.bytes(pod, mask, &resource);
@@ -192,7 +192,7 @@ impl MemoryManager {
         }
     }
 
-    fn calculate(&self, pod: &Pod, requested: &Bytes) -> ResourceHints {
+    fn calculate(&self, pod: &Pod, requested: &MemoryBytes) -> ResourceHints {
         let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
         let found = hints::hints(&self.state.nodes, requested, reusable);
         // Without nodes upstream gives no hints at all, and the allocation fails with the reason.
@@ -212,14 +212,14 @@ impl MemoryManager {
 }
 
 /// The hints for allocated memory; none if the request has changed.
-fn again(blocks: &[Block], requested: &Bytes) -> ResourceHints {
+fn again(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
     let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
     if blocks.len() != requested.len() || !blocks.iter().all(fits) {
         return ResourceHints::new();
     }
     let hint = |block: &Block| {
         let mask = NumaMask::of(block.nodes.iter().copied())?;
-        Some((block.resource.clone(), vec![Hint::new(mask, true)]))
+        Some((block.resource.clone(), vec![TopologyHint::new(mask, true)]))
     };
     blocks.iter().filter_map(hint).collect()
 }
@@ -253,14 +253,14 @@ impl HintProvider for MemoryManager {
         &mut self,
         pod: &Pod,
         container: &Container,
-        affinity: Hint,
-    ) -> Result<(), AllocationError> {
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
         if !self.is_on || !requests::is_managed(pod) || self.has_ended(pod, container) {
             return Ok(());
         }
         self.counters.requests += 1;
         let allocated = self.allocate_blocks(pod, container, affinity);
         self.counters.errors += u64::from(allocated.is_err());
-        allocated.map_err(AllocationError::unexpected)
+        allocated.map_err(TopologyError::unexpected)
     }
 }

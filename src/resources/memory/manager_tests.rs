@@ -3,7 +3,7 @@ use super::*;
 use crate::{
     model::{Pod, PodExt},
     resources::topology::{
-        AllocationError, Hint, HintProvider, NumaMask, TopologyManager, TopologyOptions,
+        HintProvider, NumaMask, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
         TopologyPolicy, TopologyScope,
     },
 };
@@ -50,7 +50,7 @@ fn topology(policy: TopologyPolicy, scope: TopologyScope, nodes: u32) -> Topolog
     TopologyManager::new(policy, scope, TopologyOptions::default(), nodes).unwrap()
 }
 
-fn admit(manager: &mut MemoryManager, pod: &Pod) -> Result<(), AllocationError> {
+fn admit(manager: &mut MemoryManager, pod: &Pod) -> Result<(), TopologyError> {
     TopologyManager::default().admit(pod, &mut [manager]).result
 }
 
@@ -165,7 +165,7 @@ fn another_pod_of_the_same_uid_gets_its_own_memory() {
 fn an_affinity_that_is_too_small_is_extended() {
     let mut manager = manager(2);
     let pod = pod("u", &[("a", 10)]);
-    let one = |preferred| Hint::new(NumaMask::of([1]).unwrap(), preferred);
+    let one = |preferred| TopologyHint::new(NumaMask::of([1]).unwrap(), preferred);
     manager
         .allocate(&pod, &pod.containers()[0], one(true))
         .unwrap();
@@ -203,7 +203,7 @@ fn hints_are_given_again_for_what_is_allocated() {
     let again = manager.pod_hints(&pod);
     assert_eq!(
         again["memory"],
-        [Hint::new(NumaMask::of([0]).unwrap(), true)]
+        [TopologyHint::new(NumaMask::of([0]).unwrap(), true)]
     );
     let changed = super::manager_tests::pod("u", &[("a", 4)]);
     assert!(manager.pod_hints(&changed).is_empty());

@@ -17,13 +17,13 @@ mod reusable;
 pub use checkpoint::{STATE_FILE, from_checkpoint, to_checkpoint};
 pub use machine::{NodeReservation, ReservedMemory};
 pub use manager::{MemoryCounters, MemoryManager};
-pub use policy::StaticPolicy;
+pub use policy::StaticMemoryPolicy;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Bytes by resource: `memory`, `hugepages-2Mi`.
-pub type Bytes = BTreeMap<String, u64>;
+pub type MemoryBytes = BTreeMap<String, u64>;
 
 /// Memory of the nodes, and its assignments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,23 +2,23 @@
 
 use super::hints::{self, Nodes};
 use super::machine::{self, NodeReservation, ReservedMemory};
-use super::{Block, Bytes, MemoryState, NodeMemory};
+use super::{Block, MemoryBytes, MemoryState, NodeMemory};
 use crate::{
     host::MachineTopology,
     resources::{
         requests::MEMORY,
-        topology::{Hint, NumaMask},
+        topology::{NumaMask, TopologyHint},
     },
 };
 
 /// Reserves memory on NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StaticPolicy {
+pub struct StaticMemoryPolicy {
     /// The nodes without pods.
     empty: Nodes,
 }
 
-impl StaticPolicy {
+impl StaticMemoryPolicy {
     /// The policy on a machine.
     ///
     /// # Errors
@@ -77,8 +77,8 @@ impl StaticPolicy {
     /// No nodes have enough memory; texts as upstream's.
     pub(super) fn nodes_for(
         state: &MemoryState,
-        requested: &Bytes,
-        affinity: Hint,
+        requested: &MemoryBytes,
+        affinity: TopologyHint,
         reusable: impl Fn(NumaMask, &str) -> u64,
     ) -> Result<NumaMask, String> {
         let found = hints::hints(&state.nodes, requested, reusable);
@@ -100,7 +100,8 @@ impl StaticPolicy {
         }
         let mut mask = hint.affinity.unwrap_or_default();
         if !hints::satisfies(&state.nodes, mask, requested) {
-            let wider = |hint: &Hint| hint.affinity.is_some_and(|wide| mask.is_within(wide));
+            let wider =
+                |hint: &TopologyHint| hint.affinity.is_some_and(|wide| mask.is_within(wide));
             let extended = hints::best(found().filter(wider)).ok_or(
                 "[memorymanager] failed to find NUMA nodes to extend the current topology hint",
             )?;

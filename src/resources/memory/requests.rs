@@ -1,6 +1,6 @@
 //! Memory and huge pages that containers request. Pure.
 
-use super::Bytes;
+use super::MemoryBytes;
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::{
@@ -16,7 +16,7 @@ pub(super) fn is_managed(pod: &Pod) -> bool {
     pod_qos(pod) == Ok(QosClass::Guaranteed) && !requests::has_pod_level(pod)
 }
 
-pub(super) fn of_container(container: &Container) -> Bytes {
+pub(super) fn of_container(container: &Container) -> MemoryBytes {
     let resources: Resources = requests::of_container(container).unwrap_or_default();
     let requests = resources.requests.into_iter();
     requests
@@ -26,8 +26,9 @@ pub(super) fn of_container(container: &Container) -> Bytes {
 }
 
 /// The most that the pod needs at once of the resources that its main containers request.
-pub(super) fn of_pod(pod: &Pod) -> Bytes {
-    let (mut sidecars, mut peak, mut total) = (Bytes::new(), Bytes::new(), Bytes::new());
+pub(super) fn of_pod(pod: &Pod) -> MemoryBytes {
+    let (mut sidecars, mut peak, mut total) =
+        (MemoryBytes::new(), MemoryBytes::new(), MemoryBytes::new());
     for container in pod.init_containers() {
         for (name, bytes) in of_container(container) {
             let sidecar = sidecars.entry(name.clone()).or_default();
@@ -46,7 +47,7 @@ pub(super) fn of_pod(pod: &Pod) -> Bytes {
         }
     }
     for (name, sum) in &mut total {
-        let amount = |list: &Bytes| list.get(name).copied().unwrap_or_default();
+        let amount = |list: &MemoryBytes| list.get(name).copied().unwrap_or_default();
         *sum = sum.saturating_add(amount(&sidecars)).max(amount(&peak));
     }
     total

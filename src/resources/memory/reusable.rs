@@ -1,6 +1,6 @@
 //! Memory of init containers that later containers of the pod reuse. Pure.
 
-use super::{Block, Bytes};
+use super::{Block, MemoryBytes};
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::topology::NumaMask,
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reusable {
     pod: String,
-    bytes: BTreeMap<NumaMask, Bytes>,
+    bytes: BTreeMap<NumaMask, MemoryBytes>,
 }
 
 impl Reusable {

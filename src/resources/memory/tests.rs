@@ -32,9 +32,9 @@ fn of_node(memory: &str) -> NodeReservation {
     [("memory".to_owned(), Quantity::parse(memory).unwrap())].into()
 }
 
-pub(super) fn policy(nodes: &[(u64, u64)]) -> StaticPolicy {
+pub(super) fn policy(nodes: &[(u64, u64)]) -> StaticMemoryPolicy {
     let reserved = reserved(&[(0, "memory", "1Gi")]);
-    StaticPolicy::new(&machine(nodes), &reserved, &of_node("1Gi")).unwrap()
+    StaticMemoryPolicy::new(&machine(nodes), &reserved, &of_node("1Gi")).unwrap()
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn reservations_have_to_agree_with_each_other_and_the_machine() {
         } else {
             of_node(node)
         };
-        StaticPolicy::new(&machine(&[(2, 0)]), &reserved(entries), &node).unwrap_err()
+        StaticMemoryPolicy::new(&machine(&[(2, 0)]), &reserved(entries), &node).unwrap_err()
     };
     assert_eq!(
         error(&[(0, "memory", "1Gi")], "1124Mi"),

@@ -23,7 +23,7 @@ pub mod registration_proto {
 
 /// A plugin as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plugin {
+pub struct RegisteredPlugin {
     /// The name of its resource or driver.
     pub name: String,
     /// Its socket.
@@ -41,10 +41,10 @@ pub trait PluginHandler: Send + Sync {
     ///
     /// # Errors
     /// The plugin cannot be registered.
-    fn validate(&self, plugin: &Plugin) -> Result<(), String>;
+    fn validate(&self, plugin: &RegisteredPlugin) -> Result<(), String>;
 
     /// Registers a plugin.
-    fn register(&self, plugin: Plugin) -> BoxFuture<'_, Result<Deregister, String>>;
+    fn register(&self, plugin: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>>;
 }
 
 /// Handlers by type of plugin.

@@ -3,13 +3,13 @@
 //! An event of the directory only triggers a scan. A socket that is created again is another plugin.
 
 use super::{
-    Deregister, Plugin, PluginHandlers,
+    Deregister, PluginHandlers, RegisteredPlugin,
     connection::{dial, within},
     registration_proto::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use crate::base::{panics::Place, spawn};
+use crate::base::{panics::PanicScope, spawn};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};
@@ -41,18 +41,18 @@ const MAX_SOCKETS: usize = 1000;
 
 /// Distinguishes sockets of one path: device, inode, and the birth time if the file system has it. The time of the last
 /// change would differ after `chmod`.
-type Identity = (u64, u64, Option<SystemTime>);
+type SocketIdentity = (u64, u64, Option<SystemTime>);
 
-struct Socket {
-    identity: Identity,
+struct PluginSocket {
+    identity: SocketIdentity,
     /// Ends the task of the plugin after it has deregistered the plugin.
     gone: CancellationToken,
 }
 
 /// The plugins of a directory.
-struct Watcher {
+struct PluginWatcher {
     handlers: Arc<PluginHandlers>,
-    known: HashMap<PathBuf, Socket>,
+    known: HashMap<PathBuf, PluginSocket>,
     /// Ends all tasks.
     stop: CancellationToken,
 }
@@ -68,7 +68,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     let stop = shutdown.child_token();
     let _stop = stop.clone().drop_guard();
-    let mut watcher = Watcher {
+    let mut watcher = PluginWatcher {
         handlers: Arc::new(handlers),
         known: HashMap::new(),
         stop,
@@ -85,7 +85,7 @@ pub async fn run(
     Ok(())
 }
 
-impl Watcher {
+impl PluginWatcher {
     async fn watch(&mut self, directory: &Path) -> anyhow::Result<()> {
         let make = directory.to_owned();
         let made = move || {
@@ -121,7 +121,7 @@ impl Watcher {
         }
     }
 
-    fn compare(&mut self, found: BTreeMap<PathBuf, Identity>) {
+    fn compare(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
         self.known.retain(|path, socket| {
             let stays = found.get(path) == Some(&socket.identity);
             if !stays {
@@ -136,8 +136,8 @@ impl Watcher {
             let gone = CancellationToken::new();
             let work = serve(self.handlers.clone(), path.clone(), gone.clone());
             let stop = self.stop.clone();
-            spawn(Place::Connection, stop.run_until_cancelled_owned(work));
-            self.known.insert(path, Socket { identity, gone });
+            spawn(PanicScope::Connection, stop.run_until_cancelled_owned(work));
+            self.known.insert(path, PluginSocket { identity, gone });
         }
     }
 }
@@ -147,7 +147,7 @@ fn scan(
     directory: &Path,
     depth: usize,
     watches: &mut Watches,
-    found: &mut BTreeMap<PathBuf, Identity>,
+    found: &mut BTreeMap<PathBuf, SocketIdentity>,
 ) -> io::Result<()> {
     let mask = WatchMask::CREATE
         | WatchMask::DELETE
@@ -216,7 +216,7 @@ async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: Cancellatio
 /// A plugin that has described itself.
 struct Introduced {
     kind: String,
-    plugin: Plugin,
+    plugin: RegisteredPlugin,
     client: RegistrationClient<Channel>,
 }
 
@@ -231,7 +231,7 @@ async fn introduce(socket: &Path) -> Result<Introduced, String> {
     let info = info.map_err(|error| {
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {shown}, err: {error}")
     })?;
-    let plugin = Plugin {
+    let plugin = RegisteredPlugin {
         endpoint: match info.endpoint.as_str() {
             "" => socket.to_owned(),
             endpoint => PathBuf::from(endpoint),
@@ -285,7 +285,7 @@ async fn accept(
     handlers: &PluginHandlers,
     socket: &Path,
     kind: &str,
-    plugin: Plugin,
+    plugin: RegisteredPlugin,
 ) -> Result<Deregister, String> {
     let handler = handlers.get(kind).ok_or_else(|| {
         format!(

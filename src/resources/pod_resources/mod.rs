@@ -8,7 +8,7 @@
 mod v1alpha1;
 
 use crate::{
-    base::{Rate, chain, connections, metrics::Metrics},
+    base::{TokenBucket, chain, connections, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
@@ -55,24 +55,24 @@ pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Version {
+struct ApiVersionLabel {
     server_api_version: &'static str,
 }
 
 /// A counter by version of the API.
-type Count = Family<Version, Counter>;
+type VersionCounter = Family<ApiVersionLabel, Counter>;
 
-struct RequestMetrics {
-    total: Count,
-    list: Count,
-    allocatable: Count,
-    get: Count,
-    get_errors: Count,
+struct PodResourcesMetrics {
+    total: VersionCounter,
+    list: VersionCounter,
+    allocatable: VersionCounter,
+    get: VersionCounter,
+    get_errors: VersionCounter,
 }
 
-impl RequestMetrics {
+impl PodResourcesMetrics {
     fn new(metrics: &Metrics) -> Self {
-        let count = |name, help| metrics.register(name, help, Count::default());
+        let count = |name, help| metrics.register(name, help, VersionCounter::default());
         count(
             "kubelet_pod_resources_endpoint_errors_list",
             "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.",
@@ -106,8 +106,8 @@ impl RequestMetrics {
     }
 }
 
-fn add(count: &Count, server_api_version: &'static str) {
-    let version = Version { server_api_version };
+fn add(count: &VersionCounter, server_api_version: &'static str) {
+    let version = ApiVersionLabel { server_api_version };
     count.get_or_create_owned(&version).inc();
 }
 
@@ -117,14 +117,14 @@ pub struct PodResources {
     named: PodByName,
     devices: ContainerDevices,
     managers: ResourceManagers,
-    metrics: RequestMetrics,
-    rate: Mutex<Rate>,
+    metrics: PodResourcesMetrics,
+    rate: Mutex<TokenBucket>,
 }
 
 /// The socket; `None` if it could not be created.
-pub struct Socket(Option<(StdListener, LocalPath)>);
+pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
 
-impl Socket {
+impl PodResourcesSocket {
     /// Listens; requests wait until they are served. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
         let bound = bind(path).inspect_err(|error| {
@@ -140,7 +140,7 @@ impl Socket {
 /// The server fails.
 pub async fn serve(
     pods: PodResources,
-    socket: Socket,
+    socket: PodResourcesSocket,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let Some((listener, _place)) = socket.0 else {
@@ -185,8 +185,8 @@ impl PodResources {
             named,
             devices,
             managers,
-            metrics: RequestMetrics::new(metrics),
-            rate: Mutex::new(Rate::new(QPS, BURST)),
+            metrics: PodResourcesMetrics::new(metrics),
+            rate: Mutex::new(TokenBucket::new(QPS, BURST)),
         }
     }
 

@@ -3,14 +3,14 @@
 /// The reason of a pod's status, and the text that goes with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct AllocationError {
+pub struct TopologyError {
     /// `status.reason`.
     pub reason: &'static str,
     /// `status.message`, without upstream's prefix for the pod.
     pub message: String,
 }
 
-impl AllocationError {
+impl TopologyError {
     /// An error that has a reason of its own.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 /// NUMA nodes that could give what a container requests of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hint {
+pub struct TopologyHint {
     /// The nodes; `None` stands for any.
     pub affinity: Option<NumaMask>,
     /// No fewer nodes are enough.
     pub preferred: bool,
 }
 
-impl Hint {
+impl TopologyHint {
     /// Any node is as good as another.
     pub const ANY: Self = Self {
         affinity: None,
@@ -35,4 +35,4 @@ impl Hint {
 
 /// The hints of a provider by resource. A resource without hints is not available; a provider without resources has no
 /// preference.
-pub type ResourceHints = BTreeMap<String, Vec<Hint>>;
+pub type ResourceHints = BTreeMap<String, Vec<TopologyHint>>;

@@ -1,7 +1,7 @@
 //! The affinity of a pod's containers, and the allocation of their resources. Pure.
 
 use super::{
-    AllocationError, Hint, NumaInfo, NumaMask, ResourceHints, TopologyOptions, TopologyPolicy,
+    NumaInfo, NumaMask, ResourceHints, TopologyError, TopologyHint, TopologyOptions, TopologyPolicy,
 };
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::Container;
@@ -23,8 +23,8 @@ pub trait HintProvider {
         &mut self,
         pod: &Pod,
         container: &Container,
-        affinity: Hint,
-    ) -> Result<(), AllocationError>;
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError>;
 }
 
 /// The scope of an affinity.
@@ -60,7 +60,7 @@ impl TopologyScope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyAdmission {
     /// Whether everything is allocated.
-    pub result: Result<(), AllocationError>,
+    pub result: Result<(), TopologyError>,
     /// How many containers (or pods, in that scope) were aligned to one NUMA node, where the policy guarantees that.
     pub aligned: u64,
     /// Whether a container (or pod) could not be aligned, where the policy guarantees it.
@@ -135,19 +135,19 @@ impl TopologyManager {
         let mut aligned = 0;
         let mut misaligned = false;
         let result = match (self.policy, self.scope) {
-            (TopologyPolicy::None, _) => allocate_all(pod, providers, Hint::default()),
+            (TopologyPolicy::None, _) => allocate_all(pod, providers, TopologyHint::default()),
             (_, TopologyScope::Pod) => {
                 let hints: Vec<_> = providers.iter().map(|p| p.pod_hints(pod)).collect();
                 match self.best(&hints) {
                     Some(best) => allocate_all(pod, providers, best).inspect(|()| aligned += 1),
-                    None => Err(AllocationError::topology()).inspect_err(|_| misaligned = true),
+                    None => Err(TopologyError::topology()).inspect_err(|_| misaligned = true),
                 }
             }
             (_, TopologyScope::Container) => containers(pod).try_for_each(|container| {
                 let hints = providers.iter().map(|p| p.container_hints(pod, container));
                 let Some(best) = self.best(&hints.collect::<Vec<_>>()) else {
                     misaligned = true;
-                    return Err(AllocationError::topology());
+                    return Err(TopologyError::topology());
                 };
                 allocate(pod, container, providers, best).inspect(|()| aligned += 1)
             }),
@@ -160,7 +160,7 @@ impl TopologyManager {
         }
     }
 
-    fn best(&self, hints: &[ResourceHints]) -> Option<Hint> {
+    fn best(&self, hints: &[ResourceHints]) -> Option<TopologyHint> {
         let best = self.policy.merge(&self.numa, hints);
         Some(best).filter(|best| self.policy.admits(*best))
     }
@@ -174,8 +174,8 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
 fn allocate_all(
     pod: &Pod,
     providers: &mut [&mut dyn HintProvider],
-    affinity: Hint,
-) -> Result<(), AllocationError> {
+    affinity: TopologyHint,
+) -> Result<(), TopologyError> {
     containers(pod).try_for_each(|container| allocate(pod, container, providers, affinity))
 }
 
@@ -183,8 +183,8 @@ fn allocate(
     pod: &Pod,
     container: &Container,
     providers: &mut [&mut dyn HintProvider],
-    affinity: Hint,
-) -> Result<(), AllocationError> {
+    affinity: TopologyHint,
+) -> Result<(), TopologyError> {
     providers
         .iter_mut()
         .try_for_each(|provider| provider.allocate(pod, container, affinity))

@@ -1,6 +1,6 @@
 //! Merges hints into one affinity. Pure.
 
-use super::{Hint, NumaMask, ResourceHints};
+use super::{NumaMask, ResourceHints, TopologyHint};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ impl TopologyPolicy {
     }
 
     /// Whether a pod is admitted with this affinity.
-    pub fn admits(self, best: Hint) -> bool {
+    pub fn admits(self, best: TopologyHint) -> bool {
         match self {
             Self::None | Self::BestEffort => true,
             Self::Restricted | Self::SingleNumaNode => best.preferred,
@@ -49,9 +49,9 @@ impl TopologyPolicy {
     }
 
     /// The best affinity that the hints of all providers allow.
-    pub fn merge(self, numa: &NumaInfo, providers: &[ResourceHints]) -> Hint {
+    pub fn merge(self, numa: &NumaInfo, providers: &[ResourceHints]) -> TopologyHint {
         if self == Self::None {
-            return Hint::default();
+            return TopologyHint::default();
         }
         let mut lists = lists(providers);
         if self == Self::SingleNumaNode {
@@ -64,7 +64,7 @@ impl TopologyPolicy {
         let closest = numa.prefer_closest && self != Self::SingleNumaNode;
         let best = merge_lists(numa, &lists, closest);
         let is_any = self == Self::SingleNumaNode && best.affinity == Some(numa.all());
-        Hint {
+        TopologyHint {
             affinity: best.affinity.filter(|_| !is_any),
             ..best
         }
@@ -123,15 +123,15 @@ impl NumaInfo {
 }
 
 /// One list of hints for every resource of every provider.
-fn lists(providers: &[ResourceHints]) -> Vec<Vec<Hint>> {
+fn lists(providers: &[ResourceHints]) -> Vec<Vec<TopologyHint>> {
     let mut lists = Vec::new();
     for hints in providers {
         if hints.is_empty() {
-            lists.push(vec![Hint::ANY]);
+            lists.push(vec![TopologyHint::ANY]);
         }
         for list in hints.values() {
             lists.push(if list.is_empty() {
-                vec![Hint::IMPOSSIBLE]
+                vec![TopologyHint::IMPOSSIBLE]
             } else {
                 list.clone()
             });
@@ -142,7 +142,7 @@ fn lists(providers: &[ResourceHints]) -> Vec<Vec<Hint>> {
 
 /// A choice of one hint from each of some lists, as far as it matters for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Choice {
+struct HintChoice {
     /// The nodes that all allow.
     affinity: NumaMask,
     /// All chosen hints are preferred, and for the same nodes.
@@ -151,8 +151,8 @@ struct Choice {
     same: Option<NumaMask>,
 }
 
-impl Choice {
-    fn with(self, hint: Hint) -> Self {
+impl HintChoice {
+    fn with(self, hint: TopologyHint) -> Self {
         let affinity = hint
             .affinity
             .map_or(self.affinity, |mask| self.affinity.intersection(mask));
@@ -168,8 +168,8 @@ impl Choice {
 
 /// The best of all choices of one hint per list. Equal partial choices are merged, so that the work does not grow
 /// exponentially with the number of lists.
-fn merge_lists(numa: &NumaInfo, lists: &[Vec<Hint>], closest: bool) -> Hint {
-    let none = Choice {
+fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> TopologyHint {
+    let none = HintChoice {
         affinity: numa.all(),
         preferred: true,
         same: None,
@@ -189,20 +189,20 @@ fn merge_lists(numa: &NumaInfo, lists: &[Vec<Hint>], closest: bool) -> Hint {
             if one.preferred {
                 by_fit()
             } else {
-                let rank = |choice: &Choice| distance_to(target, choice.affinity.count());
+                let rank = |choice: &HintChoice| distance_to(target, choice.affinity.count());
                 rank(one).cmp(&rank(other)).then_with(by_fit)
             }
         })
     });
     match best {
-        Some(best) => Hint::new(best.affinity, best.preferred),
-        None => Hint::new(numa.all(), false),
+        Some(best) => TopologyHint::new(best.affinity, best.preferred),
+        None => TopologyHint::new(numa.all(), false),
     }
 }
 
 /// The largest minimum number of nodes of all resources.
-fn widest_need(lists: &[Vec<Hint>]) -> u32 {
-    let least = |list: &Vec<Hint>| {
+fn widest_need(lists: &[Vec<TopologyHint>]) -> u32 {
+    let least = |list: &Vec<TopologyHint>| {
         let counts = list.iter().filter_map(|hint| hint.affinity);
         counts.map(NumaMask::count).min()
     };

@@ -3,11 +3,11 @@
 
 use super::*;
 
-fn hint(text: &str) -> Hint {
+fn hint(text: &str) -> TopologyHint {
     let preferred = text.ends_with('+');
     let nodes = text.trim_end_matches(['+', '-']);
     let digits = nodes.chars().map(|digit| digit.to_digit(10).unwrap());
-    Hint {
+    TopologyHint {
         affinity: (nodes != "*").then(|| NumaMask::of(digits).unwrap()),
         preferred,
     }
@@ -175,7 +175,7 @@ fn many_resources_with_many_hints_are_merged_at_once() {
     let nodes: Vec<u32> = (0..8).collect();
     let all: Vec<_> = subsets(&nodes)
         .into_iter()
-        .map(|mask| Hint::new(mask, mask.count() == 3))
+        .map(|mask| TopologyHint::new(mask, mask.count() == 3))
         .collect();
     let resources = (0..12).map(|index| (format!("resource{index}"), all.clone()));
     let hints = [resources.collect()];

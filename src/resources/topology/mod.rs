@@ -15,8 +15,8 @@ mod mask;
 mod merge;
 mod options;
 
-pub use error::AllocationError;
-pub use hint::{Hint, ResourceHints};
+pub use error::TopologyError;
+pub use hint::{ResourceHints, TopologyHint};
 pub use manager::{HintProvider, TopologyAdmission, TopologyManager, TopologyScope};
 pub use mask::{NumaMask, combinations, subsets};
 pub use merge::{NumaInfo, TopologyPolicy};

@@ -15,15 +15,15 @@ fn pod() -> Pod {
     .unwrap()
 }
 
-fn node(node: u32, preferred: bool) -> Hint {
-    Hint::new(NumaMask::of([node]).unwrap(), preferred)
+fn node(node: u32, preferred: bool) -> TopologyHint {
+    TopologyHint::new(NumaMask::of([node]).unwrap(), preferred)
 }
 
 /// Prefers one node, and notes what it is to allocate.
 struct Resource {
-    hint: Hint,
+    hint: TopologyHint,
     fails_at: &'static str,
-    allocated: Vec<(String, Hint)>,
+    allocated: Vec<(String, TopologyHint)>,
 }
 
 impl HintProvider for Resource {
@@ -39,17 +39,17 @@ impl HintProvider for Resource {
         &mut self,
         _: &Pod,
         container: &Container,
-        affinity: Hint,
-    ) -> Result<(), AllocationError> {
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
         if container.name == self.fails_at {
-            return Err(AllocationError::unexpected("not enough"));
+            return Err(TopologyError::unexpected("not enough"));
         }
         self.allocated.push((container.name.clone(), affinity));
         Ok(())
     }
 }
 
-fn resource(hint: Hint, fails_at: &'static str) -> Resource {
+fn resource(hint: TopologyHint, fails_at: &'static str) -> Resource {
     Resource {
         hint,
         fails_at,
@@ -70,7 +70,7 @@ fn manager(policy: &str, scope: &str) -> TopologyManager {
 #[test]
 fn each_container_is_allocated_with_the_affinity_that_its_hints_merge_to() {
     for scope in ["container", "pod"] {
-        let (mut cpu, mut device) = (resource(node(1, true), ""), resource(Hint::ANY, ""));
+        let (mut cpu, mut device) = (resource(node(1, true), ""), resource(TopologyHint::ANY, ""));
         let admission = manager("restricted", scope).admit(&pod(), &mut [&mut cpu, &mut device]);
         assert_eq!(admission.result, Ok(()));
         assert_eq!((admission.aligned, admission.misaligned), (0, false));
@@ -88,7 +88,7 @@ fn without_a_policy_providers_allocate_as_they_like() {
     assert!(
         cpu.allocated
             .iter()
-            .all(|(_, hint)| *hint == Hint::default())
+            .all(|(_, hint)| *hint == TopologyHint::default())
     );
     assert_eq!(cpu.allocated.len(), 3);
 }

@@ -62,9 +62,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_times_out() {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         assert_eq!(within(S, pending::<()>()).await, Err(Late::TimedOut));
-        assert_eq!(begun.elapsed(), S);
+        assert_eq!(started_at.elapsed(), S);
     }
 
     #[tokio::test(start_paused = true)]

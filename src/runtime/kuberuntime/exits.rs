@@ -99,12 +99,12 @@ impl ExitRecords {
     }
 
     /// A new instance was created: the last exit is no longer the container's current state.
-    pub(super) fn mark_followed(&self, pod: &Pod, name: &str) {
+    pub(super) fn mark_superseded(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
         if self.state_store.read(&uid, is_last) {
             self.state_store
-                .update(&uid, |record| record.exits.mark_followed(name));
+                .update(&uid, |record| record.exits.mark_superseded(name));
         }
     }
 

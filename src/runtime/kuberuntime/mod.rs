@@ -64,13 +64,13 @@ use sync::{
 };
 use tokio::sync::watch;
 
-pub use gc::plan::Policy as GcPolicy;
+pub use gc::plan::ContainerGcPolicy as GcPolicy;
 pub use generate::{SpecSettings, UserNamespaces};
 pub use metrics::StartMetrics;
 pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
 /// What the manager is built from.
-pub struct Deps {
+pub struct RuntimeManagerDeps {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// Images.
@@ -164,7 +164,7 @@ pub struct KubeGenericRuntimeManager {
 
 impl KubeGenericRuntimeManager {
     /// Builds the manager; no request is sent to the runtime yet.
-    pub fn new(deps: Deps) -> Self {
+    pub fn new(deps: RuntimeManagerDeps) -> Self {
         let logs = deps.settings.pod_logs_dir.clone();
         let lookup = Arc::new(SandboxLookup::new(deps.runtime.clone(), deps.cache.clone()));
         let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
@@ -275,7 +275,7 @@ impl KubeGenericRuntimeManager {
     }
 
     /// Summary of the pod's next plan, for its status.
-    pub fn outlook(&self, pod: &Pod, status: &PodStatus) -> PlanSummary {
+    pub fn plan_summary(&self, pod: &Pod, status: &PodStatus) -> PlanSummary {
         let actions = self.compute(pod, status);
         PlanSummary {
             needs_new_sandbox: actions.sandbox_change.is_some(),
@@ -439,7 +439,7 @@ impl KubeGenericRuntimeManager {
     }
 }
 
-fn killer(deps: &Deps, lookup: &Arc<SandboxLookup>) -> PodKiller {
+fn killer(deps: &RuntimeManagerDeps, lookup: &Arc<SandboxLookup>) -> PodKiller {
     PodKiller::new(
         deps.runtime.clone(),
         deps.cache.clone(),
@@ -452,7 +452,7 @@ fn killer(deps: &Deps, lookup: &Arc<SandboxLookup>) -> PodKiller {
 }
 
 fn container_gc(
-    deps: &Deps,
+    deps: &RuntimeManagerDeps,
     exits: &ExitRecords,
     links: &Arc<LogLinks>,
     killer: &PodKiller,
@@ -468,7 +468,7 @@ fn container_gc(
     }
 }
 
-fn post_start(deps: &Deps, killer: &PodKiller) -> PostStart {
+fn post_start(deps: &RuntimeManagerDeps, killer: &PodKiller) -> PostStart {
     PostStart {
         hooks: deps.hooks.clone(),
         killer: killer.clone(),
@@ -481,7 +481,7 @@ fn post_start(deps: &Deps, killer: &PodKiller) -> PostStart {
 }
 
 fn restarter(
-    deps: &Deps,
+    deps: &RuntimeManagerDeps,
     killer: &PodKiller,
     gc: &Arc<ContainerGc>,
     back_off: &Arc<RestartBackOff>,

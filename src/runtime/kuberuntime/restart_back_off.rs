@@ -33,7 +33,7 @@ pub(super) struct RestartBackOff {
 
 /// What the back-off says of one start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum StartAdmission {
     /// Start now.
     Go,
     /// Wait.
@@ -69,10 +69,10 @@ impl RestartBackOff {
         container: &Container,
         newest: Option<&ContainerStatus>,
         now: Timestamp,
-    ) -> Admission {
+    ) -> StartAdmission {
         match self.ended(pod, container, newest) {
             Some(ended) => self.admit_after(pod, container, ended, now),
-            None => Admission::Go,
+            None => StartAdmission::Go,
         }
     }
 
@@ -83,9 +83,9 @@ impl RestartBackOff {
         container: &Container,
         ended: Timestamp,
         now: Timestamp,
-    ) -> Admission {
+    ) -> StartAdmission {
         if let Some((delay, left)) = self.held_after(pod, container, ended, now) {
-            return Admission::Wait { delay, left };
+            return StartAdmission::Wait { delay, left };
         }
         let key = key_of(pod, container);
         let cap = self.cap_of(pod);
@@ -98,7 +98,7 @@ impl RestartBackOff {
             };
             record.back_off.insert(container.name.clone(), step);
         });
-        Admission::Go
+        StartAdmission::Go
     }
 
     /// The whole delay and what is left of it, if the exit of the newest instance holds the container
@@ -307,7 +307,7 @@ mod tests {
         let now = Timestamp::now();
         assert_eq!(
             back_off.admit_after(&pod, &container, now, now),
-            Admission::Go
+            StartAdmission::Go
         );
         let held = || back_off.held_after(&pod, &container, now, now);
         assert!(held().is_some() && back_off.len() == 1);
@@ -330,17 +330,17 @@ mod tests {
                 .back_off
                 .admit(&bed.pod, &bed.container, Some(&status), exit)
             {
-                Admission::Go => gaps.push(0),
-                Admission::Wait { left, .. } => {
+                StartAdmission::Go => gaps.push(0),
+                StartAdmission::Wait { left, .. } => {
                     let early = at(left - Duration::from_millis(1));
                     let now = bed
                         .back_off
                         .admit(&bed.pod, &bed.container, Some(&status), early);
-                    assert!(matches!(now, Admission::Wait { .. }));
+                    assert!(matches!(now, StartAdmission::Wait { .. }));
                     let now = bed
                         .back_off
                         .admit(&bed.pod, &bed.container, Some(&status), at(left));
-                    assert_eq!(now, Admission::Go);
+                    assert_eq!(now, StartAdmission::Go);
                     gaps.push(left.as_secs());
                     exit = at(left);
                 }
@@ -359,11 +359,11 @@ mod tests {
                     .admit(&bed.pod, &bed.container, Some(&status), now)
             };
             let left = match admit(exit) {
-                Admission::Go => return 0,
-                Admission::Wait { left, .. } => left,
+                StartAdmission::Go => return 0,
+                StartAdmission::Wait { left, .. } => left,
             };
             exit += left;
-            assert_eq!(admit(exit), Admission::Go);
+            assert_eq!(admit(exit), StartAdmission::Go);
             left.as_secs()
         };
         (0..ends).map(|_| gap()).collect()
@@ -408,13 +408,13 @@ mod tests {
         assert_eq!(
             bed.back_off
                 .admit(&bed.pod, &bed.container, Some(&status), t(0)),
-            Admission::Go
+            StartAdmission::Go
         );
         let second = RestartBackOff::new(Duration::from_secs(300), bed.state_store.clone());
         let status = exit_at(t(1));
         let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
         let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));
-        assert_eq!(admission, Admission::Wait { delay, left });
+        assert_eq!(admission, StartAdmission::Wait { delay, left });
     }
 
     #[test]
@@ -427,7 +427,7 @@ mod tests {
         let admission = bed
             .back_off
             .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
-        assert_eq!(admission, Admission::Go);
+        assert_eq!(admission, StartAdmission::Go);
     }
 
     #[test]
@@ -449,10 +449,14 @@ mod tests {
             bed.back_off
                 .admit(&bed.pod, &bed.container, Some(newest), now)
         };
-        assert_eq!(admit(&later), Admission::Go, "another attempt");
-        assert_ne!(admit(&created), Admission::Go);
+        assert_eq!(admit(&later), StartAdmission::Go, "another attempt");
+        assert_ne!(admit(&created), StartAdmission::Go);
         bed.back_off.collect(now + Duration::from_secs(3600));
-        assert_eq!(admit(&created), Admission::Go, "it is forgotten with time");
+        assert_eq!(
+            admit(&created),
+            StartAdmission::Go,
+            "it is forgotten with time"
+        );
     }
 
     fn failed_starts_back_off(newest: Option<&ContainerStatus>) -> (Bed, Timestamp) {
@@ -463,11 +467,11 @@ mod tests {
         for _ in 0..5 {
             bed.back_off.start_failed(&bed.pod, &bed.container, now);
             let left = match admit(now) {
-                Admission::Go => Duration::ZERO,
-                Admission::Wait { left, .. } => left,
+                StartAdmission::Go => Duration::ZERO,
+                StartAdmission::Wait { left, .. } => left,
             };
             now += left;
-            assert!(left.is_zero() || admit(now) == Admission::Go);
+            assert!(left.is_zero() || admit(now) == StartAdmission::Go);
             gaps.push(left.as_secs());
         }
         assert_eq!(gaps, [0, 10, 20, 40, 80]);
@@ -479,7 +483,7 @@ mod tests {
         let bed = bed();
         assert_eq!(
             bed.back_off.admit(&bed.pod, &bed.container, None, t(0)),
-            Admission::Go
+            StartAdmission::Go
         );
         let created = ContainerStatus {
             state: ContainerState::Created,
@@ -488,6 +492,6 @@ mod tests {
         let admission = bed
             .back_off
             .admit(&bed.pod, &bed.container, Some(&created), t(0));
-        assert_eq!(admission, Admission::Go);
+        assert_eq!(admission, StartAdmission::Go);
     }
 }

@@ -3,9 +3,9 @@
 
 use super::{
     ReviewFailure,
-    cache::{ExpiringMap, Key},
+    cache::{ExpiringMap, ReviewKey},
 };
-use crate::base::Rate;
+use crate::base::TokenBucket;
 use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -27,45 +27,45 @@ const MAX_TOKENS: usize = 4096;
 
 /// Admission of reviews; cheap to clone.
 #[derive(Clone)]
-pub(super) struct Admission {
+pub(super) struct ReviewAdmission {
     inner: Arc<AdmissionState>,
 }
 
 struct AdmissionState {
     known: Semaphore,
     unknown: Semaphore,
-    rate: Mutex<Rate>,
+    rate: Mutex<TokenBucket>,
     accepted: Mutex<ExpiringMap<()>>,
 }
 
-impl std::fmt::Debug for Admission {
+impl std::fmt::Debug for ReviewAdmission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Admission")
     }
 }
 
-impl Admission {
-    /// `qps` reviews a second for unknown clients, `burst` at once; a `qps` of zero is no limit.
+impl ReviewAdmission {
+    /// `qps` reviews a second for unknown clients, `burst` at once; a `qps` of zero means no limit.
     pub(super) fn new(qps: u32, burst: u32) -> Self {
         Self {
             inner: Arc::new(AdmissionState {
                 known: Semaphore::new(MAX_KNOWN),
                 unknown: Semaphore::new(MAX_UNKNOWN),
-                rate: Mutex::new(Rate::new(f64::from(qps), burst)),
+                rate: Mutex::new(TokenBucket::new(f64::from(qps), burst)),
                 accepted: Mutex::new(ExpiringMap::new(MAX_TOKENS)),
             }),
         }
     }
 
     /// The token of this digest has been accepted.
-    pub(super) fn accept(&self, token: Key) {
+    pub(super) fn accept(&self, token: ReviewKey) {
         let now = Instant::now();
         let mut accepted = self.inner.accepted.lock();
         accepted.insert(token, (), now + KNOWN_FOR, now);
     }
 
     /// Whether the token of this digest has been accepted lately.
-    pub(super) fn knows(&self, token: &Key) -> bool {
+    pub(super) fn knows(&self, token: &ReviewKey) -> bool {
         self.inner
             .accepted
             .lock()

@@ -12,12 +12,12 @@ use std::{
 use tokio::time::Instant;
 
 /// Digest of what is reviewed: a token itself is never kept.
-pub(super) type Key = [u8; 32];
+pub(super) type ReviewKey = [u8; 32];
 
 /// Results by what was reviewed; clones share them.
 pub(super) struct ReviewCache<V: Clone, E> {
     kept: Arc<Mutex<ExpiringMap<V>>>,
-    in_flight: Arc<SingleFlight<Key, Result<V, Arc<E>>>>,
+    in_flight: Arc<SingleFlight<ReviewKey, Result<V, Arc<E>>>>,
 }
 
 impl<V: Clone, E> Clone for ReviewCache<V, E> {
@@ -49,7 +49,7 @@ where
     }
 
     /// The result that is kept.
-    pub(super) fn kept(&self, key: &Key) -> Option<V> {
+    pub(super) fn kept(&self, key: &ReviewKey) -> Option<V> {
         self.kept.lock().get(key, Instant::now()).cloned()
     }
 
@@ -60,7 +60,7 @@ where
     /// Those of the review; they are never kept.
     pub(super) async fn get<F>(
         &self,
-        key: Key,
+        key: ReviewKey,
         review: impl FnOnce() -> F,
         ttl: impl FnOnce(&V) -> Duration + Send + 'static,
     ) -> Result<V, Arc<E>>
@@ -87,9 +87,9 @@ where
 /// A bounded map whose entries expire one by one.
 pub(super) struct ExpiringMap<V> {
     max: usize,
-    entries: HashMap<Key, (V, Instant)>,
+    entries: HashMap<ReviewKey, (V, Instant)>,
     /// The same entries by their end.
-    ends: BTreeSet<(Instant, Key)>,
+    ends: BTreeSet<(Instant, ReviewKey)>,
 }
 
 impl<V> ExpiringMap<V> {
@@ -101,13 +101,13 @@ impl<V> ExpiringMap<V> {
         }
     }
 
-    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<&V> {
+    pub(super) fn get(&self, key: &ReviewKey, now: Instant) -> Option<&V> {
         let (value, end) = self.entries.get(key)?;
         (now < *end).then_some(value)
     }
 
     /// Removes the entries that have ended, and, when the map is still full, the one that would end first.
-    pub(super) fn insert(&mut self, key: Key, value: V, end: Instant, now: Instant) {
+    pub(super) fn insert(&mut self, key: ReviewKey, value: V, end: Instant, now: Instant) {
         if end <= now || self.max == 0 {
             return;
         }
@@ -133,7 +133,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::oneshot;
 
-    fn key(first: u8) -> Key {
+    fn key(first: u8) -> ReviewKey {
         let mut key = [0; 32];
         key[0] = first;
         key

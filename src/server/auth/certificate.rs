@@ -1,7 +1,7 @@
 //! The client certificate of a connection. It is verified for each request, not in the handshake: authorities
 //! may change and certificates expire while a connection is open.
 
-use super::user::{Outcome, of_certificate};
+use super::user::{AuthenticationOutcome, of_certificate};
 use crate::{base::x509, server::tls::Authorities};
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -25,7 +25,7 @@ struct Verification {
     authorities: Arc<Authorities>,
     from: SystemTime,
     until: SystemTime,
-    outcome: Outcome,
+    outcome: AuthenticationOutcome,
 }
 
 impl Peer {
@@ -38,7 +38,7 @@ impl Peer {
     }
 
     /// The user, if these authorities have signed the certificate and it is valid now.
-    pub(super) fn user(&self, authorities: Arc<Authorities>) -> Outcome {
+    pub(super) fn user(&self, authorities: Arc<Authorities>) -> AuthenticationOutcome {
         let now = SystemTime::now();
         let mut probe_result = self.probe_result.lock();
         if let Some(stands) = &*probe_result
@@ -48,13 +48,13 @@ impl Peer {
             return stands.outcome.clone();
         }
         let Some((own, others)) = self.chain.split_first() else {
-            return Outcome::NoCredentials;
+            return AuthenticationOutcome::NoCredentials;
         };
         let outcome = match authorities.verify(own, others, unix(now)) {
             Ok(()) => of_certificate(own),
-            Err(error) => {
-                Outcome::Invalid(format!("verifying the client certificate failed: {error}"))
-            }
+            Err(error) => AuthenticationOutcome::Invalid(format!(
+                "verifying the client certificate failed: {error}"
+            )),
         };
         let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
         *probe_result = Some(Verification {

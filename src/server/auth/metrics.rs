@@ -9,17 +9,17 @@ use std::fmt;
 use tokio::time::Instant;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Status {
+struct ReviewStatusLabel {
     status: &'static str,
 }
 
 /// Handles to the families; clones share them.
 #[derive(Clone)]
 pub(super) struct TokenMetrics {
-    requests: Family<Status, Counter>,
-    duration: Family<Status, Histogram, fn() -> Histogram>,
-    fetches: Family<Status, Counter>,
-    active: Family<Status, Gauge>,
+    requests: Family<ReviewStatusLabel, Counter>,
+    duration: Family<ReviewStatusLabel, Histogram, fn() -> Histogram>,
+    fetches: Family<ReviewStatusLabel, Counter>,
+    active: Family<ReviewStatusLabel, Gauge>,
 }
 
 impl fmt::Debug for TokenMetrics {
@@ -56,12 +56,12 @@ impl TokenMetrics {
         }
     }
 
-    pub(super) fn lookup(&self, hit: bool, begun: Instant) {
-        let status = Status {
+    pub(super) fn lookup(&self, hit: bool, started_at: Instant) {
+        let status = ReviewStatusLabel {
             status: if hit { "hit" } else { "miss" },
         };
         self.requests.get_or_create_owned(&status).inc();
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started_at.elapsed().as_secs_f64();
         self.duration.get_or_create_owned(&status).observe(seconds);
     }
 
@@ -76,14 +76,16 @@ impl TokenMetrics {
     }
 
     fn active(&self, status: &'static str) -> Active {
-        let gauge = self.active.get_or_create_owned(&Status { status });
+        let gauge = self
+            .active
+            .get_or_create_owned(&ReviewStatusLabel { status });
         gauge.inc();
         Active(gauge)
     }
 
     /// A review has ended. One that finds a token invalid has succeeded.
     pub(super) fn fetched(&self, well: bool) {
-        let status = Status {
+        let status = ReviewStatusLabel {
             status: if well { "ok" } else { "error" },
         };
         self.fetches.get_or_create_owned(&status).inc();

@@ -18,15 +18,15 @@ mod user;
 
 pub use attributes::{PROXY, Subresources};
 pub use certificate::Peer;
-pub use settings::{AuthSettings, Authorization, Unfit};
+pub use settings::{AuthSettings, AuthorizationMode, Unfit};
 pub use user::User;
 
 use self::{
-    admission::Admission,
+    admission::ReviewAdmission,
     attributes::{access_review, allows, forbidden, review_failed, verb},
-    cache::{Key, ReviewCache},
+    cache::{ReviewCache, ReviewKey},
     metrics::TokenMetrics,
-    user::{Outcome, of_token_review, settle, token},
+    user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
 };
 use super::{tls::ClientAuthorities, websocket};
 use crate::{
@@ -48,7 +48,7 @@ const MAX_CACHED_USER: usize = 16 * 1024;
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AuthRefusal {
     /// The client is not authenticated. The reason is there when it is not the client's fault.
     Unauthenticated(Option<String>),
     /// The user does not have the right.
@@ -59,7 +59,7 @@ pub enum Refusal {
     TooMany,
 }
 
-impl Refusal {
+impl AuthRefusal {
     /// 401, 403, 429 or 500.
     pub fn status(&self) -> StatusCode {
         match self {
@@ -94,8 +94,8 @@ struct AuthState {
     node_name: String,
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
-    admission: Admission,
-    tokens: ReviewCache<Outcome, ReviewFailure>,
+    admission: ReviewAdmission,
+    tokens: ReviewCache<AuthenticationOutcome, ReviewFailure>,
     metrics: Option<TokenMetrics>,
     rights: ReviewCache<bool, ReviewFailure>,
 }
@@ -123,7 +123,7 @@ impl KubeletAuth {
         api: Option<ApiServer>,
     ) -> Result<Self, Unfit> {
         settings.check(api.is_some())?;
-        let admission = Admission::new(settings.review_qps, settings.review_burst);
+        let admission = ReviewAdmission::new(settings.review_qps, settings.review_burst);
         Ok(Self {
             inner: Arc::new(AuthState {
                 settings,
@@ -155,7 +155,7 @@ impl KubeletAuth {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-    ) -> Result<User, Refusal> {
+    ) -> Result<User, AuthRefusal> {
         self.inner.authenticate(headers, peer).await
     }
 
@@ -168,7 +168,7 @@ impl KubeletAuth {
         user: &User,
         method: &Method,
         subresources: Subresources,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AuthRefusal> {
         self.inner.authorize(user, method, subresources).await
     }
 }
@@ -178,54 +178,54 @@ impl AuthState {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
-    ) -> Result<User, Refusal> {
+    ) -> Result<User, AuthRefusal> {
         let certificate = match (&self.authorities, peer) {
             (Some(authorities), Some(peer)) => peer.user(authorities.current().await),
-            _ => Outcome::NoCredentials,
+            _ => AuthenticationOutcome::NoCredentials,
         };
         let token = match &certificate {
-            Outcome::User(_) => Outcome::NoCredentials,
+            AuthenticationOutcome::User(_) => AuthenticationOutcome::NoCredentials,
             _ => self.by_token(headers).await?,
         };
-        settle(certificate, token, self.settings.anonymous).map_err(|why| {
+        authenticated_user(certificate, token, self.settings.anonymous).map_err(|why| {
             tracing::debug!(why, "Unauthenticated request");
-            Refusal::Unauthenticated(None)
+            AuthRefusal::Unauthenticated(None)
         })
     }
 
     /// The user of the token in the header, else of the one among the subprotocols of a WebSocket.
-    async fn by_token(&self, headers: &HeaderMap) -> Result<Outcome, Refusal> {
+    async fn by_token(&self, headers: &HeaderMap) -> Result<AuthenticationOutcome, AuthRefusal> {
         let unknown = |error: Arc<ReviewFailure>| {
             if matches!(*error, ReviewFailure::TooMany) {
-                return Refusal::TooMany;
+                return AuthRefusal::TooMany;
             }
             let why = chain(error.as_ref());
             tracing::warn!(err = why, "Unable to authenticate the request");
-            Refusal::Unauthenticated(Some(why))
+            AuthRefusal::Unauthenticated(Some(why))
         };
         let in_header = match token(headers) {
             Some(token) => self.review(token).await.map_err(unknown)?,
-            None => Outcome::NoCredentials,
+            None => AuthenticationOutcome::NoCredentials,
         };
-        if matches!(in_header, Outcome::User(_)) {
+        if matches!(in_header, AuthenticationOutcome::User(_)) {
             return Ok(in_header);
         }
         match websocket::token(headers) {
             Ok(Some(token)) => self.review(&token).await.map_err(unknown),
             Ok(None) => Ok(in_header),
-            Err(why) => Ok(Outcome::Invalid(why.into())),
+            Err(why) => Ok(AuthenticationOutcome::Invalid(why.into())),
         }
     }
 
     /// Reviews a token.
-    async fn review(&self, token: &str) -> Result<Outcome, Arc<ReviewFailure>> {
+    async fn review(&self, token: &str) -> Result<AuthenticationOutcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
-            return Ok(Outcome::NoCredentials);
+            return Ok(AuthenticationOutcome::NoCredentials);
         };
-        let (key, begun) = (digest(token.as_bytes()), Instant::now());
+        let (key, started_at) = (digest(token.as_bytes()), Instant::now());
         let metrics = self.metrics.as_ref();
         if let Some(outcome) = self.tokens.kept(&key) {
-            metrics.inspect(|metrics| metrics.lookup(true, begun));
+            metrics.inspect(|metrics| metrics.lookup(true, started_at));
             return Ok(outcome);
         }
         let review = || {
@@ -238,21 +238,23 @@ impl AuthState {
                 let outcome = with_deadline(admission.run(is_known, reviewed)).await;
                 drop(in_flight);
                 metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
-                if matches!(outcome, Ok(Outcome::User(_))) {
+                if matches!(outcome, Ok(AuthenticationOutcome::User(_))) {
                     admission.accept(key);
                 }
                 outcome
             }
         };
-        let ttl = move |outcome: &Outcome| match outcome {
-            Outcome::User(user) if size(user) <= MAX_CACHED_USER => known,
-            Outcome::User(_) => Duration::ZERO,
-            Outcome::NoCredentials | Outcome::Invalid(_) => known.min(REFUSED_TTL),
+        let ttl = move |outcome: &AuthenticationOutcome| match outcome {
+            AuthenticationOutcome::User(user) if size(user) <= MAX_CACHED_USER => known,
+            AuthenticationOutcome::User(_) => Duration::ZERO,
+            AuthenticationOutcome::NoCredentials | AuthenticationOutcome::Invalid(_) => {
+                known.min(REFUSED_TTL)
+            }
         };
         let blocked = metrics.map(TokenMetrics::blocked);
         let outcome = self.tokens.get(key, review, ttl).await;
         drop(blocked);
-        metrics.inspect(|metrics| metrics.lookup(false, begun));
+        metrics.inspect(|metrics| metrics.lookup(false, started_at));
         outcome
     }
 
@@ -261,8 +263,8 @@ impl AuthState {
         user: &User,
         method: &Method,
         subresources: Subresources,
-    ) -> Result<(), Refusal> {
-        let Authorization::Webhook { allowed, denied } = self.settings.authorization else {
+    ) -> Result<(), AuthRefusal> {
+        let AuthorizationMode::Webhook { allowed, denied } = self.settings.authorization else {
             return Ok(());
         };
         let verb = verb(method);
@@ -271,12 +273,12 @@ impl AuthState {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if matches!(*error, ReviewFailure::TooMany) => {
-                    return Err(Refusal::TooMany);
+                    return Err(AuthRefusal::TooMany);
                 }
                 Err(error) => {
                     let text = review_failed(&user.name, verb, subresource);
                     tracing::warn!(err = chain(error.as_ref()), "{text}");
-                    return Err(Refusal::Undecided(format!(
+                    return Err(AuthRefusal::Undecided(format!(
                         "{text}: {}",
                         chain(error.as_ref())
                     )));
@@ -285,7 +287,7 @@ impl AuthState {
         }
         let text = forbidden(&user.name, verb, subresources);
         tracing::debug!("{text}");
-        Err(Refusal::Forbidden(text))
+        Err(AuthRefusal::Forbidden(text))
     }
 
     async fn may(
@@ -301,7 +303,7 @@ impl AuthState {
         };
         let spec = access_review(user, verb, &self.node_name, subresource);
         let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
-        let ask = || {
+        let review = || {
             let (api, admission) = (api.clone(), self.admission.clone());
             let is_known = !user.is_anonymous();
             with_deadline(async move {
@@ -311,7 +313,7 @@ impl AuthState {
             })
         };
         let ttl = move |yes: &bool| if *yes { allowed } else { denied };
-        self.rights.get(key, ask, ttl).await
+        self.rights.get(key, review, ttl).await
     }
 }
 
@@ -323,7 +325,7 @@ async fn with_deadline<T>(
     reviewed.unwrap_or(Err(ReviewFailure::Review(ApiError::Late(TIMEOUT))))
 }
 
-fn digest(bytes: &[u8]) -> Key {
+fn digest(bytes: &[u8]) -> ReviewKey {
     Sha256::digest(bytes).into()
 }
 

@@ -12,8 +12,8 @@ pub struct AuthSettings {
     /// How long a TokenReview is cached; `None` when tokens are off.
     pub token_ttl: Option<Duration>,
     /// How users are authorized.
-    pub authorization: Authorization,
-    /// Reviews a second that unknown clients may cause on average; zero is no limit.
+    pub authorization: AuthorizationMode,
+    /// Reviews a second that unknown clients may cause on average; zero means no limit.
     pub review_qps: u32,
     /// The burst of the same.
     pub review_burst: u32,
@@ -21,7 +21,7 @@ pub struct AuthSettings {
 
 /// `authorization.mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authorization {
+pub enum AuthorizationMode {
     /// Every authenticated user may do everything.
     AlwaysAllow,
     /// The API server decides.
@@ -51,8 +51,8 @@ pub enum Unfit {
     },
     /// No request could be authenticated.
     #[error(
-        "no authentication method configured for the kubelet's server (enableServer is true): nobody would be let \
-         in. The configuration file needs these lines:\n{}\
+        "no authentication method configured for the kubelet's server (enableServer is true): every request would be \
+         refused. The configuration file needs these lines:\n{}\
          or, to do without that server:\n\nenableServer: false",
         lines(false)
     )]
@@ -64,7 +64,7 @@ fn lines(known: bool) -> String {
     let who = if known {
         ""
     } else {
-        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # authorities of your own: their clients are root here; or anonymous: {enabled: true}, which lets everybody in\n"
+        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # your own authorities: their clients are root here; or anonymous: {enabled: true}, which allows every client\n"
     };
     format!(
         "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
@@ -77,7 +77,7 @@ impl AuthSettings {
     /// # Errors
     /// They need an API server and there is none, or no request could be authenticated.
     pub(super) fn check(&self, has_api: bool) -> Result<(), Unfit> {
-        let webhook = matches!(self.authorization, Authorization::Webhook { .. });
+        let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
         let known = self.client_ca_file.is_some() || self.anonymous;
         let wants = [
             (
@@ -103,7 +103,7 @@ impl AuthSettings {
 mod tests {
     use super::*;
 
-    const WEBHOOK: Authorization = Authorization::Webhook {
+    const WEBHOOK: AuthorizationMode = AuthorizationMode::Webhook {
         allowed: Duration::from_secs(300),
         denied: Duration::from_secs(30),
     };
@@ -124,7 +124,7 @@ mod tests {
                 Unfit::NoAuthentication => 0,
             })
         };
-        use Authorization::AlwaysAllow;
+        use AuthorizationMode::AlwaysAllow;
         assert_eq!(of(false, false, true, WEBHOOK, false), Err(2));
         assert_eq!(of(true, false, false, WEBHOOK, false), Err(1));
         assert_eq!(of(true, false, true, AlwaysAllow, false), Err(1));

@@ -27,7 +27,7 @@ pub struct User {
 
 /// The result of one kind of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum AuthenticationOutcome {
     User(User),
     /// No credentials of this kind.
     NoCredentials,
@@ -62,17 +62,19 @@ impl User {
 
 /// The subject of a verified certificate: the common name, with the organizations as groups. Without a common
 /// name there is no user (upstream's `CommonNameUserConversion`).
-pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
+pub(super) fn of_certificate(certificate: &[u8]) -> AuthenticationOutcome {
     let Some(facts) = x509::facts(certificate) else {
-        return Outcome::Invalid("the client certificate cannot be read".into());
+        return AuthenticationOutcome::Invalid("the client certificate cannot be read".into());
     };
     if facts.common_name.is_empty() {
-        return Outcome::NoCredentials;
+        return AuthenticationOutcome::NoCredentials;
     }
     let mut uids = facts.uids.into_iter();
     let (uid, other) = (uids.next().unwrap_or_default(), uids.next());
     if other.is_some() {
-        return Outcome::Invalid("the client certificate has more than one UID".into());
+        return AuthenticationOutcome::Invalid(
+            "the client certificate has more than one UID".into(),
+        );
     }
     let hash = Sha256::digest(certificate);
     let hash = crate::base::hex(&hash);
@@ -82,14 +84,16 @@ pub(super) fn of_certificate(certificate: &[u8]) -> Outcome {
         groups: facts.organisations,
         extra: [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={hash}")])].into(),
     };
-    Outcome::User(user.authenticated())
+    AuthenticationOutcome::User(user.authenticated())
 }
 
 /// The user of a TokenReview.
-pub(super) fn of_token_review(status: TokenReviewStatus) -> Outcome {
+pub(super) fn of_token_review(status: TokenReviewStatus) -> AuthenticationOutcome {
     if status.authenticated != Some(true) {
         let why = status.error.filter(|why| !why.is_empty());
-        return Outcome::Invalid(why.unwrap_or_else(|| "invalid bearer token".into()));
+        return AuthenticationOutcome::Invalid(
+            why.unwrap_or_else(|| "invalid bearer token".into()),
+        );
     }
     let user = status.user.unwrap_or_default();
     let user = User {
@@ -98,7 +102,7 @@ pub(super) fn of_token_review(status: TokenReviewStatus) -> Outcome {
         groups: user.groups.unwrap_or_default(),
         extra: user.extra.unwrap_or_default(),
     };
-    Outcome::User(user.authenticated())
+    AuthenticationOutcome::User(user.authenticated())
 }
 
 /// The bearer token of a request; upstream's `bearertoken`.
@@ -114,18 +118,26 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
 ///
 /// # Errors
 /// The reason, for the log.
-pub(super) fn settle(
-    certificate: Outcome,
-    token: Outcome,
+pub(super) fn authenticated_user(
+    certificate: AuthenticationOutcome,
+    token: AuthenticationOutcome,
     anonymous: bool,
 ) -> Result<User, String> {
     match (certificate, token) {
-        (Outcome::User(user), _) | (_, Outcome::User(user)) => Ok(user),
-        (Outcome::NoCredentials, Outcome::NoCredentials) if anonymous => Ok(User::anonymous()),
-        (Outcome::NoCredentials, Outcome::NoCredentials) => Err("no credentials".into()),
-        (Outcome::Invalid(why), Outcome::NoCredentials)
-        | (Outcome::NoCredentials, Outcome::Invalid(why)) => Err(why),
-        (Outcome::Invalid(why), Outcome::Invalid(also)) => Err(format!("{why}; {also}")),
+        (AuthenticationOutcome::User(user), _) | (_, AuthenticationOutcome::User(user)) => Ok(user),
+        (AuthenticationOutcome::NoCredentials, AuthenticationOutcome::NoCredentials)
+            if anonymous =>
+        {
+            Ok(User::anonymous())
+        }
+        (AuthenticationOutcome::NoCredentials, AuthenticationOutcome::NoCredentials) => {
+            Err("no credentials".into())
+        }
+        (AuthenticationOutcome::Invalid(why), AuthenticationOutcome::NoCredentials)
+        | (AuthenticationOutcome::NoCredentials, AuthenticationOutcome::Invalid(why)) => Err(why),
+        (AuthenticationOutcome::Invalid(why), AuthenticationOutcome::Invalid(also)) => {
+            Err(format!("{why}; {also}"))
+        }
     }
 }
 
@@ -135,20 +147,20 @@ mod tests {
     use k8s_openapi::api::authentication::v1::UserInfo;
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
-    fn known(name: &str) -> Outcome {
-        Outcome::User(User {
+    fn known(name: &str) -> AuthenticationOutcome {
+        AuthenticationOutcome::User(User {
             name: name.into(),
             ..User::default()
         })
     }
 
-    fn bad(why: &str) -> Outcome {
-        Outcome::Invalid(why.into())
+    fn bad(why: &str) -> AuthenticationOutcome {
+        AuthenticationOutcome::Invalid(why.into())
     }
 
     #[test]
     fn one_good_credential_is_enough_and_a_bad_one_is_not_anonymous() {
-        use Outcome::NoCredentials;
+        use AuthenticationOutcome::NoCredentials;
         let anonymous = Ok(ANONYMOUS);
         // Certificate, token, the user without and with anonymous requests.
         let rows = [
@@ -168,7 +180,7 @@ mod tests {
         ];
         for (certificate, token, closed, open) in rows {
             for (anonymous, expected) in [(false, closed), (true, open)] {
-                let found = settle(certificate.clone(), token.clone(), anonymous);
+                let found = authenticated_user(certificate.clone(), token.clone(), anonymous);
                 let found = found.map(|user| user.name);
                 assert_eq!(
                     found.as_deref().map_err(String::as_str),
@@ -234,8 +246,10 @@ mod tests {
             groups: Some(vec!["system:serviceaccounts".into()]),
             ..UserInfo::default()
         };
-        let Outcome::User(found) = of_token_review(status(Some(true), None, Some(user))) else {
-            panic!("it is somebody");
+        let AuthenticationOutcome::User(found) =
+            of_token_review(status(Some(true), None, Some(user)))
+        else {
+            panic!("a user was authenticated");
         };
         assert_eq!(found.name, "system:serviceaccount:a:b");
         assert_eq!(found.groups, ["system:serviceaccounts", AUTHENTICATED]);
@@ -264,8 +278,8 @@ mod tests {
             (DnType::OrganizationName, "system:masters"),
             (DnType::CommonName, "admin"),
         ];
-        let Outcome::User(user) = made(&names) else {
-            panic!("it is somebody");
+        let AuthenticationOutcome::User(user) = made(&names) else {
+            panic!("a user was authenticated");
         };
         assert_eq!(user.name, "admin");
         assert_eq!(user.groups, ["system:masters", AUTHENTICATED]);
@@ -273,8 +287,11 @@ mod tests {
         assert_eq!(id.len(), "X509SHA256=".len() + 64, "{id}");
         assert_eq!(
             made(&[(DnType::OrganizationName, "g")]),
-            Outcome::NoCredentials
+            AuthenticationOutcome::NoCredentials
         );
-        assert!(matches!(of_certificate(b"junk"), Outcome::Invalid(_)));
+        assert!(matches!(
+            of_certificate(b"junk"),
+            AuthenticationOutcome::Invalid(_)
+        ));
     }
 }

@@ -6,9 +6,9 @@
 mod progress;
 mod state;
 
-pub(super) use progress::Progress;
-pub use state::Limits;
-pub(super) use state::{Full, Source};
+pub(super) use progress::ConnectionProgress;
+pub use state::ConnectionLimits;
+pub(super) use state::{ConnectionSource, Full};
 
 use parking_lot::Mutex;
 use state::{Id, PortConnections};
@@ -39,7 +39,7 @@ impl Table {
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: ConnectionLimits) -> Self {
         let table = Table {
             state: PortConnections::new(limits),
             closing: HashMap::new(),
@@ -53,13 +53,13 @@ impl Connections {
     ///
     /// # Errors
     /// There is no room, because every connection of its kind has a request in progress.
-    pub(super) fn open(&self, source: Source) -> Result<Place, Full> {
+    pub(super) fn open(&self, source: ConnectionSource) -> Result<ConnectionSlot, Full> {
         let mut table = self.table.lock();
         let (id, closed) = table.state.open(source, Instant::now())?;
         table.close(closed);
         let closing = CancellationToken::new();
         table.closing.insert(id, closing.clone());
-        Ok(Place {
+        Ok(ConnectionSlot {
             id,
             closing,
             table: self.table.clone(),
@@ -68,15 +68,15 @@ impl Connections {
 }
 
 /// The place of one connection, given back when this is dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     id: Id,
     closing: CancellationToken,
     table: Arc<Mutex<Table>>,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Ends when the connection must close for another one.
-    pub(super) async fn taken(&self) {
+    pub(super) async fn evicted(&self) {
         self.closing.cancelled().await;
     }
 
@@ -106,7 +106,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.leave();
     }

@@ -1,12 +1,12 @@
 //! The state of one connection, and its deadline.
 
-use super::state::Limits;
+use super::state::ConnectionLimits;
 use crate::{base::wait_until, server::observed::Observer};
 use std::{io, task::Poll, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RequestPhase {
     /// Between two requests, since then.
     Idle(Instant),
     /// The head of a request is being read, since then.
@@ -16,38 +16,38 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Status {
-    phase: Phase,
+struct ConnectionStatus {
+    phase: RequestPhase,
     /// The client has read nothing since then, and there is something to read.
     blocked: Option<Instant>,
-    /// How long that may last; zero is no limit.
+    /// How long that may last; zero means no limit.
     stall: Duration,
 }
 
-impl Status {
+impl ConnectionStatus {
     /// When the connection is closed unless something happens before.
-    fn deadline(&self, limits: &Limits) -> Option<Instant> {
+    fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
         match (self.blocked, self.phase) {
             (Some(since), _) => (!self.stall.is_zero()).then(|| since + self.stall),
-            (None, Phase::Idle(since)) => Some(since + limits.idle),
-            (None, Phase::Head(since)) => Some(since + limits.head),
-            (None, Phase::Request) => None,
+            (None, RequestPhase::Idle(since)) => Some(since + limits.idle),
+            (None, RequestPhase::Head(since)) => Some(since + limits.head),
+            (None, RequestPhase::Request) => None,
         }
     }
 }
 
 /// The progress of one connection; clones share it.
 #[derive(Clone)]
-pub(in crate::server) struct Progress {
-    status: watch::Sender<Status>,
-    limits: Limits,
+pub(in crate::server) struct ConnectionProgress {
+    status: watch::Sender<ConnectionStatus>,
+    limits: ConnectionLimits,
 }
 
-impl Progress {
+impl ConnectionProgress {
     /// Of a new connection: its first head is due.
-    pub(in crate::server) fn new(limits: Limits) -> Self {
-        let status = Status {
-            phase: Phase::Head(Instant::now()),
+    pub(in crate::server) fn new(limits: ConnectionLimits) -> Self {
+        let status = ConnectionStatus {
+            phase: RequestPhase::Head(Instant::now()),
             blocked: None,
             stall: limits.stall,
         };
@@ -60,17 +60,17 @@ impl Progress {
     pub(in crate::server) fn begin(&self) {
         let stall = self.limits.stall;
         self.status
-            .send_modify(|status| (status.phase, status.stall) = (Phase::Request, stall));
+            .send_modify(|status| (status.phase, status.stall) = (RequestPhase::Request, stall));
     }
 
-    /// How long the client may read nothing of the current response; zero is no limit.
+    /// How long the client may read nothing of the current response; zero means no limit.
     pub(in crate::server) fn allow_stall(&self, stall: Duration) {
         self.status.send_modify(|status| status.stall = stall);
     }
 
     /// The response has been sent or dropped.
     pub(in crate::server) fn end(&self) {
-        let idle = Phase::Idle(Instant::now());
+        let idle = RequestPhase::Idle(Instant::now());
         self.status.send_modify(|status| status.phase = idle);
     }
 
@@ -98,12 +98,12 @@ impl Progress {
     }
 }
 
-impl Observer for Progress {
+impl Observer for ConnectionProgress {
     fn read(&self) {
         self.status.send_if_modified(|status| {
-            let begins = matches!(status.phase, Phase::Idle(_));
+            let begins = matches!(status.phase, RequestPhase::Idle(_));
             if begins {
-                status.phase = Phase::Head(Instant::now());
+                status.phase = RequestPhase::Head(Instant::now());
             }
             begins
         });
@@ -121,14 +121,14 @@ impl Observer for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::observed::Observed;
+    use crate::server::observed::ObservedStream;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         time::{sleep, timeout},
     };
 
     /// When a connection is overdue, in seconds after its start; `None` when not within a day.
-    async fn overdue(progress: &Progress, start: Instant) -> Option<u64> {
+    async fn overdue(progress: &ConnectionProgress, start: Instant) -> Option<u64> {
         let day = Duration::from_secs(86_400);
         let overdue = timeout(day, progress.overdue()).await;
         overdue.ok().map(|()| start.elapsed().as_secs())
@@ -138,12 +138,12 @@ mod tests {
         Duration::from_secs(count)
     }
 
-    fn progress() -> Progress {
-        Progress::new(Limits {
+    fn progress() -> ConnectionProgress {
+        ConnectionProgress::new(ConnectionLimits {
             head: seconds(10),
             idle: seconds(90),
             stall: seconds(60),
-            ..Limits::default()
+            ..ConnectionLimits::default()
         })
     }
 
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(overdue(&progress, start).await, Some(90));
         // From its first byte on, however many follow.
         let (mut client, ours) = duplex(100);
-        let mut ours = Observed::new(ours, progress.clone());
+        let mut ours = ObservedStream::new(ours, progress.clone());
         let start = Instant::now();
         progress.end();
         let dribbling = async {
@@ -179,7 +179,7 @@ mod tests {
     async fn a_client_that_reads_now_and_then_has_no_deadline() {
         let progress = progress();
         let (mut client, ours) = duplex(10);
-        let mut ours = Observed::new(ours, progress.clone());
+        let mut ours = ObservedStream::new(ours, progress.clone());
         progress.begin();
         let writing = tokio::spawn(async move { ours.write_all(&[7; 1000]).await });
         let start = Instant::now();
@@ -199,7 +199,7 @@ mod tests {
     async fn a_response_sets_how_long_its_client_may_stall() {
         let progress = progress();
         let (_client, ours) = duplex(10);
-        let mut ours = Observed::new(ours, progress.clone());
+        let mut ours = ObservedStream::new(ours, progress.clone());
         progress.begin();
         progress.allow_stall(seconds(3600));
         let start = Instant::now();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// What one client, and all of them together, may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// Open connections whose client is not authenticated: all of them on a port without authentication, and on
     /// the main port those before their first authorized request.
     pub unauthenticated: usize,
@@ -29,7 +29,7 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             unauthenticated: 512,
@@ -55,14 +55,14 @@ pub(super) type Id = u64;
 
 /// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::server) enum Source {
+pub(in crate::server) enum ConnectionSource {
     /// An IPv4 address, or the network of an IPv6 address.
     Address(IpAddr),
     /// The local socket, whose clients need no authentication.
     Local,
 }
 
-impl From<IpAddr> for Source {
+impl From<IpAddr> for ConnectionSource {
     fn from(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -79,15 +79,15 @@ impl From<IpAddr> for Source {
 pub(in crate::server) struct Full;
 
 #[derive(Debug)]
-struct Connection {
-    source: Source,
+struct TrackedConnection {
+    source: ConnectionSource,
     authenticated: bool,
     busy: bool,
     /// When it was opened, or its last request ended.
     since: Instant,
 }
 
-impl Connection {
+impl TrackedConnection {
     fn is_past_grace(&self, now: Instant) -> bool {
         now >= self.since + GRACE
     }
@@ -96,14 +96,14 @@ impl Connection {
 /// The connections of one port.
 #[derive(Debug)]
 pub(super) struct PortConnections {
-    limits: Limits,
-    connections: BTreeMap<Id, Connection>,
+    limits: ConnectionLimits,
+    connections: BTreeMap<Id, TrackedConnection>,
     authenticated: usize,
     next: Id,
 }
 
 impl PortConnections {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: ConnectionLimits) -> Self {
         Self {
             limits,
             connections: BTreeMap::new(),
@@ -116,12 +116,16 @@ impl PortConnections {
     ///
     /// # Errors
     /// There is no room for one that needs no authentication.
-    pub(super) fn open(&mut self, source: Source, now: Instant) -> Result<(Id, Vec<Id>), Full> {
-        let authenticated = source == Source::Local;
+    pub(super) fn open(
+        &mut self,
+        source: ConnectionSource,
+        now: Instant,
+    ) -> Result<(Id, Vec<Id>), Full> {
+        let authenticated = source == ConnectionSource::Local;
         let closed = if authenticated {
-            self.room_for_authenticated()?.into_iter().collect()
+            self.evict_for_authenticated()?.into_iter().collect()
         } else {
-            self.room_for_unauthenticated(source, now)
+            self.evict_for_unauthenticated(source, now)
         };
         for id in &closed {
             self.remove(*id);
@@ -129,7 +133,7 @@ impl PortConnections {
         let id = self.next;
         self.next += 1;
         self.authenticated += usize::from(authenticated);
-        let connection = Connection {
+        let connection = TrackedConnection {
             source,
             authenticated,
             busy: false,
@@ -160,7 +164,7 @@ impl PortConnections {
         if known.is_none_or(|connection| connection.authenticated) {
             return Ok(None);
         }
-        let closed = self.room_for_authenticated()?;
+        let closed = self.evict_for_authenticated()?;
         if let Some(closed) = closed {
             self.remove(closed);
         }
@@ -179,7 +183,7 @@ impl PortConnections {
     }
 
     /// The oldest idle connection of an authenticated client, if it must be closed for another such client.
-    fn room_for_authenticated(&self) -> Result<Option<Id>, Full> {
+    fn evict_for_authenticated(&self) -> Result<Option<Id>, Full> {
         if self.authenticated < self.limits.authenticated {
             return Ok(None);
         }
@@ -192,22 +196,23 @@ impl PortConnections {
     /// What is closed for a connection of that source: an idle one of the source itself while it has more than
     /// its share; without any room, one of the source that has most. Connections with a request in progress and
     /// those that have just been opened come last.
-    fn room_for_unauthenticated(&self, source: Source, now: Instant) -> Vec<Id> {
+    fn evict_for_unauthenticated(&self, source: ConnectionSource, now: Instant) -> Vec<Id> {
         let all = self.connections.iter();
         let all = all.filter(|(_, connection)| !connection.authenticated);
-        let all: Vec<(Id, &Connection)> = all.map(|(id, one)| (*id, one)).collect();
+        let all: Vec<(Id, &TrackedConnection)> = all.map(|(id, one)| (*id, one)).collect();
         let mut own: Vec<_> = all.iter().filter(|(_, one)| one.source == source).collect();
         let too_many = (own.len() + 1).saturating_sub(self.limits.per_source);
         own.retain(|(_, one)| !one.busy && one.is_past_grace(now));
         own.sort_by_key(|(id, one)| (one.since, *id));
         let mut closed: Vec<Id> = own.iter().take(too_many).map(|(id, _)| *id).collect();
         if closed.is_empty() && all.len() >= self.limits.unauthenticated {
-            let mut weights = HashMap::<Source, usize>::new();
+            let mut weights = HashMap::<ConnectionSource, usize>::new();
             for (_, one) in &all {
                 *weights.entry(one.source).or_default() += 1;
             }
-            let weight = |one: &Connection| weights.get(&one.source).copied().unwrap_or_default();
-            let order = |(id, one): &&(Id, &Connection)| {
+            let weight =
+                |one: &TrackedConnection| weights.get(&one.source).copied().unwrap_or_default();
+            let order = |(id, one): &&(Id, &TrackedConnection)| {
                 let young = !one.is_past_grace(now);
                 (one.busy, young, Reverse(weight(one)), one.since, *id)
             };
@@ -226,21 +231,21 @@ mod tests {
         start: Instant,
     }
 
-    fn limits(unauthenticated: usize, per_source: usize, authenticated: usize) -> Limits {
-        Limits {
+    fn limits(unauthenticated: usize, per_source: usize, authenticated: usize) -> ConnectionLimits {
+        ConnectionLimits {
             unauthenticated,
             per_source,
             authenticated,
-            ..Limits::default()
+            ..ConnectionLimits::default()
         }
     }
 
-    fn source(last: u8) -> Source {
+    fn source(last: u8) -> ConnectionSource {
         IpAddr::from([10, 0, 0, last]).into()
     }
 
     impl Port {
-        fn new(limits: Limits) -> Self {
+        fn new(limits: ConnectionLimits) -> Self {
             Self {
                 state: PortConnections::new(limits),
                 start: Instant::now(),
@@ -344,15 +349,21 @@ mod tests {
     fn the_local_socket_has_authenticated_clients_alone() {
         let mut port = Port::new(limits(0, 0, 1));
         let now = port.start;
-        assert_eq!(port.state.open(Source::Local, now), Ok((0, vec![])));
-        assert_eq!(port.state.open(Source::Local, now), Ok((1, vec![0])));
+        assert_eq!(
+            port.state.open(ConnectionSource::Local, now),
+            Ok((0, vec![]))
+        );
+        assert_eq!(
+            port.state.open(ConnectionSource::Local, now),
+            Ok((1, vec![0]))
+        );
         port.state.begin(1);
-        assert_eq!(port.state.open(Source::Local, now), Err(Full));
+        assert_eq!(port.state.open(ConnectionSource::Local, now), Err(Full));
     }
 
     #[test]
     fn a_client_is_an_ipv4_address_or_an_ipv6_network() {
-        let of = |text: &str| Source::from(text.parse::<IpAddr>().unwrap());
+        let of = |text: &str| ConnectionSource::from(text.parse::<IpAddr>().unwrap());
         assert_eq!(of("::ffff:10.0.0.1"), source(1));
         assert_ne!(source(1), source(2));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));

@@ -10,7 +10,7 @@ pub use params::LogQuery;
 use super::{
     response::{Body, BodyError, LongRunning, TEXT, closing, respond, text, until_sent},
     streaming::{ContainerName, lookup},
-    views::{Known, PodsView},
+    views::{PodsView, ViewsReady},
 };
 use crate::{
     base::chain,
@@ -39,7 +39,7 @@ pub struct LogParts {
     /// Every known pod.
     pub pods: PodsView,
     /// Ends when the pods are known.
-    pub known: Known,
+    pub known: ViewsReady,
     /// `PodLogsQuerySplitStreams`: whether one of the two streams can be requested alone.
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that reads nothing for so long is disconnected; zero is no

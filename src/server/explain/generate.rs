@@ -9,7 +9,7 @@ use super::{
 use crate::{
     base::GoDuration,
     model::{Pod, PodExt, is_sidecar, is_terminal, reasons},
-    pods::pod_workers::{Phase, WorkerStatus},
+    pods::pod_workers::{WorkerPhase, WorkerStatus},
     state::pod_history::{Noted, PodHistoryRecord},
 };
 use jiff::Timestamp;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 const EVENTS: usize = 10;
 
 /// Everything that is known of a pod.
-pub struct Inputs<'a> {
+pub struct ExplainInputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// Its status, if it has one.
@@ -55,10 +55,10 @@ pub struct PendingVolume {
 }
 
 /// Explains the state of a pod.
-pub fn explain(inputs: Inputs<'_>) -> Explanation {
+pub fn explain(inputs: ExplainInputs<'_>) -> Explanation {
     let ending = matches!(
         inputs.worker.map(|worker| &worker.phase),
-        Some(Phase::Terminating { .. })
+        Some(WorkerPhase::Terminating { .. })
     );
     let pod = row(inputs.pod, inputs.status, ending);
     let containers = containers(&inputs);
@@ -97,7 +97,7 @@ pub fn explain(inputs: Inputs<'_>) -> Explanation {
     }
 }
 
-impl Inputs<'_> {
+impl ExplainInputs<'_> {
     fn wall(&self, at: Instant) -> Timestamp {
         let (wall, here) = self.now;
         match at.checked_duration_since(here) {
@@ -109,12 +109,12 @@ impl Inputs<'_> {
 }
 
 /// The pod's reason and message in its status.
-fn message<'a>(inputs: &Inputs<'a>) -> &'a str {
+fn message<'a>(inputs: &ExplainInputs<'a>) -> &'a str {
     let status = inputs.status.and_then(|status| status.message.as_deref());
     status.unwrap_or_default()
 }
 
-fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
+fn doing(inputs: &ExplainInputs<'_>) -> Option<Doing> {
     let (step, since) = inputs.record.current_step()?;
     Some(Doing {
         step: step.into(),
@@ -125,7 +125,7 @@ fn doing(inputs: &Inputs<'_>) -> Option<Doing> {
 // -- waiting ----------------------------------------------------------------------------------------
 
 fn waits(
-    inputs: &Inputs<'_>,
+    inputs: &ExplainInputs<'_>,
     containers: &[ExplainedContainer],
     doing: Option<&Doing>,
 ) -> Vec<Wait> {
@@ -139,19 +139,19 @@ fn waits(
         .worker
         .map(|worker| (&worker.phase, &worker.waits_for))
     {
-        Some((Phase::Waiting { .. }, behind)) => {
+        Some((WorkerPhase::Waiting { .. }, behind)) => {
             let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
             let uids = uids.join(", ");
             let what = format!("waiting for the previous pod with this name ({uids}) to terminate");
             return vec![of_pod(what, None)];
         }
-        Some((Phase::Terminating { end, grace }, _)) => {
+        Some((WorkerPhase::Terminating { end, grace }, _)) => {
             let until = grace.deadline().map(|grace| inputs.wall(grace.deadline));
             let what = format!("the pod is being stopped: {}", end.reason);
             return vec![of_pod(what, until)];
         }
-        Some((Phase::Terminated { .. } | Phase::Finished { .. }, _)) => return waits,
-        Some((Phase::Starting { .. } | Phase::Syncing, _)) | None => {}
+        Some((WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }, _)) => return waits,
+        Some((WorkerPhase::Starting { .. } | WorkerPhase::Syncing, _)) | None => {}
     }
     let held = inputs.record.trouble("");
     if let Some(held) = held {
@@ -185,12 +185,12 @@ fn waits(
     waits
 }
 
-fn later(until: Option<Timestamp>, inputs: &Inputs<'_>) -> Option<Timestamp> {
+fn later(until: Option<Timestamp>, inputs: &ExplainInputs<'_>) -> Option<Timestamp> {
     until.filter(|until| *until > inputs.now.0)
 }
 
 fn what_it_waits_for(
-    inputs: &Inputs<'_>,
+    inputs: &ExplainInputs<'_>,
     container: &ExplainedContainer,
 ) -> Option<(String, Option<Timestamp>)> {
     let restart = inputs.restarts.iter();
@@ -221,7 +221,7 @@ fn what_it_waits_for(
 }
 
 fn probe_it_waits_for(
-    inputs: &Inputs<'_>,
+    inputs: &ExplainInputs<'_>,
     container: &ExplainedContainer,
 ) -> Option<(String, Option<Timestamp>)> {
     let kind = if container.started {
@@ -249,13 +249,13 @@ fn times(count: u32) -> String {
 
 // -- what comes next --------------------------------------------------------------------------------
 
-fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
+fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
     let mut next = Vec::new();
     let mut push = |at: Option<Timestamp>, what: String| {
         next.extend(at.map(|at| Upcoming { at, what }));
     };
     for (name, _, at) in inputs.restarts {
-        push(Some(*at), format!("{name} may be started again"));
+        push(Some(*at), format!("{name} may be restarted"));
     }
     let restarts = |name: &str| inputs.restarts.iter().any(|(known, ..)| known == name);
     let containers = inputs.pod.init_containers().iter();
@@ -276,7 +276,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
         "activeDeadlineSeconds exceeded; the pod fails".into(),
     );
     if let Some(worker) = inputs.worker {
-        if let Phase::Terminating { grace, .. } = &worker.phase {
+        if let WorkerPhase::Terminating { grace, .. } = &worker.phase {
             let at = grace.deadline().map(|grace| inputs.wall(grace.deadline));
             push(at, "remaining containers are killed".into());
         }
@@ -288,7 +288,7 @@ fn next(inputs: &Inputs<'_>) -> Vec<Upcoming> {
 }
 
 /// When `activeDeadlineSeconds` ends the pod, unless it has terminated.
-fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
+fn pod_deadline(inputs: &ExplainInputs<'_>) -> Option<Timestamp> {
     let seconds = inputs.pod.spec()?.active_deadline_seconds?;
     let status = inputs.status?;
     if is_terminal(status) {
@@ -300,7 +300,7 @@ fn pod_deadline(inputs: &Inputs<'_>) -> Option<Timestamp> {
 
 // -- the current state -------------------------------------------------------------------------------
 
-fn containers(inputs: &Inputs<'_>) -> Vec<ExplainedContainer> {
+fn containers(inputs: &ExplainInputs<'_>) -> Vec<ExplainedContainer> {
     let status = inputs.status.or(inputs.pod.status.as_ref());
     let init = status.and_then(|status| status.init_container_statuses.as_deref());
     let regular = status.and_then(|status| status.container_statuses.as_deref());

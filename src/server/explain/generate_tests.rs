@@ -47,7 +47,7 @@ fn bed(state: Value) -> Bed {
         pod: pod(json!({"containers": [{"name": "main", "image": "img"}]})),
         status: status(json!([container(state)])),
         worker: WorkerStatus {
-            phase: Phase::Syncing,
+            phase: WorkerPhase::Syncing,
             sync_since: None,
             next_sync: None,
             waits_for: Vec::new(),
@@ -62,7 +62,7 @@ fn bed(state: Value) -> Bed {
 
 impl Bed {
     fn explain(&self) -> Explanation {
-        explain(Inputs {
+        explain(ExplainInputs {
             pod: &self.pod,
             status: Some(&self.status),
             worker: Some(&self.worker),
@@ -97,10 +97,7 @@ fn a_crash_loop_names_its_back_off_and_the_instant_of_the_restart() {
     assert_eq!(explanation.waits[0].until, Some(t(23)));
     assert_eq!(
         next(&explanation),
-        [
-            (23, "main may be started again"),
-            (23, "next periodic sync")
-        ]
+        [(23, "main may be restarted"), (23, "next periodic sync")]
     );
 }
 
@@ -183,7 +180,7 @@ fn a_new_container_waits_for_the_step_in_progress() {
 fn a_pod_in_line_names_the_one_before_it() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let kind = UpdateKind::Create;
-    bed.worker.phase = Phase::Waiting {
+    bed.worker.phase = WorkerPhase::Waiting {
         kind,
         may_run: false,
     };
@@ -205,11 +202,11 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
         reason: TerminationReason::Deleted,
         restart: false,
     };
-    bed.worker.phase = Phase::Terminating { end, grace };
+    bed.worker.phase = WorkerPhase::Terminating { end, grace };
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
-        "Terminating: the pod is being stopped: no source wants it any more"
+        "Terminating: the pod is being stopped: removed from its source"
     );
     assert_eq!(
         next(&explanation),

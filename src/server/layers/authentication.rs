@@ -1,8 +1,8 @@
 //! Finds the user of a request.
 
-use super::{Next, ResponseFuture, RoutedRequest};
+use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
-    auth::{KubeletAuth, Peer, Refusal},
+    auth::{AuthRefusal, KubeletAuth, Peer},
     response::{Body, closing, text},
 };
 use hyper::{
@@ -41,7 +41,7 @@ impl<S> Authentication<S> {
     }
 }
 
-impl<S: Next> Service<RoutedRequest> for Authentication<S> {
+impl<S: RoutedService> Service<RoutedRequest> for Authentication<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -76,9 +76,9 @@ impl<S: Next> Service<RoutedRequest> for Authentication<S> {
 }
 
 /// The response to a request that is not authenticated or not authorized.
-pub(super) fn refused(refusal: &Refusal) -> Response<Body> {
+pub(super) fn refused(refusal: &AuthRefusal) -> Response<Body> {
     let mut response = text(refusal.status(), refusal.text() + "\n");
-    if *refusal == Refusal::TooMany {
+    if *refusal == AuthRefusal::TooMany {
         let seconds = HeaderValue::from_static("1");
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }

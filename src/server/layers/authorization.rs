@@ -1,9 +1,9 @@
 //! Checks that the user of a request has the right to it.
 
-use super::{Access, Next, ResponseFuture, RoutedRequest, authentication::refused};
+use super::{Access, ResponseFuture, RoutedRequest, RoutedService, authentication::refused};
 use crate::server::{
-    auth::{KubeletAuth, Refusal, Subresources, User},
-    connections::Place,
+    auth::{AuthRefusal, KubeletAuth, Subresources, User},
+    connections::ConnectionSlot,
     response::{Body, closing, text},
     routes::subresources,
 };
@@ -17,12 +17,12 @@ use tower::Service;
 
 /// Authorizes the user that the authentication has found.
 #[derive(Clone)]
-pub(in crate::server) struct Authorization<S> {
+pub(in crate::server) struct AuthorizationLayer<S> {
     auth: Option<KubeletAuth>,
     inner: S,
 }
 
-impl<S> Authorization<S> {
+impl<S> AuthorizationLayer<S> {
     pub(in crate::server) fn new(access: &Access, inner: S) -> Self {
         let auth = match access {
             Access::Secured(auth) => Some(auth.clone()),
@@ -32,7 +32,7 @@ impl<S> Authorization<S> {
     }
 }
 
-impl<S: Next> Service<RoutedRequest> for Authorization<S> {
+impl<S: RoutedService> Service<RoutedRequest> for AuthorizationLayer<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -49,7 +49,7 @@ impl<S: Next> Service<RoutedRequest> for Authorization<S> {
         Box::pin(async move {
             let request = &routed.request;
             let needed = subresources(routed.port, request.uri().path());
-            let place = request.extensions().get::<Arc<Place>>().cloned();
+            let place = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
             let (user, method) = (routed.user.as_ref(), request.method());
             match authorize(&auth, user, method, needed, place).await {
                 Ok(()) => inner.call(routed).await,
@@ -64,10 +64,10 @@ async fn authorize(
     user: Option<&User>,
     method: &Method,
     needed: Subresources,
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ConnectionSlot>>,
 ) -> Result<(), Box<Response<Body>>> {
     let refuse = |refusal| Box::new(refused(&refusal));
-    let user = user.ok_or_else(|| refuse(Refusal::Unauthenticated(None)))?;
+    let user = user.ok_or_else(|| refuse(AuthRefusal::Unauthenticated(None)))?;
     let authorized = auth.authorize(user, method, needed).await;
     authorized.map_err(refuse)?;
     // Anonymous clients share the places of unauthenticated connections.

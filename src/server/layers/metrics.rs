@@ -1,6 +1,6 @@
 //! Counts requests and measures them until their response has been sent.
 
-use super::{Next, ResponseFuture, RoutedRequest};
+use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
     metrics::HttpMetrics,
     response::{Body, until_sent},
@@ -14,18 +14,18 @@ use tower::Service;
 
 /// The outermost layer: refused requests count too.
 #[derive(Clone)]
-pub(in crate::server) struct RequestMetrics<S> {
+pub(in crate::server) struct MetricsLayer<S> {
     metrics: Option<HttpMetrics>,
     inner: S,
 }
 
-impl<S> RequestMetrics<S> {
+impl<S> MetricsLayer<S> {
     pub(in crate::server) fn new(metrics: Option<HttpMetrics>, inner: S) -> Self {
         Self { metrics, inner }
     }
 }
 
-impl<S: Next> Service<RoutedRequest> for RequestMetrics<S> {
+impl<S: RoutedService> Service<RoutedRequest> for MetricsLayer<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;

@@ -8,15 +8,15 @@ mod panics;
 mod trace;
 
 pub(super) use authentication::{Access, Authentication};
-pub(super) use authorization::Authorization;
-pub(super) use metrics::RequestMetrics;
+pub(super) use authorization::AuthorizationLayer;
+pub(super) use metrics::MetricsLayer;
 pub(super) use panics::ContainPanics;
 pub(super) use trace::Trace;
 
 use super::{
     auth::User,
     response::{Body, Request},
-    routes::{Entry, Port, Route, RouteError, route},
+    routes::{Port, Route, RouteEntry, RouteError, route},
 };
 use futures::future::BoxFuture;
 use hyper::Response;
@@ -26,7 +26,7 @@ use std::convert::Infallible;
 pub(super) struct RoutedRequest {
     pub(super) request: Request,
     pub(super) port: Port,
-    pub(super) found: Result<(&'static Entry, Route), RouteError>,
+    pub(super) found: Result<(&'static RouteEntry, Route), RouteError>,
     /// Set by the authentication, on ports that have one.
     pub(super) user: Option<User>,
 }
@@ -43,7 +43,7 @@ impl RoutedRequest {
     }
 
     /// The row of the table, if the request has one.
-    pub(super) fn entry(&self) -> Option<&'static Entry> {
+    pub(super) fn entry(&self) -> Option<&'static RouteEntry> {
         self.found.as_ref().ok().map(|(entry, _)| *entry)
     }
 }
@@ -52,7 +52,7 @@ impl RoutedRequest {
 pub(super) type ResponseFuture = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
 /// A service of routed requests that is always ready.
-pub(super) trait Next:
+pub(super) trait RoutedService:
     tower::Service<
         RoutedRequest,
         Response = Response<Body>,
@@ -64,7 +64,7 @@ pub(super) trait Next:
 {
 }
 
-impl<S> Next for S where
+impl<S> RoutedService for S where
     S: tower::Service<
             RoutedRequest,
             Response = Response<Body>,

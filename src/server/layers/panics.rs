@@ -1,8 +1,8 @@
 //! Answers a request whose handling panicked.
 
-use super::{Next, ResponseFuture, RoutedRequest};
+use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
-    base::panics::{Place, contain},
+    base::panics::{PanicScope, contain},
     server::response::{Body, text},
 };
 use hyper::{Response, StatusCode};
@@ -24,7 +24,7 @@ impl<S> ContainPanics<S> {
     }
 }
 
-impl<S: Next> Service<RoutedRequest> for ContainPanics<S> {
+impl<S: RoutedService> Service<RoutedRequest> for ContainPanics<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -37,7 +37,7 @@ impl<S: Next> Service<RoutedRequest> for ContainPanics<S> {
         let mut inner = self.inner.clone();
         Box::pin(async move {
             // Within the future, so that a panic of the call itself is contained as well.
-            let response = contain(Place::HttpRequest, async { inner.call(routed).await });
+            let response = contain(PanicScope::HttpRequest, async { inner.call(routed).await });
             response.await.unwrap_or_else(|_| {
                 let body = "internal error, see the log\n".to_owned();
                 Ok(text(StatusCode::INTERNAL_SERVER_ERROR, body))

@@ -1,9 +1,9 @@
 //! Spans of requests, with the attributes of upstream's `otelrestful`, except those that the client chooses:
 //! the path is that of the table of routes, and there is no query and no user agent.
 
-use super::{Next, ResponseFuture, RoutedRequest};
+use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
-    base::otel::{Kind, Parent, Span, SpanContext, Tracer},
+    base::otel::{Parent, Span, SpanContext, TraceSpanKind, Tracer},
     server::{
         response::{Body, until_sent},
         routes::Port,
@@ -29,7 +29,7 @@ impl<S> Trace<S> {
     }
 }
 
-impl<S: Next> Service<RoutedRequest> for Trace<S> {
+impl<S: RoutedService> Service<RoutedRequest> for Trace<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -65,7 +65,7 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     let method = method_name(routed.request.method());
     // OpenTelemetry's conventions name a span without a route by its method.
     let name = || pattern.unwrap_or(method).into();
-    let mut span = tracer.start(Kind::Server, parent, name)?;
+    let mut span = tracer.start(TraceSpanKind::Server, parent, name)?;
     span.note(|| {
         let scheme = if port == Port::Main { "https" } else { "http" };
         let route = pattern.map(|pattern| ("http.route", pattern.into()));

@@ -1,9 +1,9 @@
 //! From method, path and query to a row of the table.
 
 use super::{
-    parts::{Parts, RouteError, captures},
+    parts::{RouteError, RouteParts, captures},
     route::Route,
-    table::{ENTRIES, Entry, Port},
+    table::{ENTRIES, Port, RouteEntry},
 };
 use crate::server::auth::{PROXY, Subresources};
 use hyper::Method;
@@ -18,7 +18,7 @@ pub fn route(
     method: &Method,
     path: &str,
     query: Option<&str>,
-) -> Result<(&'static Entry, Route), RouteError> {
+) -> Result<(&'static RouteEntry, Route), RouteError> {
     let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter_map(|entry| Some((entry, captures(entry.pattern, path)?)));
     let Some((entry, captures)) = found.next() else {
@@ -28,7 +28,7 @@ pub fn route(
         return Err(RouteError::MethodNotAllowed(entry.methods));
     }
     let query = query.unwrap_or_default();
-    let route = (entry.parse)(&Parts { captures, query })?;
+    let route = (entry.parse)(&RouteParts { captures, query })?;
     Ok((entry, route))
 }
 

@@ -7,8 +7,8 @@ mod route;
 mod table;
 
 pub use find::{route, subresources};
-pub(super) use parts::Parts;
 pub use parts::RouteError;
+pub(super) use parts::RouteParts;
 pub(super) use query::{BadQuery, pairs};
 pub use route::Route;
-pub use table::{ENTRIES, Entry, Port, Switch, document};
+pub use table::{ENTRIES, Port, RouteEntry, Switch, document};

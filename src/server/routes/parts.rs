@@ -47,14 +47,14 @@ impl RouteError {
 }
 
 /// The variable parts of a request's target.
-pub(in crate::server) struct Parts<'a> {
+pub(in crate::server) struct RouteParts<'a> {
     pub(super) captures: Vec<(&'static str, String)>,
     /// Not decoded: routes without parameters ignore the query.
     pub(super) query: &'a str,
 }
 
 #[cfg(test)]
-impl<'a> Parts<'a> {
+impl<'a> RouteParts<'a> {
     /// Those of a path without variable segments.
     pub(in crate::server) fn of_query(query: &'a str) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl Parts<'_> {
+impl RouteParts<'_> {
     /// The value of `{name}` in the path.
     pub(in crate::server) fn path(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);

@@ -1,6 +1,6 @@
 //! The routes, and how the parts of a request become one. Each handler parses its own query.
 
-use super::parts::{Parts, RouteError};
+use super::parts::{RouteError, RouteParts};
 use super::query::BadQuery;
 use crate::{
     cri::StdStreams,
@@ -100,105 +100,105 @@ impl Route {
 }
 
 /// How a row's parts become a route.
-pub(super) type Parse = fn(&Parts) -> Result<Route, RouteError>;
+pub(super) type Parse = fn(&RouteParts) -> Result<Route, RouteError>;
 
-pub(super) fn nothing(_: &Parts) -> Result<Route, RouteError> {
+pub(super) fn nothing(_: &RouteParts) -> Result<Route, RouteError> {
     Err(RouteError::NotFound)
 }
 
-pub(super) fn health(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn health(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::Health(HealthQuery::parse(parts)?))
 }
 
-pub(super) fn health_check(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn health_check(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::HealthCheck(parts.path("check")))
 }
 
-pub(super) fn node_logs(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn node_logs(parts: &RouteParts) -> Result<Route, RouteError> {
     // Without the logs of services the query has no meaning, whatever it is.
     let query = NodeLogQuery::parse(parts);
     Ok(Route::NodeLogs(parts.path("path"), query))
 }
 
-pub(super) fn overview(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn overview(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::Overview(OverviewQuery::parse(parts)?))
 }
 
-pub(super) fn explain(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn explain(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::Explain(ExplainQuery::parse(parts)?))
 }
 
-pub(super) fn node_page(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn node_page(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::NodePage(OverviewQuery::parse(parts)?))
 }
 
-pub(super) fn pod_page(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn pod_page(parts: &RouteParts) -> Result<Route, RouteError> {
     let pod = ExplainQuery::parse(parts)?;
     Ok(Route::PodPage(pod, OverviewQuery::parse(parts)?))
 }
 
 /// As upstream: anything but exactly one `true` means everything.
-pub(super) fn summary(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn summary(parts: &RouteParts) -> Result<Route, RouteError> {
     let only = parts.all("only_cpu_and_memory")? == ["true"];
     Ok(Route::Summary(only))
 }
 
-pub(super) fn machine_info(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn machine_info(parts: &RouteParts) -> Result<Route, RouteError> {
     let query = InfoQuery::of_pairs(&parts.pairs()?)?;
     Ok(Route::ContainerInfo(InfoTarget::Machine, query))
 }
 
-pub(super) fn cgroup_info(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn cgroup_info(parts: &RouteParts) -> Result<Route, RouteError> {
     let query = InfoQuery::of_pairs(&parts.pairs()?)?;
     Ok(Route::ContainerInfo(InfoTarget::Cgroup, query))
 }
 
-pub(super) fn container_info(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn container_info(parts: &RouteParts) -> Result<Route, RouteError> {
     let target = InfoTarget::container(parts)?;
     let query = InfoQuery::of_pairs(&parts.pairs()?)?;
     Ok(Route::ContainerInfo(target, query))
 }
 
-pub(super) fn events(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn events(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::Events(EventsQuery::parse(parts)?))
 }
 
-pub(super) fn checkpoint(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn checkpoint(parts: &RouteParts) -> Result<Route, RouteError> {
     let timeout = timeout(parts)?;
     Ok(Route::Checkpoint(ContainerName::parse(parts)?, timeout))
 }
 
-pub(super) fn pod_info(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn pod_info(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::PodInfo(params::legacy_pod_name(parts)?))
 }
 
-pub(super) fn exec(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn exec(parts: &RouteParts) -> Result<Route, RouteError> {
     let query = parts.pairs()?;
     let command = params::command(&query)?;
     let streams = params::std_streams(&query)?;
     Ok(Route::Exec(ContainerName::parse(parts)?, command, streams))
 }
 
-pub(super) fn attach(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn attach(parts: &RouteParts) -> Result<Route, RouteError> {
     let streams = params::std_streams(&parts.pairs()?)?;
     Ok(Route::Attach(ContainerName::parse(parts)?, streams))
 }
 
-pub(super) fn port_forward(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn port_forward(parts: &RouteParts) -> Result<Route, RouteError> {
     let ports = params::ports(&parts.pairs()?)?;
     Ok(Route::PortForward(PodName::parse(parts)?, ports))
 }
 
-pub(super) fn run(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn run(parts: &RouteParts) -> Result<Route, RouteError> {
     let command = params::cmd(&parts.pairs()?)?;
     Ok(Route::Run(ContainerName::parse(parts)?, command))
 }
 
-pub(super) fn container_logs(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn container_logs(parts: &RouteParts) -> Result<Route, RouteError> {
     let query = log_query(&parts.pairs()?)?;
     Ok(Route::ContainerLogs(ContainerName::parse(parts)?, query))
 }
 
-pub(super) fn profile(parts: &Parts) -> Result<Route, RouteError> {
+pub(super) fn profile(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::Profile(seconds(parts)?))
 }

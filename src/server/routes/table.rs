@@ -68,7 +68,7 @@ impl Switch {
 
 /// One row of the table.
 #[derive(Debug)]
-pub struct Entry {
+pub struct RouteEntry {
     /// The path. `{name}` matches one segment, `{name...}` the rest. A trailing slash here is optional in a
     /// request; without one here, a request must have none.
     pub pattern: &'static str,
@@ -88,7 +88,7 @@ pub struct Entry {
     pub(super) parse: Parse,
 }
 
-impl Entry {
+impl RouteEntry {
     /// Whether the port has it.
     pub fn is_on(&self, port: Port) -> bool {
         self.ports.contains(&port)
@@ -96,8 +96,8 @@ impl Entry {
 
     /// Whether it has the method.
     pub fn allows(&self, method: &str) -> bool {
-        let asked = if method == "HEAD" { "GET" } else { method };
-        self.methods.contains(&asked)
+        let requested = if method == "HEAD" { "GET" } else { method };
+        self.methods.contains(&requested)
     }
 }
 
@@ -115,7 +115,7 @@ const GET_OR_POST: &[&str] = &["GET", "POST"];
 const FORM: usize = 64 * 1024;
 
 /// A route that reads and cannot be switched off; others are changed from it.
-const READ: Entry = Entry {
+const READ: RouteEntry = RouteEntry {
     pattern: "",
     methods: GET,
     ports: READABLE,
@@ -127,7 +127,7 @@ const READ: Entry = Entry {
 };
 
 /// The removed statistics of upstream; others are changed from it.
-const INFO: Entry = Entry {
+const INFO: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
     ports: GUARDED,
     subresources: &["stats"],
@@ -137,8 +137,8 @@ const INFO: Entry = Entry {
 };
 
 /// Every route, in the order of the documentation. No two match the same path.
-pub static ENTRIES: &[Entry] = &[
-    Entry {
+pub static ENTRIES: &[RouteEntry] = &[
+    RouteEntry {
         pattern: "/healthz",
         ports: EVERYWHERE,
         subresources: &["healthz", "proxy"],
@@ -146,7 +146,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::health,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/healthz/{check}",
         ports: EVERYWHERE,
         subresources: &["healthz", "proxy"],
@@ -154,14 +154,14 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::health_check,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/pods/",
         subresources: &["pods", "proxy"],
         about: "Every known pod with its status, as a `v1` PodList.",
         parse: |_| Ok(route::Route::Pods),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/runningpods/",
         subresources: &["pods", "proxy"],
         switch: Some(Switch::Debugging),
@@ -169,28 +169,28 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::RunningPods),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/events/",
         subresources: &["pods", "proxy"],
         about: "Recent events, newest last, as a `v1` EventList; `namespace`, `name`, `limit`.",
         parse: route::events,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/explain/",
         subresources: &["pods", "proxy"],
         about: "Every known pod, a row each. With `after=VERSION` the response waits for another version.",
         parse: route::overview,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/explain/{namespace}/{pod}",
         subresources: &["pods", "proxy"],
         about: "Why a pod is in its state; `uid` chooses one of several of the name.",
         parse: route::explain,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/",
         ports: GUARDED,
         subresources: &["pods", "proxy"],
@@ -198,7 +198,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::node_page,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/pod/{namespace}/{pod}",
         ports: GUARDED,
         subresources: &["pods", "proxy"],
@@ -206,73 +206,73 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::pod_page,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/metrics",
         subresources: &["metrics"],
         about: "The kubelet's own metrics, for Prometheus.",
         parse: |_| Ok(route::Route::Metrics),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/metrics/slis",
         subresources: &["metrics"],
         about: "The results of health checks, for service level indicators.",
         parse: |_| Ok(route::Route::SliMetrics),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/metrics/cadvisor",
         subresources: &["metrics"],
         about: "Usage of containers, pods and the machine: cAdvisor's series, read from cgroups.",
         parse: |_| Ok(route::Route::CadvisorMetrics),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/metrics/resource",
         subresources: &["metrics"],
         about: "CPU, memory and swap of containers, pods and the node, for metrics-server.",
         parse: |_| Ok(route::Route::ResourceMetrics),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/metrics/probes",
         subresources: &["metrics"],
         about: "Probe results and durations.",
         parse: |_| Ok(route::Route::ProbeMetrics),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/stats/summary",
         subresources: &["stats"],
         about: "Usage of the node, its pods and their volumes (`stats.k8s.io/v1alpha1`); `only_cpu_and_memory=true` leaves out the rest.",
         parse: route::summary,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/stats/",
         about: "Usage of the machine, as in early kubelets: cAdvisor's container information with one sample; `start`, `end`, in the query or in a JSON body.",
         parse: route::machine_info,
         ..INFO
     },
-    Entry {
+    RouteEntry {
         pattern: "/stats/container",
         about: "The same of the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
         parse: route::cgroup_info,
         ..INFO
     },
-    Entry {
+    RouteEntry {
         pattern: "/stats/{pod}/{container}",
         about: "The same of a container of a pod in the namespace `default`.",
         parse: route::container_info,
         ..INFO
     },
-    Entry {
+    RouteEntry {
         pattern: "/stats/{namespace}/{pod}/{uid}/{container}",
         about: "The same of a container of the pod of that UID.",
         parse: route::container_info,
         ..INFO
     },
-    Entry {
+    RouteEntry {
         pattern: "/configz",
         ports: GUARDED,
         subresources: &["configz", "proxy"],
@@ -281,7 +281,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::Configz),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/flagz",
         ports: GUARDED,
         subresources: &["configz"],
@@ -290,7 +290,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::Flagz),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/statusz",
         ports: GUARDED,
         subresources: &["statusz"],
@@ -299,7 +299,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::Statusz),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/debug/flags/v",
         methods: &["PUT"],
         ports: GUARDED,
@@ -309,7 +309,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::PutVerbosity),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/debug/pprof/profile",
         ports: GUARDED,
         switch: Some(Switch::Profiling),
@@ -317,7 +317,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::profile,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/container",
         methods: &["POST"],
         ports: GUARDED,
@@ -327,7 +327,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::PostPods(Post::Add)),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/containers",
         methods: &["POST"],
         ports: GUARDED,
@@ -337,7 +337,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: |_| Ok(route::Route::PostPods(Post::Replace)),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/checkpoint/{namespace}/{pod}/{container}",
         methods: &["POST"],
         ports: GUARDED,
@@ -347,21 +347,21 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::checkpoint,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/podInfo",
         subresources: &["pods", "proxy"],
         about: "The status of the pod `podID` in `podNamespace`, optionally with the UID `UUID`, as in early kubelets.",
         parse: route::pod_info,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/spec/",
         subresources: &["spec", "proxy"],
         about: "Processors, memory and boot of the machine.",
         parse: |_| Ok(route::Route::Machine),
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/logs/{path...}",
         ports: GUARDED,
         subresources: &["log"],
@@ -370,7 +370,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::node_logs,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/containerLogs/{namespace}/{pod}/{container}",
         ports: GUARDED,
         switch: Some(Switch::Debugging),
@@ -378,7 +378,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::container_logs,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -387,7 +387,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::exec,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -396,7 +396,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::exec,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -405,7 +405,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::attach,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -414,7 +414,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::attach,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/portForward/{namespace}/{pod}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -423,7 +423,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::port_forward,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/portForward/{namespace}/{pod}/{uid}",
         methods: GET_OR_POST,
         ports: GUARDED,
@@ -432,7 +432,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::port_forward,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/run/{namespace}/{pod}/{container}",
         methods: &["POST"],
         ports: GUARDED,
@@ -442,7 +442,7 @@ pub static ENTRIES: &[Entry] = &[
         parse: route::run,
         ..READ
     },
-    Entry {
+    RouteEntry {
         pattern: "/run/{namespace}/{pod}/{uid}/{container}",
         methods: &["POST"],
         ports: GUARDED,

@@ -3,12 +3,12 @@
 use super::params::{ContainerName, PodName};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId},
-    pods::pod_sync::KnownPod,
+    pods::pod_sync::PodWithStatus,
 };
 
 /// 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::server) enum Missing {
+pub(in crate::server) enum MissingContainer {
     /// No pod has that name.
     #[error("pod does not exist")]
     Pod,
@@ -32,15 +32,15 @@ pub(in crate::server) enum Missing {
 
 /// The pod of a name; with a UID, the one of several that has it. The first one is the desired one.
 pub(in crate::server) fn pod(
-    pods: impl IntoIterator<Item = KnownPod>,
+    pods: impl IntoIterator<Item = PodWithStatus>,
     name: &PodName,
-) -> Result<KnownPod, Missing> {
+) -> Result<PodWithStatus, MissingContainer> {
     let of_name =
-        |(pod, _): &KnownPod| pod.namespace() == name.namespace && pod.name() == name.name;
-    let mut missing = Missing::Pod;
+        |(pod, _): &PodWithStatus| pod.namespace() == name.namespace && pod.name() == name.name;
+    let mut missing = MissingContainer::Pod;
     for found in pods.into_iter().filter(of_name) {
         match &name.uid {
-            Some(uid) if *uid != *found.0.uid().as_str() => missing = Missing::Uid,
+            Some(uid) if *uid != *found.0.uid().as_str() => missing = MissingContainer::Uid,
             _ => return Ok(found),
         }
     }
@@ -68,16 +68,16 @@ pub(super) fn container(
     pod: &Pod,
     runtime_status: &PodStatus,
     name: &ContainerName,
-) -> Result<ContainerId, Missing> {
+) -> Result<ContainerId, MissingContainer> {
     let name = name.container.as_str();
     if !has_container(pod, name) {
-        return Err(Missing::Container(name.to_owned()));
+        return Err(MissingContainer::Container(name.to_owned()));
     }
     let mut instances = runtime_status.instances(name);
     if let Some(running) = instances.find(|c| c.state == ContainerState::Running) {
         return Ok(running.id.clone());
     }
-    Err(Missing::NotRunning {
+    Err(MissingContainer::NotRunning {
         name: name.to_owned(),
         why: runtime_status
             .newest(name)
@@ -96,9 +96,12 @@ fn instead(container: &ContainerStatus) -> String {
 }
 
 /// The ready sandbox, whose ports are reachable.
-pub(super) fn sandbox(pod: &Pod, runtime_status: &PodStatus) -> Result<SandboxId, Missing> {
+pub(super) fn sandbox(
+    pod: &Pod,
+    runtime_status: &PodStatus,
+) -> Result<SandboxId, MissingContainer> {
     let ready = runtime_status.ready_sandboxes().next();
-    let missing = || Missing::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));
+    let missing = || MissingContainer::Sandbox(format!("{}_{}", pod.name(), pod.namespace()));
     ready.map(|sandbox| sandbox.id.clone()).ok_or_else(missing)
 }
 
@@ -138,10 +141,16 @@ mod tests {
             (named("shop", "web", None), Ok("new")),
             (named("shop", "web", Some("new")), Ok("new")),
             (named("shop", "web", Some("old")), Ok("old")),
-            (named("shop", "web", Some("other")), Err(Missing::Uid)),
-            (named("shop", "we", None), Err(Missing::Pod)),
-            (named("default", "web", None), Err(Missing::Pod)),
-            (named("default", "web", Some("new")), Err(Missing::Pod)),
+            (
+                named("shop", "web", Some("other")),
+                Err(MissingContainer::Uid),
+            ),
+            (named("shop", "we", None), Err(MissingContainer::Pod)),
+            (named("default", "web", None), Err(MissingContainer::Pod)),
+            (
+                named("default", "web", Some("new")),
+                Err(MissingContainer::Pod),
+            ),
         ];
         for (name, expected) in rows {
             let found = pod(pods(), &name).map(|(pod, _)| pod.uid().to_string());

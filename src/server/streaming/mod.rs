@@ -18,14 +18,14 @@ pub use params::{ContainerName, PodName};
 use super::{
     response::{Body, Request as BodyRequest, read_body, text},
     routes::{RouteError, pairs},
-    views::{Known, PodsView},
+    views::{PodsView, ViewsReady},
     websocket::{is_upgrade, is_websocket},
 };
 use crate::{
     base::{chain, metrics::Metrics},
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
-    pods::pod_sync::KnownPod,
+    pods::pod_sync::PodWithStatus,
     state::pod_cache::PodCache,
 };
 use hyper::{
@@ -34,12 +34,12 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use hyper_util::rt::TokioIo;
-use lookup::Missing;
+use lookup::MissingContainer;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family},
 };
-use splice::{End, splice};
+use splice::{SpliceEnd, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -67,14 +67,14 @@ pub struct StreamParts {
     /// Every known pod.
     pub pods: PodsView,
     /// Ends when the pods are known.
-    pub known: Known,
-    /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero is no limit.
+    pub known: ViewsReady,
+    /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero means no limit.
     pub idle: Duration,
 }
 
 /// Opens streams and tracks them until they end; cheap to clone.
 #[derive(Clone)]
-pub struct Streams {
+pub struct StreamTable {
     parts: Arc<StreamParts>,
     slots: Arc<Semaphore>,
     open: TaskTracker,
@@ -85,7 +85,7 @@ pub struct Streams {
 #[derive(Debug, thiserror::Error)]
 enum StreamRefusal {
     #[error(transparent)]
-    Missing(#[from] Missing),
+    Missing(#[from] MissingContainer),
     /// Upstream's text.
     #[error("Upgrade request required")]
     NoUpgrade,
@@ -96,7 +96,7 @@ enum StreamRefusal {
     #[error("{}", .0.grpc_text())]
     Runtime(#[from] CriError),
     #[error(transparent)]
-    Target(#[from] target::Refused),
+    Target(#[from] target::RefusedUrl),
     #[error(transparent)]
     Upgrade(#[from] Failure),
     /// The text of `CodeExitError` upstream.
@@ -108,7 +108,7 @@ enum StreamRefusal {
     },
 }
 
-impl Streams {
+impl StreamTable {
     /// Streams are closed soon after `shutdown`.
     pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
         Self {
@@ -259,7 +259,7 @@ impl Streams {
         &self.parts.runtime
     }
 
-    async fn find(&self, name: &PodName) -> Result<(KnownPod, Arc<PodStatus>), StreamRefusal> {
+    async fn find(&self, name: &PodName) -> Result<(PodWithStatus, Arc<PodStatus>), StreamRefusal> {
         (self.parts.known)().await;
         let found = lookup::pod((self.parts.pods)(), name)?;
         let runtime_status = self.parts.cache.latest(&found.0.uid());
@@ -325,7 +325,7 @@ async fn stream(
     switched: Switched,
     idle: Duration,
     shutdown: CancellationToken,
-) -> anyhow::Result<End> {
+) -> anyhow::Result<SpliceEnd> {
     let client = timeout(SWITCH, client).await??;
     let (client, runtime) = (TokioIo::new(client), TokioIo::new(switched.stream));
     Ok(splice(client, runtime, idle, shutdown).await)

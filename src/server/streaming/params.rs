@@ -6,7 +6,7 @@
 use crate::{
     cri::StdStreams,
     model::PodLogName,
-    server::routes::{BadQuery, Parts, RouteError},
+    server::routes::{BadQuery, RouteError, RouteParts},
 };
 
 /// Decoded parameters in their order.
@@ -22,7 +22,7 @@ pub struct ContainerName {
 }
 
 impl ContainerName {
-    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+    pub(in crate::server) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
         Ok(Self {
             pod: PodName::parse(parts)?,
             container: parts.name("container")?,
@@ -50,7 +50,7 @@ impl PodName {
         }
     }
 
-    pub(in crate::server) fn parse(parts: &Parts) -> Result<Self, RouteError> {
+    pub(in crate::server) fn parse(parts: &RouteParts) -> Result<Self, RouteError> {
         let uid = parts.name("uid")?;
         Ok(Self {
             namespace: parts.name("namespace")?,
@@ -61,7 +61,7 @@ impl PodName {
 }
 
 /// The pod in the query of `/podInfo`.
-pub(in crate::server) fn legacy_pod_name(parts: &Parts) -> Result<PodName, BadQuery> {
+pub(in crate::server) fn legacy_pod_name(parts: &RouteParts) -> Result<PodName, BadQuery> {
     let needed = |parameter: &str| {
         let value = parts.last(parameter)?.filter(|value| !value.is_empty());
         value.ok_or_else(|| bad(parameter, "is missing"))
@@ -227,14 +227,17 @@ mod tests {
 
     #[test]
     fn a_command_is_every_argument_in_order_as_it_is() {
-        let asked = query(&[
+        let query_text = query(&[
             ("command", "sh"),
             ("input", "1"),
             ("command", "-c"),
             ("command", "echo a  b+c é"),
             ("command", ""),
         ]);
-        assert_eq!(command(&asked).unwrap(), ["sh", "-c", "echo a  b+c é", ""]);
+        assert_eq!(
+            command(&query_text).unwrap(),
+            ["sh", "-c", "echo a  b+c é", ""]
+        );
         for none in [&[][..], &[("command", "")], &[("cmd", "ls")]] {
             assert_eq!(command(&query(none)).unwrap_err().parameter, "command");
         }

@@ -1,6 +1,6 @@
 //! Copies bytes both ways until both sides have closed or neither sends anything.
 
-use crate::server::observed::{Observed, Observer};
+use crate::server::observed::{ObservedStream, Observer};
 use std::{
     io,
     sync::{
@@ -23,7 +23,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How a stream ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum SpliceEnd {
     /// Both sides closed, after so many bytes to the runtime and from it.
     #[error("closed after {0} bytes to the runtime and {1} from it")]
     Closed(u64, u64),
@@ -38,20 +38,20 @@ pub(super) enum End {
 
 /// Copies until both sides have closed. The end of one side is forwarded to the other, which may go on sending.
 /// Each byte is read once and written once; what a side does not take is not read from the other. `idle` of
-/// zero is no limit.
+/// zero means no limit.
 pub(super) async fn splice<C, R>(
     client: C,
     mut runtime: R,
     idle: Duration,
     shutdown: CancellationToken,
-) -> End
+) -> SpliceEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + AsyncWrite + Unpin,
 {
     let activity = Activity::now();
     // Every byte of either direction passes here.
-    let mut client = Observed::new(client, activity.clone());
+    let mut client = ObservedStream::new(client, activity.clone());
     let copied = copy_bidirectional_with_sizes(&mut client, &mut runtime, BUFFER, BUFFER);
     let stopped = async {
         shutdown.cancelled().await;
@@ -59,11 +59,11 @@ where
     };
     tokio::select! {
         copied = copied => match copied {
-            Ok((sent, received)) => End::Closed(sent, received),
-            Err(error) => End::Broken(error),
+            Ok((sent, received)) => SpliceEnd::Closed(sent, received),
+            Err(error) => SpliceEnd::Broken(error),
         },
-        () = activity.quiet_for(idle) => End::Idle(idle),
-        () = stopped => End::Stopped,
+        () = activity.quiet_for(idle) => SpliceEnd::Idle(idle),
+        () = stopped => SpliceEnd::Stopped,
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     fn spliced(
         idle: Duration,
         shutdown: &CancellationToken,
-    ) -> (DuplexStream, DuplexStream, JoinHandle<End>) {
+    ) -> (DuplexStream, DuplexStream, JoinHandle<SpliceEnd>) {
         let (client, ours) = duplex(1024);
         let (theirs, runtime) = duplex(1024);
         let task = tokio::spawn(splice(ours, theirs, idle, shutdown.clone()));
@@ -142,9 +142,9 @@ mod tests {
     async fn each_side_gets_every_byte_and_the_end_of_the_other_and_may_still_send() {
         let (mut client, mut runtime, task) = spliced(HOUR, &CancellationToken::new());
         let question: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
-        let asked = question.clone();
+        let sent = question.clone();
         let asking = tokio::spawn(async move {
-            client.write_all(&asked).await.unwrap();
+            client.write_all(&sent).await.unwrap();
             client.shutdown().await.unwrap();
             let mut answer = Vec::new();
             client.read_to_end(&mut answer).await.unwrap();
@@ -157,7 +157,7 @@ mod tests {
         drop(runtime);
         assert_eq!(asking.await.unwrap(), b"and all that");
         let end = task.await.unwrap();
-        assert!(matches!(end, End::Closed(300_000, 12)), "{end:?}");
+        assert!(matches!(end, SpliceEnd::Closed(300_000, 12)), "{end:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -177,7 +177,7 @@ mod tests {
     async fn an_idle_stream_is_closed() {
         let idle = Duration::from_secs(100);
         let (mut client, mut runtime, task) = spliced(idle, &CancellationToken::new());
-        let begun = Instant::now();
+        let started_at = Instant::now();
         for round in 0..4 {
             sleep(Duration::from_secs(90)).await;
             let (from, to) = match round % 2 {
@@ -188,8 +188,8 @@ mod tests {
             assert_eq!(to.read_u8().await.unwrap(), b'x');
         }
         let end = task.await.unwrap();
-        assert!(matches!(end, End::Idle(_)), "{end:?}");
-        let lasted = begun.elapsed();
+        assert!(matches!(end, SpliceEnd::Idle(_)), "{end:?}");
+        let lasted = started_at.elapsed();
         assert!(lasted >= Duration::from_secs(460) && lasted < Duration::from_secs(465));
         assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 0);
         assert_eq!(runtime.read(&mut [0; 8]).await.unwrap(), 0);
@@ -214,6 +214,6 @@ mod tests {
         let mut got = Vec::new();
         client.read_to_end(&mut got).await.unwrap();
         assert_eq!(got, b"bye");
-        assert!(matches!(task.await.unwrap(), End::Stopped));
+        assert!(matches!(task.await.unwrap(), SpliceEnd::Stopped));
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Address {
 
 /// A URL that the kubelet may connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct StreamingTarget {
     pub(super) address: Address,
     /// For the `Host` header.
     pub(super) host: String,
@@ -35,12 +35,12 @@ pub(super) struct Target {
 /// A URL that must not be used. Its text does not repeat the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runtime's streaming URL cannot be used: {0}")]
-pub(super) struct Refused(String);
+pub(super) struct RefusedUrl(String);
 
 /// Reads a URL: `http` with a loopback address, or `unix` (also `http+unix`) with a socket, as
 /// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path, `unix:///run/streams.sock`.
-pub(super) fn parse(url: &str) -> Result<Target, Refused> {
-    let refuse = |why: &str| Err(Refused(why.to_owned()));
+pub(super) fn parse(url: &str) -> Result<StreamingTarget, RefusedUrl> {
+    let refuse = |why: &str| Err(RefusedUrl(why.to_owned()));
     if url.len() > MAX_URL {
         return refuse("it is too long");
     }
@@ -53,7 +53,7 @@ pub(super) fn parse(url: &str) -> Result<Target, Refused> {
         return refuse("it has credentials");
     }
     match scheme.to_ascii_lowercase().as_str() {
-        "http" => Ok(Target {
+        "http" => Ok(StreamingTarget {
             address: Address::Tcp(loopback(authority)?),
             host: authority.to_owned(),
             path: request_path(path)?,
@@ -64,17 +64,17 @@ pub(super) fn parse(url: &str) -> Result<Target, Refused> {
             unix(socket, &format!("/{query}"))
         }
         "unix" | "http+unix" => unix(authority, path),
-        other => Err(Refused(format!("its scheme is {other:?}"))),
+        other => Err(RefusedUrl(format!("its scheme is {other:?}"))),
     }
 }
 
-fn unix(socket: &str, path: &str) -> Result<Target, Refused> {
+fn unix(socket: &str, path: &str) -> Result<StreamingTarget, RefusedUrl> {
     let decoded = percent_decoded(socket).and_then(|socket| String::from_utf8(socket).ok());
     let decoded = decoded.filter(|socket| socket.starts_with('/') && !socket.contains('\0'));
     let Some(socket) = decoded else {
-        return Err(Refused("it names no socket".into()));
+        return Err(RefusedUrl("it names no socket".into()));
     };
-    Ok(Target {
+    Ok(StreamingTarget {
         address: Address::Unix(PathBuf::from(socket)),
         host: "localhost".into(),
         path: request_path(path)?,
@@ -82,8 +82,8 @@ fn unix(socket: &str, path: &str) -> Result<Target, Refused> {
 }
 
 /// A loopback address and port. Names are not resolved, except `localhost`.
-fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
-    let refuse = |why: &str| Refused(format!("{authority:?} {why}"));
+fn loopback(authority: &str) -> Result<SocketAddr, RefusedUrl> {
+    let refuse = |why: &str| RefusedUrl(format!("{authority:?} {why}"));
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !host.ends_with(':') => (host, port),
         _ => return Err(refuse("has no port")),
@@ -105,7 +105,7 @@ fn loopback(authority: &str) -> Result<SocketAddr, Refused> {
 }
 
 /// The path for the request line.
-fn request_path(path: &str) -> Result<String, Refused> {
+fn request_path(path: &str) -> Result<String, RefusedUrl> {
     let path = path.split('#').next().unwrap_or_default();
     let path = if path.starts_with('/') {
         path.to_owned()
@@ -114,7 +114,7 @@ fn request_path(path: &str) -> Result<String, Refused> {
     };
     match path.parse::<Uri>() {
         Ok(uri) if uri.host().is_none() && uri.path().starts_with('/') => Ok(path),
-        _ => Err(Refused("its path is malformed".into())),
+        _ => Err(RefusedUrl("its path is malformed".into())),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     super::websocket::{self, is_websocket},
-    target::{Address, Target},
+    target::{Address, StreamingTarget},
 };
 use crate::base::Http1;
 use bytes::Bytes;
@@ -81,7 +81,10 @@ pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
 }
 
 /// Connects and makes the upgrade.
-pub(super) async fn switch<B>(target: Target, request: &Request<B>) -> Result<Switched, Failure> {
+pub(super) async fn switch<B>(
+    target: StreamingTarget,
+    request: &Request<B>,
+) -> Result<Switched, Failure> {
     let outgoing = outgoing_request(&target, request);
     let stream = match timeout(CONNECT_TIMEOUT, connect(&target.address)).await {
         Ok(stream) => stream.map_err(Failure::Connect)?,
@@ -93,9 +96,9 @@ pub(super) async fn switch<B>(target: Target, request: &Request<B>) -> Result<Sw
     }
 }
 
-type Stream = Either<TcpStream, UnixStream>;
+type RuntimeStream = Either<TcpStream, UnixStream>;
 
-async fn connect(address: &Address) -> io::Result<Stream> {
+async fn connect(address: &Address) -> io::Result<RuntimeStream> {
     Ok(match address {
         Address::Tcp(address) => {
             let stream = TcpStream::connect(address).await?;
@@ -107,7 +110,7 @@ async fn connect(address: &Address) -> io::Result<Stream> {
 }
 
 /// The request for the runtime, with the headers it needs.
-fn outgoing_request<B>(target: &Target, request: &Request<B>) -> Request<Empty<Bytes>> {
+fn outgoing_request<B>(target: &StreamingTarget, request: &Request<B>) -> Request<Empty<Bytes>> {
     let mut outgoing = Request::new(Empty::new());
     *outgoing.method_mut() = request.method().clone();
     // Path and host have been parsed before.
@@ -131,7 +134,7 @@ fn outgoing_request<B>(target: &Target, request: &Request<B>) -> Request<Empty<B
     outgoing
 }
 
-async fn send(stream: Stream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
+async fn send(stream: RuntimeStream, request: Request<Empty<Bytes>>) -> Result<Switched, Failure> {
     let client = Http1 {
         max_head: Some(MAX_HEAD),
         ..Http1::default()
@@ -185,7 +188,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let _nobody_accepts = tokio::net::UnixListener::bind(&socket).unwrap();
-        let target = Target {
+        let target = StreamingTarget {
             address: Address::Unix(socket),
             host: "localhost".into(),
             path: "/".into(),
@@ -219,7 +222,7 @@ mod tests {
             "x-stream-protocol-version",
             HeaderValue::from_static("v3.channel.k8s.io"),
         );
-        let target = Target {
+        let target = StreamingTarget {
             address: Address::Unix("/x".into()),
             host: "127.0.0.1:5".into(),
             path: "/exec/token".into(),

@@ -9,7 +9,7 @@ struct Answer {
     body: String,
 }
 
-async fn ask(handlers: &Handlers, target: &str) -> Answer {
+async fn fetch(handlers: &Handlers, target: &str) -> Answer {
     let body = Empty::<bytes::Bytes>::new();
     let request = Request::builder().uri(target).body(body).unwrap();
     let response = answer(handlers, request, &CancellationToken::new()).await;
@@ -34,7 +34,7 @@ async fn ask(handlers: &Handlers, target: &str) -> Answer {
 }
 
 async fn json(target: &str) -> Value {
-    let answer = ask(&read_only(), target).await;
+    let answer = fetch(&read_only(), target).await;
     assert_eq!(
         (answer.status, answer.content_type.as_str()),
         (StatusCode::OK, "application/json")
@@ -79,7 +79,7 @@ async fn one_pod_is_explained_and_an_unknown_one_is_not_found() {
         "all about shop/web"
     );
     for unknown in ["/explain/shop/other", "/explain/shop/web?uid=other"] {
-        let answer = ask(&read_only(), unknown).await;
+        let answer = fetch(&read_only(), unknown).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{unknown}");
         assert!(
             answer.body.starts_with("404 no pod shop/"),
@@ -110,7 +110,7 @@ async fn a_client_with_the_current_version_waits_for_the_next_one() {
     let handlers = handlers_with_news(&version);
     let wait = async |target: &str| {
         let begun = tokio::time::Instant::now();
-        ask(&handlers, target).await;
+        fetch(&handlers, target).await;
         begun.elapsed()
     };
     for target in [
@@ -173,7 +173,7 @@ async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
 #[tokio::test]
 async fn no_pods_are_an_empty_list() {
     let handlers = Handlers::read_only(HealthChecks::ping(), views(vec![]), Vec::new());
-    let answer = ask(&handlers, "/pods").await;
+    let answer = fetch(&handlers, "/pods").await;
     let list: k8s_openapi::List<Pod> = serde_json::from_str(&answer.body).unwrap();
     assert!(list.items.is_empty());
 }
@@ -236,7 +236,7 @@ async fn different_events_have_different_names() {
 
 #[tokio::test]
 async fn metrics_are_text_of_prometheus() {
-    let answer = ask(&read_only(), "/metrics").await;
+    let answer = fetch(&read_only(), "/metrics").await;
     assert_eq!(
         answer.content_type,
         "text/plain; version=0.0.4; charset=utf-8"
@@ -281,7 +281,7 @@ async fn health_reads_as_upstreams_does() {
         ),
     ];
     for (handlers, target, status, body) in rows {
-        let answer = ask(handlers, target).await;
+        let answer = fetch(handlers, target).await;
         assert_eq!(
             (answer.status.as_u16(), answer.body.as_str()),
             (status, body),
@@ -304,10 +304,10 @@ async fn a_check_runs_at_each_request() {
         }
     };
     let handlers = Handlers::health(HealthChecks::new().with("flag", check));
-    assert_eq!(ask(&handlers, "/healthz").await.status, StatusCode::OK);
+    assert_eq!(fetch(&handlers, "/healthz").await.status, StatusCode::OK);
     well.store(false, Ordering::Relaxed);
     assert_eq!(
-        ask(&handlers, "/healthz").await.status,
+        fetch(&handlers, "/healthz").await.status,
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -337,7 +337,7 @@ async fn only_metrics_are_compressed_and_only_for_clients_that_accept_it() {
             let mut decoder = flate2::read::GzDecoder::new(&body[..]);
             decoder.read_to_string(&mut text).unwrap();
             assert_eq!(text, expected, "{target}");
-            assert_eq!(ask(&handlers, target).await.body, expected, "{target}");
+            assert_eq!(fetch(&handlers, target).await.body, expected, "{target}");
         }
     }
 }

@@ -5,7 +5,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::StatusCode;
 use serde_json::Value;
 
-async fn ask(handlers: &Handlers, method: &str, target: &str, body: &str) -> (StatusCode, String) {
+async fn fetch(
+    handlers: &Handlers,
+    method: &str,
+    target: &str,
+    body: &str,
+) -> (StatusCode, String) {
     let request = hyper::Request::builder().method(method).uri(target);
     let request = request
         .body(Full::new(bytes::Bytes::from(body.to_owned())))
@@ -22,7 +27,7 @@ fn local(views: Views, off: Vec<Switch>) -> Handlers {
 
 #[tokio::test]
 async fn the_configuration_comes_in_its_envelope() {
-    let (status, body) = ask(&local(views(vec![]), vec![]), "GET", "/configz", "").await;
+    let (status, body) = fetch(&local(views(vec![]), vec![]), "GET", "/configz", "").await;
     assert_eq!(status, StatusCode::OK);
     let shown: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(shown["kubeletconfig"]["kind"], "KubeletConfiguration");
@@ -31,12 +36,12 @@ async fn the_configuration_comes_in_its_envelope() {
 #[tokio::test]
 async fn flags_and_status_are_for_people() {
     let handlers = local(views(vec![]), vec![]);
-    let (_, flags) = ask(&handlers, "GET", "/flagz", "").await;
+    let (_, flags) = fetch(&handlers, "GET", "/flagz", "").await;
     assert!(
         flags.starts_with("\nkubelet flagz\nWarning: ") && flags.ends_with("\nv=0\n"),
         "{flags}"
     );
-    let (_, status) = ask(&handlers, "GET", "/statusz", "").await;
+    let (_, status) = fetch(&handlers, "GET", "/statusz", "").await;
     for line in [
         "\nStarted: Thu Jan  1 00:00:00 UTC 1970\n",
         "\nBinary version: 1.2.3\n",
@@ -55,7 +60,7 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
     let views = views(vec![]);
     let verbosity = views.process.verbosity.clone();
     let handlers = local(views, vec![]);
-    let (status, body) = ask(&handlers, "PUT", "/debug/flags/v", "4\n").await;
+    let (status, body) = fetch(&handlers, "PUT", "/debug/flags/v", "4\n").await;
     assert_eq!(
         (status, body.as_str()),
         (
@@ -65,12 +70,12 @@ async fn the_verbosity_is_set_by_a_number_and_by_nothing_else() {
     );
     assert_eq!(verbosity(), 4);
     for wrong in ["", "-1", "many", "99999999999"] {
-        let (status, body) = ask(&handlers, "PUT", "/debug/flags/v", wrong).await;
+        let (status, body) = fetch(&handlers, "PUT", "/debug/flags/v", wrong).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong:?}: {body}");
     }
-    let (status, _) = ask(&handlers, "PUT", "/debug/flags/v", &"4".repeat(100)).await;
+    let (status, _) = fetch(&handlers, "PUT", "/debug/flags/v", &"4".repeat(100)).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
-    let (status, _) = ask(&handlers, "GET", "/debug/flags/v", "").await;
+    let (status, _) = fetch(&handlers, "GET", "/debug/flags/v", "").await;
     assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(verbosity(), 4);
 }
@@ -135,14 +140,14 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
     for (switch, requests) in rows {
         let handlers = local(views(vec![]), vec![*switch]);
         for (method, target, text) in *requests {
-            let (status, body) = ask(&handlers, method, target, "").await;
+            let (status, body) = fetch(&handlers, method, target, "").await;
             let expected = match text {
                 Some(text) => (StatusCode::METHOD_NOT_ALLOWED, *text),
                 None => (StatusCode::NOT_FOUND, "404 page not found\n"),
             };
             assert_eq!((status, body.as_str()), expected, "{switch:?} {target}");
         }
-        let (status, _) = ask(&handlers, "GET", "/pods", "").await;
+        let (status, _) = fetch(&handlers, "GET", "/pods", "").await;
         assert_eq!(status, StatusCode::OK);
     }
 }
@@ -156,14 +161,14 @@ async fn node_logs_are_those_below_their_directory() {
         ..views(vec![])
     };
     let handlers = local(views, vec![]);
-    let (status, body) = ask(&handlers, "GET", "/logs/syslog", "").await;
+    let (status, body) = fetch(&handlers, "GET", "/logs/syslog", "").await;
     assert_eq!((status, body.as_str()), (StatusCode::OK, "a line\n"));
     for outside in [
         "/logs/../syslog",
         "/logs/..%2f..%2fetc/passwd",
         "/logs//etc/passwd",
     ] {
-        let (status, _) = ask(&handlers, "GET", outside, "").await;
+        let (status, _) = fetch(&handlers, "GET", outside, "").await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{outside}");
     }
 }
@@ -208,7 +213,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
         ),
         ("/logs/?query=web&boot=x", (400, String::new())),
     ] {
-        let (status, body) = ask(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handlers, "GET", target, "").await;
         let body = if expected.1.is_empty() {
             String::new()
         } else {
@@ -218,21 +223,21 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
     }
     // Where the logs of services are turned off, the query has no meaning.
     let handlers = local(with(logs), vec![]);
-    let (status, body) = ask(&handlers, "GET", "/logs/plain.log?query=web&boot=x", "").await;
+    let (status, body) = fetch(&handlers, "GET", "/logs/plain.log?query=web&boot=x", "").await;
     assert_eq!((status.as_u16(), body.as_str()), (200, "of a file\n"));
 }
 
 #[tokio::test]
 async fn usage_is_summed_and_broken_down() {
     let handlers = local(views(vec![]), vec![]);
-    let (status, body) = ask(&handlers, "GET", "/stats/summary", "").await;
+    let (status, body) = fetch(&handlers, "GET", "/stats/summary", "").await;
     let reported: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(status, StatusCode::OK);
     assert_eq!(reported["node"]["nodeName"], "n1");
     assert_eq!(reported["pods"][0]["podRef"]["name"], "web");
     assert!(reported["node"].get("rlimit").is_some());
     let only = "/stats/summary?only_cpu_and_memory=true";
-    let (_, body) = ask(&handlers, "GET", only, "").await;
+    let (_, body) = fetch(&handlers, "GET", only, "").await;
     let reported: Value = serde_json::from_str(&body).unwrap();
     assert!(reported["node"].get("rlimit").is_none());
     for (target, text) in [
@@ -240,7 +245,7 @@ async fn usage_is_summed_and_broken_down() {
         ("/metrics/resource", "r 1\n"),
         ("/metrics/probes", "p 1\n"),
     ] {
-        let (status, body) = ask(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handlers, "GET", target, "").await;
         assert_eq!((status, body.as_str()), (StatusCode::OK, text));
     }
 }
@@ -323,12 +328,12 @@ async fn legacy_stats_are_served_for_machine_cgroups_and_containers() {
         ("PUT", "/stats/a/c", "", 405, "405"),
     ];
     for (method, target, body, status, text) in table {
-        let (reported, answer) = ask(&handlers, method, target, body).await;
+        let (reported, answer) = fetch(&handlers, method, target, body).await;
         assert_eq!(reported.as_u16(), *status, "{method} {target}: {answer}");
         assert!(answer.contains(text), "{method} {target}: {answer}");
     }
     let long = " ".repeat(crate::server::legacy_stats::BODY + 1);
-    let (reported, _) = ask(&handlers, "POST", "/stats/", &long).await;
+    let (reported, _) = fetch(&handlers, "POST", "/stats/", &long).await;
     assert_eq!(reported, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
@@ -340,7 +345,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
     views.stats.infos = Arc::new(|_| Box::pin(std::future::ready(None)));
     let handlers = local(views, vec![]);
     for target in ["/stats/summary", "/metrics/cadvisor", "/stats/"] {
-        let (status, body) = ask(&handlers, "GET", target, "").await;
+        let (status, body) = fetch(&handlers, "GET", target, "").await;
         assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
         assert!(body.starts_with("Internal Error: "), "{body}");
     }
@@ -371,7 +376,7 @@ async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent()
         "kubelet_http_requests_duration_seconds_count{labels} 1"
     ));
     for odd in ["/nothing/here", "/exec/../../x"] {
-        ask(&handlers, "GET", odd, "").await;
+        fetch(&handlers, "GET", odd, "").await;
     }
     shows(format!(
         "kubelet_http_requests_total{} 2",

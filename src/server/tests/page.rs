@@ -103,8 +103,8 @@ async fn each_page_forbids_a_browser_whatever_it_does_not_need() {
 
 #[tokio::test]
 async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that_need_attention() {
-    let asked = Arc::new(AtomicU64::new(0));
-    let counted = asked.clone();
+    let requested = Arc::new(AtomicU64::new(0));
+    let counted = requested.clone();
     let pods = |ready| {
         move |i: usize| PodRow {
             ready,
@@ -132,7 +132,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that
         assert!(data.len() < 64 * 1024, "{}", data.len());
         if chunks == 0 {
             assert_eq!(
-                asked.load(Ordering::Relaxed),
+                requested.load(Ordering::Relaxed),
                 0,
                 "rows are made as they are sent"
             );
@@ -142,14 +142,14 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that
     }
     assert!(chunks > 5, "{chunks}");
     assert_eq!(text.matches("<th scope=\"row\"").count(), 500);
-    assert_eq!(asked.load(Ordering::Relaxed), 100);
+    assert_eq!(requested.load(Ordering::Relaxed), 100);
     assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"));
 }
 
 /// A node that changes twenty times a second, with pods of hostile names and texts.
 fn changing() -> Views {
     let state = Arc::new(AtomicU64::new(1));
-    let (shown, told) = (state.clone(), state.clone());
+    let (shown, reported) = (state.clone(), state.clone());
     let explanations = Explanations {
         overview: Arc::new(move || {
             let state = shown.load(Ordering::Relaxed);
@@ -161,7 +161,7 @@ fn changing() -> Views {
             }
         }),
         explain: Arc::new(move |query| {
-            let state = format!("state-{}", told.load(Ordering::Relaxed));
+            let state = format!("state-{}", reported.load(Ordering::Relaxed));
             let hostile = || HOSTILE.to_owned();
             Some(Explanation {
                 pod: row(&query.name, &state),
@@ -263,7 +263,7 @@ async fn a_browser_shows_hostile_text_as_text_and_follows_changes() {
     if !browser_is_here() {
         return;
     }
-    let served = serve(local(changing()), Limits::default()).await;
+    let served = serve(local(changing()), ConnectionLimits::default()).await;
     for path in ["", "pod/shop/web?uid=uid-web"] {
         let first = served.get(&format!("/{path}")).await;
         let document = document(&format!("http://{}/{path}", served.address)).await;

@@ -15,10 +15,10 @@ use crate::{
     model::ContainerId,
     runtime::logs::ContainerLogs,
     server::{
-        auth::{AuthSettings, Authorization, KubeletAuth},
+        auth::{AuthSettings, AuthorizationMode, KubeletAuth},
         tls::{ClientAuthorities, ServingCertificate, Tls, TlsOptions, TlsSettings},
     },
-    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
+    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// The settings of the port.
 struct Setting {
     dir: tempfile::TempDir,
-    limits: Limits,
+    limits: ConnectionLimits,
     auth: AuthSettings,
     terms: TlsOptions,
     api: Option<ApiServer>,
@@ -49,14 +49,14 @@ impl Setting {
         let dir = tempfile::tempdir().unwrap();
         let (cluster, clients) = (Authority::new("cluster"), Authority::new("clients"));
         let setting = Self {
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
             auth: AuthSettings {
                 client_ca_file: Some(dir.path().join("clients.crt")),
                 anonymous: false,
                 token_ttl: None,
                 review_qps: 0,
                 review_burst: 0,
-                authorization: Authorization::AlwaysAllow,
+                authorization: AuthorizationMode::AlwaysAllow,
             },
             terms: TlsOptions::default(),
             api: None,
@@ -83,7 +83,7 @@ impl Setting {
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
         setting.api = Some(api.measured(&setting.metrics));
         setting.auth.token_ttl = Some(LONG);
-        setting.auth.authorization = Authorization::Webhook {
+        setting.auth.authorization = AuthorizationMode::Webhook {
             allowed: LONG,
             denied: LONG,
         };
@@ -219,7 +219,7 @@ fn answer(text: &str) -> (u16, String) {
 }
 
 /// The status of a GET on a connection that stays open.
-async fn ask(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
+async fn fetch(stream: &mut TlsStream<TcpStream>, target: &str) -> u16 {
     let request = format!("HEAD {target} HTTP/1.1\r\nHost: n1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
@@ -387,18 +387,18 @@ async fn a_client_with_a_certificate_loses_no_place_to_unauthenticated_ones() {
     let served = setting.serve().await;
     let config = setting.client(Some(&setting.clients.client("ops", &[])));
     let mut first = shake(&served, &config).await.unwrap();
-    assert_eq!(ask(&mut first, "/pods").await, 200);
+    assert_eq!(fetch(&mut first, "/pods").await, 200);
     let mut silent = Vec::new();
     for _ in 0..4 {
         silent.push(served.connect().await);
     }
-    assert_eq!(ask(&mut first, "/pods").await, 200);
+    assert_eq!(fetch(&mut first, "/pods").await, 200);
     let mut second = shake(&served, &config).await.unwrap();
-    assert_eq!(ask(&mut second, "/pods").await, 200);
+    assert_eq!(fetch(&mut second, "/pods").await, 200);
     let mut third = shake(&served, &config).await.unwrap();
-    assert_eq!(ask(&mut third, "/pods").await, 200);
+    assert_eq!(fetch(&mut third, "/pods").await, 200);
     assert_eq!(read_all(&mut first).await, "", "the longest idle one");
-    assert_eq!(ask(&mut second, "/pods").await, 200);
+    assert_eq!(fetch(&mut second, "/pods").await, 200);
     served.stop().await;
 }
 
@@ -445,13 +445,13 @@ async fn client_certificates_count_where_their_authority_does() {
         200
     );
     // A client with a valid certificate causes no TokenReview.
-    let asked = api.seen("tokenreviews").len();
+    let requested = api.seen("tokenreviews").len();
     let config = setting.client(Some(&rows[0].0));
     assert_eq!(
         get(&served, &config, "/pods", &bearer("bad-2")).await.0,
         200
     );
-    assert_eq!(api.seen("tokenreviews").len(), asked);
+    assert_eq!(api.seen("tokenreviews").len(), requested);
     served.stop().await;
 }
 
@@ -479,8 +479,8 @@ async fn anonymous_requests_are_judged_where_they_are_let_in() {
         text.starts_with("Forbidden (user=system:anonymous, verb=get,"),
         "{text}"
     );
-    let asked = api.seen("subjectaccessreviews");
-    assert_eq!(asked[0]["groups"], json!(["system:unauthenticated"]));
+    let requested = api.seen("subjectaccessreviews");
+    assert_eq!(requested[0]["groups"], json!(["system:unauthenticated"]));
     // A client with invalid credentials is not anonymous.
     assert_eq!(
         get(&served, &plain, "/healthz/ping", &bearer("bad-1"))
@@ -529,16 +529,16 @@ async fn the_route_determines_the_subresources_and_their_order() {
         let request = format!("{line} HTTP/1.0\r\n{}\r\n", bearer(&format!("u{at}-1")));
         let text = send(&served, &plain, &request).await;
         assert!(text.starts_with("HTTP/1.0 403"), "{line}: {text}");
-        let asked = api.seen("subjectaccessreviews").split_off(before);
+        let requested = api.seen("subjectaccessreviews").split_off(before);
         let of = |spec: &Value| spec["resourceAttributes"].clone();
-        let tried: Vec<Value> = asked
+        let tried: Vec<Value> = requested
             .iter()
             .map(|spec| of(spec)["subresource"].clone())
             .collect();
         assert_eq!(tried, subresources, "{line}");
         assert!(
-            asked.iter().all(|spec| of(spec)["verb"] == verb),
-            "{line}: {asked:?}"
+            requested.iter().all(|spec| of(spec)["verb"] == verb),
+            "{line}: {requested:?}"
         );
     }
     // Authorized clients get the error of the query.
@@ -649,7 +649,7 @@ async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay
     let known = setting.clients.client("ops", &[]);
     let config = setting.client(Some(&known));
     let mut old = shake(&served, &config).await.unwrap();
-    assert_eq!(ask(&mut old, "/pods").await, 200);
+    assert_eq!(fetch(&mut old, "/pods").await, 200);
     let other = Authority::new("another cluster");
     // First certificate and key do not match, then they do.
     let new = other.server("n1");
@@ -664,7 +664,7 @@ async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay
     };
     timeout(TIMEOUT, shown).await.expect("it is never shown");
     assert!(shake(&served, &config).await.is_err());
-    assert_eq!(ask(&mut old, "/pods").await, 200);
+    assert_eq!(fetch(&mut old, "/pods").await, 200);
     served.stop().await;
 }
 
@@ -674,14 +674,14 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
     let mut old = shake(&served, &setting.client(Some(&known))).await.unwrap();
-    assert_eq!(ask(&mut old, "/pods").await, 200);
+    assert_eq!(fetch(&mut old, "/pods").await, 200);
     // An unreadable file changes nothing.
     fs::write(setting.file("clients.crt"), "junk").unwrap();
     let other = Authority::new("other clients");
     let new = other.client("ops", &[]);
     let config = setting.client(Some(&new));
     assert_eq!(get(&served, &config, "/pods", "").await.0, 401);
-    assert_eq!(ask(&mut old, "/pods").await, 200);
+    assert_eq!(fetch(&mut old, "/pods").await, 200);
     setting.trust(&other);
     let let_in = async {
         while get(&served, &config, "/pods", "").await.0 != 200 {
@@ -691,7 +691,7 @@ async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
     timeout(TIMEOUT, let_in)
         .await
         .expect("the new authority never counts");
-    assert_eq!(ask(&mut old, "/pods").await, 401);
+    assert_eq!(fetch(&mut old, "/pods").await, 401);
     served.stop().await;
 }
 
@@ -710,7 +710,7 @@ async fn a_handshake_that_stalls_gives_its_place_back() {
         .unwrap();
     let known = setting.clients.client("ops", &[]);
     let mut stream = shake_at_last(&served, &setting.client(Some(&known))).await;
-    assert_eq!(ask(&mut stream, "/pods").await, 200);
+    assert_eq!(fetch(&mut stream, "/pods").await, 200);
     for stream in [&mut silent, &mut halting] {
         assert_eq!(read_to_end(stream).await, "");
     }
@@ -758,7 +758,7 @@ async fn clients_without_tls_or_with_another_protocol_are_refused() {
     config.alpn_protocols.push(b"http/1.1".to_vec());
     let mut stream = shake(&served, &config).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-    assert_eq!(ask(&mut stream, "/pods").await, 200);
+    assert_eq!(fetch(&mut stream, "/pods").await, 200);
     let strange = client(
         &Authority::new("strange"),
         Some(&known),
@@ -774,7 +774,7 @@ async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
     let mut idle = shake(&served, &setting.client(Some(&known))).await.unwrap();
-    assert_eq!(ask(&mut idle, "/pods").await, 200);
+    assert_eq!(fetch(&mut idle, "/pods").await, 200);
     let mut silent = served.connect().await;
     let address = served.address;
     served.stop().await;
@@ -801,7 +801,12 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
         ..ContainerStatus::default()
     };
     let item = ItemId::Container(id);
-    writer.apply(&owner, &item, writer.next_seq(), Read::Container(container));
+    writer.apply(
+        &owner,
+        &item,
+        writer.next_seq(),
+        InspectedItem::Container(container),
+    );
     let shown = json!({"phase": "Running", "containerStatuses": [{
         "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
         "containerID": "containerd://c1", "state": {"running": {}},
@@ -812,7 +817,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     views.logs = LogReaders::new(LogParts {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
         pods: views.pods.pods.clone(),
-        known: views.pods.known.clone(),
+        known: views.pods.ready.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });
@@ -838,7 +843,7 @@ async fn a_log_that_is_followed_outlives_all_limits_and_keeps_no_place() {
     wait_said(&mut follower, &mut said, "first").await;
     // Another connection has the only place, and loses it because it is idle.
     let mut other = shake(&served, &config).await.unwrap();
-    assert_eq!(ask(&mut other, "/pods").await, 200);
+    assert_eq!(fetch(&mut other, "/pods").await, 200);
     assert_eq!(read_all(&mut other).await, "");
     let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
     io::Write::write_all(&mut file, b"2026-01-02T03:04:06Z stdout F second\n").unwrap();

@@ -2,11 +2,11 @@
 
 use super::*;
 
-fn brief() -> Limits {
-    Limits {
+fn brief() -> ConnectionLimits {
+    ConnectionLimits {
         head: Duration::from_millis(200),
         idle: Duration::from_millis(200),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     }
 }
 
@@ -26,7 +26,7 @@ async fn a_taken_port_is_a_clean_error_that_names_it() {
 
 #[tokio::test]
 async fn one_connection_serves_many_requests() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let requests = "GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n".repeat(3)
         + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
     let text = served.send(requests.as_bytes()).await;
@@ -37,7 +37,7 @@ async fn one_connection_serves_many_requests() {
 
 #[tokio::test]
 async fn http_1_0_is_answered_and_closed_with_the_whole_list() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let text = served.get("/pods").await;
     let (head, body) = split(&text);
     assert!(head.starts_with("HTTP/1.0 200 OK"), "{head}");
@@ -49,7 +49,7 @@ async fn http_1_0_is_answered_and_closed_with_the_whole_list() {
 
 #[tokio::test]
 async fn head_has_the_headers_of_get_and_no_body() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     for target in ["/pods", "/metrics", "/healthz/ping"] {
         let request = format!("HEAD {target} HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n");
         let text = served.send(request.as_bytes()).await;
@@ -62,7 +62,7 @@ async fn head_has_the_headers_of_get_and_no_body() {
 
 #[tokio::test]
 async fn refusals_name_the_error() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let rows = [
         ("GET /nowhere", "404 Not Found", "404 page not found"),
         (
@@ -95,7 +95,7 @@ async fn refusals_name_the_error() {
 
 #[tokio::test]
 async fn garbage_is_refused_without_harm() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let long_path = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(100_000));
     let long_header = format!("GET /pods HTTP/1.1\r\nX: {}\r\n\r\n", "a".repeat(100_000));
     let many_headers = format!("GET /pods HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(1000));
@@ -120,7 +120,7 @@ async fn garbage_is_refused_without_harm() {
 
 #[tokio::test]
 async fn a_large_or_endless_body_is_refused() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let large = "GET /pods HTTP/1.1\r\nHost: n\r\nContent-Length: 1000000000\r\n\r\nabc";
     let endless = "GET /pods HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
     for request in [large, endless] {
@@ -152,9 +152,9 @@ async fn an_idle_connection_is_closed_after_its_response() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_for_one_with_a_request() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         unauthenticated: 2,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(read_only(), limits).await;
     let mut silent = Vec::new();
@@ -170,9 +170,9 @@ async fn an_idle_connection_is_closed_for_one_with_a_request() {
 
 #[tokio::test]
 async fn connections_that_wait_for_changes_are_closed_for_another_address() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         unauthenticated: 4,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(read_only(), limits).await;
     let mut waiting = Vec::new();
@@ -194,9 +194,9 @@ async fn connections_that_wait_for_changes_are_closed_for_another_address() {
 #[tokio::test]
 async fn many_simultaneous_clients_are_all_served() {
     // With the default share of one source, requests that arrive late on a busy machine would find their connection closed.
-    let limits = Limits {
+    let limits = ConnectionLimits {
         per_source: 512,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = Arc::new(serve(read_only(), limits).await);
     let mut clients = tokio::task::JoinSet::new();
@@ -221,9 +221,9 @@ fn large() -> Handlers {
 
 #[tokio::test]
 async fn shutdown_lets_a_response_in_progress_end() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         drain: TIMEOUT,
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
@@ -241,9 +241,9 @@ async fn shutdown_lets_a_response_in_progress_end() {
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         drain: Duration::from_millis(200),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
@@ -259,7 +259,7 @@ async fn shutdown_does_not_wait_for_a_client_that_does_not_read() {
 
 #[tokio::test]
 async fn shutdown_closes_idle_connections_and_the_port() {
-    let served = serve(read_only(), Limits::default()).await;
+    let served = serve(read_only(), ConnectionLimits::default()).await;
     let address = served.address;
     let mut idle = served.connect().await;
     idle.write_all(b"GET /healthz/ping HTTP/1.1\r\nHost: n\r\n\r\n")
@@ -274,9 +274,9 @@ async fn shutdown_closes_idle_connections_and_the_port() {
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_loses_its_connection() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         stall: Duration::from_millis(200),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
     let mut stalled = served.connect().await;
@@ -293,11 +293,11 @@ async fn a_client_that_takes_nothing_loses_its_connection() {
 
 #[tokio::test]
 async fn a_client_that_takes_little_at_a_time_gets_all() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         head: Duration::from_millis(500),
         idle: Duration::from_millis(500),
         stall: Duration::from_millis(500),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(large(), limits).await;
     let mut stream = served.connect().await;
@@ -325,9 +325,9 @@ async fn a_client_that_takes_little_at_a_time_gets_all() {
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_client_that_waits_for_changes() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         drain: Duration::from_secs(60),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let served = serve(read_only(), limits).await;
     let mut waiting = served.connect().await;
@@ -376,10 +376,10 @@ async fn a_local_socket_answers_as_the_read_only_port_does() {
 
 #[tokio::test]
 async fn a_response_may_take_longer_than_a_client_may_be_idle() {
-    let limits = Limits {
+    let limits = ConnectionLimits {
         idle: Duration::from_millis(50),
         stall: Duration::from_millis(50),
-        ..Limits::default()
+        ..ConnectionLimits::default()
     };
     let (changed, overview_version) = tokio::sync::watch::channel(1);
     let mut views = views(vec![]);
@@ -408,7 +408,7 @@ async fn a_request_that_panics_gets_a_500_and_its_connection_stays() {
     let mut views = views(vec![]);
     views.explanations.overview = Arc::new(|| panic!("as scripted"));
     let handlers = Handlers::read_only(HealthChecks::ping(), views, Vec::new());
-    let served = serve(handlers, Limits::default()).await;
+    let served = serve(handlers, ConnectionLimits::default()).await;
     let requests = "GET /explain HTTP/1.1\r\nHost: n\r\n\r\n".repeat(2)
         + "GET /metrics HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
     let text = served.send(requests.as_bytes()).await;

@@ -6,7 +6,7 @@ use crate::{
         collector::{TestCollector, attribute, ids},
         tracer,
     },
-    server::auth::{AuthSettings, Authorization, KubeletAuth},
+    server::auth::{AuthSettings, AuthorizationMode, KubeletAuth},
 };
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
@@ -14,7 +14,7 @@ use hyper::Request;
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
 /// Sends a request with a trace context and reads the whole response.
-async fn ask(handlers: &Handlers, target: &str) -> u16 {
+async fn fetch(handlers: &Handlers, target: &str) -> u16 {
     let request = Request::builder()
         .uri(target)
         .header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
@@ -33,7 +33,7 @@ fn auth(anonymous: bool) -> KubeletAuth {
         token_ttl: None,
         review_qps: 0,
         review_burst: 0,
-        authorization: Authorization::AlwaysAllow,
+        authorization: AuthorizationMode::AlwaysAllow,
     };
     let nobody = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(
@@ -50,10 +50,10 @@ async fn an_unauthorized_request_has_no_span_and_an_authorized_one_joins_its_tra
     let collector = TestCollector::start().await;
     let (tracer, _) = tracer(collector.endpoint(), 1_000_000);
     let open = read_only().traced(tracer.clone());
-    assert_eq!(ask(&open.secured(auth(false)), "/pods").await, 401);
-    assert_eq!(ask(&open.secured(auth(true)), "/pods").await, 200);
+    assert_eq!(fetch(&open.secured(auth(false)), "/pods").await, 401);
+    assert_eq!(fetch(&open.secured(auth(true)), "/pods").await, 200);
     let health = Handlers::health(HealthChecks::ping()).traced(tracer.clone());
-    assert_eq!(ask(&health, "/healthz").await, 200);
+    assert_eq!(fetch(&health, "/healthz").await, 200);
     tracer.flush().await;
     let spans = collector.wait("spans", |_| true).await;
     let [span] = &spans[..] else {

@@ -1,6 +1,6 @@
 //! A certificate with its key.
 
-use crate::base::x509::{self, Facts};
+use crate::base::x509::{self, CertificateFacts};
 use anyhow::Context as _;
 use rustls::{
     crypto::ring,
@@ -12,7 +12,7 @@ use std::{fmt, fs, path::Path, sync::Arc};
 /// A certificate chain with its key.
 pub(super) struct Pair {
     certified: Arc<CertifiedKey>,
-    facts: Facts,
+    facts: CertificateFacts,
 }
 
 impl fmt::Debug for Pair {
@@ -53,7 +53,7 @@ impl Pair {
     }
 
     /// Its subject and validity.
-    pub(super) fn facts(&self) -> &Facts {
+    pub(super) fn facts(&self) -> &CertificateFacts {
         &self.facts
     }
 

@@ -61,7 +61,7 @@ fn a_certificate_is_generated_once_and_only_its_owner_can_read_the_key() {
 fn an_unusable_certificate_is_generated_again() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
-    let anew = |what: &str| {
+    let replaced = |what: &str| {
         let before = Pair::read(
             &self_signed::files(dir.path())[0],
             &self_signed::files(dir.path())[1],
@@ -76,25 +76,25 @@ fn an_unusable_certificate_is_generated_again() {
         let read = self_signed::read_or_create(dir.path(), &names).unwrap();
         assert_eq!(shown(&read), before);
     };
-    anew("nothing is there");
+    replaced("nothing is there");
     let [certificate, key] = self_signed::files(dir.path());
     fs::write(&certificate, "junk").unwrap();
-    anew("it cannot be read");
+    replaced("it cannot be read");
     fs::remove_file(&key).unwrap();
-    anew("its key is gone");
+    replaced("its key is gone");
     let authority = Authority::new("other");
     let other = authority.server("node-1");
     fs::write(&certificate, &other.pem).unwrap();
-    anew("its key is another's");
+    replaced("its key is another's");
     self_signed::read_or_create(&dir.path().join("2"), &self::names("node-2", "127.0.0.1"))
         .unwrap();
     for file in self_signed::files(dir.path()) {
         let made = dir.path().join("2").join(file.file_name().unwrap());
         fs::copy(made, file).unwrap();
     }
-    anew("it is for another name");
+    replaced("it is for another name");
     write(dir.path(), &authority.expired_client("node-1@1700000000"));
-    anew("it has expired");
+    replaced("it has expired");
     kept();
     // A certificate of another issuer was put there on purpose.
     for issued in [

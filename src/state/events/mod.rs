@@ -104,7 +104,7 @@ impl ObjectRef {
 
 /// One kept event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct KeptEvent {
     /// What it is about.
     pub object: ObjectRef,
     /// Normal or Warning.
@@ -164,7 +164,7 @@ impl std::fmt::Debug for Sender {
 #[derive(Debug, Default)]
 struct RecentEvents {
     next: u64,
-    events: BTreeMap<u64, Arc<Event>>,
+    events: BTreeMap<u64, Arc<KeptEvent>>,
     places: HashMap<u64, u64>,
     keys: RandomState,
 }
@@ -179,18 +179,18 @@ impl RecentEvents {
         now: Timestamp,
     ) {
         let key = self.keys.hash_one((object, kind, &reason, &message));
-        let same = |e: &Event| {
+        let same = |e: &KeptEvent| {
             e.reason == reason && e.kind == kind && e.object == *object && e.message == message
         };
         let place = self.places.get(&key).copied();
         let known = place.filter(|place| self.events.get(place).is_some_and(|e| same(e)));
         let event = match known.and_then(|place| self.events.remove(&place)) {
-            Some(known) => Event {
+            Some(known) => KeptEvent {
                 count: known.count.saturating_add(1),
                 last_seen: now,
                 ..Arc::unwrap_or_clone(known)
             },
-            None => Event {
+            None => KeptEvent {
                 object: object.clone(),
                 kind,
                 reason,
@@ -262,7 +262,7 @@ impl EventRecorder {
     }
 
     /// From now on occurrences are queued for the caller as well; those for which there is no room are dropped.
-    /// `None` if somebody has the queue already.
+    /// `None` if the queue was already taken.
     pub fn outbox(&self, room: usize, on_overflow: OnOverflow) -> Option<Outbox> {
         let (queue, outbox) = mpsc::channel(room);
         let sender = Sender { queue, on_overflow };
@@ -291,7 +291,7 @@ impl EventRecorder {
 
     /// The kept events, least recently seen first. They are shared, not copied: however many clients
     /// take their time with a list, its texts are there once.
-    pub fn recent(&self) -> Vec<Arc<Event>> {
+    pub fn recent(&self) -> Vec<Arc<KeptEvent>> {
         self.kept.lock().events.values().cloned().collect()
     }
 }

@@ -103,7 +103,7 @@ impl Owner {
 
 /// What a targeted read found.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Read {
+pub enum InspectedItem {
     /// A sandbox as it is.
     Sandbox(SandboxStatus),
     /// A container as it is.
@@ -225,7 +225,7 @@ impl PodCache {
     }
 
     /// Records a read that the caller made itself, begun at `seq`.
-    pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+    pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         self.shared.apply(owner, item, seq, read);
     }
 
@@ -341,7 +341,7 @@ impl PodCacheWriter {
     }
 
     /// Applies one read, begun at `seq`.
-    pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+    pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         self.shared.apply(owner, item, seq, read);
     }
 
@@ -376,7 +376,7 @@ impl PodCacheInner {
         Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: Read) {
+    fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         let applied = self.runtime_status.lock().apply(owner, item, seq, read);
         if applied.settled {
             self.wake(std::slice::from_ref(&owner.uid));

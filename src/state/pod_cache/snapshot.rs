@@ -1,6 +1,6 @@
 //! The runtime statuses, and the bookkeeping of reads in their order. Pure.
 
-use super::{ItemId, Owner, Read, Unread};
+use super::{InspectedItem, ItemId, Owner, Unread};
 use crate::model::{
     ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
 };
@@ -146,7 +146,7 @@ impl PodSnapshot {
             let owner = Owner::of_status(&pod);
             let read = pod.container(&listed.id).cloned();
             let status = listed.with_unknown_end(read.as_ref());
-            return self.apply(&owner, id, seq, Read::Container(status));
+            return self.apply(&owner, id, seq, InspectedItem::Container(status));
         }
         self.failures.insert(id.clone(), failure);
         Applied::default()
@@ -184,7 +184,13 @@ impl PodSnapshot {
         self.want(owner, id, sandbox, seq);
     }
 
-    pub(super) fn apply(&mut self, owner: &Owner, id: &ItemId, seq: Seq, read: Read) -> Applied {
+    pub(super) fn apply(
+        &mut self,
+        owner: &Owner,
+        id: &ItemId,
+        seq: Seq,
+        read: InspectedItem,
+    ) -> Applied {
         self.newest = self.newest.max(seq);
         if self.items.get(id).is_some_and(|item| seq <= item.read)
             || self
@@ -195,8 +201,8 @@ impl PodSnapshot {
             return Applied::default();
         }
         match read {
-            Read::Gone => self.mark_gone(id, seq),
-            Read::Sandbox(status) => {
+            InspectedItem::Gone => self.mark_gone(id, seq),
+            InspectedItem::Sandbox(status) => {
                 self.ensure(owner, id, None);
                 let changed =
                     self.edit(&owner.uid, |pod| put(&mut pod.sandboxes, status, |s| &s.id));
@@ -205,7 +211,7 @@ impl PodSnapshot {
                     settled: self.mark_read(id, seq),
                 }
             }
-            Read::Container(status) => {
+            InspectedItem::Container(status) => {
                 self.ensure(owner, id, Some(status.sandbox.clone()));
                 let changed = self.edit(&owner.uid, |pod| {
                     put(&mut pod.containers, status, |c| &c.id)

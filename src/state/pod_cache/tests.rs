@@ -51,7 +51,7 @@ async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
         &owner("u"),
         &item("a"),
         seq,
-        Read::Container(container("a", ContainerState::Running)),
+        InspectedItem::Container(container("a", ContainerState::Running)),
     );
     let status = cache.settled(&"u".into()).await;
     assert_eq!(status.newest("c").unwrap().state, ContainerState::Running);
@@ -67,7 +67,7 @@ async fn a_read_that_began_before_the_touch_does_not_settle() {
         &owner("u"),
         &item("a"),
         early,
-        Read::Container(container("a", ContainerState::Created)),
+        InspectedItem::Container(container("a", ContainerState::Created)),
     );
     assert!(!is_settled(&cache, "u"));
 }
@@ -80,13 +80,13 @@ async fn an_older_read_never_overwrites_a_newer_one() {
         &owner("u"),
         &item("a"),
         new,
-        Read::Container(container("a", ContainerState::Exited)),
+        InspectedItem::Container(container("a", ContainerState::Exited)),
     );
     writer.apply(
         &owner("u"),
         &item("a"),
         old,
-        Read::Container(container("a", ContainerState::Running)),
+        InspectedItem::Container(container("a", ContainerState::Running)),
     );
     assert_eq!(
         cache.latest(&"u".into()).newest("c").unwrap().state,
@@ -105,7 +105,7 @@ async fn a_list_does_not_drop_what_was_created_after_it_began() {
         &owner("u"),
         &item("a"),
         seq,
-        Read::Container(container("a", ContainerState::Running)),
+        InspectedItem::Container(container("a", ContainerState::Running)),
     );
     assert_eq!(cache.latest(&"u".into()).containers.len(), 1);
 }
@@ -118,11 +118,11 @@ async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
         &owner("u"),
         &item("a"),
         seq,
-        Read::Container(container("a", ContainerState::Exited)),
+        InspectedItem::Container(container("a", ContainerState::Exited)),
     );
     let before_removal = writer.next_seq();
     let removal = writer.next_seq();
-    writer.apply(&owner("u"), &item("a"), removal, Read::Gone);
+    writer.apply(&owner("u"), &item("a"), removal, InspectedItem::Gone);
     writer.apply_list(
         before_removal,
         vec![],
@@ -134,7 +134,7 @@ async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
         &owner("v"),
         &item("b"),
         seq,
-        Read::Container(container("b", ContainerState::Exited)),
+        InspectedItem::Container(container("b", ContainerState::Exited)),
     );
     let list = writer.next_seq();
     writer.apply_list(list, vec![], vec![]);
@@ -147,7 +147,7 @@ async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
     let (writer, _cache) = pod_cache();
     let seq = writer.next_seq();
     for id in ["same", "died"] {
-        let read = Read::Container(container(id, ContainerState::Running));
+        let read = InspectedItem::Container(container(id, ContainerState::Running));
         writer.apply(&owner("u"), &item(id), seq, read);
     }
     let list = writer.next_seq();
@@ -187,7 +187,12 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
     });
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
-    writer.apply(&owner("u"), &item("a"), writer.next_seq(), Read::Gone);
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        writer.next_seq(),
+        InspectedItem::Gone,
+    );
     assert!(waiting.await.unwrap().is_empty());
     let stuck = PodUid::from("stuck");
     assert!(
@@ -228,7 +233,7 @@ async fn no_waiter_misses_a_pod_that_settles_and_is_touched_again_at_once() {
         .collect();
     for _ in 0..20_000 {
         cache.touch(&owner, item.clone(), None);
-        let read = Read::Container(container("c", ContainerState::Running));
+        let read = InspectedItem::Container(container("c", ContainerState::Running));
         writer.apply(&owner, &item, writer.next_seq(), read);
     }
     stop.store(true, Ordering::Relaxed);
@@ -261,13 +266,13 @@ async fn a_waiter_for_a_status_is_woken_by_it_and_leaves_no_entry() {
     let runtime_status = |state| listed("u", "a", state);
     for state in [ContainerState::Created, ContainerState::Running] {
         let seq = writer.next_seq();
-        let read = Read::Container(runtime_status(state).status);
+        let read = InspectedItem::Container(runtime_status(state).status);
         writer.apply(&owner("u"), &item("a"), seq, read);
         tokio::task::yield_now().await;
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
     }
     let seq = writer.next_seq();
-    let read = Read::Container(runtime_status(ContainerState::Exited).status);
+    let read = InspectedItem::Container(runtime_status(ContainerState::Exited).status);
     writer.apply(&owner("u"), &item("a"), seq, read);
     for waiting in waiting {
         waiting.await.unwrap();
@@ -281,7 +286,12 @@ async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     let status = container("a", ContainerState::Running);
-    writer.apply(&owner("u"), &item("a"), seq, Read::Container(status));
+    writer.apply(
+        &owner("u"),
+        &item("a"),
+        seq,
+        InspectedItem::Container(status),
+    );
     let gone = tokio::spawn({
         let cache = cache.clone();
         async move { cache.when(&"u".into(), PodStatus::is_empty).await }

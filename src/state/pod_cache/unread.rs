@@ -74,7 +74,7 @@ impl PodCacheWriter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ListEntry, Owner, Read, pod_cache};
+    use super::super::{InspectedItem, ListEntry, Owner, pod_cache};
     use super::*;
     use crate::model::ContainerState;
 
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(unread(&cache), ["container 0123456789abc: broken"]);
         assert_eq!(cache.settled_or_failed(&owner.uid).await, None);
         let seq = writer.next_seq();
-        writer.apply(&owner, &item, seq, Read::Container(running));
+        writer.apply(&owner, &item, seq, InspectedItem::Container(running));
         assert!(cache.unread(&owner.uid).is_empty());
         assert!(cache.settled_or_failed(&owner.uid).await.is_some());
         assert_eq!(cache.kept()[3].1, 0, "nothing waits");
@@ -154,7 +154,12 @@ mod tests {
         ] {
             let (writer, cache, owner) = listed(&[&old, &new]);
             let seq = writer.next_seq();
-            writer.apply(&owner, &item("new"), seq, Read::Container(new.clone()));
+            writer.apply(
+                &owner,
+                &item("new"),
+                seq,
+                InspectedItem::Container(new.clone()),
+            );
             let seq = writer.next_seq();
             writer.failed(&item("old"), seq, "broken".into(), Some(old.clone()));
             let settled = cache.try_settled(&owner.uid);

@@ -58,7 +58,7 @@ impl PodHistory {
     }
 
     /// Sets the step of the running sync; `None` when the sync is over.
-    pub fn doing(&self, uid: &PodUid, step: Option<String>) {
+    pub fn set_current_step(&self, uid: &PodUid, step: Option<String>) {
         let mut records = self.shared.records.lock();
         match step {
             Some(step) => {
@@ -118,11 +118,11 @@ mod tests {
     fn a_pod_that_is_gone_leaves_nothing_and_one_at_rest_takes_nothing() {
         let history = PodHistory::new();
         let (uid, version) = (PodUid::from("u"), history.subscribe());
-        history.doing(&uid, Some("reading".into()));
-        history.doing(&uid, None);
+        history.set_current_step(&uid, Some("reading".into()));
+        history.set_current_step(&uid, None);
         assert!(history.is_empty());
         history.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
-        history.doing(&uid, Some("stopping".into()));
+        history.set_current_step(&uid, Some("stopping".into()));
         assert_eq!(history.of(&uid).pod_history().len(), 1);
         assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");
         assert_eq!(*version.borrow(), 1, "a step is not a decision");

@@ -107,7 +107,7 @@ impl Exits {
     }
 
     /// A later instance of a container was created.
-    pub fn mark_followed(&mut self, name: &str) {
+    pub fn mark_superseded(&mut self, name: &str) {
         if let Some(exit) = self.0.get_mut(name) {
             exit.followed = true;
         }

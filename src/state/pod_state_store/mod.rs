@@ -11,7 +11,7 @@ mod exits;
 mod record;
 
 use crate::{
-    base::{DirtySet, atomic_file, chain, panics::Place, spawn},
+    base::{DirtySet, atomic_file, chain, panics::PanicScope, spawn},
     model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
@@ -29,7 +29,7 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_last_exit};
-pub use record::{BackOffStep, Origin, PodRecord, RestartAll, SavedProbeResults, Terminal};
+pub use record::{BackOffStep, PodOrigin, PodRecord, RestartAll, SavedProbeResults, Terminal};
 
 /// Written into every file; a file with another number is left alone and ignored.
 const VERSION: u32 = 1;
@@ -130,13 +130,13 @@ impl PodStateStore {
     pub fn forget_but_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
         self.update(uid, |record| {
             let by_runtime = || {
-                Some(Origin {
+                Some(PodOrigin {
                     source: by_runtime?.as_str().into(),
-                    ..Origin::default()
+                    ..PodOrigin::default()
                 })
             };
             let origin = record.origin.take().or_else(by_runtime);
-            let undated = |origin| Origin {
+            let undated = |origin| PodOrigin {
                 spec_digest: None,
                 ..origin
             };
@@ -222,7 +222,7 @@ impl PodStateStore {
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let state_store = self.clone();
         let writing = async move { state_store.write_marked(only).await };
-        match spawn(Place::StateWrite, writing).await {
+        match spawn(PanicScope::StateWrite, writing).await {
             Ok(written) => written.unwrap_or_default(),
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
@@ -277,14 +277,14 @@ impl PodStateStore {
                 path = %first.path.display(),
                 err = %first.error,
                 pods = failed.len(),
-                "Cannot write pod state, will keep trying"
+                "Failed to write pod state, retrying"
             ),
-            None if before => tracing::info!("Pod state can be written again"),
+            None if before => tracing::info!("Writing pod state recovered"),
             _ => {}
         }
     }
 
-    /// A UID is outside input: one that is no plain file name is remembered in memory only.
+    /// A UID is outside input: one that is not a plain file name is remembered in memory only.
     fn path(&self, uid: &PodUid) -> Option<PathBuf> {
         let uid = uid.as_str();
         let plain = !uid.is_empty()

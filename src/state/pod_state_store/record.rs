@@ -15,7 +15,7 @@ pub struct PodRecord {
     pub(super) version: u32,
     /// Where the pod came from; `None` in records of kubelets that did not note it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub origin: Option<Origin>,
+    pub origin: Option<PodOrigin>,
     /// The pod reached a terminal phase and must never run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
@@ -52,7 +52,7 @@ pub struct PodRecord {
 /// Where a pod came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Origin {
+pub struct PodOrigin {
     /// Its source, as in the annotation `kubernetes.io/config.source`.
     pub source: String,
     /// Path of the manifest file it was read from, if it was.
@@ -63,7 +63,7 @@ pub struct Origin {
     pub spec_digest: Option<String>,
 }
 
-impl Origin {
+impl PodOrigin {
     /// What a pod says of itself.
     pub fn of(pod: &Pod) -> Self {
         let text = |key: &str| pod.annotation(key).map(str::to_owned);

@@ -7,8 +7,8 @@
 //! descriptors and without following links, whatever a privileged container did to the volume.
 
 use super::{
-    owner::{Group, READ_ONLY},
-    payload::{Content, Payload},
+    owner::{READ_ONLY, VolumeGroup},
+    payload::{FileContent, Payload},
 };
 use crate::host::{
     files::{TO_REOPEN, reopen},
@@ -52,7 +52,7 @@ pub enum Written {
 ///
 /// # Errors
 /// What the system says; the volume then shows what it showed before.
-pub fn write(volume: &Path, payload: &Payload, group: Group) -> io::Result<Written> {
+pub fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> io::Result<Written> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(volume, flags, Mode::empty())?;
     let current = current_version(root.as_fd());
@@ -82,7 +82,7 @@ pub(super) fn is_written(volume: &Path) -> bool {
         .is_ok_and(|root| current_version(root.as_fd()).is_some())
 }
 
-/// The directory that `..data` leads to; `None` when it is no link of the writer's.
+/// The directory that `..data` leads to; `None` when it is not a link of the writer's.
 fn current_version(root: BorrowedFd<'_>) -> Option<String> {
     let target = rustix::fs::readlinkat(root, DATA, Vec::new()).ok()?;
     let target = target.into_string().ok()?;
@@ -92,12 +92,12 @@ fn current_version(root: BorrowedFd<'_>) -> Option<String> {
 }
 
 /// Whether a version consists of exactly these files. One that cannot be read is not.
-fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: Group) -> bool {
+fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: VolumeGroup) -> bool {
     let Ok(version) = open_dir(root, version) else {
         return false;
     };
     let version = version.as_fd();
-    let same = |path: &str, content: &Content| has_content(version, path, content, group);
+    let same = |path: &str, content: &FileContent| has_content(version, path, content, group);
     payload
         .files()
         .all(|(path, content)| same(path, content).unwrap_or(false))
@@ -107,8 +107,8 @@ fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: Group
 fn has_content(
     version: BorrowedFd<'_>,
     path: &str,
-    content: &Content,
-    group: Group,
+    content: &FileContent,
+    group: VolumeGroup,
 ) -> io::Result<bool> {
     let (file, _) = reopen(open_within(version, path, TO_REOPEN, 0)?)?;
     let stat = rustix::fs::fstat(&file)?;
@@ -163,7 +163,7 @@ fn make_version(
     volume: &Path,
     root: BorrowedFd<'_>,
     payload: &Payload,
-    group: Group,
+    group: VolumeGroup,
 ) -> io::Result<String> {
     let name = make_version_dir(root)?;
     let filled = fill(root, &name, payload, group);
@@ -187,7 +187,7 @@ fn make_version_dir(root: BorrowedFd<'_>) -> io::Result<String> {
     }
 }
 
-fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: Group) -> io::Result<()> {
+fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: VolumeGroup) -> io::Result<()> {
     let version = open_dir(root, name)?;
     group.own(version.as_fd(), VERSION_MODE, READ_ONLY, true)?;
     let mut made = BTreeSet::new();
@@ -209,7 +209,7 @@ fn fill(root: BorrowedFd<'_>, name: &str, payload: &Payload, group: Group) -> io
     Ok(())
 }
 
-fn make_dir(version: BorrowedFd<'_>, path: &str, group: Group) -> io::Result<()> {
+fn make_dir(version: BorrowedFd<'_>, path: &str, group: VolumeGroup) -> io::Result<()> {
     let (parent, name) = path.rsplit_once('/').unwrap_or((".", path));
     let parent = open_within(version, parent, OFlags::PATH | OFlags::DIRECTORY, 0)?;
     rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(VERSION_MODE))?;
@@ -218,7 +218,7 @@ fn make_dir(version: BorrowedFd<'_>, path: &str, group: Group) -> io::Result<()>
 }
 
 /// Makes a version the current one.
-fn switch(root: BorrowedFd<'_>, version: &str, group: Group) -> Result<(), Errno> {
+fn switch(root: BorrowedFd<'_>, version: &str, group: VolumeGroup) -> Result<(), Errno> {
     match rustix::fs::unlinkat(root, NEW_DATA, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(error) => return Err(error),
@@ -234,7 +234,7 @@ fn tidy(
     root: BorrowedFd<'_>,
     version: &str,
     payload: &Payload,
-    group: Group,
+    group: VolumeGroup,
 ) -> io::Result<()> {
     let first_name = |path| str::split(path, '/').next().unwrap_or_default();
     let mut missing: BTreeSet<&str> = payload.files().map(|(path, _)| first_name(path)).collect();

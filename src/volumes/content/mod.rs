@@ -10,18 +10,20 @@ mod plan;
 mod sources;
 
 pub use atomic_writer::{Written, write as write_files};
-pub use owner::Group;
-pub use payload::{Content, PathError, Payload};
-pub use plan::{BundleSource, ContentVolume, Item, ObjectSource, Source, TokenSource};
+pub use owner::VolumeGroup;
+pub use payload::{FileContent, PathError, Payload};
+pub use plan::{
+    BundleSource, ContentVolume, FileItem, ObjectSource, TokenSource, VolumeFileSource,
+};
 
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
 pub(super) use sources::{
-    Inputs, has_bundles, is_fixed, may_change, object_keys, payload, token_keys,
+    VolumeSources, has_bundles, is_fixed, may_change, object_keys, payload, token_keys,
 };
 
-use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::make_dir};
+use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::create_dir};
 use crate::host::files;
 use owner::READ_ONLY;
 use rustix::{
@@ -38,7 +40,7 @@ const IN_MEMORY: u32 = 0o1777;
 const MOUNT_POINT: u32 = 0o755;
 
 /// Identifies a payload.
-pub(super) type Digest = [u8; 32];
+pub(super) type PayloadDigest = [u8; 32];
 
 /// Makes the volume and its files, as far as they are not there yet. Returns where it is. Blocking.
 pub(super) fn set_up(
@@ -48,9 +50,9 @@ pub(super) fn set_up(
     payload: &Payload,
     mounter: &dyn Mounter,
 ) -> Result<PathBuf, SetUpError> {
-    make_dir(&pod.volumes_of(volume.plugin), 0o750)?;
+    create_dir(&pod.volumes_of(volume.plugin), 0o750)?;
     let directory = pod.volume(volume.plugin, name)?;
-    let fresh = make_dir(&directory, ON_DISK)?;
+    let fresh = create_dir(&directory, ON_DISK)?;
     if let Some(size) = volume.memory
         && (fresh || !is_mounted(&directory, mounter)?)
     {
@@ -72,8 +74,8 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
     if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
         return Ok(());
     }
-    make_dir(&pod.empty_dir_notes(), 0o750)?;
-    make_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_notes(), 0o750)?;
+    create_dir(&note, 0o750)?;
     files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 
@@ -115,7 +117,7 @@ pub(super) fn made_before(
 }
 
 /// The digest of everything that a volume is to show.
-pub(super) fn digest(payload: &Payload) -> Digest {
+pub(super) fn digest(payload: &Payload) -> PayloadDigest {
     let mut hasher = Sha256::new();
     for (path, content) in payload.files() {
         hasher.update((path.len() as u64).to_le_bytes());
@@ -128,7 +130,10 @@ pub(super) fn digest(payload: &Payload) -> Digest {
     hasher.finalize().into()
 }
 
-pub(super) fn content_of(volume: &ContentVolume, inputs: &Inputs) -> Result<Payload, SetUpError> {
+pub(super) fn content_of(
+    volume: &ContentVolume,
+    inputs: &VolumeSources,
+) -> Result<Payload, SetUpError> {
     payload(&volume.sources, inputs).map_err(SetUpError::Content)
 }
 
@@ -142,7 +147,7 @@ fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpErro
 fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
-    if volume.group != Group(None) {
+    if volume.group != VolumeGroup(None) {
         let mode = rustix::fs::fstat(&root)?.st_mode & 0o7777;
         volume.group.own(root.as_fd(), mode, READ_ONLY, true)?;
     }

@@ -47,7 +47,7 @@ fn add_outermost(own: &Path, all: &[PathBuf], points: &mut Vec<String>) {
     }
 }
 
-/// The path without `.` and, as far as it can be told from the path alone, without `..`.
+/// The path without `.` and, as far as the path alone shows, without `..`.
 fn clean(path: &str) -> PathBuf {
     let mut out = PathBuf::new();
     for component in Path::new(path).components() {

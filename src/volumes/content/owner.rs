@@ -15,9 +15,9 @@ const DIRECTORY: u32 = 0o2110;
 
 /// The pod's group, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group(pub Option<u32>);
+pub struct VolumeGroup(pub Option<u32>);
 
-impl Group {
+impl VolumeGroup {
     /// The mode of something that had this mode and now belongs to the group.
     pub(in crate::volumes) fn widen(self, mode: u32, rights: u32, directory: bool) -> u32 {
         match (self.0, directory) {

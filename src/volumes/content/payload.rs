@@ -10,7 +10,7 @@ const MAX_NAME: usize = 255;
 
 /// One file to be.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Content {
+pub struct FileContent {
     /// What it says; may be a secret.
     pub data: Bytes,
     /// Permission bits.
@@ -20,7 +20,7 @@ pub struct Content {
 }
 
 /// A file may hold a secret: its size is shown and nothing of what it says.
-impl fmt::Debug for Content {
+impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes, mode {:o}", self.data.len(), self.mode)
     }
@@ -28,7 +28,7 @@ impl fmt::Debug for Content {
 
 /// All files of a volume by path: relative, clean, none of them within another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Payload(BTreeMap<String, Content>);
+pub struct Payload(BTreeMap<String, FileContent>);
 
 /// Why a path cannot be one in a volume; texts as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +81,7 @@ impl Payload {
     ) -> Result<(), PathError> {
         let path = clean(path)?;
         let mode = mode & 0o777;
-        self.0.insert(path, Content { data, mode, owner });
+        self.0.insert(path, FileContent { data, mode, owner });
         Ok(())
     }
 
@@ -105,14 +105,14 @@ impl Payload {
     }
 
     /// The files, by path in order.
-    pub fn files(&self) -> impl Iterator<Item = (&str, &Content)> {
+    pub fn files(&self) -> impl Iterator<Item = (&str, &FileContent)> {
         self.0
             .iter()
             .map(|(path, content)| (path.as_str(), content))
     }
 
     /// One file.
-    pub fn get(&self, path: &str) -> Option<&Content> {
+    pub fn get(&self, path: &str) -> Option<&FileContent> {
         self.0.get(path)
     }
 

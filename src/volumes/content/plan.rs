@@ -1,12 +1,12 @@
 //! What the files of a volume are made from. Pure.
 
-use super::{Payload, owner::Group};
+use super::{Payload, owner::VolumeGroup};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{Pod, PodExt, pod_field};
 use crate::resources::{NodeFacts, field_ref_value};
-use crate::volumes::{error::ContentError, paths::Plugin};
+use crate::volumes::{error::ContentError, paths::VolumePlugin};
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,
     ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
@@ -22,20 +22,20 @@ const OWNERS_ONLY: u32 = 0o600;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentVolume {
     /// Which kind it is.
-    pub plugin: Plugin,
+    pub plugin: VolumePlugin,
     /// Bytes of the tmpfs it is in; `None` for on disk.
     pub memory: Option<u64>,
     /// Who may read it besides its owner.
-    pub group: Group,
+    pub group: VolumeGroup,
     /// Where its files come from; later ones replace earlier ones of the same path.
-    pub sources: Vec<Source>,
+    pub sources: Vec<VolumeFileSource>,
     /// Directories in it onto which other volumes are mounted, relative.
     pub mount_points: Vec<String>,
 }
 
 /// One source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum VolumeFileSource {
     /// Files that say something about the pod.
     Pod(Payload),
     /// Entries of an object.
@@ -80,7 +80,7 @@ pub struct ObjectSource {
     /// Which object.
     pub key: ObjectKey,
     /// Which entries; all of them when empty.
-    pub items: Vec<Item>,
+    pub items: Vec<FileItem>,
     /// Permission bits of files that have none of their own.
     pub default_mode: u32,
     /// It is fine when the object or an entry is not there.
@@ -89,7 +89,7 @@ pub struct ObjectSource {
 
 /// One entry as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct FileItem {
     /// The entry.
     pub key: String,
     /// The file.
@@ -101,12 +101,12 @@ pub struct Item {
 /// What this kind of volume is made from, and which kind it is; `None` when it is of another kind.
 ///
 /// # Errors
-/// A field of the pod that is asked for does not exist.
+/// A requested field of the pod does not exist.
 pub(in crate::volumes) fn sources(
     pod: &Pod,
     volume: &Volume,
     node: &NodeFacts,
-) -> Result<Option<(Plugin, Vec<Source>)>, Vec<ContentError>> {
+) -> Result<Option<(VolumePlugin, Vec<VolumeFileSource>)>, Vec<ContentError>> {
     if let Some(wanted) = &volume.config_map {
         let source = ConfigMapProjection {
             name: wanted.name.clone(),
@@ -114,7 +114,7 @@ pub(in crate::volumes) fn sources(
             optional: wanted.optional,
         };
         let source = config_map(pod, &source, wanted.default_mode);
-        return Ok(Some((Plugin::ConfigMap, vec![source])));
+        return Ok(Some((VolumePlugin::ConfigMap, vec![source])));
     }
     if let Some(wanted) = &volume.secret {
         let source = SecretProjection {
@@ -123,15 +123,21 @@ pub(in crate::volumes) fn sources(
             optional: wanted.optional,
         };
         let source = secret(pod, &source, wanted.default_mode);
-        return Ok(Some((Plugin::Secret, vec![source])));
+        return Ok(Some((VolumePlugin::Secret, vec![source])));
     }
     if let Some(wanted) = &volume.downward_api {
         let items = wanted.items.as_deref().unwrap_or_default();
         let files = pod_files(pod, items, wanted.default_mode, node)?;
-        return Ok(Some((Plugin::DownwardApi, vec![Source::Pod(files)])));
+        return Ok(Some((
+            VolumePlugin::DownwardApi,
+            vec![VolumeFileSource::Pod(files)],
+        )));
     }
     match &volume.projected {
-        Some(wanted) => Ok(Some((Plugin::Projected, projected(pod, wanted, node)?))),
+        Some(wanted) => Ok(Some((
+            VolumePlugin::Projected,
+            projected(pod, wanted, node)?,
+        ))),
         None => Ok(None),
     }
 }
@@ -140,7 +146,7 @@ fn projected(
     pod: &Pod,
     wanted: &ProjectedVolumeSource,
     node: &NodeFacts,
-) -> Result<Vec<Source>, Vec<ContentError>> {
+) -> Result<Vec<VolumeFileSource>, Vec<ContentError>> {
     let mut sources = Vec::new();
     let mut errors = Vec::new();
     for projection in wanted.sources.iter().flatten() {
@@ -151,14 +157,18 @@ fn projected(
         } else if let Some(source) = &projection.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
             match pod_files(pod, items, wanted.default_mode, node) {
-                Ok(files) => sources.push(Source::Pod(files)),
+                Ok(files) => sources.push(VolumeFileSource::Pod(files)),
                 Err(more) => errors.extend(more),
             }
         } else if let Some(source) = &projection.service_account_token {
-            sources.push(Source::Token(token(pod, source, wanted.default_mode)));
+            sources.push(VolumeFileSource::Token(token(
+                pod,
+                source,
+                wanted.default_mode,
+            )));
         } else if let Some(source) = &projection.cluster_trust_bundle {
             match bundle(pod, source, wanted.default_mode) {
-                Ok(source) => sources.push(Source::Bundle(source)),
+                Ok(source) => sources.push(VolumeFileSource::Bundle(source)),
                 Err(error) => errors.push(error),
             }
         } else if *projection != VolumeProjection::default() {
@@ -246,7 +256,11 @@ fn common_user(pod: &Pod) -> Option<u32> {
     same.then(|| u32::try_from(first).ok()).flatten()
 }
 
-fn config_map(pod: &Pod, source: &ConfigMapProjection, default_mode: Option<i32>) -> Source {
+fn config_map(
+    pod: &Pod,
+    source: &ConfigMapProjection,
+    default_mode: Option<i32>,
+) -> VolumeFileSource {
     let ConfigMapProjection {
         name,
         items,
@@ -256,7 +270,7 @@ fn config_map(pod: &Pod, source: &ConfigMapProjection, default_mode: Option<i32>
     object(pod, kind, name, items.as_deref(), *optional, default_mode)
 }
 
-fn secret(pod: &Pod, source: &SecretProjection, default_mode: Option<i32>) -> Source {
+fn secret(pod: &Pod, source: &SecretProjection, default_mode: Option<i32>) -> VolumeFileSource {
     let SecretProjection {
         name,
         items,
@@ -273,13 +287,13 @@ fn object(
     items: Option<&[KeyToPath]>,
     optional: Option<bool>,
     default_mode: Option<i32>,
-) -> Source {
-    let item = |item: &KeyToPath| Item {
+) -> VolumeFileSource {
+    let item = |item: &KeyToPath| FileItem {
         key: item.key.clone(),
         path: item.path.clone(),
         mode: item.mode.map(bits),
     };
-    Source::Object(ObjectSource {
+    VolumeFileSource::Object(ObjectSource {
         key: ObjectKey {
             kind,
             namespace: pod.namespace().to_string(),

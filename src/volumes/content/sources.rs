@@ -1,9 +1,9 @@
 //! From sources to files. Pure.
 
 use super::Payload;
-use super::plan::{BundleSource, ObjectSource, Source, TokenSource};
+use super::plan::{BundleSource, ObjectSource, TokenSource, VolumeFileSource};
 use crate::apiserver::claim::FoundClaims;
-use crate::apiserver::configmap_secret::{Found, Object, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{ObjectData, ObjectKey, ObjectKind, ObjectsByKey};
 use crate::apiserver::token::{FoundTokens, TokenKey};
 use crate::apiserver::trust_bundle::FoundBundles;
 use crate::volumes::error::{ContentError, ContentErrors};
@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 /// What the API server or the node has for sources, looked up.
 #[derive(Clone, Debug, Default)]
-pub(in crate::volumes) struct Inputs {
-    pub(in crate::volumes) objects: Found,
+pub(in crate::volumes) struct VolumeSources {
+    pub(in crate::volumes) objects: ObjectsByKey,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) claims: FoundClaims,
     /// `None` when no volume has one.
@@ -23,36 +23,38 @@ pub(in crate::volumes) struct Inputs {
 }
 
 /// The objects that sources need.
-pub(in crate::volumes) fn object_keys(sources: &[Source]) -> BTreeSet<ObjectKey> {
-    let key = |source: &Source| match source {
-        Source::Object(object) => Some(object.key.clone()),
-        Source::Pod(_) | Source::Token(_) | Source::Bundle(_) => None,
+pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
+    let key = |source: &VolumeFileSource| match source {
+        VolumeFileSource::Object(object) => Some(object.key.clone()),
+        VolumeFileSource::Pod(_) | VolumeFileSource::Token(_) | VolumeFileSource::Bundle(_) => None,
     };
     sources.iter().filter_map(key).collect()
 }
 
 /// The tokens that sources need.
-pub(in crate::volumes) fn token_keys(sources: &[Source]) -> BTreeSet<TokenKey> {
-    let key = |source: &Source| match source {
-        Source::Token(token) => Some(token.key.clone()),
-        Source::Pod(_) | Source::Object(_) | Source::Bundle(_) => None,
+pub(in crate::volumes) fn token_keys(sources: &[VolumeFileSource]) -> BTreeSet<TokenKey> {
+    let key = |source: &VolumeFileSource| match source {
+        VolumeFileSource::Token(token) => Some(token.key.clone()),
+        VolumeFileSource::Pod(_) | VolumeFileSource::Object(_) | VolumeFileSource::Bundle(_) => {
+            None
+        }
     };
     sources.iter().filter_map(key).collect()
 }
 
 /// Whether sources need bundles.
-pub(in crate::volumes) fn has_bundles(sources: &[Source]) -> bool {
-    let is_bundle = |source: &Source| matches!(source, Source::Bundle(_));
+pub(in crate::volumes) fn has_bundles(sources: &[VolumeFileSource]) -> bool {
+    let is_bundle = |source: &VolumeFileSource| matches!(source, VolumeFileSource::Bundle(_));
     sources.iter().any(is_bundle)
 }
 
 /// Whether the files follow something besides objects.
-pub(in crate::volumes) fn may_change(sources: &[Source]) -> bool {
+pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
     !token_keys(sources).is_empty() || has_bundles(sources)
 }
 
 /// Whether the files are made from objects that are all there and all immutable.
-pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
+pub(in crate::volumes) fn is_fixed(sources: &[VolumeFileSource], found: &ObjectsByKey) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
     !keys.is_empty() && keys.iter().all(fixed) && !may_change(sources)
@@ -63,23 +65,23 @@ pub(in crate::volumes) fn is_fixed(sources: &[Source], found: &Found) -> bool {
 /// # Errors
 /// Everything that is missing or wrong.
 pub(in crate::volumes) fn payload(
-    sources: &[Source],
-    inputs: &Inputs,
+    sources: &[VolumeFileSource],
+    inputs: &VolumeSources,
 ) -> Result<Payload, ContentErrors> {
     let mut payload = Payload::default();
     let mut errors = Vec::new();
     for source in sources {
         match source {
-            Source::Pod(files) => payload.extend(files.clone()),
-            Source::Object(source) => match object_files(source, &inputs.objects) {
+            VolumeFileSource::Pod(files) => payload.extend(files.clone()),
+            VolumeFileSource::Object(source) => match object_files(source, &inputs.objects) {
                 Ok(files) => payload.extend(files),
                 Err(error) => errors.push(error),
             },
-            Source::Token(source) => {
+            VolumeFileSource::Token(source) => {
                 let added = add_token(source, &inputs.tokens, &mut payload);
                 errors.extend(added.err());
             }
-            Source::Bundle(source) => {
+            VolumeFileSource::Bundle(source) => {
                 let added = add_bundle(source, inputs.bundles.as_ref(), &mut payload);
                 errors.extend(added.err());
             }
@@ -118,8 +120,8 @@ fn add_bundle(
 }
 
 /// Upstream's `MakePayload` of config maps and secrets.
-fn object_files(source: &ObjectSource, found: &Found) -> Result<Payload, ContentError> {
-    let none = Object::default();
+fn object_files(source: &ObjectSource, found: &ObjectsByKey) -> Result<Payload, ContentError> {
+    let none = ObjectData::default();
     let object = match found.get(&source.key) {
         Some(Ok(object)) => object.as_ref(),
         Some(Err(error)) if source.optional && error.is_not_found() => &none,

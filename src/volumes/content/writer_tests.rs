@@ -1,5 +1,5 @@
 use super::{
-    Group, Payload,
+    Payload, VolumeGroup,
     atomic_writer::{Written, is_written, write as write_files},
 };
 use bytes::Bytes;
@@ -12,10 +12,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-const NOBODY: Group = Group(None);
+const NOBODY: VolumeGroup = VolumeGroup(None);
 
 /// Whether there was something to write.
-fn write(volume: &Path, payload: &Payload, group: Group) -> std::io::Result<bool> {
+fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> std::io::Result<bool> {
     write_files(volume, payload, group).map(|written| written == Written::Now)
 }
 
@@ -124,11 +124,11 @@ fn another_mode_group_or_text_of_one_file_is_a_change() {
     };
     assert!(write(dir.path(), &with_mode(0o644), NOBODY).unwrap());
     assert!(write(dir.path(), &with_mode(0o400), NOBODY).unwrap());
-    assert!(write(dir.path(), &with_mode(0o400), Group(Some(own))).unwrap());
-    assert!(!write(dir.path(), &with_mode(0o400), Group(Some(own))).unwrap());
+    assert!(write(dir.path(), &with_mode(0o400), VolumeGroup(Some(own))).unwrap());
+    assert!(!write(dir.path(), &with_mode(0o400), VolumeGroup(Some(own))).unwrap());
     let shown = dir.path().join("..data/a");
     fs::write(shown.canonicalize().unwrap(), "tampered").unwrap();
-    assert!(write(dir.path(), &with_mode(0o400), Group(Some(own))).unwrap());
+    assert!(write(dir.path(), &with_mode(0o400), VolumeGroup(Some(own))).unwrap());
     assert_eq!(fs::read(shown).unwrap(), b"1");
 }
 
@@ -151,7 +151,7 @@ fn modes_are_exact_and_the_pods_group_may_read() {
         payload
             .insert("d/f", Bytes::from_static(b"x"), mode)
             .unwrap();
-        write(dir.path(), &payload, Group(group)).unwrap();
+        write(dir.path(), &payload, VolumeGroup(group)).unwrap();
         let stat = |path: &str| fs::metadata(dir.path().join(path)).unwrap();
         assert_eq!(stat("d/f").mode() & 0o7777, shown, "{mode:o}");
         assert_eq!(stat("d").mode() & 0o7777, directory);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::apiserver::{
-    claim::Claims,
+    claim::ApiPersistentVolumeClaims,
     tests::stored::{Mode, Stored},
     token::Tokens,
     trust_bundle::TrustBundles,
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Cluster {
     server: Stored,
@@ -45,7 +45,7 @@ async fn cluster(lifetime: i64) -> Cluster {
     let cluster = super::super::Cluster {
         tokens: Tokens::new(api.clone(), objects.changes()),
         bundles: TrustBundles::new(api.clone(), objects.changes()),
-        claims: Claims::new(api, objects.changes()),
+        claims: ApiPersistentVolumeClaims::new(api, objects.changes()),
         node: object.subscribe(),
     };
     let root = KubeletRoot::create(&node.base.join("kubelet")).unwrap();
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     async fn changed(&self) -> HashSet<PodUid> {
-        let changed = tokio::time::timeout(PATIENCE, self.manager.changed());
+        let changed = tokio::time::timeout(TIMEOUT, self.manager.changed());
         changed.await.unwrap()
     }
 }
@@ -188,9 +188,12 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     let pod = api_pod();
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert_eq!(read(&prepared, "token"), "token-1");
-    let begun = Instant::now();
+    let started_at = Instant::now();
     assert_eq!(cluster.changed().await, HashSet::from(["u1".into()]));
-    assert!(begun.elapsed() < Duration::from_secs(3), "{begun:?}");
+    assert!(
+        started_at.elapsed() < Duration::from_secs(3),
+        "{started_at:?}"
+    );
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert_eq!(read(&prepared, "token"), "token-2");
     cluster.server.set(Mode::Refusing(500));
@@ -225,9 +228,9 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
          403 Forbidden: scripted Refused]"
     );
     cluster.server.set(Mode::Serving);
-    let begun = Instant::now();
+    let started_at = Instant::now();
     while cluster.prepare(&pod).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE);
+        assert!(started_at.elapsed() < TIMEOUT);
         cluster.changed().await;
     }
 }
@@ -417,9 +420,9 @@ impl Cluster {
     }
 
     async fn no_watches(&self) {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while self.server.watches() > 0 {
-            assert!(begun.elapsed() < PATIENCE);
+            assert!(started_at.elapsed() < TIMEOUT);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

@@ -6,7 +6,7 @@ use super::absences::variable;
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::support::wait::{holds, wait_for};
 
-/// The kubelet's own file system: small, and nobody else's.
+/// The kubelet's own file system: small, and used by nothing else.
 const ROOT: &str = "/run/small";
 const MEGABYTES: u32 = 64;
 

@@ -1,4 +1,4 @@
-//! Pods that ask for what is not there, or that claim what only a kubelet may say.
+//! Pods that request what does not exist, or that claim what only a kubelet may set.
 
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ spec:
   - {name: main, image: 'localhost/busybox:dev', command: [sleep, '1000']}
 ";
 
-/// Nobody's: there is no such static pod.
+/// Without an owner: there is no such static pod.
 const FALSE_MIRROR: &str = "
 apiVersion: v1
 kind: Pod

@@ -72,7 +72,7 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
     };
     patch(&cluster, LARGER);
     let resources = |pod: &Value| pod["status"]["containerStatuses"][0]["resources"].clone();
-    wait_for("the pod has what it asks for", DEADLINE, || async {
+    wait_for("the pod has what it requests", DEADLINE, || async {
         let pod = cluster.get(&["pod", "sized"]);
         let now = resources(&pod);
         let has = now["limits"]["cpu"] == "300m" && now["limits"]["memory"] == "64Mi";

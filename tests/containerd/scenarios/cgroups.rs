@@ -209,7 +209,7 @@ pub async fn pods_that_go_while_no_kubelet_runs_leave_no_cgroup() {
     let before = pid_of(&node, "stays");
     node.kubelet.kill();
     node.remove("goes");
-    // Of a pod that nobody knows, with a process that its runtime lost.
+    // Of an unknown pod, with a process that its runtime lost.
     let mut lost = Command::new("sleep").arg("100000").spawn().unwrap();
     let forgotten = "besteffort/pod0c5a1d2e-9a3f-4b6c-8d7e-aabbccddeeff";
     for controller in ["memory", "pids"] {

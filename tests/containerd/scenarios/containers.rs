@@ -69,7 +69,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     );
     node.put("side", &text);
     node.ready("side").await;
-    // Only then are both ready to be told.
+    // Only then are both ready to be signalled.
     wait_for("both are up", WAIT_LIMIT, || async {
         holds(node.shared_file("story").contains("main up"), "no")
     })
@@ -133,7 +133,7 @@ pub async fn restart_policies_decide_what_is_started_again() {
 pub async fn a_crashing_container_is_restarted_at_growing_gaps() {
     let node = Node::start().await;
     let shared = node.shared();
-    // The container tells when it lives, so that no dead one needs to be kept to ask.
+    // The container logs when it runs, so that no dead one has to be kept.
     node.put(
         "crash",
         &manifest(

@@ -134,12 +134,12 @@ pub async fn a_program_provides_the_login_for_all_images_of_a_registry() {
         node.put(name, &manifest(name, &sleeps(&image)));
         node.ready(name).await;
     }
-    let asked = std::fs::read_to_string(&provider.runs).unwrap();
+    let requested = std::fs::read_to_string(&provider.runs).unwrap();
     let question = format!(
         "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"image\":\"{}/team/one\"}}\n",
         registry.host()
     );
-    assert_eq!(asked, question, "the answer serves the whole registry");
+    assert_eq!(requested, question, "the answer serves the whole registry");
     assert!(!node.kubelet.log().contains(PASSWORD));
 }
 
@@ -158,10 +158,10 @@ pub async fn an_image_that_was_there_is_not_everybodys_when_all_are_verified() {
     node.ready("web").await;
     node.ready("never").await;
     let events = node.kubelet.events().await;
-    let told = format!(
+    let reported = format!(
         "Container image \\\"{image}\\\" already present on machine and can be accessed by the pod"
     );
-    assert!(events.contains(&told), "{events}");
+    assert!(events.contains(&reported), "{events}");
 }
 
 /// A small file system for the runtime's files. It goes when the runtime is stopped.

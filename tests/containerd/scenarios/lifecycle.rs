@@ -46,7 +46,7 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
             found.iter().any(|c| c.running)
         })
         .await;
-    // It has been asked, and has nothing to answer with.
+    // It was signalled, and ignores the signal.
     node.says("Readiness probe failed: HTTP probe failed with statuscode: 404")
         .await;
     node.pod_when("web", "is not ready", |pod| {

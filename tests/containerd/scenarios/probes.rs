@@ -1,4 +1,4 @@
-//! Probes of every kind, asked for real.
+//! Probes of every kind, with real handlers.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -12,7 +12,7 @@ fn is_ready(pod: &Pod, name: &str) -> bool {
     container(pod, name).is_some_and(|container| container.ready)
 }
 
-/// What a gRPC health server says that is asked once: its settings, and SERVING on stream 1. It waits
+/// The response of a gRPC health server to one request: its settings, and SERVING on stream 1. It waits
 /// for enough bytes to know that the stream is open.
 fn write_grpc_server(path: &std::path::Path) {
     let mut bytes: Vec<u8> = Vec::new();
@@ -149,9 +149,9 @@ volumes: [{{ name: shared, hostPath: {{ path: "{}" }} }}]
     assert_eq!(restarts(&pod, "c"), 1);
     let events = node.events().await;
     assert!(!events.contains("Liveness probe failed"), "{events}");
-    wait_for("liveness is asked now", WAIT_LIMIT, || async {
-        let asked = node.shared_file("liveness");
-        holds(asked.starts_with("alive\n"), asked)
+    wait_for("liveness is probed now", WAIT_LIMIT, || async {
+        let requested = node.shared_file("liveness");
+        holds(requested.starts_with("alive\n"), requested)
     })
     .await;
 }

@@ -111,7 +111,7 @@ pub async fn what_a_node_refuses_has_failed_with_upstreams_reason() {
         !sandboxes.iter().any(|sandbox| of_refused(&sandbox.name)),
         "{sandboxes:?}"
     );
-    // A manifest that asks for less runs.
+    // A manifest with smaller requests runs.
     put(&node, "vm", &sysctls(&[("net.ipv4.tcp_syncookies", "1")]));
     node.ready("vm").await;
     for name in ["vm", "windows"] {

@@ -110,8 +110,8 @@ volumes: [{{ name: shared, hostPath: {{ path: {shared} }} }}]
     for name in names {
         let last = container(&pod, name).unwrap().last_state.clone();
         let last = last.unwrap_or_default().terminated.expect(name);
-        let told = (last.exit_code, last.reason.as_deref());
-        assert_eq!(told, (137, Some("RestartingAllContainers")), "{name}");
+        let reported = (last.exit_code, last.reason.as_deref());
+        assert_eq!(reported, (137, Some("RestartingAllContainers")), "{name}");
     }
     let (_, status) = shown(&pod);
     let conditions = status["conditions"].as_array().unwrap();

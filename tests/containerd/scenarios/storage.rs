@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::node::{Node, WAIT_LIMIT, condition, manifest, restarts};
-use crate::scenarios::verbs::told;
+use crate::scenarios::verbs::report;
 use crate::support::dead_fs::DeadFs;
 use crate::support::wait::{holds, wait_for};
 
@@ -263,7 +263,7 @@ volumes:
         if restart {
             node.restart_kubelet().await;
         }
-        // The pod was looked at after both had changed.
+        // The pod was synced after both had changed.
         wait_for("the other one follows", WAIT_LIMIT, || async {
             let seen = node.exec("before", "c", &["cat", "/moving/color"]);
             holds(seen.as_deref() == Ok(color), format!("{seen:?}"))
@@ -312,8 +312,8 @@ pub async fn what_is_mounted_in_an_orphans_directory_is_left_alone() {
     .await;
     wait_for("it is said why the others stay", WAIT_LIMIT, || async {
         let log = node.kubelet.log();
-        let told = |path: &Path| log.contains(&format!("{} is still mounted", path.display()));
-        holds(told(&export) && told(&stray), log)
+        let report = |path: &Path| log.contains(&format!("{} is still mounted", path.display()));
+        holds(report(&export) && report(&stray), log)
     })
     .await;
     for kept in [export, stray, outside] {
@@ -330,10 +330,10 @@ pub async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_han
     let volume = ("dead".to_owned(), host_path(dead.path(), "Directory"));
     node.put("web", &with_volumes("web", &[volume]));
     wait_for("its volume hangs", WAIT_LIMIT, || async {
-        let told = told(&node, &["explain", "web"])?;
+        let report = report(&node, &["explain", "web"])?;
         holds(
-            told["doing"]["step"] == "setting up volumes",
-            told.to_string(),
+            report["doing"]["step"] == "setting up volumes",
+            report.to_string(),
         )
     })
     .await;

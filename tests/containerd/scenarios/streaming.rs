@@ -1,4 +1,4 @@
-//! Commands, terminals, ports and logs, as clients of the world ask for them: kube's for kubelets over
+//! Commands, terminals, ports and logs, as real clients request them: kube's for kubelets over
 //! WebSocket, and client-go's over SPDY.
 
 use std::process::Stdio;
@@ -26,7 +26,7 @@ const WEB: KubeletDebugParams<'static> = KubeletDebugParams {
     pod_uid: None,
 };
 
-/// A pod that repeats what it is told, and a port that sends back what it gets.
+/// A pod that repeats its input, and a port that echoes.
 const TALKER: &str = r#"
 containers:
 - name: main
@@ -181,7 +181,7 @@ pub async fn a_kube_client_reaches_ports() {
     let forward = client.kubelet_node_portforward(&WEB, &[9000, 9]);
     let mut ports = soon("port-forward", forward).await.unwrap();
     echoed(ports.take_stream(9000).unwrap(), 1 << 20).await;
-    // Nobody listens there.
+    // The port has no listener.
     let error = soon("the refusal", ports.take_error(9).unwrap()).await;
     assert!(error.unwrap().contains("refused"));
 }
@@ -213,7 +213,7 @@ async fn ran(args: &[&str], input: &[u8]) -> (String, String, i32) {
 }
 
 pub async fn a_client_of_spdy_runs_commands_and_reaches_ports() {
-    // On the kubelet's port, where whoever asks is let in.
+    // On the kubelet's port, which allows anonymous clients here.
     let [port] = free_ports();
     let config = format!("enableServer: true\nport: {port}\n{ANYBODY}");
     let node = Node::start_with(&config).await;

@@ -1,4 +1,4 @@
-//! What pods use, in all the forms in which it is told.
+//! What pods use, in all the forms in which it is reported.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -133,12 +133,12 @@ pub async fn usage_is_told_in_every_form_and_promtool_finds_nothing_wrong() {
 async fn the_first_kubelets_form_says_the_same(node: &Node) {
     let bridge = Bridge::to(node.root().join("kubelet.sock")).await;
     let port = bridge.port;
-    let told = |path: String| async move {
+    let reported = |path: String| async move {
         let (code, text) = http::get(port, &path).await.unwrap();
         assert_eq!(code, 200, "{path}: {text}");
         serde_json::from_str::<Value>(&text).unwrap()
     };
-    let info = told("/stats/busy-node1/c".into()).await;
+    let info = reported("/stats/busy-node1/c".into()).await;
     let sample = &info["stats"][0];
     let spec = &info["spec"];
     let namespace = if Flavour::current().is_crio() {
@@ -158,21 +158,21 @@ async fn the_first_kubelets_form_says_the_same(node: &Node) {
     );
     assert!(sample["network"]["name"].is_string(), "{info:#}");
     let uid = spec["labels"]["io.kubernetes.pod.uid"].as_str().unwrap();
-    let by_uid = told(format!("/stats/default/busy-node1/{uid}/c")).await;
+    let by_uid = reported(format!("/stats/default/busy-node1/{uid}/c")).await;
     assert_eq!(by_uid["aliases"], info["aliases"]);
     let cgroup = info["name"].as_str().unwrap();
-    let by_path = told(format!("/stats/container?containerName={cgroup}")).await;
+    let by_path = reported(format!("/stats/container?containerName={cgroup}")).await;
     assert_eq!(by_path[cgroup]["aliases"], info["aliases"], "{by_path:#}");
-    let all = told("/stats/container?subcontainers=true".into()).await;
+    let all = reported("/stats/container?subcontainers=true".into()).await;
     assert!(all[cgroup].is_object() && all["/"].is_object());
-    let later = told("/stats/busy-node1/c?start=2100-01-01T00:00:00Z".into()).await;
+    let later = reported("/stats/busy-node1/c?start=2100-01-01T00:00:00Z".into()).await;
     assert_eq!(later.get("stats"), None);
 }
 
 async fn the_summary_is_whole(node: &Node) {
-    let told = wait_for("the summary is whole", WAIT_LIMIT, || async {
-        let told = summary(node, "").await;
-        let pod = of_pod(&told, "busy");
+    let reported = wait_for("the summary is whole", WAIT_LIMIT, || async {
+        let reported = summary(node, "").await;
+        let pod = of_pod(&reported, "busy");
         let container = &pod["containers"][0];
         let volume = pod["volume"].as_array().into_iter().flatten();
         let volume = volume.clone().find(|volume| volume["name"] == "v").cloned();
@@ -181,15 +181,15 @@ async fn the_summary_is_whole(node: &Node) {
             && container["rootfs"]["usedBytes"].as_u64() >= Some(1 << 20)
             && container["logs"]["usedBytes"].as_u64() > Some(0)
             // The runtime looks at its images every ten seconds, and is as late as the machine is busy.
-            && told["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0);
+            && reported["node"]["runtime"]["imageFs"]["usedBytes"].as_u64() > Some(0);
         if whole {
-            Ok(told)
+            Ok(reported)
         } else {
             Err(format!("{pod:#}"))
         }
     })
     .await;
-    let pod = of_pod(&told, "busy");
+    let pod = of_pod(&reported, "busy");
     let container = &pod["containers"][0];
     assert_eq!(container["name"], "c");
     let working_set = container["memory"]["workingSetBytes"].as_u64().unwrap();
@@ -211,7 +211,7 @@ async fn the_summary_is_whole(node: &Node) {
     let memory = pod["volume"].as_array().unwrap();
     let memory = memory.iter().find(|volume| volume["name"] == "m").unwrap();
     assert_eq!(memory["capacityBytes"], 8 << 20);
-    let node_stats = &told["node"];
+    let node_stats = &reported["node"];
     for (group, field) in [
         ("cpu", "usageCoreNanoSeconds"),
         ("memory", "workingSetBytes"),

@@ -1,4 +1,4 @@
-//! What the verbs tell, held against what crictl sees.
+//! The output of the subcommands, compared with crictl.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::node::{Node, WAIT_LIMIT, manifest};
 use crate::support::wait::{holds, wait_for};
 
 /// What a verb prints as JSON.
-pub(super) fn told(node: &Node, args: &[&str]) -> Result<Value, String> {
+pub(super) fn report(node: &Node, args: &[&str]) -> Result<Value, String> {
     let settings = node.kubelet.settings();
     let output = Command::new(&settings.program)
         .args(args)
@@ -49,7 +49,7 @@ volumes: [{ name: host, hostPath: { path: / } }]
 "#;
     node.put("curious", &manifest("curious", spec));
     node.ready("curious").await;
-    told(&node, &["pods"]).expect("it is answered beside the kubelet");
+    report(&node, &["pods"]).expect("it is answered beside the kubelet");
     let settings = node.kubelet.settings();
     let (program, root) = (settings.program.display(), node.root());
     let script = format!(
@@ -84,8 +84,8 @@ pub async fn pods_are_shown_as_crictl_has_them() {
     node.put("bad", &manifest("bad", CRASHING));
     node.ready("web").await;
     let row = |name: &str| {
-        let told = told(&node, &["pods"])?;
-        let pods = told["pods"].as_array().cloned().unwrap_or_default();
+        let report = report(&node, &["pods"])?;
+        let pods = report["pods"].as_array().cloned().unwrap_or_default();
         let found = pods.into_iter().find(|pod| pod["name"] == name);
         found.ok_or_else(|| format!("{name} is not shown"))
     };
@@ -121,10 +121,10 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
     let node = Node::start().await;
     node.put("bad", &manifest("bad", CRASHING));
     let until = wait_for("a back-off of 10s is explained", WAIT_LIMIT, || async {
-        let told = told(&node, &["explain", "bad"])?;
-        let wait = &told["waits"][0];
+        let report = report(&node, &["explain", "bad"])?;
+        let wait = &report["waits"][0];
         let held = wait["what"] == "its restart back-off of 10s";
-        holds(held, told["summary"].to_string()).map(|()| time(&wait["until"]))
+        holds(held, report["summary"].to_string()).map(|()| time(&wait["until"]))
     })
     .await;
     let found = node
@@ -144,10 +144,10 @@ pub async fn the_next_start_of_a_crashing_container_comes_when_explain_says() {
         (-200..10_000).contains(&late),
         "it was started {late} ms late"
     );
-    // It is told a moment after it is done.
-    wait_for("both starts are told", WAIT_LIMIT, || async {
-        let told = told(&node, &["explain", "bad"])?;
-        let pod_history = told["history"].as_array().unwrap();
+    // It is reported a moment after it is done.
+    wait_for("both starts are reported", WAIT_LIMIT, || async {
+        let report = report(&node, &["explain", "bad"])?;
+        let pod_history = report["history"].as_array().unwrap();
         let starts = pod_history
             .iter()
             .filter(|one| one["action"] == "StartContainer" && one["why"] == "exited with code 3");

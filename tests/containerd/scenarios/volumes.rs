@@ -95,7 +95,7 @@ pub async fn files_are_what_the_objects_and_the_pod_say() {
     ] {
         assert_eq!(sh(&node, script), expected, "{script}");
     }
-    // Readable for the group, written by nobody, in memory where a secret is.
+    // Readable for the group, read-only, in memory where a secret is.
     assert_eq!(
         stat(&node, "/map/color /secret/user"),
         "644 0 4242\n440 0 4242\n"

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kubelet::base::metrics::Metrics;
 use kubelet::cri::v1::{StreamContainersRequest, StreamPodSandboxesRequest};
-use kubelet::cri::{CriConnection, CriMetrics, Endpoint, RuntimeClient};
+use kubelet::cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint};
 
 use crate::flavour::Flavour;
 use crate::node::{Node, WAIT_LIMIT, manifest, restarts};
@@ -122,18 +122,18 @@ pub async fn deaths_and_removals_are_seen_without_a_list() {
     let collected = |found: &[Container]| found.is_empty();
     node.containers_when("goes", "they are collected", WAIT_LIMIT, collected)
         .await;
-    // What nobody knows is looked for after a second.
-    let asked = node.count("status").await;
-    status_asked(&node, asked + 1).await;
+    // An unknown id is listed after a second.
+    let requested = node.count("status").await;
+    status_requested(&node, requested + 1).await;
     lists.none_since(&node).await;
     assert_cri_events(&node, 1..=1).await;
 }
 
-/// The runtime is asked for its status every five seconds.
-async fn status_asked(node: &Node, times: u64) {
-    wait_for("the runtime's status is asked", WAIT_LIMIT, || async {
-        let asked = node.count("status").await;
-        holds(asked >= times, format!("{asked} of {times}"))
+/// The runtime's status is requested every five seconds.
+async fn status_requested(node: &Node, times: u64) {
+    wait_for("the runtime's status is requested", WAIT_LIMIT, || async {
+        let requested = node.count("status").await;
+        holds(requested >= times, format!("{requested} of {times}"))
     })
     .await;
 }
@@ -169,8 +169,8 @@ pub async fn a_stream_that_ends_at_once_is_given_up_and_lists_show_what_happens(
     node.runtime
         .kill(node.runtime.main_process(&only(&node, "one").id));
     runs_again(&node, "one").await;
-    let asked = node.count("status").await;
-    status_asked(&node, asked + 2).await;
+    let requested = node.count("status").await;
+    status_requested(&node, requested + 2).await;
     assert_eq!(opened().await, 3);
     let log = node.kubelet.log();
     let lines = log.lines().filter(|line| line.contains("event stream"));
@@ -183,7 +183,7 @@ pub async fn settled_pods_cost_no_calls() {
     sleepers(&node, &["one", "two", "three"]).await;
     let lists = Lists::rare(&node).await;
     let before = node.calls().await;
-    status_asked(&node, before["status"] + 2).await;
+    status_requested(&node, before["status"] + 2).await;
     let mut after = node.calls().await;
     lists.none_since(&node).await;
     for (call, times) in &mut after {
@@ -233,7 +233,7 @@ pub async fn a_list_too_large_for_one_message_is_read_all_the_same() {
 pub async fn streamed_lists_show_what_plain_ones_show() {
     let node = Node::start().await;
     sleepers(&node, &["one", "two"]).await;
-    let endpoint = Endpoint::parse(node.runtime.endpoint()).unwrap();
+    let endpoint = RuntimeEndpoint::parse(node.runtime.endpoint()).unwrap();
     let metrics = CriMetrics::new(&Metrics::new());
     let client = RuntimeClient::new(CriConnection::new(endpoint, WAIT_LIMIT, &metrics));
     let mut raw = client.raw();

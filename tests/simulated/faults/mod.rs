@@ -110,7 +110,7 @@ impl Side for Simulated {
     }
 
     fn history(&self) -> String {
-        let mut text = format!("twins: {:#?}\n", self.0.twins());
+        let mut text = format!("twins: {:#?}\n", self.0.overlaps());
         let calls = self.0.calls();
         for call in calls
             .iter()

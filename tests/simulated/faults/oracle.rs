@@ -12,25 +12,25 @@ const VERSION: Version = Version {
 };
 
 struct Story {
-    begun: Instant,
+    started_at: Instant,
     oracle: Oracle,
     ledger: Ledger,
 }
 
 impl Story {
     fn new() -> Story {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut ledger = Ledger::default();
-        ledger.want(begun, "web", Some(VERSION));
+        ledger.want(started_at, "web", Some(VERSION));
         Story {
-            begun,
+            started_at,
             oracle: Oracle::default(),
             ledger,
         }
     }
 
     fn at(&self, seconds: u64) -> Instant {
-        self.begun + Duration::from_secs(seconds)
+        self.started_at + Duration::from_secs(seconds)
     }
 
     /// Containers of the one sandbox: id, name and state.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::calls::Subject;
 
-/// What the process does when it is asked to end.
+/// What the process does on the stop signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTerm {
     /// Ends by itself after a while.
@@ -46,7 +46,7 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Runs until somebody stops it; ends at once with 0 when asked to.
+    /// Runs until it is stopped; exits at once with 0 on the stop signal.
     pub fn runs() -> Self {
         Self::default()
     }
@@ -67,7 +67,7 @@ impl Behaviour {
         }
     }
 
-    /// Takes its time to end when asked to.
+    /// Exits some time after the stop signal.
     pub fn ends_slowly(after: Duration, code: i32) -> Self {
         Behaviour {
             on_term: OnTerm::Exit { after, code },

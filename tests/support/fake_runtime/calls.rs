@@ -1,4 +1,4 @@
-//! What the runtime was asked, by whom it was meant and how it answered.
+//! The calls that the runtime received, their subjects and their responses.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

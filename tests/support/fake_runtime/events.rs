@@ -12,7 +12,7 @@ pub struct Subscribers {
     senders: Vec<mpsc::Sender<Result<ContainerEventResponse, Status>>>,
     /// So many events are swallowed before the next is sent.
     lose: u32,
-    /// Events that nobody got although somebody listened.
+    /// Events that were dropped although there was a listener.
     pub lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Scripted answers to ExecSync and to the calls that ask for streams.
+//! Scripted answers to ExecSync and to the calls that open streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl ExecOutcome {
     }
 }
 
-/// The script: pure, so that the fake may ask it at any time.
+/// The script: pure, so that the fake may call it at any time.
 pub type ExecScript = Arc<dyn Fn(&ExecCall) -> ExecOutcome + Send + Sync>;
 
 /// Every command succeeds.
@@ -41,7 +41,7 @@ pub fn succeed() -> ExecScript {
     Arc::new(|_| ExecOutcome::default())
 }
 
-/// Streams that somebody wants.
+/// Requested streams.
 pub struct StreamCall {
     /// The container, or the sandbox.
     pub subject: Subject,

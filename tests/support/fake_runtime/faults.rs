@@ -160,7 +160,7 @@ impl Hits {
 
 /// Nonsense in otherwise successful answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lie {
+pub enum Distortion {
     /// Sandbox statuses carry no IP.
     NoIp,
     /// Containers have this state number; 3 is UNKNOWN, others do not exist.

@@ -1,4 +1,4 @@
-//! The handle by which a test scripts the fake, breaks it, looks at it and waits for it.
+//! The handle by which a test scripts the fake, breaks it, reads it and waits for it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
-    Behaviour, Call, Conditions, ExecCall, ExecOutcome, Fault, Features, Lie, Options, Pull, Rpc,
-    Shared, Start, StreamCall, Subject,
+    Behaviour, Call, Conditions, Distortion, ExecCall, ExecOutcome, Fault, Features, Options, Pull,
+    Rpc, Shared, Start, StreamCall, Subject,
 };
 use super::{calls, exec, images, server, world};
 
-/// A pod as a test looks at it.
+/// A pod as tests see it.
 #[derive(Debug, Clone)]
 pub struct PodView {
     pub id: String,
@@ -31,7 +31,7 @@ pub struct PodView {
     pub containers: Vec<ContainerView>,
 }
 
-/// A container as a test looks at it.
+/// A container as tests see it.
 #[derive(Debug, Clone)]
 pub struct ContainerView {
     pub id: String,
@@ -84,7 +84,7 @@ impl FakeRuntime {
             recorder: Mutex::new(calls::Recorder::new(options.keep_calls)),
             traced: Mutex::default(),
             faults: Mutex::default(),
-            lies: Mutex::default(),
+            distortions: Mutex::default(),
             exec: Mutex::new(exec::succeed()),
             streams: Mutex::new(exec::no_streams()),
             pulls: Mutex::default(),
@@ -231,12 +231,12 @@ impl FakeRuntime {
         self.shared.faults.lock().release(Some(rpc));
     }
 
-    pub fn lie(&self, lie: Lie) {
-        self.shared.lies.lock().push(lie);
+    pub fn distort(&self, distort: Distortion) {
+        self.shared.distortions.lock().push(distort);
     }
 
-    pub fn tell_the_truth(&self) {
-        self.shared.lies.lock().clear();
+    pub fn stop_distorting(&self) {
+        self.shared.distortions.lock().clear();
     }
 
     pub fn set_features(&self, features: Features) {
@@ -253,7 +253,7 @@ impl FakeRuntime {
         self.shared.conditions.lock().network = ready.map_err(str::to_owned);
     }
 
-    /// The next events reach nobody.
+    /// The next events are dropped.
     pub fn lose_events(&self, n: u32) {
         self.shared.world.lock().subscribers.lose_next(n);
     }
@@ -316,7 +316,7 @@ impl FakeRuntime {
         self.shared.changed();
     }
 
-    // -- what there is and what was asked ------------------------------------------------------
+    // -- state and received calls ------------------------------------------------------
 
     /// How many containers there are, those without a sandbox included.
     pub fn container_count(&self) -> usize {
@@ -401,11 +401,11 @@ impl FakeRuntime {
     }
 
     /// Pods that ever began to run while another one of their name did.
-    pub fn twins(&self) -> Vec<String> {
-        self.shared.world.lock().history.twins.clone()
+    pub fn overlaps(&self) -> Vec<String> {
+        self.shared.world.lock().history.overlaps.clone()
     }
 
-    /// Starts the record anew.
+    /// Clears the record.
     pub fn clear_calls(&self) {
         self.shared.recorder.lock().clear();
     }

@@ -17,11 +17,11 @@ pub struct History {
     /// All containers that were started, in order.
     pub starts: Vec<Start>,
     /// Pods that began to run while another one of their name did.
-    pub twins: Vec<String>,
+    pub overlaps: Vec<String>,
 }
 
 impl World {
-    /// To be told of everything that begins to run, before it does.
+    /// Receives everything that begins to run, before it does.
     pub fn note_twins(&mut self, subject: &Subject) {
         let other = |sandbox: &&super::world::Sandbox| {
             let metadata = sandbox.config.metadata.clone().unwrap_or_default();
@@ -29,8 +29,8 @@ impl World {
             same_name && sandbox.id != subject.id && self.is_live(&sandbox.id)
         };
         if let Some(other) = self.sandboxes.values().find(other) {
-            let twins = format!("{subject:?} beside {}", other.id);
-            self.history.twins.push(twins);
+            let overlaps = format!("{subject:?} beside {}", other.id);
+            self.history.overlaps.push(overlaps);
         }
     }
 

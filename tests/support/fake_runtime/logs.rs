@@ -21,7 +21,7 @@ impl LogFile {
         OpenOptions::new().create(true).append(true).open(path).ok()
     }
 
-    /// What ReopenContainerLog asks for: write to whatever has the path now.
+    /// The effect of ReopenContainerLog: write to whatever has the path now.
     pub fn reopen(&mut self) {
         self.file = Self::open_file(&self.path);
     }

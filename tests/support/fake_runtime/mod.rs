@@ -1,7 +1,7 @@
 //! A CRI runtime that runs nothing: the generated servers on a temporary unix socket.
 //!
 //! It keeps honest state (`world.rs`), does what tests script (`behaviour.rs`, `exec.rs`, `images.rs`),
-//! goes wrong when told to (`faults.rs`) and records every call (`calls.rs`). The wire is real: the
+//! goes wrong as scripted (`faults.rs`) and records every call (`calls.rs`). The wire is real: the
 //! code under test talks gRPC to it as to any runtime. Time is tokio's, so a paused clock moves it.
 //!
 //! Included with `mod` by the tests and with `#[path]` by the benchmarks.
@@ -34,7 +34,7 @@ use tonic::{Code, Response, Status};
 pub use behaviour::{Behaviour, OnTerm};
 pub use calls::{Call, Rpc, Subject};
 pub use exec::{ExecCall, ExecOutcome, StreamCall};
-pub use faults::{Fault, Lie};
+pub use faults::{Distortion, Fault};
 pub use handle::{ContainerView, FakeRuntime, PodView};
 pub use history::Start;
 pub use images::{Pull, image_id};
@@ -159,7 +159,7 @@ pub struct Shared {
     /// Path and `traceparent` of every call that has one.
     traced: Mutex<Vec<(String, String)>>,
     faults: Mutex<faults::Faults>,
-    lies: Mutex<Vec<Lie>>,
+    distortions: Mutex<Vec<Distortion>>,
     exec: Mutex<exec::ExecScript>,
     streams: Mutex<exec::StreamScript>,
     pulls: Mutex<images::Pulls>,

@@ -32,19 +32,31 @@ impl Runtime {
 
     fn sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
         let mut items = views::list_sandboxes(&self.0.world.lock(), filter);
-        self.0.lies.lock().iter().for_each(|lie| items.bend(lie));
+        self.0
+            .distortions
+            .lock()
+            .iter()
+            .for_each(|distort| items.bend(distort));
         items
     }
 
     fn containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
         let mut items = views::list_containers(&self.0.world.lock(), filter);
-        self.0.lies.lock().iter().for_each(|lie| items.bend(lie));
+        self.0
+            .distortions
+            .lock()
+            .iter()
+            .for_each(|distort| items.bend(distort));
         items
     }
 
     fn sandbox_status(&self, id: &str) -> Result<v1::PodSandboxStatusResponse, Status> {
         let mut status = views::sandbox_status(self.0.world.lock().sandbox(id)?);
-        self.0.lies.lock().iter().for_each(|lie| status.bend(lie));
+        self.0
+            .distortions
+            .lock()
+            .iter()
+            .for_each(|distort| status.bend(distort));
         Ok(v1::PodSandboxStatusResponse {
             status: Some(status),
             ..Default::default()
@@ -53,7 +65,11 @@ impl Runtime {
 
     fn container_status(&self, id: &str) -> Result<v1::ContainerStatusResponse, Status> {
         let mut status = views::container_status(self.0.world.lock().container(id)?);
-        self.0.lies.lock().iter().for_each(|lie| status.bend(lie));
+        self.0
+            .distortions
+            .lock()
+            .iter()
+            .for_each(|distort| status.bend(distort));
         Ok(v1::ContainerStatusResponse {
             status: Some(status),
             info: Default::default(),
@@ -68,7 +84,7 @@ impl Runtime {
         Ok(v1::StartContainerResponse {})
     }
 
-    /// Asks the container to end, waits, and kills it at the end of its time.
+    /// Signals the container, waits, and kills it after the timeout.
     async fn stop(&self, id: &str, timeout: i64) -> Result<v1::StopContainerResponse, Status> {
         let (ended, reaction) = {
             let mut world = self.0.world.lock();
@@ -88,8 +104,8 @@ impl Runtime {
         if let Some(OnTerm::Exit { after, code }) = reaction {
             self.0.end_later(id, after, code);
         }
-        let patience = Duration::from_secs(timeout.max(0).unsigned_abs());
-        if tokio::time::timeout(patience, ended.cancelled())
+        let grace = Duration::from_secs(timeout.max(0).unsigned_abs());
+        if tokio::time::timeout(grace, ended.cancelled())
             .await
             .is_err()
         {

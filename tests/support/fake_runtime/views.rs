@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kubelet::cri::v1;
 
-use super::faults::Lie;
+use super::faults::Distortion;
 use super::world::{Container, Sandbox, UID_LABEL, World};
 
 pub fn sandbox_status(sandbox: &Sandbox) -> v1::PodSandboxStatus {
@@ -188,7 +188,7 @@ pub fn select_containers<'w>(
 
 /// Bends answers.
 pub trait Bend {
-    fn bend(&mut self, lie: &Lie);
+    fn bend(&mut self, distort: &Distortion);
 }
 
 fn other_id(id: &str) -> String {
@@ -216,56 +216,56 @@ fn keep_every_second<T>(items: &mut Vec<T>) {
 }
 
 impl Bend for Vec<v1::PodSandbox> {
-    fn bend(&mut self, lie: &Lie) {
-        match lie {
-            Lie::EmptyLists => self.clear(),
-            Lie::HalfLists => keep_every_second(self),
-            Lie::DuplicateNames => {
-                let twins = self.iter().map(|item| v1::PodSandbox {
+    fn bend(&mut self, distort: &Distortion) {
+        match distort {
+            Distortion::EmptyLists => self.clear(),
+            Distortion::HalfLists => keep_every_second(self),
+            Distortion::DuplicateNames => {
+                let overlaps = self.iter().map(|item| v1::PodSandbox {
                     id: other_id(&item.id),
                     ..item.clone()
                 });
-                let twins = twins.collect::<Vec<_>>();
-                self.extend(twins);
+                let overlaps = overlaps.collect::<Vec<_>>();
+                self.extend(overlaps);
             }
-            Lie::WrongUid(uid) => {
+            Distortion::WrongUid(uid) => {
                 for item in self {
                     bend_labels(&mut item.labels, uid);
                     bend_metadata(&mut item.metadata, uid);
                 }
             }
-            Lie::NoIp | Lie::State(_) => {}
+            Distortion::NoIp | Distortion::State(_) => {}
         }
     }
 }
 
 impl Bend for Vec<v1::Container> {
-    fn bend(&mut self, lie: &Lie) {
-        match lie {
-            Lie::EmptyLists => self.clear(),
-            Lie::HalfLists => keep_every_second(self),
-            Lie::DuplicateNames => {
-                let twins = self.iter().map(|item| v1::Container {
+    fn bend(&mut self, distort: &Distortion) {
+        match distort {
+            Distortion::EmptyLists => self.clear(),
+            Distortion::HalfLists => keep_every_second(self),
+            Distortion::DuplicateNames => {
+                let overlaps = self.iter().map(|item| v1::Container {
                     id: other_id(&item.id),
                     ..item.clone()
                 });
-                let twins = twins.collect::<Vec<_>>();
-                self.extend(twins);
+                let overlaps = overlaps.collect::<Vec<_>>();
+                self.extend(overlaps);
             }
-            Lie::WrongUid(uid) => self
+            Distortion::WrongUid(uid) => self
                 .iter_mut()
                 .for_each(|item| bend_labels(&mut item.labels, uid)),
-            Lie::State(state) => self.iter_mut().for_each(|item| item.state = *state),
-            Lie::NoIp => {}
+            Distortion::State(state) => self.iter_mut().for_each(|item| item.state = *state),
+            Distortion::NoIp => {}
         }
     }
 }
 
 impl Bend for v1::PodSandboxStatus {
-    fn bend(&mut self, lie: &Lie) {
-        match lie {
-            Lie::NoIp => self.network = Some(v1::PodSandboxNetworkStatus::default()),
-            Lie::WrongUid(uid) => {
+    fn bend(&mut self, distort: &Distortion) {
+        match distort {
+            Distortion::NoIp => self.network = Some(v1::PodSandboxNetworkStatus::default()),
+            Distortion::WrongUid(uid) => {
                 bend_labels(&mut self.labels, uid);
                 bend_metadata(&mut self.metadata, uid);
             }
@@ -275,10 +275,10 @@ impl Bend for v1::PodSandboxStatus {
 }
 
 impl Bend for v1::ContainerStatus {
-    fn bend(&mut self, lie: &Lie) {
-        match lie {
-            Lie::State(state) => self.state = *state,
-            Lie::WrongUid(uid) => bend_labels(&mut self.labels, uid),
+    fn bend(&mut self, distort: &Distortion) {
+        match distort {
+            Distortion::State(state) => self.state = *state,
+            Distortion::WrongUid(uid) => bend_labels(&mut self.labels, uid),
             _ => {}
         }
     }

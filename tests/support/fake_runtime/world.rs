@@ -43,7 +43,7 @@ pub struct Container {
     pub log_path: PathBuf,
     pub resources: Option<v1::LinuxContainerResources>,
     pub life: Behaviour,
-    /// It has been asked to end.
+    /// It has received the stop signal.
     pub asked_to_end: bool,
     /// Fires when it has ended.
     pub ended: CancellationToken,

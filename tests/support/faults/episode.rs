@@ -33,7 +33,7 @@ const QUIET: Duration = Duration::from_millis(700);
 pub struct HookRun {
     /// `post-start` or `pre-stop`.
     pub kind: String,
-    /// What tells the instances of containers apart.
+    /// What distinguishes the instances of containers.
     pub instance: String,
     /// When it ended; `None` when the caller went away before.
     pub ended: Option<Instant>,
@@ -74,7 +74,7 @@ pub struct Episode<'k, S> {
     pub(super) oracle: RefCell<Oracle>,
     rng: RefCell<fastrand::Rng>,
     numbers: Cell<u32>,
-    begun: Instant,
+    started_at: Instant,
     notes: RefCell<Vec<String>>,
     /// When the kubelet was killed.
     kills: RefCell<Vec<Instant>>,
@@ -100,7 +100,7 @@ impl<'k, S: Side> Episode<'k, S> {
             ledger: RefCell::default(),
             oracle: RefCell::default(),
             numbers: Cell::new(0),
-            begun: Instant::now(),
+            started_at: Instant::now(),
             notes: RefCell::default(),
             kills: RefCell::default(),
             findings: RefCell::default(),
@@ -118,7 +118,7 @@ impl<'k, S: Side> Episode<'k, S> {
     }
 
     pub(super) fn note(&self, text: String) {
-        let at = self.begun.elapsed().as_secs_f64();
+        let at = self.started_at.elapsed().as_secs_f64();
         self.notes.borrow_mut().push(format!("{at:8.3} {text}"));
     }
 
@@ -257,7 +257,7 @@ impl<'k, S: Side> Episode<'k, S> {
         sum.recoveries.extend(right);
     }
 
-    /// How long it takes until the pods that nobody touches are shown as they are.
+    /// How long it takes until the statuses of the untouched pods are correct.
     async fn right_within(&self, begin: Instant, end: Instant) -> Option<Duration> {
         let mut right = None;
         while Instant::now() < end {

@@ -1,6 +1,6 @@
 //! Faults at random moments while pods come, change, crash and go, and an independent count of the harm.
 //!
-//! An episode is a node of its own: some pods that nobody touches, some that churn, and faults. Everything
+//! An episode is a node of its own: some pods that stay untouched, some that churn, and faults. Everything
 //! random comes from one seed and the episode's number, so a failed episode can be lived again, as far as
 //! timing allows: `FAULTS_SEED=... FAULTS_EPISODE=...`.
 //!

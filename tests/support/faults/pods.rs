@@ -95,7 +95,7 @@ pub fn sick_file(shared: &Path, name: &str) -> std::path::PathBuf {
 
 /// Has the script in place that the hooks run, see [`hook`].
 pub fn prepare(shared: &Path) {
-    // The start time of the first process tells the instances of a container apart.
+    // The start time of the first process distinguishes the instances of a container.
     let script = r#"sleep 0.03
 set -- "$1" "$2" $(cat /proc/1/stat)
 read -r uptime _ </proc/uptime

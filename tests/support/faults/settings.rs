@@ -78,7 +78,7 @@ pub struct Settings {
     pub only: Option<usize>,
     /// Episodes at once.
     pub lanes: usize,
-    /// Somebody wants figures and not only a test.
+    /// Figures are wanted and not only a test.
     pub is_measured: bool,
     /// What cannot be counted on this runtime.
     pub uncounted: &'static [Goal],

@@ -38,7 +38,7 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 fn begin(tracer: &Tracer, name: &'static str) -> Span {
-    let span = tracer.start(Kind::Internal, Parent::Current, || name.into());
+    let span = tracer.start(TraceSpanKind::Internal, Parent::Current, || name.into());
     span.unwrap()
 }
 
@@ -65,11 +65,11 @@ async fn spans_arrive_as_opentelemetry_has_them() {
     ]));
     let remote = Parent::Remote(theirs.clone());
     let mut server = tracer
-        .start(Kind::Server, remote, || "outer".into())
+        .start(TraceSpanKind::Server, remote, || "outer".into())
         .unwrap();
     server.note(|| [("text", "a".into()), ("number", (-7).into())]);
     let work = async {
-        let mut client = tracer.start(Kind::Client, Parent::Current, || "inner".into());
+        let mut client = tracer.start(TraceSpanKind::Client, Parent::Current, || "inner".into());
         client.as_mut().unwrap().fail(|| "é".repeat(1000));
     };
     server.around(work).await;
@@ -139,7 +139,7 @@ async fn a_request_of_somebody_without_credentials_begins_a_trace_of_its_own_wit
     for (rate, recorded) in [(0, 0), (ALL, 1)] {
         let (tracer, _) = tracer(collector.endpoint(), rate);
         let linked = Parent::Linked(theirs.clone());
-        drop(tracer.start(Kind::Server, linked, || "linked".into()));
+        drop(tracer.start(TraceSpanKind::Server, linked, || "linked".into()));
         tracer.flush().await;
         assert_eq!(collector.spans().len(), recorded);
     }
@@ -159,11 +159,11 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
     let (tracer, _) = tracer(collector.endpoint(), 0);
     let unnamed = || panic!("nobody wants a name");
     let root = tracer
-        .start(Kind::Internal, Parent::Current, unnamed)
+        .start(TraceSpanKind::Internal, Parent::Current, unnamed)
         .unwrap();
     let below = async {
         let mut span = tracer
-            .start(Kind::Client, Parent::Current, unnamed)
+            .start(TraceSpanKind::Client, Parent::Current, unnamed)
             .unwrap();
         span.note(|| -> [(&'static str, AttributeValue); 0] { panic!("nobody wants this") });
         span.fail(|| panic!("nor this"));
@@ -183,7 +183,9 @@ async fn a_tracer_that_is_off_makes_nothing() {
     let tracer = Tracer::off();
     assert!(!tracer.is_on());
     let parent = SpanContext::of_headers(&headers(&[(headers::PARENT, PARENT)]));
-    let span = tracer.start(Kind::Server, Parent::Remote(parent), || panic!("a name"));
+    let span = tracer.start(TraceSpanKind::Server, Parent::Remote(parent), || {
+        panic!("a name")
+    });
     assert!(span.is_none());
     let seen = traced(span, async { current() }, |_| panic!("a failure")).await;
     assert_eq!(seen, None);

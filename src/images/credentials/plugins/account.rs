@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::config::AccountSettings;
 use crate::apiserver::token::{Token, TokenKey, issue};
-use crate::apiserver::{ApiServer, Place};
+use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::{SingleFlight, chain, hex};
 use crate::images::credentials::login::UsedAccount;
 use crate::model::{Pod, PodExt as _};
@@ -86,7 +86,7 @@ impl Accounts {
         let api = self.api.as_ref();
         let api = api.ok_or_else(|| NoAccount::Failed("there is no API server".into()))?;
         let namespace = pod.namespace();
-        let account = api.get::<ServiceAccount>(Place::namespaced(namespace, name));
+        let account = api.get::<ServiceAccount>(ResourcePath::namespaced(namespace, name));
         let account = account.await.map_err(|error| {
             let text = format!("get service account {namespace}/{name}: {}", chain(&error));
             NoAccount::Failed(text)

@@ -10,7 +10,7 @@ use crate::images::credentials::auths::Auths;
 
 /// Which images an answer is for: `cacheKeyType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum CacheScope {
     /// The requested image.
     Image,
     /// All of its registry.
@@ -27,14 +27,14 @@ enum CacheKey {
 }
 
 impl CacheKey {
-    fn of(scope: Scope, image: &str) -> CacheKey {
+    fn of(scope: CacheScope, image: &str) -> CacheKey {
         match scope {
-            Scope::Image => CacheKey::Image(image.to_owned()),
-            Scope::Registry => {
+            CacheScope::Image => CacheKey::Image(image.to_owned()),
+            CacheScope::Registry => {
                 let registry = image.split('/').next().unwrap_or_default();
                 CacheKey::Registry(registry.to_owned())
             }
-            Scope::Global => CacheKey::Global,
+            CacheScope::Global => CacheKey::Global,
         }
     }
 }
@@ -57,7 +57,7 @@ impl Cache {
         now: Instant,
     ) -> Option<Arc<Auths>> {
         let key = |scope| (CacheKey::of(scope, image), account.clone());
-        [Scope::Image, Scope::Registry, Scope::Global]
+        [CacheScope::Image, CacheScope::Registry, CacheScope::Global]
             .into_iter()
             .filter_map(|scope| self.answers.get(&key(scope)))
             .find(|(_, until)| now <= *until)
@@ -67,7 +67,7 @@ impl Cache {
     /// Keeps an answer to a question about `image`. Answers that are too old go.
     pub(super) fn keep(
         &mut self,
-        (scope, account): (Scope, AccountKey),
+        (scope, account): (CacheScope, AccountKey),
         image: &str,
         auths: Arc<Auths>,
         lifetime: Duration,
@@ -92,11 +92,11 @@ mod tests {
     fn an_answer_serves_the_image_its_registry_or_all() {
         let now = Instant::now();
         let table = [
-            (Scope::Image, "r.io/a", true),
-            (Scope::Image, "r.io/b", false),
-            (Scope::Registry, "r.io/b", true),
-            (Scope::Registry, "r.io:5000/b", false),
-            (Scope::Global, "other.io/b", true),
+            (CacheScope::Image, "r.io/a", true),
+            (CacheScope::Image, "r.io/b", false),
+            (CacheScope::Registry, "r.io/b", true),
+            (CacheScope::Registry, "r.io:5000/b", false),
+            (CacheScope::Global, "other.io/b", true),
         ];
         for (scope, image, expected) in table {
             let mut cache = Cache::default();
@@ -115,7 +115,7 @@ mod tests {
         let mut cache = Cache::default();
         let [one, two] = ["one", "two"].map(|account| Some(account.to_owned()));
         cache.keep(
-            (Scope::Global, one.clone()),
+            (CacheScope::Global, one.clone()),
             "a",
             Arc::default(),
             MINUTE,
@@ -130,12 +130,12 @@ mod tests {
     fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
         let now = Instant::now();
         let mut cache = Cache::default();
-        cache.keep((Scope::Image, None), "a", Arc::default(), MINUTE, now);
+        cache.keep((CacheScope::Image, None), "a", Arc::default(), MINUTE, now);
         assert!(cache.find("a", &None, now + MINUTE).is_some());
         let later = now + MINUTE + Duration::from_millis(1);
         assert!(cache.find("a", &None, later).is_none());
         cache.keep(
-            (Scope::Image, None),
+            (CacheScope::Image, None),
             "b",
             Arc::default(),
             Duration::MAX,

@@ -10,11 +10,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::base::GoDuration;
 use crate::host::files::read_head_or_empty;
-use crate::images::credentials::matching::Place;
+use crate::images::credentials::matching::RegistryPath;
 use crate::model::validation::decode_secret;
 
 /// The longest file, in bytes.
-const LONGEST_FILE: usize = 1 << 20;
+const MAX_FILE: usize = 1 << 20;
 const KIND: &str = "CredentialProviderConfig";
 const GROUP: &str = "kubelet.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1alpha1", "v1beta1"];
@@ -102,15 +102,15 @@ pub(super) fn read(path: &Path) -> anyhow::Result<(Vec<ProviderSettings>, String
     let (mut providers, mut problems) = (Vec::new(), Vec::new());
     for file in files(path)? {
         let shown = file.display().to_string();
-        let bytes = read_head_or_empty(&file, LONGEST_FILE + 1)
+        let bytes = read_head_or_empty(&file, MAX_FILE + 1)
             .with_context(|| format!("cannot read {shown}"))?;
         anyhow::ensure!(
-            bytes.len() <= LONGEST_FILE,
-            "{shown} is longer than {LONGEST_FILE} bytes"
+            bytes.len() <= MAX_FILE,
+            "{shown} is longer than {MAX_FILE} bytes"
         );
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(&bytes);
-        let text = String::from_utf8(bytes).with_context(|| format!("{shown} is no text"))?;
+        let text = String::from_utf8(bytes).with_context(|| format!("{shown} is not text"))?;
         for provider in decode(&shown, &text)? {
             let place = format!("{shown}: providers[{}]", providers.len());
             providers.push((place, provider));
@@ -240,7 +240,10 @@ fn check(provider: &Provider) -> Vec<String> {
         found
             .push("matchImages: Required value: at least 1 item in matchImages is required".into());
     }
-    for image in images.iter().filter(|image| Place::parse(image).is_none()) {
+    for image in images
+        .iter()
+        .filter(|image| RegistryPath::parse(image).is_none())
+    {
         found.push(format!(
             "matchImages: Invalid value: {image:?}: match image is invalid"
         ));

@@ -17,7 +17,7 @@ use super::config::ProviderSettings;
 /// How long a program may run.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Longest answer in bytes.
-const LONGEST_ANSWER: usize = 1 << 20;
+const MAX_RESPONSE: usize = 1 << 20;
 /// How much of what a program says to people is kept, in bytes.
 const MAX_STDERR: usize = 2048;
 
@@ -33,7 +33,7 @@ pub(super) struct Program {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Request<'a> {
+struct ProviderRequest<'a> {
     kind: &'static str,
     api_version: &'a str,
     image: &'a str,
@@ -50,7 +50,7 @@ pub(super) enum ExecError {
     Spawn(std::io::Error),
     #[error("it did not end within {} s and was killed", .0.as_secs())]
     TooSlow(Duration),
-    #[error("its answer is longer than {LONGEST_ANSWER} bytes")]
+    #[error("its answer is longer than {MAX_RESPONSE} bytes")]
     TooLong,
     #[error("its output cannot be read: {0}")]
     Pipe(std::io::Error),
@@ -87,7 +87,7 @@ impl Program {
 
     /// Runs the plugin for an image; its output. Dropping the future kills the program and what it
     /// started.
-    pub(super) async fn ask(
+    pub(super) async fn run(
         &self,
         image: &str,
         account: Option<&PodAccount>,
@@ -98,7 +98,7 @@ impl Program {
             "Running an image credential provider"
         );
         let none = BTreeMap::new();
-        let request = Request {
+        let request = ProviderRequest {
             kind: "CredentialProviderRequest",
             api_version: &self.api_version,
             image,
@@ -135,14 +135,14 @@ impl RunningProgram {
         let child = &mut self.child;
         let (input, output, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let ask = async {
+        let run = async {
             if let Some(mut input) = input {
                 // A program that does not care for the question may have closed its input.
                 let _ = input.write_all(question).await;
             }
             Ok(())
         };
-        let (answer, message, ()) = tokio::try_join!(read_all(output), read_head(stderr), ask)?;
+        let (answer, message, ()) = tokio::try_join!(read_all(output), read_head(stderr), run)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
         if status.success() {
             Ok(answer)
@@ -154,7 +154,7 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // Without an id it has been waited for, and the number may be somebody else's by now.
+        // Without an id it has been waited for, and the number may be another process's by now.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
             // It may have ended this very moment.
@@ -166,11 +166,11 @@ impl Drop for RunningProgram {
 async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, ExecError> {
     let mut bytes = Vec::new();
     if let Some(output) = output {
-        let mut output = output.take(LONGEST_ANSWER as u64 + 1);
+        let mut output = output.take(MAX_RESPONSE as u64 + 1);
         let read = output.read_to_end(&mut bytes).await;
         read.map_err(ExecError::Pipe)?;
     }
-    if bytes.len() > LONGEST_ANSWER {
+    if bytes.len() > MAX_RESPONSE {
         Err(ExecError::TooLong)
     } else {
         Ok(bytes)
@@ -201,9 +201,9 @@ mod tests {
         Program::find(dir, &settings("plugin")).unwrap()
     }
 
-    async fn asked(body: &str) -> Result<String, String> {
+    async fn run(body: &str) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
-        let answer = program(dir.path(), body).ask("r.io/x", None).await;
+        let answer = program(dir.path(), body).run("r.io/x", None).await;
         let text = answer.map(|bytes| String::from_utf8(bytes).unwrap());
         text.map_err(|error| error.to_string())
     }
@@ -222,7 +222,7 @@ mod tests {
         };
         let answer = Program::find(dir.path(), &own)
             .unwrap()
-            .ask("r.io/x", None)
+            .run("r.io/x", None)
             .await;
         let text = String::from_utf8(answer.unwrap()).unwrap();
         let question = format!(
@@ -233,16 +233,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_fails_tells_why_on_its_standard_error() {
-        let error = asked("echo no network >&2; exit 3").await.unwrap_err();
+        let error = run("echo no network >&2; exit 3").await.unwrap_err();
         assert_eq!(error, "exit status: 3: no network");
-        let error = asked("yes complaint | head -c 1000000 >&2; exit 1").await;
+        let error = run("yes complaint | head -c 1000000 >&2; exit 1").await;
         assert!(error.unwrap_err().len() < 3000);
-        assert_eq!(asked("exec <&-; echo fine").await.unwrap(), "fine\n");
+        assert_eq!(run("exec <&-; echo fine").await.unwrap(), "fine\n");
     }
 
     #[tokio::test]
     async fn an_endless_answer_is_cut_off() {
-        let error = asked("yes").await.unwrap_err();
+        let error = run("yes").await.unwrap_err();
         assert!(error.contains("longer than"), "{error}");
     }
 
@@ -253,7 +253,7 @@ mod tests {
         let body = format!("sleep 1000 & echo $! > {}; wait", pid.display());
         let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = Instant::now();
-        let error = slow.ask("r.io/x", None).await.unwrap_err();
+        let error = slow.run("r.io/x", None).await.unwrap_err();
         assert!(matches!(error, ExecError::TooSlow(_)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();

@@ -55,8 +55,8 @@ impl PluginMetrics {
     }
 
     /// A run begins now.
-    pub(super) fn run(&self, name: &str) -> Run<'_> {
-        Run {
+    pub(super) fn run(&self, name: &str) -> ProviderRun<'_> {
+        ProviderRun {
             metrics: self,
             name: name.to_owned(),
             begin: Instant::now(),
@@ -65,13 +65,13 @@ impl PluginMetrics {
 }
 
 /// One run of a program.
-pub(super) struct Run<'a> {
+pub(super) struct ProviderRun<'a> {
     metrics: &'a PluginMetrics,
     name: String,
     begin: Instant,
 }
 
-impl Run<'_> {
+impl ProviderRun<'_> {
     pub(super) fn ended(self, well: bool) {
         let plugin = PluginLabels {
             plugin_name: self.name,

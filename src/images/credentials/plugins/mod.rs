@@ -44,15 +44,15 @@ const MAX_CONCURRENT: usize = 8;
 
 /// The configured providers in the order of their configuration.
 #[derive(Default)]
-pub struct Plugins {
+pub struct CredentialPlugins {
     providers: Vec<LoadedProvider>,
 }
 
-type Answer = Result<Arc<Auths>, String>;
+type ProviderResponse = Result<Arc<Auths>, String>;
 
 struct LoadedProvider {
     inner: Arc<PluginsInner>,
-    flights: SingleFlight<(String, AccountKey), Answer>,
+    flights: SingleFlight<(String, AccountKey), ProviderResponse>,
 }
 
 struct PluginsInner {
@@ -64,7 +64,7 @@ struct PluginsInner {
     metrics: PluginMetrics,
 }
 
-impl Plugins {
+impl CredentialPlugins {
     /// Reads the configuration (a file, or a directory of files) and looks for the programs. Blocking.
     ///
     /// # Errors
@@ -74,11 +74,11 @@ impl Plugins {
         programs: &Path,
         api: Option<ApiServer>,
         metrics: &Metrics,
-    ) -> anyhow::Result<Plugins> {
+    ) -> anyhow::Result<CredentialPlugins> {
         let about = "--image-credential-provider-bin-dir";
         anyhow::ensure!(
             programs.is_dir(),
-            "{about}: {} is no directory",
+            "{about}: {} is not a directory",
             programs.display()
         );
         let (settings, hash) =
@@ -102,7 +102,7 @@ impl Plugins {
             })
         };
         let providers = settings.into_iter().map(provider);
-        Ok(Plugins {
+        Ok(CredentialPlugins {
             providers: providers.collect::<anyhow::Result<_>>()?,
         })
     }
@@ -111,9 +111,9 @@ impl Plugins {
     /// reported and passed over.
     pub(super) async fn auths(&self, image: &str, pod: &Pod) -> Auths {
         let providers = self.providers.iter();
-        let asked = providers.map(|provider| provider.auths(image, pod));
+        let lookups = providers.map(|provider| provider.auths(image, pod));
         let mut all = Auths::default();
-        for known in join_all(asked).await.into_iter().flatten() {
+        for known in join_all(lookups).await.into_iter().flatten() {
             all.extend(&known);
         }
         all
@@ -159,7 +159,7 @@ impl LoadedProvider {
         let with_token = account.as_ref().map(|account| account.cache_key(true));
         let begin = || {
             let (inner, image) = (self.inner.clone(), image.to_owned());
-            async move { inner.ask(&image, account.as_ref()).await }
+            async move { inner.run(&image, account.as_ref()).await }
         };
         let flight = self.flights.join((image.to_owned(), with_token), begin);
         flight.await.map(Some)
@@ -179,12 +179,12 @@ impl PluginsInner {
         account.map(|account| account.cache_key(settings.is_cached_by_token))
     }
 
-    async fn ask(&self, image: &str, account: Option<&PodAccount>) -> Answer {
+    async fn run(&self, image: &str, account: Option<&PodAccount>) -> ProviderResponse {
         // The semaphore is never closed.
         let _place = self.places.acquire().await.ok();
         let answer = {
             let run = self.metrics.run(&self.settings.name);
-            let answer = self.program.ask(image, account).await;
+            let answer = self.program.run(image, account).await;
             run.ended(answer.is_ok());
             answer.map_err(|error| error.to_string())?
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::cache::Scope;
+use super::cache::CacheScope;
 use crate::base::GoDuration;
 use crate::images::credentials::auths::{Auths, Login};
 use crate::images::credentials::login::UsedAccount;
@@ -15,7 +15,7 @@ const KIND: &str = "CredentialProviderResponse";
 /// Logins, and how long and for what they may be used.
 #[derive(Debug)]
 pub(super) struct Response {
-    pub(super) scope: Scope,
+    pub(super) scope: CacheScope,
     /// `None` leaves it to the configuration; zero is not to be kept.
     pub(super) lifetime: Option<Duration>,
     pub(super) auths: Auths,
@@ -68,13 +68,13 @@ pub(super) fn decode(
         ));
     }
     if head.kind.as_deref() != Some(KIND) {
-        return Err(format!("the credential plugin's response is no {KIND}"));
+        return Err(format!("the credential plugin's response is not a {KIND}"));
     }
     let document: ResponseDocument = serde_json::from_slice(bytes).map_err(unreadable)?;
     let scope = match document.cache_key_type.as_str() {
-        "Image" => Scope::Image,
-        "Registry" => Scope::Registry,
-        "Global" => Scope::Global,
+        "Image" => CacheScope::Image,
+        "Registry" => CacheScope::Registry,
+        "Global" => CacheScope::Global,
         other => {
             return Err(format!(
                 "credential provider plugin did not return a valid cacheKeyType: {}",
@@ -84,7 +84,7 @@ pub(super) fn decode(
     };
     let mut auths = Auths::default();
     for (place, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
-        // A place that is no registry serves no image.
+        // A place that is not a registry serves no image.
         let login = Login {
             username,
             password,
@@ -118,13 +118,13 @@ mod tests {
         let more = r#", "cacheKeyType": "Registry", "cacheDuration": "1m30s",
             "auth": {"*.io": {"username": "u", "password": "p"}, "a b:c": {}}"#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!(read.scope, Scope::Registry);
+        assert_eq!(read.scope, CacheScope::Registry);
         assert_eq!(read.lifetime, Some(Duration::from_secs(90)));
         let login = read.auths.lookup("r.io/x");
         assert_eq!((&*login[0].username, &*login[0].password), ("u", "p"));
         let more = r#", "cacheKeyType": "Global", "cacheDuration": null, "auth": null"#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!((read.scope, read.lifetime), (Scope::Global, None));
+        assert_eq!((read.scope, read.lifetime), (CacheScope::Global, None));
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "0s""#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
         assert_eq!(read.lifetime, Some(Duration::ZERO));
@@ -144,7 +144,7 @@ mod tests {
                 other.to_owned(),
                 "expected apiVersion:credentialprovider.kubelet.k8s.io/v1, actual apiVersion:x/v2",
             ),
-            (kind, "is no CredentialProviderResponse"),
+            (kind, "is not a CredentialProviderResponse"),
             (response(""), "valid cacheKeyType: "),
             (
                 response(r#", "cacheKeyType": "Node""#),

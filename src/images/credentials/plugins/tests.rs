@@ -74,10 +74,10 @@ impl World {
         self
     }
 
-    fn load(&self) -> anyhow::Result<Plugins> {
+    fn load(&self) -> anyhow::Result<CredentialPlugins> {
         let config = self.dir.path().join("config.yaml");
         fs::write(&config, &self.config).unwrap();
-        Plugins::load(&config, self.dir.path(), self.api.clone(), &self.metrics)
+        CredentialPlugins::load(&config, self.dir.path(), self.api.clone(), &self.metrics)
     }
 
     fn runs(&self) -> usize {
@@ -93,11 +93,11 @@ fn answer(scope: &str, user: &str, more: &str) -> String {
     )
 }
 
-async fn users(plugins: &Plugins, image: &str) -> Vec<String> {
+async fn users(plugins: &CredentialPlugins, image: &str) -> Vec<String> {
     users_of(plugins, image, &Pod::default()).await
 }
 
-async fn users_of(plugins: &Plugins, image: &str, pod: &Pod) -> Vec<String> {
+async fn users_of(plugins: &CredentialPlugins, image: &str, pod: &Pod) -> Vec<String> {
     let found = plugins.auths(image, pod).await.lookup(image).into_iter();
     found.map(|login| login.username).collect()
 }
@@ -156,8 +156,8 @@ async fn an_answer_is_used_as_widely_and_as_long_as_it_says() {
 async fn pulls_at_the_same_time_share_one_run() {
     let world = World::new().provider("p", &answer("Image", "u", r#", "cacheDuration": "0s""#), "");
     let plugins = world.load().unwrap();
-    let asked = (0..20).map(|_| users(&plugins, "r.io/x"));
-    for found in join_all(asked).await {
+    let requested = (0..20).map(|_| users(&plugins, "r.io/x"));
+    for found in join_all(requested).await {
         assert_eq!(found, ["u"]);
     }
     assert_eq!(world.runs(), 1);
@@ -187,14 +187,17 @@ fn a_provider_without_a_program_keeps_the_kubelet_from_starting() {
     world.config = world.config.replace("name: p,", "name: q,");
     let error = format!("{:#}", world.load().err().unwrap());
     assert!(error.starts_with("plugin binary executable "), "{error}");
-    let nowhere = Plugins::load(
+    let nowhere = CredentialPlugins::load(
         Path::new("/x"),
         Path::new("/does/not/exist"),
         None,
         &Metrics::new(),
     );
     let error = format!("{:#}", nowhere.err().unwrap());
-    assert!(error.contains("/does/not/exist is no directory"), "{error}");
+    assert!(
+        error.contains("/does/not/exist is not a directory"),
+        "{error}"
+    );
 }
 
 /// A pod of the API server, with this service account.

@@ -15,7 +15,7 @@ pub(super) enum Role {
 }
 
 pub(super) fn validate_probe(probe: &Probe, role: Role, path: &Path<'_>, errors: &mut Errors) {
-    let handler = Handler {
+    let handler = ProbeHandler {
         exec: probe.exec.as_ref(),
         http: probe.http_get.as_ref(),
         tcp: probe.tcp_socket.as_ref(),
@@ -56,7 +56,7 @@ pub(super) fn validate_hook(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let handler = Handler {
+    let handler = ProbeHandler {
         exec: hook.exec.as_ref(),
         http: hook.http_get.as_ref(),
         tcp: hook.tcp_socket.as_ref(),
@@ -66,7 +66,7 @@ pub(super) fn validate_hook(
     handler.validate(grace, path, errors);
 }
 
-struct Handler<'a> {
+struct ProbeHandler<'a> {
     exec: Option<&'a ExecAction>,
     http: Option<&'a HTTPGetAction>,
     tcp: Option<&'a TCPSocketAction>,
@@ -74,7 +74,7 @@ struct Handler<'a> {
     sleep: Option<&'a SleepAction>,
 }
 
-impl Handler<'_> {
+impl ProbeHandler<'_> {
     fn validate(&self, grace: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
         let given = [
             ("exec", self.exec.is_some()),

@@ -1,4 +1,4 @@
-use super::super::thresholds::Value;
+use super::super::thresholds::ThresholdValue;
 use super::*;
 use crate::model::{ContainerState, ContainerStatus, SandboxStatus};
 use crate::node::stats::api::{MemoryStats, ProcessStats, VolumeStats};
@@ -81,8 +81,12 @@ fn a_pod_of_which_nothing_runs_frees_no_memory_and_only_what_it_is_known_to_have
             pod: pod("a", 0, "100"),
             usage: has_usage.then(|| usage(1)),
         };
-        let found = [Resource::Memory, Resource::Pids, Resource::Disk]
-            .map(|resource| can_free(&candidate, status, resource));
+        let found = [
+            EvictionResource::Memory,
+            EvictionResource::Pids,
+            EvictionResource::Disk,
+        ]
+        .map(|resource| can_free(&candidate, status, resource));
         assert_eq!(found, [memory, memory, disk], "{status:?} {has_usage}");
     }
 }
@@ -225,11 +229,11 @@ fn processes_count_by_number_and_priority_alone() {
 
 #[test]
 fn the_message_says_what_was_scarce_and_who_used_it() {
-    let threshold = Threshold {
+    let threshold = EvictionThreshold {
         signal: Signal::MemoryAvailable,
-        value: Value::Absolute(100 << 20),
+        value: ThresholdValue::Absolute(100 << 20),
         grace: None,
-        min_reclaim: Value::Absolute(0),
+        min_reclaim: ThresholdValue::Absolute(0),
     };
     let observed = Observation {
         available: 52_428_800,
@@ -262,11 +266,11 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
 
 #[test]
 fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
-    let threshold = Threshold {
+    let threshold = EvictionThreshold {
         signal: Signal::MemoryAvailable,
-        value: Value::Absolute(100 << 20),
+        value: ThresholdValue::Absolute(100 << 20),
         grace: None,
-        min_reclaim: Value::Absolute(0),
+        min_reclaim: ThresholdValue::Absolute(0),
     };
     let spec = r#"{"containers":[{"name":"c"}],"resources":{"requests":{"memory":"30Mi"}}}"#;
     let candidate = Candidate {
@@ -287,7 +291,7 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
         "The node was low on resource: memory. \
          Pod p was using 20Mi, request is 30Mi, has larger consumption of memory. "
     );
-    let disk = Threshold {
+    let disk = EvictionThreshold {
         signal: Signal::NodeFsAvailable,
         ..threshold
     };
@@ -299,11 +303,11 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
 
 #[test]
 fn a_container_of_which_some_usage_on_disk_is_unknown_is_not_in_the_message() {
-    let threshold = Threshold {
+    let threshold = EvictionThreshold {
         signal: Signal::NodeFsAvailable,
-        value: Value::Absolute(100 << 20),
+        value: ThresholdValue::Absolute(100 << 20),
         grace: None,
-        min_reclaim: Value::Absolute(0),
+        min_reclaim: ThresholdValue::Absolute(0),
     };
     let low = "The node was low on resource: ephemeral-storage. ";
     for (layer, log, over) in [

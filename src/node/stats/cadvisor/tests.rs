@@ -1,13 +1,13 @@
 use super::*;
 use crate::{
-    host::cgroup::{CpuUsage, DeviceIo, Limits, MemoryUsage, Throttling, Usage},
+    host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Throttling},
     host::proc::NetworkInterface,
     node::stats::running_pods::{ContainerSubject, PodSubject},
 };
 use std::collections::{HashMap, HashSet};
 
 fn sample(path: &str) -> CgroupSample {
-    let usage = Usage {
+    let usage = CgroupUsage {
         cpu: Some(CpuUsage {
             total: 2_500_000_000,
             user: 1_000_000_000,
@@ -28,16 +28,16 @@ fn sample(path: &str) -> CgroupSample {
             read_bytes: 9,
             ..DeviceIo::default()
         }],
-        ..Usage::default()
+        ..CgroupUsage::default()
     };
     CgroupSample {
         path: path.into(),
         at: 1_700_000_000_123_456_789,
         usage: Arc::new(usage),
-        limits: Limits {
+        limits: CgroupLimits {
             has_memory: true,
             cpu_shares: Some(2),
-            ..Limits::default()
+            ..CgroupLimits::default()
         },
         nano_cores: None,
     }

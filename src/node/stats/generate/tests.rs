@@ -3,7 +3,7 @@ use crate::node::stats::sampler::SystemSample;
 use crate::{
     host::{
         DiskUsage,
-        cgroup::{CpuUsage, Limits, MemoryUsage, Pressures, TaskCount, Usage},
+        cgroup::{CgroupLimits, CgroupUsage, CpuUsage, MemoryUsage, Pressures, TaskCount},
     },
     model::{ClaimRef, MeasurableVolume},
 };
@@ -13,7 +13,7 @@ use std::{path::PathBuf, sync::Arc};
 const S: i64 = 1_000_000_000;
 
 fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
-    let usage = Usage {
+    let usage = CgroupUsage {
         cpu: Some(CpuUsage {
             total: cpu,
             ..CpuUsage::default()
@@ -32,13 +32,13 @@ fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
             threads: 3,
             one: Some(1),
         }),
-        ..Usage::default()
+        ..CgroupUsage::default()
     };
     CgroupSample {
         path: path.into(),
         at: at * S,
         usage: Arc::new(usage),
-        limits: Limits::default(),
+        limits: CgroupLimits::default(),
         nano_cores: Some(cpu / 10),
     }
 }
@@ -165,7 +165,7 @@ fn a_pods_own_cgroup_counts_more_than_the_sum_and_limits_give_what_is_left() {
     let mut snapshot = one_pod();
     let mut whole = sample("/kubepods/podu", 1_700_000_104, 500, 2_000);
     whole.limits.memory = Some(1_000);
-    let mut usage = Usage::clone(&whole.usage);
+    let mut usage = CgroupUsage::clone(&whole.usage);
     usage.pressure = Some(Pressures::default());
     whole.usage = Arc::new(usage);
     snapshot.pods[0].whole = Some(whole);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    host::cgroup::{CpuUsage, Limits, TaskCount, Usage},
+    host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, TaskCount},
     node::stats::{
         running_pods::{ContainerSubject, PodSubject},
         sampler::SystemSample,
@@ -11,7 +11,7 @@ use std::sync::Arc;
 const AT: i64 = 1_700_000_000_123_456_789;
 
 fn a_sample(path: &str) -> CgroupSample {
-    let usage = Usage {
+    let usage = CgroupUsage {
         cpu: Some(CpuUsage {
             total: 5,
             user: 3,
@@ -34,17 +34,17 @@ fn a_sample(path: &str) -> CgroupSample {
             reads: 2,
             writes: 1,
         }],
-        ..Usage::default()
+        ..CgroupUsage::default()
     };
     CgroupSample {
         path: path.into(),
         at: AT,
         usage: Arc::new(usage),
-        limits: Limits {
+        limits: CgroupLimits {
             has_memory: true,
             cpu_shares: Some(102),
             memory: Some(64 << 20),
-            ..Limits::default()
+            ..CgroupLimits::default()
         },
         nano_cores: None,
     }
@@ -91,7 +91,7 @@ fn snapshot() -> Snapshot {
     }
 }
 
-fn ask(of: &InfoOf) -> Vec<(String, Value)> {
+fn query(of: &InfoOf) -> Vec<(String, Value)> {
     let filesystems = [(
         "/dev/sda1".to_owned(),
         FilesystemUsage {
@@ -125,7 +125,7 @@ fn container(uid: &str, name: &str) -> InfoOf {
 
 #[test]
 fn a_container_has_its_names_its_limits_and_one_sample() {
-    let reported = ask(&container("u1", "main"));
+    let reported = query(&container("u1", "main"));
     let [(path, info)] = reported.as_slice() else {
         panic!("{reported:?}");
     };
@@ -167,7 +167,7 @@ fn entities_without_a_running_cgroup_are_left_out() {
         ("u2", "main"),
         ("u1", "POD"),
     ] {
-        assert_eq!(ask(&container(uid, name)), [], "{uid} {name}");
+        assert_eq!(query(&container(uid, name)), [], "{uid} {name}");
     }
 }
 
@@ -201,11 +201,11 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
         ("/none", false, &[]),
     ];
     for (path, below, expected) in table {
-        let reported = ask(&cgroup(path, *below));
+        let reported = query(&cgroup(path, *below));
         let paths: Vec<&str> = reported.iter().map(|(path, _)| path.as_str()).collect();
         assert_eq!(paths, *expected, "{path} {below}");
     }
-    let machine = &ask(&cgroup("/", false))[0].1;
+    let machine = &query(&cgroup("/", false))[0].1;
     assert_eq!(machine.get("aliases"), None);
     assert_eq!(machine["spec"]["has_filesystem"], true);
     assert_eq!(machine["stats"][0]["filesystem"][0]["capacity"], 50);

@@ -124,7 +124,7 @@ fn a_pod_in_a_cgroup_of_its_own_has_it_read_and_those_above_once() {
 
 #[test]
 fn this_machine_can_be_sampled() {
-    let v2 = crate::host::Machine::read().unwrap().cgroup_v2;
+    let v2 = crate::host::HostMachine::read().unwrap().cgroup_v2;
     let mut sampler = Sampler::new(CgroupFs::new("/sys/fs/cgroup", v2));
     let seen = sampler.snapshot(
         Vec::new(),

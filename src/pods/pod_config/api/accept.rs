@@ -12,7 +12,7 @@ const OWN: &str = "kubelet.rs/";
 /// own. A mirror keeps what it was made with.
 ///
 /// # Errors
-/// The pod is not of this node, or a name in it is none.
+/// The pod is not of this node, or a name in it is invalid.
 pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
     let wrong = api_pod_names(&pod);
     if !wrong.is_empty() {

@@ -1,7 +1,7 @@
 //! The pods of the API server as far as they are known. Pure.
 
 use crate::{
-    apiserver::{Item, Unreadable},
+    apiserver::{ApiItem, Unreadable},
     model::{Completeness, Pod, PodExt, PodUid, keys},
 };
 use jiff::Timestamp;
@@ -15,14 +15,14 @@ use super::accept::accept;
 
 /// A pod that is not taken, and why.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Refused {
+pub(super) struct RefusedPod {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) why: String,
 }
 
-impl Refused {
+impl RefusedPod {
     /// A pod, without a reason.
     fn of(metadata: &ObjectMeta) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -87,7 +87,7 @@ impl ApiPods {
     }
 
     /// The next pod to fetch, after the last one that was.
-    pub(super) fn in_doubt(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
+    pub(super) fn missing_from_list(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
         let after = |uid: &&PodUid| last.is_none_or(|last| *uid > last);
         let next = self.in_doubt.iter().find(after);
         let next = next.or_else(|| self.in_doubt.first());
@@ -95,7 +95,7 @@ impl ApiPods {
     }
 
     /// Whether an answer about it still counts: the watch may have said more meanwhile.
-    pub(super) fn is_in_doubt(&self, uid: &PodUid) -> bool {
+    pub(super) fn is_missing_from_list(&self, uid: &PodUid) -> bool {
         self.in_doubt.contains(uid)
     }
 
@@ -105,8 +105,8 @@ impl ApiPods {
     }
 
     /// Takes in a whole list; returns what in it is refused.
-    pub(super) fn listed(&mut self, items: Vec<Item<Pod>>, now: Timestamp) -> Vec<Refused> {
-        let is_known = |item: &Item<Pod>| {
+    pub(super) fn listed(&mut self, items: Vec<ApiItem<Pod>>, now: Timestamp) -> Vec<RefusedPod> {
+        let is_known = |item: &ApiItem<Pod>| {
             let metadata = match item {
                 Ok(pod) => &pod.metadata,
                 Err(unreadable) => &unreadable.metadata,
@@ -126,15 +126,15 @@ impl ApiPods {
     ///
     /// # Errors
     /// It cannot be used. An earlier version of it stays.
-    pub(super) fn applied(&mut self, item: Item<Pod>, now: Timestamp) -> Result<(), Refused> {
+    pub(super) fn applied(&mut self, item: ApiItem<Pod>, now: Timestamp) -> Result<(), RefusedPod> {
         let read = match item {
             Ok(pod) => {
-                let refused = Refused::of(&pod.metadata);
-                accept(*pod, &self.node_name).map_err(|why| Refused { why, ..refused })
+                let refused = RefusedPod::of(&pod.metadata);
+                accept(*pod, &self.node_name).map_err(|why| RefusedPod { why, ..refused })
             }
-            Err(Unreadable { metadata, why }) => Err(Refused {
+            Err(Unreadable { metadata, why }) => Err(RefusedPod {
                 why,
-                ..Refused::of(&metadata)
+                ..RefusedPod::of(&metadata)
             }),
         };
         match read {
@@ -199,7 +199,7 @@ mod tests {
         Box::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn unreadable(uid: &str, name: &str) -> Item<Pod> {
+    fn unreadable(uid: &str, name: &str) -> ApiItem<Pod> {
         let metadata = ObjectMeta {
             uid: Some(uid.into()),
             name: Some(name.into()),
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(uids(&pods), ["a"]);
         assert_eq!(pods.listed(vec![Ok(pod("a", "one"))], NOW), []);
         assert_eq!(pods.completeness(), Completeness::Complete);
-        assert!(pods.in_doubt(None).is_none());
+        assert!(pods.missing_from_list(None).is_none());
     }
 
     #[test]
@@ -247,25 +247,28 @@ mod tests {
         pods.listed(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))], NOW);
         pods.listed(vec![], NOW);
         assert_eq!(uids(&pods), ["a", "b"]);
-        let asked = |last: Option<&str>| {
+        let next = |last: Option<&str>| {
             let last = last.map(PodUid::from);
-            pods.in_doubt(last.as_ref()).unwrap().uid().to_string()
+            pods.missing_from_list(last.as_ref())
+                .unwrap()
+                .uid()
+                .to_string()
         };
         assert_eq!(
-            [asked(None), asked(Some("a")), asked(Some("b"))],
+            [next(None), next(Some("a")), next(Some("b"))],
             ["a", "b", "a"]
         );
         pods.deleted(&"a".into());
         pods.applied(Ok(pod("b", "two")), NOW).unwrap();
         assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.in_doubt(None).is_none());
+        assert!(pods.missing_from_list(None).is_none());
     }
 
     #[test]
     fn a_list_is_of_the_known_cluster_if_it_has_a_known_pod() {
         let mut pods = none();
         assert!(!pods.is_proven());
-        let mut proven = |items: Vec<Item<Pod>>| {
+        let mut proven = |items: Vec<ApiItem<Pod>>| {
             pods.listed(items, NOW);
             pods.is_proven()
         };
@@ -282,7 +285,7 @@ mod tests {
         pods.listed(vec![Ok(pod("a", "one"))], NOW);
         pods.listed(vec![Ok(pod("b", "one"))], NOW);
         assert_eq!(uids(&pods), ["b"]);
-        assert!(pods.in_doubt(None).is_none());
+        assert!(pods.missing_from_list(None).is_none());
         pods.applied(Ok(pod("c", "one")), NOW).unwrap();
         assert_eq!(uids(&pods), ["c"]);
     }
@@ -294,7 +297,7 @@ mod tests {
         let refused = pods.listed(vec![unreadable("a", "one"), unreadable("n", "new")], NOW);
         assert_eq!(refused.len(), 2);
         assert_eq!(uids(&pods), ["a"]);
-        assert!(pods.in_doubt(None).is_none());
+        assert!(pods.missing_from_list(None).is_none());
         assert!(!pods.completeness().covers(None));
         pods.deleted(&"n".into());
         assert!(pods.completeness().covers(None));

@@ -1,11 +1,11 @@
 //! Pods of the API server: those that are bound to this node.
 //!
 //! A failure of the API server changes nothing. A pod is gone when the watch deletes it, or when a list lacks it, so
-//! does a second one that asks for this pod alone, and the server knows this node and is of the cluster that the pod
+//! does a second one for this pod alone, and the server knows this node and is of the cluster that the pod
 //! came from: one that has lost its data, or has not loaded it, does not. A cluster is known by its Service
 //! `default/kubernetes`, which its API server makes anew where there is none: the Node object says nothing, as
 //! this kubelet registers it with any server. While the API server is away at the start, the pods that
-//! the last kubelet knew and that run are looked after.
+//! the last kubelet knew and that run are kept running.
 
 mod accept;
 mod known;
@@ -13,7 +13,7 @@ mod store;
 
 use super::SourceList;
 use crate::{
-    apiserver::{ApiServer, Item, Place, Selection, WatchEvent},
+    apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent},
     base::chain,
     model::{Pod, PodExt, PodSource, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
@@ -25,7 +25,7 @@ use anyhow::Context as _;
 use futures::future::{BoxFuture, FutureExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service};
-use known::{ApiPods, Refused};
+use known::{ApiPods, RefusedPod};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 use store::ApiPodStore;
 use tokio::{
@@ -34,13 +34,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How long the runtime status of the pods of an earlier kubelet may take until they are adopted.
-const ADOPTION: Duration = Duration::from_secs(2);
-/// How long pods wait for the Node object.
-const NODE_KNOWN: Duration = Duration::from_secs(10);
-/// How long after a failed question about a pod in doubt the next one is: from the first to the second.
-const DOUBT_RETRY: Duration = Duration::from_secs(2);
-const MAX_DOUBT_RETRY: Duration = Duration::from_secs(60);
+/// Timeout of the runtime status of an earlier kubelet's pods before they are adopted.
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Timeout of the Node object, for which pods wait.
+const NODE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delays between failed confirmations of a pod missing from the list: from the first to the second.
+const CONFIRM_RETRY: Duration = Duration::from_secs(2);
+const MAX_CONFIRM_RETRY: Duration = Duration::from_secs(60);
 /// How long pods stay of which an API server of another cluster, or without that Service, knows nothing.
 const OTHER_CLUSTER: Duration = Duration::from_secs(3600);
 
@@ -82,10 +82,10 @@ pub(super) fn start(
 }
 
 /// What a question about one pod found.
-type Answer = Result<Found, String>;
+type PodLookup = Result<Found, String>;
 
 enum Found {
-    Pod(Item<Pod>),
+    Pod(ApiItem<Pod>),
     Gone,
     /// It is not there, and the server is not known to have the data that it came from.
     OtherCluster,
@@ -124,27 +124,27 @@ impl ApiSource {
     async fn watch(mut self) -> anyhow::Result<()> {
         self.adopt().await?;
         // A Node object that never appears keeps no pod waiting for ever.
-        let _ = timeout(NODE_KNOWN, self.node.wait_for(Option::is_some)).await;
+        let _ = timeout(NODE_TIMEOUT, self.node.wait_for(Option::is_some)).await;
         let mut watch = self.api.list_watch::<Pod>(Selection {
             namespace: None,
             field_selector: Some(format!("spec.nodeName={}", self.node_name)),
         });
-        let mut doubt: Option<(PodUid, BoxFuture<'static, Answer>)> = None;
-        let (mut next_doubt, mut delay) = (Instant::now(), DOUBT_RETRY);
-        let mut last_doubt = None;
+        let mut confirmation: Option<(PodUid, BoxFuture<'static, PodLookup>)> = None;
+        let (mut next_confirm_at, mut delay) = (Instant::now(), CONFIRM_RETRY);
+        let mut last_confirmed = None;
         let mut learning: Option<Learning> = None;
         let mut failing = false;
         loop {
-            if doubt.is_none() {
-                doubt = self.question(last_doubt.as_ref());
+            if confirmation.is_none() {
+                confirmation = self.confirm_next(last_confirmed.as_ref());
             }
             tokio::select! {
                 event = watch.next() => {
                     let failed = matches!(event, WatchEvent::Failed(_));
                     if let WatchEvent::Failed(error) = &event && !failing {
-                        tracing::warn!(err = %chain(error.as_ref()), "Watching pods failed; pods go on as they are");
+                        tracing::warn!(err = %chain(error.as_ref()), "Failed to watch pods; running pods are kept");
                     } else if failing && !failed {
-                        tracing::info!("Watching pods again");
+                        tracing::info!("Watching pods recovered");
                     }
                     failing = failed;
                     let listed = matches!(event, WatchEvent::Listed(_));
@@ -161,17 +161,17 @@ impl ApiSource {
                         self.deliver().await?;
                     }
                 }
-                answer = answered(&mut doubt, next_doubt) => {
+                answer = next_confirmation(&mut confirmation, next_confirm_at) => {
                     let (uid, answer) = answer;
-                    doubt = None;
-                    if self.on_answer(&uid, answer) {
-                        delay = DOUBT_RETRY;
+                    confirmation = None;
+                    if self.on_confirmation(&uid, answer) {
+                        delay = CONFIRM_RETRY;
                         self.deliver().await?;
                     } else {
-                        next_doubt = Instant::now() + delay;
-                        delay = (delay * 2).min(MAX_DOUBT_RETRY);
+                        next_confirm_at = Instant::now() + delay;
+                        delay = (delay * 2).min(MAX_CONFIRM_RETRY);
                     }
-                    last_doubt = Some(uid);
+                    last_confirmed = Some(uid);
                 }
                 learned = learned(&mut learning) => {
                     learning = None;
@@ -187,7 +187,7 @@ impl ApiSource {
         self.cache.complete().await;
         self.cluster = self.store.cluster().await;
         let mut adopted = Vec::new();
-        let deadline = Instant::now() + ADOPTION;
+        let deadline = Instant::now() + ADOPT_TIMEOUT;
         for pod in self.store.read().await {
             let uid = pod.uid();
             let left = deadline.saturating_duration_since(Instant::now());
@@ -247,8 +247,8 @@ impl ApiSource {
     }
 
     /// A pod that is not accepted stays as it is in the API; its event has the reason.
-    fn report(&mut self, refused: Refused) {
-        let Refused {
+    fn report(&mut self, refused: RefusedPod) {
+        let RefusedPod {
             namespace,
             name,
             uid,
@@ -268,11 +268,14 @@ impl ApiSource {
         self.refused.insert(uid, why);
     }
 
-    fn question(&self, last: Option<&PodUid>) -> Option<(PodUid, BoxFuture<'static, Answer>)> {
-        let pod = self.known.in_doubt(last)?;
+    fn confirm_next(
+        &self,
+        last: Option<&PodUid>,
+    ) -> Option<(PodUid, BoxFuture<'static, PodLookup>)> {
+        let pod = self.known.missing_from_list(last)?;
         let (api, node) = (self.api.clone(), self.node_name.clone());
         let (uid, known) = (pod.uid(), self.cluster.clone());
-        let question = async move { ask(&api, &node, &pod, known).await };
+        let question = async move { confirm_missing(&api, &node, &pod, known).await };
         Some((uid, question.boxed()))
     }
 
@@ -308,9 +311,9 @@ impl ApiSource {
         false
     }
 
-    /// Whether the question is answered.
-    fn on_answer(&mut self, uid: &PodUid, answer: Answer) -> bool {
-        if !self.known.is_in_doubt(uid) {
+    /// Whether the pod is confirmed or gone; false after a failed request.
+    fn on_confirmation(&mut self, uid: &PodUid, answer: PodLookup) -> bool {
+        if !self.known.is_missing_from_list(uid) {
             return true;
         }
         match answer {
@@ -326,7 +329,7 @@ impl ApiSource {
                 self.known.deleted(uid);
             }
             Err(error) => {
-                tracing::warn!(podUID = %uid, err = error, "A list lacks a pod, and whether it exists is not known");
+                tracing::warn!(podUID = %uid, err = error, "Cannot confirm whether a pod missing from the list still exists");
                 return false;
             }
         }
@@ -349,12 +352,12 @@ impl ApiSource {
     }
 }
 
-async fn answered(
-    doubt: &mut Option<(PodUid, BoxFuture<'static, Answer>)>,
+async fn next_confirmation(
+    confirmation: &mut Option<(PodUid, BoxFuture<'static, PodLookup>)>,
     not_before: Instant,
-) -> (PodUid, Answer) {
+) -> (PodUid, PodLookup) {
     sleep_until(not_before).await;
-    match doubt {
+    match confirmation {
         Some((uid, question)) => (uid.clone(), question.await),
         None => std::future::pending().await,
     }
@@ -368,11 +371,16 @@ async fn learned(learning: &mut Option<Learning>) -> Result<Option<String>, Stri
 }
 
 /// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
-async fn ask(api: &ApiServer, node_name: &str, pod: &Pod, known: Option<String>) -> Answer {
+async fn confirm_missing(
+    api: &ApiServer,
+    node_name: &str,
+    pod: &Pod,
+    known: Option<String>,
+) -> PodLookup {
     if let Some(pod) = list_one(api, node_name, pod).await? {
         return Ok(Found::Pod(pod));
     }
-    let node = api.get::<Node>(Place::cluster(node_name)).await;
+    let node = api.get::<Node>(ResourcePath::cluster(node_name)).await;
     let node = node.map_err(|error| chain(&error))?;
     if node.metadata.name.as_deref() != Some(node_name) {
         return Err("the API server does not know this node".into());
@@ -385,7 +393,7 @@ async fn ask(api: &ApiServer, node_name: &str, pod: &Pod, known: Option<String>)
 
 /// The identity of a cluster, if it has one that this kubelet may read.
 async fn cluster(api: &ApiServer) -> Result<Option<String>, String> {
-    let service = Place::namespaced("default", "kubernetes");
+    let service = ResourcePath::namespaced("default", "kubernetes");
     match api.get::<Service>(service).await {
         Ok(service) => Ok(service.metadata.uid),
         Err(error) if error.is_not_found() || error.is_forbidden() => Ok(None),
@@ -397,7 +405,7 @@ async fn list_one(
     api: &ApiServer,
     node_name: &str,
     pod: &Pod,
-) -> Result<Option<Item<Pod>>, String> {
+) -> Result<Option<ApiItem<Pod>>, String> {
     let mut list = api.list_watch::<Pod>(Selection {
         namespace: Some(pod.namespace().to_owned()),
         field_selector: Some(format!(
@@ -440,14 +448,15 @@ mod tests {
         let now = Timestamp::now();
         source.known = ApiPods::new("node1".into(), vec![pod("a"), pod("b")], now);
         source.known.listed(Vec::new(), now);
-        let mut answered = |uid: &str| source.on_answer(&uid.into(), Ok(Found::OtherCluster));
+        let mut next_confirmation =
+            |uid: &str| source.on_confirmation(&uid.into(), Ok(Found::OtherCluster));
         tokio::time::pause();
         for wait in [0, OTHER_CLUSTER.as_secs() - 1] {
             tokio::time::advance(Duration::from_secs(wait)).await;
-            assert!(!answered("a") && !answered("b"));
+            assert!(!next_confirmation("a") && !next_confirmation("b"));
         }
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(answered("a"));
+        assert!(next_confirmation("a"));
         let left: Vec<_> = source.known.pods().iter().map(|pod| pod.uid()).collect();
         assert_eq!(left, [PodUid::from("b")]);
         let events = recorder.recent();

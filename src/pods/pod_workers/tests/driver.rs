@@ -59,13 +59,13 @@ impl Node {
 
     /// How long until a sync of the pod begins, to the millisecond.
     async fn time_to_sync(&self, uid: &str) -> Duration {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while self.syncer.running(uid).is_none() {
-            assert!(begun.elapsed() < S(200), "no sync of {uid} in 200 s");
+            assert!(started_at.elapsed() < S(200), "no sync of {uid} in 200 s");
             tokio::time::advance(Duration::from_millis(1)).await;
             tokio::task::yield_now().await;
         }
-        begun.elapsed()
+        started_at.elapsed()
     }
 }
 
@@ -357,7 +357,7 @@ async fn answers_about_a_pod_through_its_life() {
     let node = node();
     let pod = deleted(api_pod("u", "web"), None);
     let uid = PodUid::from("u");
-    let ask = || {
+    let request = || {
         let w = &node.workers;
         [
             w.knows(&uid),
@@ -366,20 +366,20 @@ async fn answers_about_a_pod_through_its_life() {
             w.could_have_running_containers(&uid),
         ]
     };
-    assert_eq!(ask(), [false, false, false, true], "unknown at start");
+    assert_eq!(request(), [false, false, false, true], "unknown at start");
     node.create(&api_pod("u", "web")).await;
-    assert_eq!(ask(), [true, false, false, true], "syncing");
+    assert_eq!(request(), [true, false, false, true], "syncing");
     node.sync(&pod, UpdateKind::Update).await;
-    assert_eq!(ask(), [true, true, false, true], "the sync still runs");
+    assert_eq!(request(), [true, true, false, true], "the sync still runs");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, false, true], "terminating");
+    assert_eq!(request(), [true, true, false, true], "terminating");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, false, false], "terminated");
+    assert_eq!(request(), [true, true, false, false], "terminated");
     node.end("u", How::Well).await;
-    assert_eq!(ask(), [true, true, true, false], "finished");
+    assert_eq!(request(), [true, true, true, false], "finished");
     node.workers.sync_known_pods(&HashSet::new());
     assert_eq!(
-        ask(),
+        request(),
         [false, false, true, false],
         "unknown once all is known"
     );

@@ -159,7 +159,9 @@ impl World {
                 Some(known) => {
                     let ending = !matches!(
                         known.phase,
-                        Phase::Waiting { .. } | Phase::Starting { .. } | Phase::Syncing
+                        WorkerPhase::Waiting { .. }
+                            | WorkerPhase::Starting { .. }
+                            | WorkerPhase::Syncing
                     );
                     prop_assert!(ending, "the kill of {} was lost", uid);
                 }

@@ -39,7 +39,7 @@ fn first(options: UpdateOptions) -> (Pod1, String) {
 impl Pod1 {
     fn words(&self, effects: &[Effect]) -> String {
         let word = |effect: &Effect| match (effect, self.state.phase()) {
-            (Effect::Deliver(UpdateKind::Kill), Phase::Terminating { grace, .. }) => {
+            (Effect::Deliver(UpdateKind::Kill), WorkerPhase::Terminating { grace, .. }) => {
                 format!("kill:{}", grace.seconds())
             }
             (Effect::Deliver(UpdateKind::Kill), _) => "kill".into(),
@@ -91,7 +91,7 @@ impl Pod1 {
 
     /// Whether its stop has begun.
     fn stops(&self) -> bool {
-        matches!(self.state.phase(), Phase::Terminating { grace, .. } if grace.deadline().is_some())
+        matches!(self.state.phase(), WorkerPhase::Terminating { grace, .. } if grace.deadline().is_some())
     }
 
     fn end(&self) -> PodEnd {
@@ -155,7 +155,7 @@ fn a_pod_lives_from_create_to_finished() {
         assert_eq!(p.begin(), "stop:30");
     }
     assert_eq!(p.ended(SyncOutcome::Done), "continue");
-    assert!(matches!(p.state.phase(), Phase::Terminated { .. }));
+    assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
@@ -363,7 +363,7 @@ fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
     let over = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
     let (mut p, said) = first(sync(Create, &over).seen(in_runtime("u", "web", false)));
     assert_eq!(said, "deliver:Create");
-    assert!(matches!(p.state.phase(), Phase::Terminated { .. }));
+    assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     for options in [
         sync(Create, &over).seen(in_runtime("u", "web", true)),

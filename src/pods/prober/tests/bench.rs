@@ -4,7 +4,7 @@ use crate::{
     base::metrics::Metrics,
     cri::{CriError, ExecOutput},
     model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult},
-    pods::prober::{ContainerView, Deps, ProbeManager, View},
+    pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps},
     runtime::handlers::ExecFn,
     state::events::EventRecorder,
     state::pod_state_store::PodStateStore,
@@ -29,7 +29,7 @@ pub(super) enum Does {
 }
 
 pub(super) struct World {
-    pub(super) view: View,
+    pub(super) view: ProbedContainer,
     /// Timeout of the last command.
     pub(super) timeout: Duration,
     reads: usize,
@@ -87,7 +87,7 @@ pub(super) fn pod(uid: &str, container: Container) -> Arc<Pod> {
 impl Bench {
     pub(super) fn new(shape: impl FnOnce(&mut Container)) -> Self {
         let world = World {
-            view: View::default(),
+            view: ProbedContainer::default(),
             timeout: Duration::ZERO,
             reads: 0,
             blind: false,
@@ -117,7 +117,7 @@ impl Bench {
     ) -> Self {
         let (writer, results) = probe_results::probe_results();
         let (events, metrics) = (EventRecorder::new(), Metrics::new());
-        let deps = Deps {
+        let deps = ProberDeps {
             started_at,
             exec: exec(world.clone()),
             view: view(world.clone()),
@@ -228,7 +228,7 @@ impl Bench {
     }
 }
 
-fn view(world: Arc<Mutex<World>>) -> ContainerView {
+fn view(world: Arc<Mutex<World>>) -> ProbedContainerReader {
     Arc::new(move |_, _| {
         let mut world = world.lock();
         world.reads += 1;

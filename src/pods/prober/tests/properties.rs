@@ -68,8 +68,8 @@ proptest! {
         spread in 0.0..1.0f64,
         inputs in inputs(),
     ) {
-        let begun = Instant::now();
-        let (mut now, mut state) = (begun, ProbeState::new(rules(kind), spread));
+        let started_at = Instant::now();
+        let (mut now, mut state) = (started_at, ProbeState::new(rules(kind), spread));
         let mut facts = ProbeFacts::default();
         let mut row = (None, 0u32);
         let mut last_run: Option<(ContainerId, Instant)> = None;
@@ -101,7 +101,7 @@ proptest! {
                             prop_assert_eq!(facts.started, kind != Startup);
                             prop_assert!(!deleting || kind == Readiness);
                             // Never twice for one tick.
-                            let ticks = |at: Instant| (at - begun).as_nanos();
+                            let ticks = |at: Instant| (at - started_at).as_nanos();
                             if let Some((_, before)) = last_run.filter(|(last, _)| *last == id) {
                                 prop_assert!(ticks(now) > ticks(before));
                             }

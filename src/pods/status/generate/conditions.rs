@@ -1,8 +1,8 @@
 //! The pod conditions that a kubelet owns.
 
 use super::{
-    FailedBecause, Inputs,
-    phase::{Phase, any_regular_started},
+    FailedBecause, StatusInputs,
+    phase::{PodPhase, any_regular_started},
     restart_all, whole_seconds,
 };
 use crate::model::{Pod, PodExt, is_sidecar, reasons::event};
@@ -71,10 +71,10 @@ impl Finding {
 
 /// All conditions: other people's first, then the kubelet's own. Transition times are not set.
 pub(super) fn of(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
-    phase: Phase,
+    phase: PodPhase,
     old: &[PodCondition],
 ) -> Vec<PodCondition> {
     let pod = inputs.pod;
@@ -146,7 +146,7 @@ fn initialized(
     pod: &Pod,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
-    phase: Phase,
+    phase: PodPhase,
     was_initialized: bool,
 ) -> Finding {
     let done = |container: &Container, status: &ContainerStatus| {
@@ -157,7 +157,7 @@ fn initialized(
         }
     };
     let sorted = sort(pod.init_containers().iter(), init, done);
-    if phase == Phase::Succeeded && sorted.unknown.is_empty() {
+    if phase == PodPhase::Succeeded && sorted.unknown.is_empty() {
         return Finding {
             reason: Some("PodCompleted"),
             ..Finding::yes()
@@ -175,7 +175,7 @@ fn containers_ready(
     pod: &Pod,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
-    phase: Phase,
+    phase: PodPhase,
 ) -> Finding {
     if init.is_empty() && regular.is_empty() {
         return Finding::no("UnknownContainerStatuses", None);
@@ -186,8 +186,8 @@ fn containers_ready(
     sorted.unknown.extend(of_regular.unknown);
     sorted.lacking.extend(of_regular.lacking);
     match phase {
-        Phase::Succeeded if sorted.unknown.is_empty() => Finding::no("PodCompleted", None),
-        Phase::Failed => Finding::no("PodFailed", None),
+        PodPhase::Succeeded if sorted.unknown.is_empty() => Finding::no("PodCompleted", None),
+        PodPhase::Failed => Finding::no("PodFailed", None),
         _ => match sorted.message("unready") {
             Some(message) => Finding::no("ContainersNotReady", Some(message)),
             None => Finding::yes(),

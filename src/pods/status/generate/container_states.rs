@@ -1,7 +1,7 @@
 //! One container's status: the runtime's instances over the old status.
 
 use super::{
-    Inputs, resources, restart_all,
+    StatusInputs, resources, restart_all,
     states::{
         UNKNOWN_EXIT_CODE, exit_code, restarts_after, starts_next, terminated, termination, waiting,
     },
@@ -22,13 +22,13 @@ const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// Which of a pod's container lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ContainerList {
     Init,
     Regular,
     Ephemeral,
 }
 
-impl Kind {
+impl ContainerList {
     fn containers(self, pod: &Pod) -> Cow<'_, [Container]> {
         match self {
             Self::Init => pod.init_containers().into(),
@@ -47,9 +47,9 @@ impl Kind {
 
 /// Statuses of one list: init containers in spec order, others by name.
 pub(super) fn container_statuses(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     old: &[ContainerStatus],
-    kind: Kind,
+    kind: ContainerList,
 ) -> Vec<ContainerStatus> {
     let mut statuses: Vec<_> = kind
         .containers(inputs.pod)
@@ -59,16 +59,16 @@ pub(super) fn container_statuses(
             one(inputs, container, kind, old)
         })
         .collect();
-    if kind != Kind::Init {
+    if kind != ContainerList::Init {
         statuses.sort_by(|a, b| a.name.cmp(&b.name));
     }
     statuses
 }
 
 fn one(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     container: &Container,
-    kind: Kind,
+    kind: ContainerList,
     old: Option<&ContainerStatus>,
 ) -> ContainerStatus {
     let mut instances = inputs.runtime.instances(&container.name);
@@ -96,7 +96,7 @@ fn one(
     }
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
     status.volume_mounts = resources::mounts(container, inputs.recursive_read_only_mounts);
-    if kind == Kind::Regular {
+    if kind == ContainerList::Regular {
         status.allocated_resources_status = (inputs.devices)(&container.name);
     }
     status.last_state.get_or_insert_default();
@@ -138,7 +138,7 @@ fn restart_count(restarts: i32, is_running_successor: bool, old: Option<&Contain
 
 /// How an earlier instance ended, if it is known to have.
 fn ended_state(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     earlier: &model::ContainerStatus,
     old: Option<&ContainerStatus>,
 ) -> Option<ContainerState> {
@@ -148,7 +148,7 @@ fn ended_state(
 }
 
 fn from_instance(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     container: &Container,
     instance: &model::ContainerStatus,
     old: Option<&ContainerStatus>,
@@ -199,7 +199,7 @@ fn user(reported: &model::ContainerUser) -> ContainerUser {
 /// The state of one instance. One of unknown state that was running has ended somehow, and stays ended:
 /// "ran and failed" must not become "never ran".
 fn state_of(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     instance: &model::ContainerStatus,
     old: Option<&ContainerStatus>,
 ) -> ContainerState {
@@ -238,9 +238,9 @@ fn state_of(
 
 /// The status of a container of which the runtime has no instance.
 fn without_instance(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     container: &Container,
-    kind: Kind,
+    kind: ContainerList,
     old: Option<&ContainerStatus>,
 ) -> ContainerStatus {
     let reason = if inputs.pod.init_containers().is_empty() {
@@ -292,7 +292,7 @@ fn without_instance(
 }
 
 /// Regular containers are only created once every plain init container has succeeded.
-fn pod_was_initialized(inputs: &Inputs<'_>) -> bool {
+fn pod_was_initialized(inputs: &StatusInputs<'_>) -> bool {
     let mut regular = inputs.pod.containers().iter();
     regular.any(|container| inputs.runtime.newest(&container.name).is_some())
 }
@@ -300,15 +300,15 @@ fn pod_was_initialized(inputs: &Inputs<'_>) -> bool {
 /// The waiting state of a container that is to be started and is held back, by a failed start or by
 /// its back-off.
 fn why_waiting(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     container: &Container,
-    kind: Kind,
+    kind: ContainerList,
     newest: Option<&model::ContainerStatus>,
     shown: &ContainerStatus,
 ) -> Option<ContainerState> {
-    let init = kind == Kind::Init;
+    let init = kind == ContainerList::Init;
     // An ephemeral container is started once.
-    if kind == Kind::Ephemeral && newest.is_some() {
+    if kind == ContainerList::Ephemeral && newest.is_some() {
         return None;
     }
     if inputs.pod_is_terminal || !starts_next(inputs.pod, container, init, newest) {
@@ -330,14 +330,14 @@ fn why_waiting(
 /// `started` and `ready`. What was shown of the very same instance holds until a probe says
 /// otherwise: neither a restart of the kubelet nor the end of the probes makes a pod unready.
 fn mark_started_and_ready(
-    inputs: &Inputs<'_>,
+    inputs: &StatusInputs<'_>,
     container: &Container,
-    kind: Kind,
+    kind: ContainerList,
     newest: Option<&model::ContainerStatus>,
     old: Option<&ContainerStatus>,
     status: &mut ContainerStatus,
 ) {
-    if kind == Kind::Ephemeral {
+    if kind == ContainerList::Ephemeral {
         // Nothing probes it, and the pod's readiness does not depend on it.
         (status.started, status.ready) = (None, false);
         return;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 
 /// `status.phase`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum PodPhase {
     /// Not every container has been started yet.
     Pending,
     /// Every container has been started and something runs, or will again.
@@ -19,7 +19,7 @@ pub enum Phase {
     Failed,
 }
 
-impl Phase {
+impl PodPhase {
     /// The API's spelling.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ fn stand(status: Option<&ContainerStatus>) -> Stand<'_> {
 
 /// How many containers stand where.
 #[derive(Default)]
-struct Count {
+struct ContainerCount {
     unknown: usize,
     waiting: usize,
     running: usize,
@@ -112,8 +112,8 @@ pub(super) fn of(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
     pod_is_terminal: bool,
-) -> Phase {
-    let mut count = Count::default();
+) -> PodPhase {
+    let mut count = ContainerCount::default();
     for container in pod.init_containers() {
         let status = find(init, container);
         if is_sidecar(container) {
@@ -129,23 +129,23 @@ pub(super) fn of(
     let not_all_started = count.init_pending > 0 || sidecars_hold || count.waiting > 0;
     let not_for_good = count.restarting > 0 && (!pod_is_terminal || pod.is_static());
     if count.init_failed {
-        Phase::Failed
+        PodPhase::Failed
     } else if not_all_started || count.unknown > 0 {
-        Phase::Pending
+        PodPhase::Pending
     } else if count.running > 0 {
-        Phase::Running
+        PodPhase::Running
     } else if count.stopped == 0 {
-        Phase::Pending
+        PodPhase::Pending
     } else if not_for_good {
-        Phase::Running
+        PodPhase::Running
     } else if count.succeeded == count.stopped {
-        Phase::Succeeded
+        PodPhase::Succeeded
     } else {
-        Phase::Failed
+        PodPhase::Failed
     }
 }
 
-impl Count {
+impl ContainerCount {
     fn plain_init(&mut self, pod: &Pod, container: &Container, status: Option<&ContainerStatus>) {
         match stand(status) {
             Stand::Stopped(end) if succeeded(end) => {}

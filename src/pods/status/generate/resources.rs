@@ -13,12 +13,12 @@ use k8s_openapi::{
 use std::collections::BTreeMap;
 
 /// Thousandths of a CPU that the least shares stand for. At or below them what is in force does
-/// not tell what was requested.
+/// not show what was requested.
 const LEAST_REQUEST: i64 = 2;
 /// The same of the least quota.
 const LEAST_LIMIT: i64 = 10;
 
-type List = BTreeMap<String, Quantity>;
+type QuantityList = BTreeMap<String, Quantity>;
 
 /// `resources` of a container that the runtime has an instance of (upstream's
 /// `convertContainerStatusResources`): as allocated, with what the runtime reports of a running
@@ -51,7 +51,7 @@ pub(super) fn of_container(
 }
 
 /// `allocatedResources` of a container.
-pub(super) fn allocated_requests(container: &Container) -> Option<List> {
+pub(super) fn allocated_requests(container: &Container) -> Option<QuantityList> {
     allocated(container).requests
 }
 
@@ -76,7 +76,7 @@ fn allocated(container: &Container) -> ResourceRequirements {
     resources
 }
 
-fn put_cpu(list: &mut List, reported: Option<i64>, least: i64) {
+fn put_cpu(list: &mut QuantityList, reported: Option<i64>, least: i64) {
     let requested = list.get(CPU).and_then(|q| Amount::parse(&q.0).ok());
     let requested = requested.map_or(0, |amount| amount.value().milli_value());
     if let Some(milli) = reported
@@ -86,7 +86,7 @@ fn put_cpu(list: &mut List, reported: Option<i64>, least: i64) {
     }
 }
 
-fn list(amounts: &Amounts<Amount>) -> Option<List> {
+fn list(amounts: &Amounts<Amount>) -> Option<QuantityList> {
     let list = amounts
         .iter()
         .map(|(name, amount)| (name.clone(), amount.to_api()));

@@ -1,7 +1,7 @@
 //! The status while all containers of a pod are restarted.
 
 use super::{
-    Inputs, Phase,
+    PodPhase, StatusInputs,
     states::{UNKNOWN_EXIT_CODE, terminated, waiting},
 };
 use crate::{
@@ -14,7 +14,7 @@ const MESSAGE: &str = "The container is removed because RestartAllContainers in 
 
 /// Shows a container that was removed for a restart of all: it waits, and ran before. One that had not
 /// begun stays as it was.
-pub(super) fn removed(inputs: &Inputs<'_>, old: Option<&ContainerStatus>) -> Option<Removed> {
+pub(super) fn removed(inputs: &StatusInputs<'_>, old: Option<&ContainerStatus>) -> Option<Removed> {
     if inputs.restart_all == RestartAllStage::None || inputs.pod_is_terminal {
         return None;
     }
@@ -59,12 +59,12 @@ fn is_restarting(state: &ContainerState) -> bool {
 /// Whether the condition `AllContainersRestarting` holds, with its reason and message; `None` for a pod
 /// that has no such rule.
 pub(super) fn condition(
-    inputs: &Inputs<'_>,
-    phase: Phase,
+    inputs: &StatusInputs<'_>,
+    phase: PodPhase,
 ) -> Option<(bool, Option<&'static str>, Option<&'static str>)> {
     may_restart_all(inputs.pod).then_some(match (phase, inputs.restart_all) {
-        (Phase::Succeeded, _) => (false, Some("PodCompleted"), None),
-        (Phase::Failed, _) => (false, Some("PodFailed"), None),
+        (PodPhase::Succeeded, _) => (false, Some("PodCompleted"), None),
+        (PodPhase::Failed, _) => (false, Some("PodFailed"), None),
         (_, RestartAllStage::Removing) => (
             true,
             Some("RestartAllContainersStarted"),

@@ -125,10 +125,10 @@ pub(super) fn after(
     old: Option<&PodStatus>,
 ) -> PodStatus {
     let runtime_status = runtime_status(containers);
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old,
         remote: pod.status.as_ref(),
-        ..Inputs::new(pod, &runtime_status, now())
+        ..StatusInputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()
 }

@@ -79,7 +79,7 @@ impl Cluster {
         let statuses = StatusManager::marking(changes.pods.clone());
         let may_run = Arc::new(AtomicBool::new(true));
         let runs = may_run.clone();
-        let writer = StatusWriter::new(Deps {
+        let writer = StatusWriter::new(StatusWriterDeps {
             api,
             statuses: statuses.reader(),
             pods: manager.reader(),

@@ -158,10 +158,10 @@ impl World {
             .exchange
             .next(&self.entry, &self.watched, self.may_run, self.now)
         {
-            Next::Nothing => {}
-            Next::Later(at) => assert!(at > self.now),
-            Next::Illegal(..) => panic!("nothing here runs again"),
-            Next::Patch(version_sent, patch) if arrives => {
+            NextStatusRequest::Nothing => {}
+            NextStatusRequest::Later(at) => assert!(at > self.now),
+            NextStatusRequest::Illegal(..) => panic!("nothing here runs again"),
+            NextStatusRequest::Patch(version_sent, patch) if arrives => {
                 self.patches += 1;
                 let Some(server) = &mut self.server else {
                     return self.exchange.deleted(self.now);
@@ -176,7 +176,7 @@ impl World {
                         .taken(version_sent, patch, &self.watched, pod.clone(), self.now);
                 }
             }
-            Next::Delete if arrives => {
+            NextStatusRequest::Delete if arrives => {
                 if let Some(pod) = self.server.take() {
                     assert!(self.entry.ended && !self.may_run, "something is left of it");
                     assert!(
@@ -195,7 +195,7 @@ impl World {
                     self.exchange.deleted(self.now);
                 }
             }
-            Next::Patch(..) | Next::Delete => {}
+            NextStatusRequest::Patch(..) | NextStatusRequest::Delete => {}
         }
     }
 

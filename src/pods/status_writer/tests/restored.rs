@@ -25,7 +25,8 @@ fn entry(status: PodStatus, ended: bool) -> PodEntry {
 fn exchanged(entry: &PodEntry, response: Pod, now: Instant) -> Exchange {
     let watched = object("5", "Pending", false);
     let mut exchange = Exchange::new(&watched);
-    let Next::Patch(version_sent, patch) = exchange.next(entry, &watched, false, now) else {
+    let NextStatusRequest::Patch(version_sent, patch) = exchange.next(entry, &watched, false, now)
+    else {
         panic!("there is something to send");
     };
     exchange.taken(version_sent, patch, &watched, response, now);
@@ -48,19 +49,25 @@ fn a_status_that_a_restore_took_back_is_sent_again() {
     // A watch that lags is waited for, but not for ever.
     for version in ["5", "6"] {
         let later = next(version, Duration::ZERO);
-        let Next::Later(at) = later else {
+        let NextStatusRequest::Later(at) = later else {
             panic!("{later:?}");
         };
         assert!(at <= now + Duration::from_secs(30));
-        assert!(matches!(next(version, at - now), Next::Patch(..)));
+        assert!(matches!(
+            next(version, at - now),
+            NextStatusRequest::Patch(..)
+        ));
     }
     // An object of before is of a restored storage.
     let restored = |after| next("3", after);
-    assert!(matches!(restored(Duration::from_secs(11)), Next::Patch(..)));
+    assert!(matches!(
+        restored(Duration::from_secs(11)),
+        NextStatusRequest::Patch(..)
+    ));
     // One that caught up says what there is.
-    assert!(matches!(next("9", HOUR), Next::Patch(..)));
+    assert!(matches!(next("9", HOUR), NextStatusRequest::Patch(..)));
     let seen = exchange.next(&entry, &object("8", "Running", false), false, now);
-    assert!(matches!(seen, Next::Nothing), "{seen:?}");
+    assert!(matches!(seen, NextStatusRequest::Nothing), "{seen:?}");
 }
 
 #[test]
@@ -73,11 +80,17 @@ fn a_deletion_that_a_restore_took_back_is_not_carried_out() {
         exchange.next(&entry, &watched, false, now + after)
     };
     let second = Duration::from_secs(1);
-    assert!(matches!(next("5", false, second), Next::Delete));
-    assert!(matches!(next("3", true, second), Next::Delete));
+    assert!(matches!(
+        next("5", false, second),
+        NextStatusRequest::Delete
+    ));
+    assert!(matches!(next("3", true, second), NextStatusRequest::Delete));
     for (version, after) in [("3", second), ("9", second), ("6", HOUR), ("5", HOUR)] {
         let kept = next(version, false, after);
-        assert!(matches!(kept, Next::Nothing), "{version}: {kept:?}");
+        assert!(
+            matches!(kept, NextStatusRequest::Nothing),
+            "{version}: {kept:?}"
+        );
     }
 }
 
@@ -89,11 +102,11 @@ fn a_deleted_pod_that_is_watched_again_is_deleted_again() {
     exchange.deleted(now);
     let watched = object("9", "Succeeded", true);
     let next = exchange.next(&entry, &watched, false, now);
-    let Next::Later(at) = next else {
+    let NextStatusRequest::Later(at) = next else {
         panic!("{next:?}");
     };
     assert!(matches!(
         exchange.next(&entry, &watched, false, at),
-        Next::Delete
+        NextStatusRequest::Delete
     ));
 }

@@ -73,7 +73,7 @@ fn failed(predicate: &'static str, why: &str) -> Rejection {
 
 /// A resource of which there is not enough: thousandths of a CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
+pub(super) struct MissingResource {
     /// The resource.
     pub(super) resource: String,
     requested: i64,
@@ -81,7 +81,7 @@ pub(super) struct Missing {
     capacity: i64,
 }
 
-impl Missing {
+impl MissingResource {
     /// How much would have to be given back.
     pub(super) fn amount(&self) -> i64 {
         let free = self.capacity.saturating_sub(self.used);
@@ -89,9 +89,9 @@ impl Missing {
     }
 }
 
-impl From<Missing> for Rejection {
-    fn from(missing: Missing) -> Self {
-        let Missing {
+impl From<MissingResource> for Rejection {
+    fn from(missing: MissingResource) -> Self {
+        let MissingResource {
             resource,
             requested,
             used,
@@ -113,7 +113,7 @@ pub(super) fn missing(
     node: &Node,
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
-) -> Result<Vec<Missing>, Rejection> {
+) -> Result<Vec<MissingResource>, Rejection> {
     let allocatable = node
         .status
         .as_ref()
@@ -131,7 +131,7 @@ pub(super) fn missing(
     if let Some(most) = capacity("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
         if used >= most {
-            all.push(Missing {
+            all.push(MissingResource {
                 resource: "pods".to_owned(),
                 requested: 1,
                 used,
@@ -163,7 +163,7 @@ pub(super) fn missing(
         };
         let used = used.get(resource).copied().unwrap_or_default();
         if *wanted > 0 && *wanted > most.saturating_sub(used) {
-            all.push(Missing {
+            all.push(MissingResource {
                 resource: resource.clone(),
                 requested: *wanted,
                 used,

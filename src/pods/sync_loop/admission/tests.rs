@@ -21,9 +21,9 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
         allocated: &BTreeMap::new(),
     };
     admit(pod, &node).map_err(|refusal| match refusal {
-        Refusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
-        Refusal::NotYet { why, .. } => ("NotYet".into(), why),
-        Refusal::Preempts { resource, .. } => ("Preempts".into(), resource),
+        AdmissionRefusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
+        AdmissionRefusal::NotYet { why, .. } => ("NotYet".into(), why),
+        AdmissionRefusal::Preempts { resource, .. } => ("Preempts".into(), resource),
     })
 }
 
@@ -55,7 +55,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
             allocated: &BTreeMap::new(),
         };
         let reason = match admit(&pod, &view) {
-            Err(Refusal::Rejected(rejection)) => Some(rejection.reason),
+            Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection.reason),
             _ => None,
         };
         assert_eq!(reason.as_deref(), expected);
@@ -130,12 +130,12 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
-            Err(Refusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(Refusal::NotYet { rejection, .. }) => {
+            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(AdmissionRefusal::NotYet { rejection, .. }) => {
                 let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
-            Err(Refusal::Preempts { resource, .. }) => format!("preempts for {resource}"),
+            Err(AdmissionRefusal::Preempts { resource, .. }) => format!("preempts for {resource}"),
         };
         assert_eq!(shown, expected, "{others:?}");
         // What never changes comes first.
@@ -143,7 +143,10 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
         let refusal = admit(&confined, &view).unwrap_err();
-        assert!(matches!(refusal, Refusal::Rejected(_)), "{refusal:?}");
+        assert!(
+            matches!(refusal, AdmissionRefusal::Rejected(_)),
+            "{refusal:?}"
+        );
     }
 }
 
@@ -235,12 +238,12 @@ fn others_make_room_for_a_critical_pod() {
         };
         let shown = |view: &NodeView<'_>| match admit(&pod, view) {
             Ok(()) => "admitted".to_owned(),
-            Err(Refusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(Refusal::NotYet { rejection, .. }) => {
+            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(AdmissionRefusal::NotYet { rejection, .. }) => {
                 let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
-            Err(Refusal::Preempts { victims, resource }) => {
+            Err(AdmissionRefusal::Preempts { victims, resource }) => {
                 format!("{} for {resource}", victims.len())
             }
         };

@@ -27,14 +27,14 @@ pub struct ResizeRules {
 
 /// Why a resize is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct RefusedResize {
     pub(super) reason: PendingReason,
     pub(super) message: String,
     /// Of an infeasible one, for metrics.
     pub(super) detail: &'static str,
 }
 
-/// Whether a pod asks for more of something that is requested.
+/// Whether a pod requests more of some resource.
 pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
     let total = |pod| requests::of_pod::<Quantity>(pod).unwrap_or_default();
     let (before, now) = (total(before), total(now));
@@ -44,8 +44,8 @@ pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
 }
 
 /// What cannot be resized on this node. Answers to upstream's `podResizesAdmitHandler`.
-pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<Refused> {
-    let refused = |message: String, detail| Refused {
+pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<RefusedResize> {
+    let refused = |message: String, detail| RefusedResize {
         reason: PendingReason::Infeasible,
         message,
         detail,
@@ -268,7 +268,7 @@ mod tests {
             ),
         ] {
             let refused = infeasible(&before, &pod(&now, &no), &rules);
-            let wanted = wanted.map(|text| Refused {
+            let wanted = wanted.map(|text| RefusedResize {
                 reason: PendingReason::Infeasible,
                 message: format!("Node didn't have enough capacity: {text}"),
                 detail: "insufficient_node_allocatable",

@@ -1,13 +1,13 @@
 //! Which devices a container gets. Pure.
 
-use super::{DeviceState, Plugin, PluginId, Resource};
+use super::{DeviceManagerCache, DeviceResource, PluginId, ResourcePlugin};
 use crate::{
     model::PodUid,
     resources::devices::{
         allocation::{Allocation, NO_NUMA_NODE},
         checkpoint::DevicesPerNuma,
-        error::AllocationError,
-        request::{ContainerKind, ContainerRequest, PodRequest},
+        error::DeviceAllocationError,
+        request::{ContainerKind, DeviceRequest, PodRequest},
     },
     resources::topology::NumaMask,
 };
@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 
 /// The next step of an allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum AllocationStep {
     /// None: the pod has all of its devices.
     Done,
     /// Request the preferred devices from the plugin.
     Prefer(Preference),
     /// Request the plugin to prepare these devices, which are reserved.
-    Allocate(Reservation),
+    Allocate(DeviceReservation),
 }
 
 /// A request for preferred devices.
@@ -39,7 +39,7 @@ pub struct Preference {
 
 /// Devices that are reserved for a container until the plugin responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reservation {
+pub struct DeviceReservation {
     /// The plugin.
     pub plugin: PluginId,
     /// The pod.
@@ -54,9 +54,9 @@ pub struct Reservation {
     pub ticket: u64,
 }
 
-impl DeviceState {
+impl DeviceManagerCache {
     /// The next step for a pod, or for one container of it. Missing devices are reserved. `preferred` is the response
-    /// to the previous [`Step::Prefer`].
+    /// to the previous [`AllocationStep::Prefer`].
     ///
     /// # Errors
     /// A container cannot have its devices.
@@ -65,42 +65,42 @@ impl DeviceState {
         request: &PodRequest,
         only: Option<&str>,
         preferred: Option<&[String]>,
-    ) -> Result<Step, AllocationError> {
+    ) -> Result<AllocationStep, DeviceAllocationError> {
         for container in &request.containers {
             if only.is_some_and(|only| only != container.name) {
                 continue;
             }
             for (resource, amount) in &container.amounts {
                 let step = self.next_of(request, container, resource, *amount, preferred)?;
-                if step != Step::Done {
+                if step != AllocationStep::Done {
                     return Ok(step);
                 }
             }
         }
-        Ok(Step::Done)
+        Ok(AllocationStep::Done)
     }
 
     fn next_of(
         &mut self,
         request: &PodRequest,
-        container: &ContainerRequest,
+        container: &DeviceRequest,
         resource: &str,
         amount: u64,
         preferred: Option<&[String]>,
-    ) -> Result<Step, AllocationError> {
+    ) -> Result<AllocationStep, DeviceAllocationError> {
         let own = self.allocation(&request.uid, &container.name, resource);
         let has = own.map(|own| own.ids().into_iter().cloned().collect::<BTreeSet<_>>());
         let responded = own.is_some_and(|own| own.response.is_some());
         if has.is_none() {
             self.check_unknown(resource)?;
             if !self.is_device_resource(resource) {
-                return Ok(Step::Done);
+                return Ok(AllocationStep::Done);
             }
         }
         if let Some(has) = &has
             && u64::try_from(has.len()) != Ok(amount)
         {
-            return Err(AllocationError::Changed {
+            return Err(DeviceAllocationError::Changed {
                 pod: request.uid.to_string(),
                 container: container.name.clone(),
                 resource: resource.into(),
@@ -110,17 +110,19 @@ impl DeviceState {
         }
         let plugin = self.usable_plugin(resource, has.as_ref())?;
         if has.is_some() && responded {
-            return Ok(Step::Done);
+            return Ok(AllocationStep::Done);
         }
         let devices = match has {
             // Without a response it is requested again for the same devices.
             Some(has) => has.into_iter().collect(),
             None => match self.choose(request, container, resource, amount, preferred)? {
-                Choice::Devices(devices) => devices,
-                Choice::Ask(preference) => return Ok(Step::Prefer(preference)),
+                DeviceChoice::Devices(devices) => devices,
+                DeviceChoice::Preferred(preference) => {
+                    return Ok(AllocationStep::Prefer(preference));
+                }
             },
         };
-        Ok(Step::Allocate(
+        Ok(AllocationStep::Allocate(
             self.reserve(plugin, request, container, resource, devices),
         ))
     }
@@ -130,20 +132,21 @@ impl DeviceState {
         &self,
         resource: &str,
         has: Option<&BTreeSet<String>>,
-    ) -> Result<PluginId, AllocationError> {
+    ) -> Result<PluginId, DeviceAllocationError> {
         let name = || resource.to_owned();
         let Some(known) = self.resources.get(resource) else {
-            return Err(AllocationError::Unregistered(name()));
+            return Err(DeviceAllocationError::Unregistered(name()));
         };
         let healthy = known.healthy();
-        let (Plugin::Connected { id, .. }, false) = (&known.plugin, healthy.is_empty()) else {
-            return Err(AllocationError::NoHealthy {
+        let (ResourcePlugin::Connected { id, .. }, false) = (&known.plugin, healthy.is_empty())
+        else {
+            return Err(DeviceAllocationError::NoHealthy {
                 resource: name(),
                 away: known.is_away(),
             });
         };
         if has.into_iter().flatten().any(|id| !healthy.contains(id)) {
-            return Err(AllocationError::NoLongerHealthy(name()));
+            return Err(DeviceAllocationError::NoLongerHealthy(name()));
         }
         Ok(*id)
     }
@@ -151,13 +154,13 @@ impl DeviceState {
     fn choose(
         &self,
         request: &PodRequest,
-        container: &ContainerRequest,
+        container: &DeviceRequest,
         resource: &str,
         amount: u64,
         preferred: Option<&[String]>,
-    ) -> Result<Choice, AllocationError> {
+    ) -> Result<DeviceChoice, DeviceAllocationError> {
         let Some(known) = self.resources.get(resource) else {
-            return Err(AllocationError::Unregistered(resource.into()));
+            return Err(DeviceAllocationError::Unregistered(resource.into()));
         };
         let (healthy, taken) = (known.healthy(), self.taken(resource));
         let wanted = usize::try_from(amount).unwrap_or(usize::MAX);
@@ -167,7 +170,7 @@ impl DeviceState {
         let available: Vec<&String> = healthy.difference(&taken).copied().collect();
         let mut needed = wanted.saturating_sub(chosen.len());
         if available.len() < needed {
-            return Err(AllocationError::Unavailable {
+            return Err(DeviceAllocationError::Unavailable {
                 resource: resource.into(),
                 requested: needed,
                 available: available.len(),
@@ -181,12 +184,12 @@ impl DeviceState {
             chosen.extend(aligned.into_iter().cloned());
             others
         };
-        if let Plugin::Connected { id, options, .. } = &known.plugin
+        if let ResourcePlugin::Connected { id, options, .. } = &known.plugin
             && options.get_preferred_allocation_available
             && needed > 0
             && preferred.is_none()
         {
-            return Ok(Choice::Ask(Preference {
+            return Ok(DeviceChoice::Preferred(Preference {
                 plugin: *id,
                 available: candidates.into_iter().chain(&chosen).cloned().collect(),
                 must_include: chosen.clone(),
@@ -198,12 +201,12 @@ impl DeviceState {
             .into_iter()
             .partition(|id| preferred.contains(id));
         chosen.extend(first.into_iter().chain(rest).take(needed).cloned());
-        Ok(Choice::Devices(chosen))
+        Ok(DeviceChoice::Devices(chosen))
     }
 
     /// Whether a container lacks devices that a plugin has.
     pub fn lacks_some(&self, request: &PodRequest) -> bool {
-        let lacks = |container: &ContainerRequest| {
+        let lacks = |container: &DeviceRequest| {
             let mut resources = container.amounts.keys();
             resources.any(|resource| {
                 let own = self.allocation(&request.uid, &container.name, resource);
@@ -224,7 +227,7 @@ impl DeviceState {
                 continue;
             }
             let choice = self.choose(request, container, resource, *amount, Some(&[]));
-            if let Ok(Choice::Devices(devices)) = choice {
+            if let Ok(DeviceChoice::Devices(devices)) = choice {
                 self.reserve(0, request, container, resource, devices);
             }
         }
@@ -234,7 +237,7 @@ impl DeviceState {
     pub(super) fn reusable(
         &self,
         request: &PodRequest,
-        container: &ContainerRequest,
+        container: &DeviceRequest,
         resource: &str,
     ) -> BTreeSet<&String> {
         let ids = |name: &str| {
@@ -259,10 +262,10 @@ impl DeviceState {
         &mut self,
         plugin: PluginId,
         request: &PodRequest,
-        container: &ContainerRequest,
+        container: &DeviceRequest,
         resource: &str,
         devices: Vec<String>,
-    ) -> Reservation {
+    ) -> DeviceReservation {
         self.last_id += 1;
         let ticket = self.last_id;
         let known = self.resources.get(resource);
@@ -289,7 +292,7 @@ impl DeviceState {
         let pod = self.pods.entry(request.uid.clone()).or_default();
         let all = pod.entry(container.name.clone()).or_default();
         all.insert(resource.into(), allocation);
-        Reservation {
+        DeviceReservation {
             plugin,
             pod: request.uid.clone(),
             container: container.name.clone(),
@@ -300,7 +303,7 @@ impl DeviceState {
     }
 }
 
-impl Resource {
+impl DeviceResource {
     /// Sorts devices: those near to the nodes, those near to other nodes, those near to none. Upstream's
     /// `filterByAffinity`.
     fn by_affinity<'a>(
@@ -326,7 +329,7 @@ impl Resource {
     }
 }
 
-enum Choice {
+enum DeviceChoice {
     Devices(Vec<String>),
-    Ask(Preference),
+    Preferred(Preference),
 }

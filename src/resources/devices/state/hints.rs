@@ -1,14 +1,14 @@
 //! NUMA hints for the devices of containers. Pure.
 
-use super::{Device, DeviceState};
+use super::{DeviceManagerCache, PluginDevice};
 use crate::{
     model::Pod,
     resources::{
         devices::{
             allocation::Allocation,
-            request::{Affinities, ContainerKind, ContainerRequest, PodRequest},
+            request::{Affinities, ContainerKind, DeviceRequest, PodRequest},
         },
-        topology::{AllocationError, Hint, HintProvider, NumaMask, ResourceHints, subsets},
+        topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint, subsets},
     },
 };
 use k8s_openapi::api::core::v1::Container;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The hint provider of devices. It allocates in a copy of the state.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceHints {
-    state: DeviceState,
+    state: DeviceManagerCache,
     /// The nodes of the machine.
     nodes: NumaMask,
     affinities: Affinities,
@@ -25,7 +25,7 @@ pub struct DeviceHints {
 
 impl DeviceHints {
     /// The devices of a machine with these nodes.
-    pub fn new(state: DeviceState, nodes: NumaMask) -> Self {
+    pub fn new(state: DeviceManagerCache, nodes: NumaMask) -> Self {
         Self {
             state,
             nodes,
@@ -80,8 +80,8 @@ impl HintProvider for DeviceHints {
         &mut self,
         pod: &Pod,
         container: &Container,
-        affinity: Hint,
-    ) -> Result<(), AllocationError> {
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
         if let Some(nodes) = affinity.affinity {
             self.affinities.insert(container.name.clone(), nodes);
         }
@@ -100,17 +100,17 @@ impl DeviceHints {
         amount: u64,
         allocated: Option<BTreeSet<&String>>,
         reusable: BTreeSet<&String>,
-    ) -> Vec<Hint> {
+    ) -> Vec<TopologyHint> {
         let amount = usize::try_from(amount).unwrap_or(usize::MAX);
         let Some(known) = self.state.resources.get(resource) else {
-            return vec![Hint::ANY];
+            return vec![TopologyHint::ANY];
         };
         if known
             .devices
             .values()
             .all(|device| device.numa_nodes.is_empty())
         {
-            return vec![Hint::ANY];
+            return vec![TopologyHint::ANY];
         }
         let is_allocated = allocated.is_some();
         let (available, reusable) = if let Some(allocated) = allocated {
@@ -124,7 +124,7 @@ impl DeviceHints {
         if number < amount || is_allocated && number != amount {
             return Vec::new();
         }
-        let mut groups = BTreeMap::<NumaMask, Group>::new();
+        let mut groups = BTreeMap::<NumaMask, DeviceGroup>::new();
         for (id, device) in &*known.devices {
             let group = groups.entry(mask_of(device)).or_default();
             group.all += 1;
@@ -141,7 +141,7 @@ impl DeviceHints {
                 least = least.min(mask.count());
             }
             let mut placed = groups.iter();
-            let is_elsewhere = |(nodes, group): (&NumaMask, &Group)| {
+            let is_elsewhere = |(nodes, group): (&NumaMask, &DeviceGroup)| {
                 group.has_reusable && !nodes.is_empty() && !near(nodes)
             };
             if !placed.any(is_elsewhere)
@@ -152,12 +152,12 @@ impl DeviceHints {
         }
         let found = found.into_iter();
         found
-            .map(|mask| Hint::new(mask, mask.count() == least))
+            .map(|mask| TopologyHint::new(mask, mask.count() == least))
             .collect()
     }
 
     /// The nodes of the machine that have devices; all of them if a plugin names none of them.
-    fn nodes_of(&self, groups: &BTreeMap<NumaMask, Group>) -> Vec<u32> {
+    fn nodes_of(&self, groups: &BTreeMap<NumaMask, DeviceGroup>) -> Vec<u32> {
         let is_near = |node: &u32| groups.keys().any(|group| group.contains(*node));
         let known: Vec<u32> = self.nodes.nodes().filter(is_near).collect();
         if known.is_empty() {
@@ -170,7 +170,7 @@ impl DeviceHints {
 
 /// Devices that are near to the same nodes. Many devices make few groups.
 #[derive(Default)]
-struct Group {
+struct DeviceGroup {
     all: usize,
     /// How many the container could get.
     usable: usize,
@@ -179,7 +179,7 @@ struct Group {
 }
 
 /// The nodes that a device is near to; invalid ones are ignored.
-fn mask_of(device: &Device) -> NumaMask {
+fn mask_of(device: &PluginDevice) -> NumaMask {
     let nodes = device.numa_nodes.iter();
     let nodes = nodes.filter_map(|node| u32::try_from(*node).ok());
     NumaMask::of(nodes.filter(|node| *node < NumaMask::LIMIT)).unwrap_or_default()
@@ -187,7 +187,7 @@ fn mask_of(device: &Device) -> NumaMask {
 
 /// The most devices of each resource that a pod needs at once: for its main containers and sidecars, or for an init
 /// container and the sidecars before it.
-fn of_pod(containers: &[ContainerRequest]) -> BTreeMap<&str, u64> {
+fn of_pod(containers: &[DeviceRequest]) -> BTreeMap<&str, u64> {
     let mut lasting = BTreeMap::<&str, u64>::new();
     let mut most = BTreeMap::<&str, u64>::new();
     for container in containers {

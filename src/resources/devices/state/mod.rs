@@ -9,12 +9,12 @@ mod unknown;
 #[cfg(test)]
 mod tests;
 
-pub use allocate::{Preference, Reservation, Step};
+pub use allocate::{AllocationStep, DeviceReservation, Preference};
 pub use hints::DeviceHints;
 
 use super::{
     allocation::{Allocation, PodAllocations},
-    checkpoint::Data,
+    checkpoint::DeviceData,
     entries,
     proto::{ContainerAllocateResponse, DevicePluginOptions},
 };
@@ -42,7 +42,7 @@ pub type PluginId = u64;
 
 /// A device as its plugin reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct PluginDevice {
     /// Whether containers may get it.
     pub healthy: bool,
     /// The NUMA nodes that it is near to.
@@ -64,11 +64,11 @@ pub enum ListError {
 }
 
 /// Devices of one resource, by id.
-pub type DeviceMap = BTreeMap<String, Device>;
+pub type DeviceMap = BTreeMap<String, PluginDevice>;
 
 /// The plugin of a resource.
 #[derive(Clone, Debug)]
-enum Plugin {
+enum ResourcePlugin {
     Connected {
         id: PluginId,
         options: DevicePluginOptions,
@@ -85,12 +85,12 @@ enum Plugin {
 }
 
 #[derive(Clone, Debug)]
-struct Resource {
+struct DeviceResource {
     devices: Arc<DeviceMap>,
-    plugin: Plugin,
+    plugin: ResourcePlugin,
 }
 
-impl Resource {
+impl DeviceResource {
     /// Devices that containers may get now.
     fn healthy(&self) -> BTreeSet<&String> {
         let devices = self.advertised().filter(|_| !self.is_away());
@@ -98,26 +98,26 @@ impl Resource {
     }
 
     /// Devices that count as capacity of the node.
-    fn advertised(&self) -> impl Iterator<Item = (&String, &Device)> {
+    fn advertised(&self) -> impl Iterator<Item = (&String, &PluginDevice)> {
         let counts = match self.plugin {
-            Plugin::Connected {
+            ResourcePlugin::Connected {
                 listed, inherited, ..
             } => listed || inherited,
-            Plugin::Stopped { .. } => false,
+            ResourcePlugin::Stopped { .. } => false,
         };
         let devices = self.devices.iter();
         devices.filter(move |(_, device)| counts && device.healthy)
     }
 
     fn is_away(&self) -> bool {
-        !matches!(self.plugin, Plugin::Connected { listed: true, .. })
+        !matches!(self.plugin, ResourcePlugin::Connected { listed: true, .. })
     }
 }
 
 /// The state of the device manager.
 #[derive(Clone, Debug, Default)]
-pub struct DeviceState {
-    resources: BTreeMap<String, Resource>,
+pub struct DeviceManagerCache {
+    resources: BTreeMap<String, DeviceResource>,
     pods: HashMap<PodUid, PodAllocations>,
     /// Resources whose plugin did not come back in time. The node keeps reporting zero of them.
     gone: BTreeSet<String>,
@@ -125,9 +125,9 @@ pub struct DeviceState {
     last_id: u64,
 }
 
-impl DeviceState {
+impl DeviceManagerCache {
     /// The state from a checkpoint: the allocations, and resources without devices until their plugins register again.
-    pub fn restore(data: &Data, now: Instant) -> Self {
+    pub fn restore(data: &DeviceData, now: Instant) -> Self {
         let entries = data.pod_device_entries.as_deref().unwrap_or_default();
         let mut state = Self {
             pods: entries::from_checkpoint(entries),
@@ -141,9 +141,9 @@ impl DeviceState {
         {
             state.resources.insert(
                 name.clone(),
-                Resource {
+                DeviceResource {
                     devices: Arc::default(),
-                    plugin: Plugin::Stopped {
+                    plugin: ResourcePlugin::Stopped {
                         since: now,
                         options: DevicePluginOptions::default(),
                     },
@@ -166,12 +166,12 @@ impl DeviceState {
     }
 
     /// The data of the checkpoint.
-    pub fn to_checkpoint(&self) -> Data {
+    pub fn to_checkpoint(&self) -> DeviceData {
         let healthy = self.resources.iter().map(|(name, resource)| {
             let ids = resource.advertised().map(|(id, _)| id.clone()).collect();
             (name.clone(), Some(ids))
         });
-        Data {
+        DeviceData {
             pod_device_entries: Some(entries::to_checkpoint(&self.pods)).filter(|e| !e.is_empty()),
             registered_devices: Some(healthy.collect()),
         }
@@ -199,13 +199,13 @@ impl DeviceState {
     ) -> bool {
         let before = self.resources.get(resource).map(|known| &known.plugin);
         let inherited = match before {
-            Some(Plugin::Connected { id: other, .. }) if *other > id => return false,
-            Some(Plugin::Connected {
+            Some(ResourcePlugin::Connected { id: other, .. }) if *other > id => return false,
+            Some(ResourcePlugin::Connected {
                 listed, inherited, ..
             }) => *listed || *inherited,
-            Some(Plugin::Stopped { .. }) | None => false,
+            Some(ResourcePlugin::Stopped { .. }) | None => false,
         };
-        let plugin = Plugin::Connected {
+        let plugin = ResourcePlugin::Connected {
             id,
             options,
             listed: false,
@@ -217,7 +217,7 @@ impl DeviceState {
             None => {
                 let devices = Arc::default();
                 self.resources
-                    .insert(resource.into(), Resource { devices, plugin });
+                    .insert(resource.into(), DeviceResource { devices, plugin });
             }
         }
         true
@@ -238,7 +238,7 @@ impl DeviceState {
         let total = others.sum::<usize>() + devices.len();
         let known = self.resources.get_mut(resource);
         let known = known.ok_or(ListError::Replaced)?;
-        let Plugin::Connected { id, listed, .. } = &mut known.plugin else {
+        let ResourcePlugin::Connected { id, listed, .. } = &mut known.plugin else {
             return Err(ListError::Replaced);
         };
         if *id != from {
@@ -270,9 +270,9 @@ impl DeviceState {
             return false;
         };
         match &known.plugin {
-            Plugin::Connected { id, options, .. } if *id == from => {
+            ResourcePlugin::Connected { id, options, .. } if *id == from => {
                 let options = *options;
-                known.plugin = Plugin::Stopped {
+                known.plugin = ResourcePlugin::Stopped {
                     since: now,
                     options,
                 };
@@ -288,8 +288,10 @@ impl DeviceState {
             .resources
             .iter()
             .filter(|(_, resource)| match resource.plugin {
-                Plugin::Stopped { since, .. } => now.saturating_duration_since(since) > GRACE,
-                Plugin::Connected { .. } => false,
+                ResourcePlugin::Stopped { since, .. } => {
+                    now.saturating_duration_since(since) > GRACE
+                }
+                ResourcePlugin::Connected { .. } => false,
             });
         let over: Vec<_> = over.map(|(name, _)| name.clone()).collect();
         for name in &over {
@@ -305,8 +307,10 @@ impl DeviceState {
             .resources
             .values()
             .filter_map(|resource| match resource.plugin {
-                Plugin::Stopped { since, .. } => Some(since + GRACE + Duration::from_millis(1)),
-                Plugin::Connected { .. } => None,
+                ResourcePlugin::Stopped { since, .. } => {
+                    Some(since + GRACE + Duration::from_millis(1))
+                }
+                ResourcePlugin::Connected { .. } => None,
             });
         stopped.min()
     }
@@ -384,7 +388,11 @@ impl DeviceState {
     }
 
     /// The plugin has prepared the devices; false if the pod does not have them any more.
-    pub fn allocate(&mut self, of: &Reservation, response: ContainerAllocateResponse) -> bool {
+    pub fn allocate(
+        &mut self,
+        of: &DeviceReservation,
+        response: ContainerAllocateResponse,
+    ) -> bool {
         let containers = self.pods.get_mut(&of.pod);
         let all = containers.and_then(|containers| containers.get_mut(&of.container));
         match all.and_then(|all| all.get_mut(&of.resource)) {
@@ -398,7 +406,7 @@ impl DeviceState {
     }
 
     /// The plugin has not prepared the devices: they are free again.
-    pub fn refuse(&mut self, of: &Reservation) {
+    pub fn refuse(&mut self, of: &DeviceReservation) {
         let is_it = self
             .allocation(&of.pod, &of.container, &of.resource)
             .is_some_and(|own| own.ticket == of.ticket);
@@ -448,8 +456,8 @@ impl DeviceState {
     /// The plugin of a resource and its options: `None` if it serves none, an id of `None` if it is gone.
     pub fn plugin(&self, resource: &str) -> Option<(Option<PluginId>, DevicePluginOptions)> {
         Some(match &self.resources.get(resource)?.plugin {
-            Plugin::Connected { id, options, .. } => (Some(*id), *options),
-            Plugin::Stopped { options, .. } => (None, *options),
+            ResourcePlugin::Connected { id, options, .. } => (Some(*id), *options),
+            ResourcePlugin::Stopped { options, .. } => (None, *options),
         })
     }
 }

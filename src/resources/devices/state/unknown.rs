@@ -1,9 +1,9 @@
 //! Devices that are not known to be free, after the checkpoint was damaged. Pure.
 
-use super::DeviceState;
+use super::DeviceManagerCache;
 use crate::{
     model::PodUid,
-    resources::devices::{error::AllocationError, request::PodRequest},
+    resources::devices::{error::DeviceAllocationError, request::PodRequest},
 };
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ impl UnknownDevices {
     }
 }
 
-impl DeviceState {
+impl DeviceManagerCache {
     /// A pod that runs may have devices that are not known.
     pub fn mark_running(&mut self, request: &PodRequest) {
         let known = self.pods.get(&request.uid);
@@ -69,13 +69,13 @@ impl DeviceState {
         self.unknown.is_some()
     }
 
-    pub(super) fn check_unknown(&self, resource: &str) -> Result<(), AllocationError> {
+    pub(super) fn check_unknown(&self, resource: &str) -> Result<(), DeviceAllocationError> {
         let Some(unknown) = &self.unknown else {
             return Ok(());
         };
         let held = || unknown.holders.iter().any(|(_, _, name)| name == resource);
         if !unknown.inventory_complete || held() {
-            return Err(AllocationError::UnknownDevices(resource.into()));
+            return Err(DeviceAllocationError::UnknownDevices(resource.into()));
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 mod plugin;
 mod watcher;
 
-use super::{Affinities, AllocationError, DeviceManager, Unallocated, checkpoint, proto};
+use super::{Affinities, DeviceAllocationError, DeviceManager, Unallocated, checkpoint, proto};
 use crate::{
     base::metrics::Metrics, model::Pod, resources::topology, state::device_capacity::Capacity,
 };
@@ -16,7 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const GPU: &str = "example.com/gpu";
 
 /// Devices may be anywhere.
-fn unaligned() -> Result<Affinities, topology::AllocationError> {
+fn unaligned() -> Result<Affinities, topology::TopologyError> {
     Ok(Affinities::new())
 }
 
@@ -70,7 +70,7 @@ impl World {
     }
 
     /// How the next allocation for a pod ends.
-    async fn allocate(&self, pod: &Pod) -> Result<(), AllocationError> {
+    async fn allocate(&self, pod: &Pod) -> Result<(), DeviceAllocationError> {
         let ended = async {
             loop {
                 match self.manager.allocate(pod, unaligned) {
@@ -83,7 +83,7 @@ impl World {
         timeout(Duration::from_secs(30), ended).await.unwrap()
     }
 
-    fn saved(&self) -> checkpoint::Data {
+    fn saved(&self) -> checkpoint::DeviceData {
         let text = fs::read(self.plugins.join("kubelet_internal_checkpoint")).unwrap();
         checkpoint::decode(&text).unwrap()
     }
@@ -203,10 +203,16 @@ async fn an_allocation_is_there_only_once_it_is_recorded() {
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
     for _ in 0..2 {
         let error = world.allocate(&pod).await.unwrap_err();
-        assert!(matches!(error, AllocationError::Checkpoint(_)), "{error}");
+        assert!(
+            matches!(error, DeviceAllocationError::Checkpoint(_)),
+            "{error}"
+        );
         let options = world.manager.run_options(&pod, &container).await;
         let error = options.unwrap_err();
-        assert!(matches!(error, AllocationError::Checkpoint(_)), "{error}");
+        assert!(
+            matches!(error, DeviceAllocationError::Checkpoint(_)),
+            "{error}"
+        );
     }
     fs::remove_dir(&file).unwrap();
     world.allocate(&pod).await.unwrap();

@@ -4,8 +4,8 @@ use crate::{
     model::{Pod, PodExt as _},
     resources::dra::{
         checkpoint,
-        claims::{self, ContainerRequest, PodClaim},
-        state::{ClaimKey, Device},
+        claims::{self, ClaimRequest, PodClaim},
+        state::{PreparedDevice, ResourceClaimKey},
     },
 };
 use serde_json::{Value, json};
@@ -69,7 +69,7 @@ fn a_container_uses_the_requests_that_it_names() {
     let status = json!({"extendedResourceClaimStatus": {
         "resourceClaimName": "extended", "requestMappings": [mapping("c"), mapping("other")]}});
     let pod = pod(&spec, &status);
-    let request = |declared: Option<&str>, claim: &str, request: &str| ContainerRequest {
+    let request = |declared: Option<&str>, claim: &str, request: &str| ClaimRequest {
         declared: declared.map(str::to_owned),
         claim: claim.into(),
         request: request.into(),
@@ -90,9 +90,9 @@ fn a_container_uses_the_requests_that_it_names() {
 
 #[test]
 fn a_device_is_for_its_requests_or_for_all() {
-    let device = |requests: &[&str]| Device {
+    let device = |requests: &[&str]| PreparedDevice {
         requests: requests.iter().map(|one| (*one).to_owned()).collect(),
-        ..Device::default()
+        ..PreparedDevice::default()
     };
     for (requests, request, expected) in [
         (&["a"][..], "a", true),
@@ -115,7 +115,7 @@ const WRITTEN: &str = r#"{"Data":"{\"kind\":\"DRACheckpoint\",\"apiVersion\":\"c
 #[test]
 fn the_checkpoint_is_upstreams() {
     let claims = checkpoint::decode(WRITTEN.as_bytes()).unwrap();
-    let key = |name: &str| ClaimKey {
+    let key = |name: &str| ResourceClaimKey {
         namespace: "default".into(),
         name: name.into(),
     };

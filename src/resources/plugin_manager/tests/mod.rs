@@ -2,7 +2,7 @@
 
 pub(crate) mod registrar;
 
-use super::{Deregister, Plugin, PluginHandler, PluginHandlers, registration_proto, run};
+use super::{Deregister, PluginHandler, PluginHandlers, RegisteredPlugin, registration_proto, run};
 use futures::future::BoxFuture;
 use registrar::FakeRegistrar;
 use std::{path::Path, sync::Arc, time::Duration};
@@ -16,11 +16,11 @@ const LONG: Duration = Duration::from_secs(30);
 struct Counting(watch::Sender<i32>);
 
 impl PluginHandler for Counting {
-    fn validate(&self, _: &Plugin) -> Result<(), String> {
+    fn validate(&self, _: &RegisteredPlugin) -> Result<(), String> {
         Ok(())
     }
 
-    fn register(&self, _: Plugin) -> BoxFuture<'_, Result<Deregister, String>> {
+    fn register(&self, _: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>> {
         self.0.send_modify(|count| *count += 1);
         let count = self.0.clone();
         let deregister = async move { count.send_modify(|count| *count -= 1) };

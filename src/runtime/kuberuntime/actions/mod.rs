@@ -28,7 +28,7 @@ mod tests;
 pub use prefetch::needed_soon;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use resize::ContainerResize;
-pub use restart_all::{ContainerReset, Reset, Trigger};
+pub use restart_all::{ContainerReset, Reset, RestartAllTrigger};
 
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},

@@ -12,7 +12,7 @@ use std::fmt;
 
 /// The exit that triggers the restart of all containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trigger {
+pub struct RestartAllTrigger {
     /// Name of the container.
     pub name: String,
     /// Its exit code.
@@ -38,7 +38,7 @@ pub struct ContainerReset {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reset {
     /// Why; `None` when the restart of an earlier sync is completed.
-    pub trigger: Option<Trigger>,
+    pub trigger: Option<RestartAllTrigger>,
     /// One group after the other: first regular containers, then init containers, and at the very end
     /// those whose exit triggered it. So the reason is there as long as anything is left to do.
     pub groups: Vec<Vec<ContainerReset>>,
@@ -47,7 +47,7 @@ pub struct Reset {
 impl fmt::Display for Reset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trigger {
-            Some(Trigger {
+            Some(RestartAllTrigger {
                 name, exit_code, ..
             }) => write!(
                 f,
@@ -83,8 +83,8 @@ fn all(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.init_containers().iter().chain(pod.containers())
 }
 
-fn trigger(container: &Container, status: &ContainerStatus) -> Option<Trigger> {
-    triggers_it(container, status).then(|| Trigger {
+fn trigger(container: &Container, status: &ContainerStatus) -> Option<RestartAllTrigger> {
+    triggers_it(container, status).then(|| RestartAllTrigger {
         name: container.name.clone(),
         exit_code: status.exit_code,
         finished_at: status.finished_at,

@@ -1,6 +1,8 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
-use super::plan::{self, ContainerRemoval, Instance, Policy, Reason, Sandbox};
+use super::plan::{
+    self, ContainerGcPolicy, ContainerInstance, ContainerRemoval, GcSandbox, Reason,
+};
 use crate::{
     base::chain,
     cri::RuntimeClient,
@@ -10,7 +12,7 @@ use crate::{
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
         log_links::LogLinks,
     },
-    state::pod_cache::{Complete, ItemId, Owner, PodCache, Read},
+    state::pod_cache::{Complete, InspectedItem, ItemId, Owner, PodCache},
     state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
@@ -24,7 +26,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
     pub(in crate::runtime::kuberuntime) exits: ExitRecords,
     pub(in crate::runtime::kuberuntime) links: Arc<LogLinks>,
     pub(in crate::runtime::kuberuntime) killer: PodKiller,
-    pub(in crate::runtime::kuberuntime) policy: Policy,
+    pub(in crate::runtime::kuberuntime) policy: ContainerGcPolicy,
 }
 
 impl ContainerGc {
@@ -44,7 +46,7 @@ impl ContainerGc {
         Ok(())
     }
 
-    /// The audit: superseded instances that no pod's own worker has removed. The proof says that the
+    /// Housekeeping: superseded instances that no pod's own worker has removed. The proof says that the
     /// runtime statuses come from a complete list. Pods of the API server are left to it.
     pub(in crate::runtime::kuberuntime) async fn collect_superseded(
         &self,
@@ -165,7 +167,7 @@ impl ContainerGc {
             &owner,
             &ItemId::Container(container.clone()),
             seq,
-            Read::Gone,
+            InspectedItem::Gone,
         );
         self.state_store.update(&status.uid, |record| {
             record.retain_containers(|known| known != id)
@@ -182,8 +184,12 @@ impl ContainerGc {
             _ => {}
         }
         let seq = self.cache.next_seq();
-        self.cache
-            .observed(&owner, &ItemId::Sandbox(id.clone()), seq, Read::Gone);
+        self.cache.observed(
+            &owner,
+            &ItemId::Sandbox(id.clone()),
+            seq,
+            InspectedItem::Gone,
+        );
         Ok(())
     }
 
@@ -226,10 +232,10 @@ impl ContainerGc {
     }
 }
 
-fn instances(pods: &[Arc<PodStatus>]) -> Vec<Instance> {
+fn instances(pods: &[Arc<PodStatus>]) -> Vec<ContainerInstance> {
     pods.iter()
         .flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)))
-        .map(|(pod, c)| Instance {
+        .map(|(pod, c)| ContainerInstance {
             id: c.id.clone(),
             pod: pod.uid.clone(),
             name: c.name.to_string(),
@@ -240,10 +246,10 @@ fn instances(pods: &[Arc<PodStatus>]) -> Vec<Instance> {
         .collect()
 }
 
-fn sandboxes(pods: &[Arc<PodStatus>]) -> Vec<Sandbox> {
+fn sandboxes(pods: &[Arc<PodStatus>]) -> Vec<GcSandbox> {
     pods.iter()
         .flat_map(|pod| pod.sandboxes.iter().map(move |s| (pod, s)))
-        .map(|(pod, s)| Sandbox {
+        .map(|(pod, s)| GcSandbox {
             id: s.id.clone(),
             pod: pod.uid.clone(),
             attempt: s.attempt,

@@ -9,7 +9,7 @@ use std::{
 
 /// How many dead containers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct ContainerGcPolicy {
     /// Only containers created longer ago than this are candidates.
     pub min_age: Duration,
     /// Dead instances kept per pod and container name; `None` for all.
@@ -18,7 +18,7 @@ pub struct Policy {
     pub max_containers: Option<usize>,
 }
 
-impl Default for Policy {
+impl Default for ContainerGcPolicy {
     /// Upstream's: no minimum age, one instance per container name, no limit for the node.
     fn default() -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Default for Policy {
 
 /// A container instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Instance {
+pub struct ContainerInstance {
     /// The instance.
     pub id: ContainerId,
     /// Its pod.
@@ -49,7 +49,7 @@ pub struct Instance {
 
 /// A sandbox of any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sandbox {
+pub struct GcSandbox {
     /// Its id.
     pub id: SandboxId,
     /// Its pod.
@@ -110,16 +110,17 @@ pub struct SandboxRemoval {
 /// is about to start: it stays, and takes the place of no dead one. `content_goes` says whether nothing of a
 /// pod is to stay; it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
 pub fn containers(
-    instances: Vec<Instance>,
-    policy: &Policy,
+    instances: Vec<ContainerInstance>,
+    policy: &ContainerGcPolicy,
     content_goes: Option<&dyn Fn(&PodUid) -> bool>,
     now: i64,
 ) -> Vec<ContainerRemoval> {
     let min_age = i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX);
     let newest_allowed = now.saturating_sub(min_age);
     // Without a minimum any age will do, also that of what a clock set back has put into the future.
-    let old_enough = |instance: &Instance| min_age == 0 || instance.created_at <= newest_allowed;
-    let mut groups: HashMap<(PodUid, String), Vec<Instance>> = HashMap::new();
+    let old_enough =
+        |instance: &ContainerInstance| min_age == 0 || instance.created_at <= newest_allowed;
+    let mut groups: HashMap<(PodUid, String), Vec<ContainerInstance>> = HashMap::new();
     for instance in instances {
         let key = (instance.pod.clone(), instance.name.clone());
         groups.entry(key).or_default().push(instance);
@@ -128,7 +129,7 @@ pub fn containers(
     groups.retain(|(pod, _), group| {
         let goes = content_goes.is_some_and(|goes| goes(pod));
         group.sort_by(newest_instance_first);
-        let starts = |newest: &Instance| newest.state == ContainerState::Created;
+        let starts = |newest: &ContainerInstance| newest.state == ContainerState::Created;
         if !goes && group.first().is_some_and(starts) {
             group.remove(0);
         }
@@ -149,7 +150,7 @@ pub fn containers(
 
 /// First an equal share for every container name, at least one each; then the oldest go.
 fn enforce_total(
-    mut groups: HashMap<(PodUid, String), Vec<Instance>>,
+    mut groups: HashMap<(PodUid, String), Vec<ContainerInstance>>,
     max: usize,
     removals: &mut Vec<ContainerRemoval>,
 ) {
@@ -162,24 +163,24 @@ fn enforce_total(
         let keep = share.min(group.len());
         remove(group.drain(keep..).rev(), Reason::TooMany, removals);
     }
-    let mut left: Vec<Instance> = groups.into_values().flatten().collect();
+    let mut left: Vec<ContainerInstance> = groups.into_values().flatten().collect();
     left.sort_by(newest_first);
     let keep = max.min(left.len());
     remove(left.drain(keep..).rev(), Reason::TooMany, removals);
 }
 
 /// The order of the instances of one container.
-fn newest_instance_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
+fn newest_instance_first(a: &ContainerInstance, b: &ContainerInstance) -> std::cmp::Ordering {
     (b.restart_count, b.created_at, &b.id).cmp(&(a.restart_count, a.created_at, &a.id))
 }
 
 /// The order of containers of different names.
-fn newest_first(a: &Instance, b: &Instance) -> std::cmp::Ordering {
+fn newest_first(a: &ContainerInstance, b: &ContainerInstance) -> std::cmp::Ordering {
     (b.created_at, &b.id).cmp(&(a.created_at, &a.id))
 }
 
 fn remove(
-    containers: impl Iterator<Item = Instance>,
+    containers: impl Iterator<Item = ContainerInstance>,
     reason: Reason,
     removals: &mut Vec<ContainerRemoval>,
 ) {
@@ -193,11 +194,11 @@ fn remove(
 /// Which sandboxes go: those that are not READY and without containers, unless it is the newest one
 /// of a pod that stays. The list has to be complete.
 pub fn sandboxes(
-    all: &[Sandbox],
+    all: &[GcSandbox],
     content_goes: Option<&dyn Fn(&PodUid) -> bool>,
 ) -> Vec<SandboxRemoval> {
-    let rank = |s: &Sandbox| (s.attempt, s.created_at, s.id.clone());
-    let mut newest: HashMap<&PodUid, &Sandbox> = HashMap::new();
+    let rank = |s: &GcSandbox| (s.attempt, s.created_at, s.id.clone());
+    let mut newest: HashMap<&PodUid, &GcSandbox> = HashMap::new();
     for sandbox in all {
         let known = newest.entry(&sandbox.pod).or_insert(sandbox);
         if rank(sandbox) > rank(known) {

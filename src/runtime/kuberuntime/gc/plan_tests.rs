@@ -7,8 +7,8 @@ use proptest::prelude::*;
 const NOW: i64 = 1_000_000_000_000;
 
 /// An exited container `<pod>/<name>@<created>`.
-fn dead(pod: &str, name: &str, created_at: i64) -> Instance {
-    Instance {
+fn dead(pod: &str, name: &str, created_at: i64) -> ContainerInstance {
+    ContainerInstance {
         id: format!("{pod}/{name}@{created_at}").into(),
         pod: pod.into(),
         name: name.into(),
@@ -18,11 +18,11 @@ fn dead(pod: &str, name: &str, created_at: i64) -> Instance {
     }
 }
 
-fn policy(per_container: Option<usize>, total: Option<usize>) -> Policy {
-    Policy {
+fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPolicy {
+    ContainerGcPolicy {
         max_per_container: per_container,
         max_containers: total,
-        ..Policy::default()
+        ..ContainerGcPolicy::default()
     }
 }
 
@@ -35,7 +35,7 @@ fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, Reason)> {
     ids
 }
 
-fn removed(list: Vec<Instance>, policy: Policy) -> Vec<(String, Reason)> {
+fn removed(list: Vec<ContainerInstance>, policy: ContainerGcPolicy) -> Vec<(String, Reason)> {
     ids(containers(list, &policy, None, NOW))
 }
 
@@ -70,7 +70,7 @@ fn the_newest_instances_of_each_name_stay() {
 
 #[test]
 fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
-    let instance = |count, state| Instance {
+    let instance = |count, state| ContainerInstance {
         restart_count: count,
         state,
         ..dead("p", "a", count.into())
@@ -116,7 +116,7 @@ fn the_oldest_instance_goes_first_and_the_newest_last() {
 
 #[test]
 fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
-    let instance = |restart_count, created_at| Instance {
+    let instance = |restart_count, created_at| ContainerInstance {
         restart_count,
         ..dead("p", "a", created_at)
     };
@@ -128,7 +128,7 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
     let goes = |_: &PodUid| true;
     let future = containers(
         vec![dead("p", "a", NOW + 1)],
-        &Policy::default(),
+        &ContainerGcPolicy::default(),
         Some(&goes),
         NOW,
     );
@@ -155,7 +155,7 @@ fn everything_of_a_pod_that_should_go_goes() {
 #[test]
 fn young_and_running_containers_are_not_looked_at() {
     let young = dead("p", "a", NOW - 5);
-    let running = Instance {
+    let running = ContainerInstance {
         state: ContainerState::Running,
         ..dead("p", "a", 0)
     };
@@ -165,10 +165,10 @@ fn young_and_running_containers_are_not_looked_at() {
         dead("p", "a", NOW - 20),
         dead("p", "a", NOW - 10),
     ];
-    let policy = Policy {
+    let policy = ContainerGcPolicy {
         min_age: Duration::from_nanos(10),
         max_per_container: Some(1),
-        ..Policy::default()
+        ..ContainerGcPolicy::default()
     };
     let expected = format!("p/a@{}", NOW - 20);
     assert_eq!(removed(list, policy), gone(&[(&expected, Superseded)]));
@@ -199,7 +199,7 @@ fn a_container_in_unknown_state_is_stopped_first() {
     strange.state = ContainerState::Unknown;
     let removals = containers(
         vec![strange, dead("p", "a", 2)],
-        &Policy::default(),
+        &ContainerGcPolicy::default(),
         None,
         NOW,
     );
@@ -259,8 +259,8 @@ fn only_the_newest_dead_instance_of_an_init_container_stays() {
     );
 }
 
-fn sandbox(pod: &str, attempt: u32) -> Sandbox {
-    Sandbox {
+fn sandbox(pod: &str, attempt: u32) -> GcSandbox {
+    GcSandbox {
         id: format!("{pod}-{attempt}").into(),
         pod: pod.into(),
         attempt,
@@ -274,21 +274,21 @@ fn sandbox(pod: &str, attempt: u32) -> Sandbox {
 fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() {
     let all = [
         sandbox("p", 0),
-        Sandbox {
+        GcSandbox {
             has_containers: true,
             ..sandbox("p", 1)
         },
-        Sandbox {
+        GcSandbox {
             ready: true,
             ..sandbox("p", 2)
         },
         sandbox("p", 3),
         sandbox("q", 0),
-        Sandbox {
+        GcSandbox {
             ready: true,
             ..sandbox("q", 1)
         },
-        Sandbox {
+        GcSandbox {
             has_containers: true,
             ..sandbox("q", 2)
         },
@@ -320,7 +320,7 @@ proptest! {
         let list: Vec<_> = list
             .into_iter()
             .enumerate()
-            .map(|(n, (pod, name, at))| Instance {
+            .map(|(n, (pod, name, at))| ContainerInstance {
                 id: n.to_string().into(),
                 ..dead(&pod.to_string(), &name.to_string(), at)
             })
@@ -331,7 +331,7 @@ proptest! {
         let left: Vec<_> = list.iter().filter(|c| !gone.contains(&c.id)).collect();
         prop_assert!(total.is_none_or(|max| left.len() <= max));
         for c in &left {
-            let group = |d: &&&Instance| d.pod == c.pod && d.name == c.name;
+            let group = |d: &&&ContainerInstance| d.pod == c.pod && d.name == c.name;
             prop_assert!(per_container.is_none_or(|max| left.iter().filter(group).count() <= max));
             // What stays is never older than what went of the same name.
             let older_stays = list.iter().any(|d| {

@@ -2,7 +2,7 @@
 
 use super::{
     plan,
-    stop::{PodKiller, Target, deadline_over},
+    stop::{PodKiller, StopTarget, deadline_over},
 };
 use crate::{
     model::{GraceDeadline, reasons::event},
@@ -25,7 +25,7 @@ impl PodKiller {
     /// The run of the container's preStop hook, if there is one that is still to run.
     pub(super) fn pre_stop_hook<'t>(
         &'t self,
-        target: &'t Target,
+        target: &'t StopTarget,
         grace: &watch::Receiver<GraceDeadline>,
     ) -> Option<Hook<'t>> {
         let handler = target.stop.pre_stop.as_ref()?;
@@ -49,16 +49,16 @@ impl PodKiller {
     /// Waits for a hook until the grace is over. Returns the one that goes on then.
     pub(super) async fn wait_for_hook<'t>(
         &self,
-        target: &Target,
+        target: &StopTarget,
         mut hook: Hook<'t>,
         mut grace: watch::Receiver<GraceDeadline>,
     ) -> Option<Hook<'t>> {
         let (uid, id) = (&target.owner.uid, &target.stop.id);
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let (result, unfinished) = tokio::select! {
             result = &mut hook => (result, None),
             () = deadline_over(&mut grace) => {
-                (Err(HookError::DeadlineExceeded(begun.elapsed())), Some(hook))
+                (Err(HookError::DeadlineExceeded(started_at.elapsed())), Some(hook))
             }
         };
         if !matches!(result, Err(HookError::Unreachable(_))) {

@@ -3,7 +3,7 @@
 //! it, and may shorten it.
 
 use crate::{
-    base::{otel::carried, panics::Place, spawn},
+    base::{otel::carried, panics::PanicScope, spawn},
     cri::CriError,
     model::{ContainerId, GraceDeadline},
 };
@@ -60,7 +60,7 @@ impl RunningStops {
             drop(listed);
             report.send_replace(Some(result));
         });
-        spawn(Place::ContainerStop, stopping);
+        spawn(PanicScope::ContainerStop, stopping);
         let running = RunningStop {
             grace: Arc::new(sender),
             ended,
@@ -128,7 +128,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_comes_later_joins_the_stop_and_can_only_shorten_it() {
-        let (stops, id, begun) = (RunningStops::default(), "c".into(), Instant::now());
+        let (stops, id, started_at) = (RunningStops::default(), "c".into(), Instant::now());
         let first = stops.join_or_begin(&id, grace(3600), stubborn);
         let (_keep, never) = watch::channel(grace(7200));
         let waiting = tokio::spawn(async move { first.result(never).await });
@@ -139,7 +139,7 @@ mod tests {
         less.send_replace(grace(4));
         shortened.await.unwrap().unwrap();
         waiting.await.unwrap().unwrap();
-        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+        assert_eq!(started_at.elapsed(), Duration::from_secs(5));
         assert!(stops.stops.lock().is_empty());
     }
 
@@ -150,10 +150,10 @@ mod tests {
         let (_keep, receiver) = watch::channel(grace(10));
         let waited = tokio::time::timeout(Duration::from_secs(2), first.result(receiver));
         assert!(waited.await.is_err());
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let second = stops.join_or_begin(&id, grace(10), |_| async { panic!("a second stop") });
         second.ended().await;
-        assert_eq!(begun.elapsed(), Duration::from_secs(8));
+        assert_eq!(started_at.elapsed(), Duration::from_secs(8));
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use super::{
     super::{actions::ContainerKill, labels::OrphanRecord, sandbox_lookup::SandboxLookup},
     plan::{self, ContainerStop},
     running::RunningStop,
-    stop_tracker::{Scope, StopTracker},
+    stop_tracker::{StopScope, StopTracker},
     unread::StopStatusReader,
 };
 use crate::{
@@ -30,7 +30,7 @@ use tokio::{
 };
 
 /// How long the runtime may go on showing a container as running after it said that it stopped it.
-const SETTLE: Duration = Duration::from_secs(10);
+const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ impl Why {
 }
 
 /// Everything one stop needs.
-pub(super) struct Target {
+pub(super) struct StopTarget {
     pub(super) owner: Owner,
     pub(super) object: ObjectRef,
     pub(super) ports: Vec<ContainerPort>,
@@ -140,11 +140,11 @@ impl PodKiller {
     ) -> anyhow::Result<()> {
         let uid = pod.uid();
         let grace = GraceDeadline::starting(Instant::now(), pod.termination_grace_seconds());
-        let (_keep, grace) = watch::channel(self.stops.begin(&uid, Scope::Pod, grace));
+        let (_keep, grace) = watch::channel(self.stops.begin(&uid, StopScope::Pod, grace));
         self.kill_pod(Some(pod), status, grace)
             .await
             .context("cannot stop the pod")?;
-        self.stops.over(&uid, &Scope::Pod);
+        self.stops.over(&uid, &StopScope::Pod);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl PodKiller {
             Why::RestartAll => (None, Some(0)),
         };
         let seconds = plan::container_grace_seconds(pod, container, reason, grace);
-        let (uid, scope) = (pod.uid(), Scope::Container(id.clone()));
+        let (uid, scope) = (pod.uid(), StopScope::Container(id.clone()));
         let grace = GraceDeadline {
             deadline: plan::deadline_after(seconds, Instant::now()),
             grace_seconds: seconds,
@@ -182,7 +182,7 @@ impl PodKiller {
             waits_for: Vec::new(),
             pre_stop,
         };
-        let target = Target {
+        let target = StopTarget {
             owner: Owner::of(pod),
             object: ObjectRef::container(pod, name),
             ports: container.and_then(|c| c.ports.clone()).unwrap_or_default(),
@@ -225,7 +225,7 @@ impl PodKiller {
                 .filter_map(|id| begun.get(id).cloned());
             let others = others.collect();
             let (id, name) = (stop.id.clone(), stop.name.clone());
-            let target = Target {
+            let target = StopTarget {
                 object: object_of(pod, status, &stop.name),
                 owner: owner.clone(),
                 ports: ports_of(pod, &records, &stop),
@@ -252,12 +252,12 @@ impl PodKiller {
         if status.containers.is_empty() && status.sandboxes.is_empty() {
             return Ok(());
         }
-        let status = match timeout(SETTLE, self.cache.settled(&owner.uid)).await {
+        let status = match timeout(STOPPED_TIMEOUT, self.cache.settled(&owner.uid)).await {
             Ok(status) => status,
             Err(_) => {
                 let listed = self.reader.list_pod(&owner.uid).await;
                 let listed =
-                    listed.context("cannot tell whether containers of the pod still run")?;
+                    listed.context("failed to check whether containers of the pod still run")?;
                 Arc::new(self.reader.completed(&owner.uid, Some(&listed)))
             }
         };
@@ -309,7 +309,7 @@ impl PodKiller {
     /// waits for.
     fn begin_stop(
         &self,
-        target: Target,
+        target: StopTarget,
         grace: GraceDeadline,
         others: Vec<RunningStop>,
     ) -> RunningStop {
@@ -325,7 +325,7 @@ impl PodKiller {
 
     async fn stop_container(
         &self,
-        target: &Target,
+        target: &StopTarget,
         grace: watch::Receiver<GraceDeadline>,
         others: Vec<RunningStop>,
     ) -> Result<(), CriError> {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 /// What is being stopped of a pod that stays.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scope {
+pub(super) enum StopScope {
     /// All of it, for its sandbox is replaced or nothing of it is to run.
     Pod,
     /// One instance.
@@ -22,7 +22,7 @@ pub(super) enum Scope {
 /// that neither a failed stop nor a restart of the kubelet runs a hook twice.
 #[derive(Debug)]
 pub(in crate::runtime::kuberuntime) struct StopTracker {
-    deadlines: Mutex<HashMap<PodUid, HashMap<Scope, GraceDeadline>>>,
+    deadlines: Mutex<HashMap<PodUid, HashMap<StopScope, GraceDeadline>>>,
     running: RunningStops,
     state_store: PodStateStore,
 }
@@ -38,7 +38,12 @@ impl StopTracker {
 
     /// The deadline of a stop: `fresh` for the first try, for another one that of the first, unless
     /// the fresh one is earlier.
-    pub(super) fn begin(&self, uid: &PodUid, scope: Scope, fresh: GraceDeadline) -> GraceDeadline {
+    pub(super) fn begin(
+        &self,
+        uid: &PodUid,
+        scope: StopScope,
+        fresh: GraceDeadline,
+    ) -> GraceDeadline {
         let mut deadlines = self.deadlines.lock();
         let of_pod = deadlines.entry(uid.clone()).or_default();
         let deadline = of_pod.entry(scope).or_insert(fresh);
@@ -57,10 +62,13 @@ impl StopTracker {
         let deadlines = self.deadlines.lock();
         let of_pod = deadlines.get(uid);
         let begun = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
-        [begun(Scope::Pod), begun(Scope::Container(id.clone()))]
-            .into_iter()
-            .flatten()
-            .fold(fresh, GraceDeadline::min)
+        [
+            begun(StopScope::Pod),
+            begun(StopScope::Container(id.clone())),
+        ]
+        .into_iter()
+        .flatten()
+        .fold(fresh, GraceDeadline::min)
     }
 
     /// The stops that are being carried out.
@@ -74,13 +82,13 @@ impl StopTracker {
     }
 
     /// The stop has succeeded. That of a whole pod ends those of its containers.
-    pub(super) fn over(&self, uid: &PodUid, scope: &Scope) {
+    pub(super) fn over(&self, uid: &PodUid, scope: &StopScope) {
         let mut deadlines = self.deadlines.lock();
         let Some(of_pod) = deadlines.get_mut(uid) else {
             return;
         };
         of_pod.remove(scope);
-        if of_pod.is_empty() || *scope == Scope::Pod {
+        if of_pod.is_empty() || *scope == StopScope::Pod {
             deadlines.remove(uid);
         }
     }
@@ -133,7 +141,7 @@ mod tests {
         let now = Instant::now();
         let grace =
             |after, seconds| GraceDeadline::starting(now + Duration::from_secs(after), seconds);
-        let scope = Scope::Container("c".into());
+        let scope = StopScope::Container("c".into());
         let begin = |fresh| stops.begin(&uid, scope.clone(), fresh);
         assert_eq!(begin(grace(0, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 30)), grace(0, 30));
@@ -150,7 +158,7 @@ mod tests {
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
         stops.cancelled(&uid);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
-        stops.over(&uid, &Scope::Pod);
+        stops.over(&uid, &StopScope::Pod);
         assert!(stops.deadlines.lock().is_empty());
     }
 

@@ -10,7 +10,7 @@ use crate::{
     },
     model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
     runtime::kuberuntime::{sandbox_lookup::SandboxLookup, translate},
-    state::pod_cache::{ItemId, Owner, PodCache, Read, Unread},
+    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, Unread},
 };
 use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -93,15 +93,15 @@ impl StopStatusReader {
             );
             let known = match &item {
                 ItemId::Container(id) => listed.container(id).map(|listed| {
-                    Read::Container(listed.clone().with_unknown_end(read.container(id)))
+                    InspectedItem::Container(listed.clone().with_unknown_end(read.container(id)))
                 }),
                 ItemId::Sandbox(id) => {
                     let mut known = status.sandboxes.iter().filter(|s| s.id == *id);
-                    known.next().cloned().map(Read::Sandbox)
+                    known.next().cloned().map(InspectedItem::Sandbox)
                 }
             };
             self.cache
-                .observed(&owner, &item, seq, known.unwrap_or(Read::Gone));
+                .observed(&owner, &item, seq, known.unwrap_or(InspectedItem::Gone));
         }
         Ok(())
     }

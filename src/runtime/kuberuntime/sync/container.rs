@@ -23,7 +23,7 @@ use crate::{
             security_context::{ImageUser, in_process_namespace_of},
         },
         log_links::LogLinks,
-        restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
+        restart_back_off::{RestartBackOff, StartAdmission, back_off_event, back_off_text},
     },
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{ItemId, Owner, PodCache},
@@ -127,7 +127,7 @@ impl ContainerStarter {
     }
 
     fn set_current_step(&self, pod: &Pod, step: String) {
-        self.pod_history.doing(&pod.uid(), Some(step));
+        self.pod_history.set_current_step(&pod.uid(), Some(step));
     }
 
     fn check_back_off(
@@ -145,7 +145,7 @@ impl ContainerStarter {
             newest => newest.map(Cow::into_owned),
         };
         let admission = self.back_off.admit(pod, container, counts.as_ref(), now);
-        let Admission::Wait { delay, left } = admission else {
+        let StartAdmission::Wait { delay, left } = admission else {
             return Ok(());
         };
         back_off_event(&self.events, pod, container);
@@ -196,7 +196,7 @@ impl ContainerStarter {
         self.allocations.set_actuated(pod, container);
         self.events
             .normal(&object, event::CREATED, "Container created");
-        self.exits.mark_followed(pod, &container.name);
+        self.exits.mark_superseded(pod, &container.name);
         self.post_start.record_pending(pod, container, &id).await;
         // Before it runs: an answer that is lost, or a kubelet that is killed, must not leave a running
         // container that no collector sees.

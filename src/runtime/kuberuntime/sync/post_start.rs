@@ -101,7 +101,7 @@ impl PostStart {
             return Ok(());
         };
         let step = format!("running the postStart hook of {}", container.name);
-        self.pod_history.doing(&pod.uid(), Some(step));
+        self.pod_history.set_current_step(&pod.uid(), Some(step));
         // The latest status: the sandbox may have been created, or replaced, since the sync began.
         let ip = hook_address(&self.node, Some(pod), &self.cache.latest(&pod.uid()));
         let object = ObjectRef::container(pod, &container.name);

@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_earliest_next_sync_wins_however_long_the_current_one_takes() {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut report = SyncReport::default();
         report.fail(StartFailure::crash_loop(
             "a",
@@ -152,10 +152,10 @@ mod tests {
             "m".into(),
             Duration::from_secs(10),
         ));
-        assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
+        assert_eq!(report.again, Some(started_at + Duration::from_secs(10)));
         tokio::time::advance(Duration::from_secs(300)).await;
         report.retry_after(Duration::from_secs(1));
-        assert_eq!(report.again, Some(begun + Duration::from_secs(10)));
+        assert_eq!(report.again, Some(started_at + Duration::from_secs(10)));
         assert!(!report.needs_retry());
         report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
         assert!(report.needs_retry());

@@ -45,9 +45,9 @@ impl PodResizer {
         request: &SyncRequest<'_>,
         actions: &PodActions,
     ) -> Result<(), String> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let resized = Box::pin(self.carry_out(request.pod, actions)).await;
-        self.metrics.resized(resized.is_ok(), begun.elapsed());
+        self.metrics.resized(resized.is_ok(), started_at.elapsed());
         resized
     }
 

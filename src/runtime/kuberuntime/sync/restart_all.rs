@@ -8,10 +8,10 @@ use super::request::{StartFailure, SyncReport, SyncRequest};
 use crate::{
     model::{Pod, PodExt},
     runtime::kuberuntime::{
-        actions::{ContainerReset, PodActions, Reset, Trigger},
+        actions::{ContainerReset, PodActions, Reset, RestartAllTrigger},
         gc::ContainerGc,
         kill::{PodKiller, Why},
-        restart_back_off::{Admission, RestartBackOff, back_off_event, back_off_text},
+        restart_back_off::{RestartBackOff, StartAdmission, back_off_event, back_off_text},
     },
     state::events::EventRecorder,
     state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
@@ -85,7 +85,7 @@ impl PodRestarter {
         report.retry_after(Duration::ZERO);
     }
 
-    async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &Trigger) {
+    async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &RestartAllTrigger) {
         tracing::info!(
             pod = %pod.log_name(),
             containerName = trigger.name,
@@ -141,7 +141,7 @@ impl PodRestarter {
         if let (Some(container), false) = (container, actions.create_sandbox) {
             let (ended, now) = (restart.finished_at, Timestamp::now());
             let admission = self.back_off.admit_after(pod, container, ended, now);
-            if let Admission::Wait { delay, left } = admission {
+            if let StartAdmission::Wait { delay, left } = admission {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);
                 report.fail(StartFailure::crash_loop(&container.name, text, left));

@@ -19,7 +19,7 @@ use crate::{
         translate,
     },
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{ItemId, Owner, PodCache, Read},
+    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache},
 };
 use anyhow::Context as _;
 use std::sync::Arc;
@@ -184,7 +184,7 @@ impl SandboxCreator {
                 };
                 let ips = status.ips.clone();
                 self.cache
-                    .observed(&owner, &item, seq, Read::Sandbox(status));
+                    .observed(&owner, &item, seq, InspectedItem::Sandbox(status));
                 Ok(ips)
             }
             Err(error) => {

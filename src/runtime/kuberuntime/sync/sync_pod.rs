@@ -384,7 +384,7 @@ impl KubeGenericRuntimeManager {
 
     /// Records the step that the sync is at.
     pub(super) fn set_current_step(&self, pod: &Pod, step: String) {
-        self.pod_history.doing(&pod.uid(), Some(step));
+        self.pod_history.set_current_step(&pod.uid(), Some(step));
     }
 
     fn note_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {

@@ -86,7 +86,7 @@ fn an_exited_container_is_told_in_full() {
 #[test]
 fn what_a_container_may_use_is_told_by_runtimes_that_know() {
     let linux = |cpu_shares, cpu_quota, cpu_period, memory_limit_in_bytes| {
-        let told = translated(&v1::ContainerStatus {
+        let reported = translated(&v1::ContainerStatus {
             resources: Some(v1::ContainerResources {
                 linux: Some(v1::LinuxContainerResources {
                     cpu_shares,
@@ -99,8 +99,12 @@ fn what_a_container_may_use_is_told_by_runtimes_that_know() {
             }),
             ..exited()
         });
-        told.resources.map(|told| {
-            let amounts = (told.cpu_request, told.cpu_limit, told.memory_limit);
+        reported.resources.map(|reported| {
+            let amounts = (
+                reported.cpu_request,
+                reported.cpu_limit,
+                reported.memory_limit,
+            );
             [amounts.0, amounts.1, amounts.2].map(Option::unwrap_or_default)
         })
     };
@@ -116,7 +120,7 @@ fn what_a_container_may_use_is_told_by_runtimes_that_know() {
 
 #[test]
 fn who_it_runs_as_and_what_ends_it_are_told_by_runtimes_that_know() {
-    let told = translated(&v1::ContainerStatus {
+    let reported = translated(&v1::ContainerStatus {
         user: Some(v1::ContainerUser {
             linux: Some(v1::LinuxContainerUser {
                 uid: 1000,
@@ -127,10 +131,10 @@ fn who_it_runs_as_and_what_ends_it_are_told_by_runtimes_that_know() {
         stop_signal: v1::Signal::Sigrtminplus3.into(),
         ..exited()
     });
-    let user = told.user.unwrap();
+    let user = reported.user.unwrap();
     assert_eq!((user.uid, user.gid), (1000, 3000));
     assert_eq!(user.supplemental_groups, [3000, 4000]);
-    assert_eq!(told.stop_signal, Some("SIGRTMIN+3"));
+    assert_eq!(reported.stop_signal, Some("SIGRTMIN+3"));
     let nothing = translated(&v1::ContainerStatus {
         user: Some(v1::ContainerUser { linux: None }),
         stop_signal: 99,
@@ -267,11 +271,11 @@ const IPV4: AddressOrder = AddressOrder::IPV4_FIRST;
 #[test]
 fn a_sandbox_is_told_with_its_addresses() {
     let strings = Strings::new();
-    let told = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
+    let reported = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
         .unwrap()
         .object;
     assert_eq!(
-        told,
+        reported,
         SandboxStatus {
             id: "s1".into(),
             attempt: 2,
@@ -289,8 +293,8 @@ fn a_sandbox_is_told_with_its_addresses() {
 #[test]
 fn addresses_that_are_none_void_the_whole_list() {
     let ips = |status: &v1::PodSandboxStatus| {
-        let told = sandbox_status(status, &Strings::new(), IPV4);
-        told.unwrap().object.ips
+        let reported = sandbox_status(status, &Strings::new(), IPV4);
+        reported.unwrap().object.ips
     };
     assert!(ips(&sandbox("", &["fd00::5"])).is_empty());
     assert!(ips(&sandbox("not-an-ip", &[])).is_empty());
@@ -316,10 +320,10 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
             }),
         }),
     });
-    let told = sandbox_status(&status, &Strings::new(), IPV4);
-    let told = told.unwrap().object;
-    assert_eq!(told.network, NetworkMode::Node);
-    assert!(!told.ready && !told.has_network_status);
+    let reported = sandbox_status(&status, &Strings::new(), IPV4);
+    let reported = reported.unwrap().object;
+    assert_eq!(reported.network, NetworkMode::Node);
+    assert!(!reported.ready && !reported.has_network_status);
 }
 
 #[test]
@@ -332,9 +336,9 @@ fn lists_are_told_as_far_as_they_go() {
         labels: labels(),
         ..Default::default()
     };
-    let told = container_from_list(&container, &strings).unwrap().object;
+    let reported = container_from_list(&container, &strings).unwrap().object;
     assert_eq!(
-        (told.sandbox.as_str(), told.state),
+        (reported.sandbox.as_str(), reported.state),
         ("s1", ContainerState::Running)
     );
     let sandbox = v1::PodSandbox {
@@ -342,7 +346,7 @@ fn lists_are_told_as_far_as_they_go() {
         labels: labels(),
         ..Default::default()
     };
-    let told = sandbox_from_list(&sandbox, &strings).unwrap().object;
-    assert!(told.ready, "the first state of the enum is READY");
-    assert!(!told.has_network_status);
+    let reported = sandbox_from_list(&sandbox, &strings).unwrap().object;
+    assert!(reported.ready, "the first state of the enum is READY");
+    assert!(!reported.has_network_status);
 }

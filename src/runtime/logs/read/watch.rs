@@ -2,7 +2,7 @@
 //!
 //! An event means "check again". Only one kind says more: that a writer closed a file, and which.
 
-use crate::base::{panics::Place, spawn};
+use crate::base::{panics::PanicScope, spawn};
 use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use parking_lot::Mutex;
@@ -140,7 +140,7 @@ impl LogWatcher {
             state.watches = Some(events.watches());
             state.task = Some(token.clone().drop_guard());
             let delivering = deliver(events, Arc::downgrade(&self.shared), token);
-            spawn(Place::Other, delivering);
+            spawn(PanicScope::Other, delivering);
         }
         let Some(watches) = &mut state.watches else {
             return Err(io::Error::other("no watches"));

@@ -19,5 +19,5 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use plan::Policy;
+pub use plan::RotationPolicy;
 pub use task::{Config, Rotation};

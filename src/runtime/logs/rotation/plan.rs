@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// When logs are rotated and how many files are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct RotationPolicy {
     /// `containerLogMaxSize`: bytes from which on a log is rotated.
     pub max_size: u64,
     /// `containerLogMaxFiles`: files of one container, the current one included; 2 or more.
@@ -33,7 +33,7 @@ pub(in crate::runtime::logs) struct RotationPlan {
 pub(in crate::runtime::logs) fn plan(
     log: &str,
     files: &[Rotated],
-    policy: Policy,
+    policy: RotationPolicy,
     now: DateTime,
 ) -> Option<RotationPlan> {
     let mut kept = names::in_use(files.to_vec());
@@ -69,7 +69,7 @@ pub(super) struct Sighting {
 pub(super) fn next_look(
     before: Option<Sighting>,
     now: Sighting,
-    policy: Policy,
+    policy: RotationPolicy,
     interval: Duration,
 ) -> Duration {
     let Some(before) = before else {
@@ -94,8 +94,8 @@ mod tests {
 
     const NOW: &str = "2026-01-02T03:04:05";
 
-    fn policy(max_files: u32) -> Policy {
-        Policy {
+    fn policy(max_files: u32) -> RotationPolicy {
+        RotationPolicy {
             max_size: 1000,
             max_files,
         }

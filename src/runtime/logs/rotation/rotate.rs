@@ -1,6 +1,6 @@
 //! Carries out one rotation.
 
-use super::plan::{self, Policy, RotationPlan};
+use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
     base::chain,
     cri::RuntimeClient,
@@ -35,7 +35,7 @@ pub(super) struct RotationJob {
     pub(super) runtime: RuntimeClient,
     pub(super) id: ContainerId,
     pub(super) log: PathBuf,
-    pub(super) policy: Policy,
+    pub(super) policy: RotationPolicy,
     /// Compressing may be cut short; it is made up for at the next rotation.
     pub(super) shutdown: CancellationToken,
 }
@@ -90,7 +90,7 @@ async fn move_aside(job: &RotationJob) -> anyhow::Result<RotationPlan> {
 }
 
 /// Blocks.
-fn rename(log: &Path, policy: Policy) -> anyhow::Result<RotationPlan> {
+fn rename(log: &Path, policy: RotationPolicy) -> anyhow::Result<RotationPlan> {
     let name = files::log_name(log)?;
     let plan = plan::plan(name, &files::rotated(log)?, policy, Zoned::now().datetime())
         .context("there is no later name for a rotated log")?;

@@ -1,13 +1,13 @@
 //! Looks after the size of the logs of all running containers.
 
 use super::{
-    plan::{Policy, Sighting, next_look},
+    plan::{RotationPolicy, Sighting, next_look},
     rotate::{RotationJob, rotate},
 };
 use crate::{
     base::{
         chain,
-        panics::{Place, contain},
+        panics::{PanicScope, contain},
     },
     cri::RuntimeClient,
     model::{ContainerId, ContainerState},
@@ -32,7 +32,7 @@ const GROWTH: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// When and how.
-    pub policy: Policy,
+    pub policy: RotationPolicy,
     /// `containerLogMaxWorkers`: rotations at once.
     pub workers: u32,
     /// `containerLogMonitorInterval`: the longest time between two checks of a size.
@@ -255,7 +255,7 @@ impl Rotation {
 
 /// Work on one log; a panic in it is a failure of that log.
 async fn contained(id: ContainerId, work: impl Future<Output = Done>) -> Done {
-    let done = contain(Place::LogRotation, work).await;
+    let done = contain(PanicScope::LogRotation, work).await;
     done.unwrap_or_else(|panicked| Done {
         id,
         path: None,

@@ -1,5 +1,5 @@
 use super::{
-    Config, Policy, Rotation,
+    Config, Rotation, RotationPolicy,
     rotate::{compress_file, put_back},
 };
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     },
     model::{ContainerId, ContainerState, ContainerStatus},
     runtime::logs::{LogPath, files},
-    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read as Seen},
+    state::pod_cache::{self, InspectedItem as Seen, ItemId, Owner, PodCacheWriter},
 };
 use flate2::read::GzDecoder;
 use prost::Message as _;
@@ -45,7 +45,7 @@ impl Bed {
         let root = dir.path().to_owned();
         let path: LogPath = Arc::new(move |_, container| Some(log_of(&root, &container.name)));
         let config = Config {
-            policy: Policy {
+            policy: RotationPolicy {
                 max_size: 100,
                 max_files: 3,
             },

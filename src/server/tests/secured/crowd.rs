@@ -75,16 +75,16 @@ fn allow_descriptors(needed: u64) {
 async fn measure(served: &Served, config: &ClientConfig) -> [Vec<Duration>; 2] {
     let (mut health, mut log) = (Vec::new(), Vec::new());
     for _ in 0..11 {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let (status, _) = get(served, config, "/healthz/ping", "").await;
         assert_eq!(status, 200);
-        health.push(begun.elapsed());
-        let begun = Instant::now();
+        health.push(started_at.elapsed());
+        let started_at = Instant::now();
         let mut follower = shake(served, config).await.unwrap();
         let request = "GET /containerLogs/default/a/c?follow=true HTTP/1.1\r\nHost: n1\r\n\r\n";
         follower.write_all(request.as_bytes()).await.unwrap();
         wait_said(&mut follower, &mut Vec::new(), "first").await;
-        log.push(begun.elapsed());
+        log.push(started_at.elapsed());
     }
     [health, log].map(|mut all| {
         all.sort();

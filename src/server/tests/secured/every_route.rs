@@ -2,7 +2,7 @@
 //! an entry.
 
 use super::*;
-use crate::server::routes::{ENTRIES, Entry, Port};
+use crate::server::routes::{ENTRIES, Port, RouteEntry};
 
 /// A request for a route, its response for an authorized client, and its response to a malformed query.
 struct Row {
@@ -256,7 +256,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-fn row_of(entry: &Entry) -> &'static Row {
+fn row_of(entry: &RouteEntry) -> &'static Row {
     let mut of_it = ROWS.iter().filter(|row| row.pattern == entry.pattern);
     let row = of_it.next();
     row.unwrap_or_else(|| panic!("{} is not in this table", entry.pattern))
@@ -268,9 +268,9 @@ fn by_name(kind: &str, spec: &Value) -> Answer {
         let user = json!({"username": spec["token"]});
         return Answer::Json(201, json!({"authenticated": true, "user": user}));
     }
-    let asked = spec["resourceAttributes"]["subresource"].as_str().unwrap();
+    let requested = spec["resourceAttributes"]["subresource"].as_str().unwrap();
     let user = spec["user"].as_str().unwrap();
-    Answer::Json(201, json!({"allowed": user == format!("only:{asked}")}))
+    Answer::Json(201, json!({"allowed": user == format!("only:{requested}")}))
 }
 
 /// Sends each request on a connection of its own.
@@ -280,7 +280,7 @@ struct Clients {
 }
 
 impl Clients {
-    async fn ask(&self, method: &str, target: &str, token: Option<&str>) -> (u16, String) {
+    async fn fetch(&self, method: &str, target: &str, token: Option<&str>) -> (u16, String) {
         let credentials = token.map(bearer).unwrap_or_default();
         let request = format!("{method} {target} HTTP/1.0\r\n{credentials}\r\n");
         answer(&send(&self.served, &self.plain, &request).await)
@@ -288,7 +288,7 @@ impl Clients {
 }
 
 /// Errors in the responses of one row of the table.
-async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
+async fn faults(clients: &Clients, entry: &RouteEntry) -> Vec<String> {
     let row = row_of(entry);
     let mut faults = Vec::new();
     let mut check = |what: String, (status, text): (u16, String), (wanted, named): (u16, &str)| {
@@ -300,23 +300,23 @@ async fn faults(clients: &Clients, entry: &Entry) -> Vec<String> {
     let forbidden = format!("subresource(s)=[{}]", entry.subresources.join(" "));
     for method in entry.methods.iter().chain(&["DELETE"]) {
         let what = |who: &str| format!("{who}: {method} {}", row.target);
-        let answer = clients.ask(method, row.target, None).await;
+        let answer = clients.fetch(method, row.target, None).await;
         check(what("nobody"), answer, (401, "Unauthorized"));
-        let answer = clients.ask(method, row.target, Some("only:sand")).await;
+        let answer = clients.fetch(method, row.target, Some("only:sand")).await;
         check(what("stranger"), answer, (403, &forbidden));
     }
     for subresource in entry.subresources {
         let token = format!("only:{subresource}");
         for method in entry.methods {
-            let answer = clients.ask(method, row.target, Some(&token)).await;
+            let answer = clients.fetch(method, row.target, Some(&token)).await;
             let what = format!("{token}: {method} {}", row.target);
             check(what, answer, (row.status, ""));
         }
-        let answer = clients.ask("DELETE", row.target, Some(&token)).await;
+        let answer = clients.fetch("DELETE", row.target, Some(&token)).await;
         let what = format!("{token}: DELETE {}", row.target);
         check(what, answer, (405, "405 method not allowed"));
         let method = entry.methods[0];
-        let answer = clients.ask(method, row.malformed, Some(&token)).await;
+        let answer = clients.fetch(method, row.malformed, Some(&token)).await;
         let what = format!("{token}: {method} {}", row.malformed);
         check(what, answer, row.refusal);
     }

@@ -85,7 +85,7 @@ fn profiles_are_checked_with_upstreams_texts() {
 
 #[test]
 fn the_former_apparmor_annotation_must_agree_with_the_fields() {
-    let judged = |profile: Value, annotation: &str, at_pod: bool| {
+    let validated = |profile: Value, annotation: &str, at_pod: bool| {
         let patch = if at_pod {
             json!({"securityContext": {"appArmorProfile": profile}})
         } else {
@@ -100,20 +100,20 @@ fn the_former_apparmor_annotation_must_agree_with_the_fields() {
     let local = json!({"type": "Localhost", "localhostProfile": "mine"});
     for at_pod in [false, true] {
         assert_eq!(
-            judged(json!({"type": "RuntimeDefault"}), "runtime/default", at_pod),
+            validated(json!({"type": "RuntimeDefault"}), "runtime/default", at_pod),
             ""
         );
         assert_eq!(
-            judged(json!({"type": "Unconfined"}), "unconfined", at_pod),
+            validated(json!({"type": "Unconfined"}), "unconfined", at_pod),
             ""
         );
-        assert_eq!(judged(local.clone(), "localhost/mine", at_pod), "");
+        assert_eq!(validated(local.clone(), "localhost/mine", at_pod), "");
         assert_eq!(
-            judged(json!({"type": "Unconfined"}), "runtime/default", at_pod),
+            validated(json!({"type": "Unconfined"}), "runtime/default", at_pod),
             format!("{path}.type: Forbidden: apparmor type in annotation and field must match")
         );
         assert_eq!(
-            judged(local.clone(), "localhost/other", at_pod),
+            validated(local.clone(), "localhost/other", at_pod),
             format!(
                 "{path}.localhostProfile: Forbidden: apparmor profile in annotation and field must match"
             )

@@ -100,9 +100,9 @@ fn a_failed_pod_is_not_ready_because_it_failed() {
 fn a_pod_without_a_fit_sandbox_is_not_ready_to_start_containers() {
     let pod = pod("Always", &[], &["a"]);
     let nothing = model::PodStatus::default();
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         needs_new_sandbox: true,
-        ..Inputs::new(&pod, &nothing, now())
+        ..StatusInputs::new(&pod, &nothing, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(says(&status, "PodReadyToStartContainers"), "False");
@@ -147,9 +147,9 @@ fn a_transition_time_moves_only_when_the_status_does() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[running("a", "c")]);
     let runtime_status = runtime_status(&[exited("a", "c", 1)]);
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&old),
-        ..Inputs::new(&pod, &runtime_status, later(60))
+        ..StatusInputs::new(&pod, &runtime_status, later(60))
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     let since = |kind| {

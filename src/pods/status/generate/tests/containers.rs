@@ -193,10 +193,10 @@ fn a_vanished_container_of_a_deleted_or_ending_pod_was_not_restarted() {
     let mut pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[instance("a", "c1", Cri::Running, 4)]);
     let nothing = runtime_status(&[]);
-    let ending = Inputs {
+    let ending = StatusInputs {
         old: Some(&old),
         pod_is_terminal: true,
-        ..Inputs::new(&pod, &nothing, now())
+        ..StatusInputs::new(&pod, &nothing, now())
     };
     let status = generate_api_pod_status(&ending).unwrap();
     assert_eq!(of(&status, "a").restart_count, 4);
@@ -245,10 +245,10 @@ fn held_back(
     let runtime_status = runtime_status(containers);
     let failure = |_: &str| failure.map(|reason| (reason.to_string(), "why".to_string()));
     let back_off = |name: &str| back_off.then(|| format!("back-off 10s {name}"));
-    generate_api_pod_status(&Inputs {
+    generate_api_pod_status(&StatusInputs {
         start_failure: &failure,
         back_off: &back_off,
-        ..Inputs::new(pod, &runtime_status, now())
+        ..StatusInputs::new(pod, &runtime_status, now())
     })
     .unwrap()
 }
@@ -378,10 +378,10 @@ fn probed(
         },
         _ => ContainerProbeResults::default(),
     };
-    let status = generate_api_pod_status(&Inputs {
+    let status = generate_api_pod_status(&StatusInputs {
         probe_results: &probe_results,
         old,
-        ..Inputs::new(&pod, &runtime_status, now())
+        ..StatusInputs::new(&pod, &runtime_status, now())
     })
     .unwrap();
     let a = of(&status, "a");

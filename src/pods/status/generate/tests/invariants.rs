@@ -73,15 +73,15 @@ proptest! {
         for (runtime_status, probe_result, failing, terminal) in steps {
             let probe_results = |_: &ContainerId| ContainerProbeResults { liveness: None, readiness: probe_result, startup: probe_result };
             let failure = |_: &str| failing.then(|| ("X".to_string(), "y".to_string()));
-            let inputs = Inputs {
+            let inputs = StatusInputs {
                 old: old.as_ref(),
                 probe_results: &probe_results,
                 start_failure: &failure,
                 pod_is_terminal: terminal,
-                ..Inputs::new(&pod, &runtime_status, now())
+                ..StatusInputs::new(&pod, &runtime_status, now())
             };
             let Ok(status) = generate_api_pod_status(&inputs) else { continue };
-            let phase = |s: &PodStatus| Phase::parse(s.phase.as_deref().unwrap()).unwrap();
+            let phase = |s: &PodStatus| PodPhase::parse(s.phase.as_deref().unwrap()).unwrap();
             if let Some(old) = &old && phase(old).is_terminal() {
                 prop_assert_eq!(phase(old), phase(&status));
             }
@@ -98,7 +98,7 @@ proptest! {
     ) {
         let pod = the_pod(policy, api);
         let probe_results = |_: &ContainerId| ContainerProbeResults { liveness: None, readiness: probe_result, startup: probe_result };
-        let inputs = Inputs { probe_results: &probe_results, ..Inputs::new(&pod, &runtime_status, now()) };
+        let inputs = StatusInputs { probe_results: &probe_results, ..StatusInputs::new(&pod, &runtime_status, now()) };
         let status = generate_api_pod_status(&inputs).unwrap();
         let kinds: Vec<_> = list(&status.conditions).iter().map(|c| c.type_.as_str()).collect();
         prop_assert_eq!(
@@ -128,7 +128,7 @@ proptest! {
         let pod = the_pod(policy, false);
         let failure = |_: &str| failing.then(|| ("X".to_string(), "y".to_string()));
         let make = |runtime_status: &model::PodStatus, old: Option<&PodStatus>| {
-            let inputs = Inputs { old, start_failure: &failure, ..Inputs::new(&pod, runtime_status, now()) };
+            let inputs = StatusInputs { old, start_failure: &failure, ..StatusInputs::new(&pod, runtime_status, now()) };
             generate_api_pod_status(&inputs)
         };
         let before = make(&first, None).unwrap();

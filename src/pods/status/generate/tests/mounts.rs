@@ -24,9 +24,9 @@ fn shown(supported: bool, instances: &[model::ContainerStatus]) -> Value {
         containers: instances.to_vec(),
         ..model::PodStatus::default()
     };
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         recursive_read_only_mounts: supported,
-        ..Inputs::new(&pod, &runtime, now())
+        ..StatusInputs::new(&pod, &runtime, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(of(&status, "i").volume_mounts, None);

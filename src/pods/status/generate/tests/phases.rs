@@ -20,9 +20,9 @@ fn instances(names: &[&str], states: &str) -> Vec<model::ContainerStatus> {
 
 fn phase(pod: &Pod, names: &[&str], states: &str, terminal: bool) -> String {
     let runtime_status = runtime_status(&instances(names, states));
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         pod_is_terminal: terminal,
-        ..Inputs::new(pod, &runtime_status, now())
+        ..StatusInputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap().phase.unwrap()
 }
@@ -177,9 +177,9 @@ fn a_pod_failed_from_outside_has_a_reason() {
         message: "Pod was active on the node longer than the specified deadline".into(),
         disruption: false,
     };
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         failed_because: Some(&because),
-        ..Inputs::new(&pod, &runtime_status, now())
+        ..StatusInputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
@@ -199,10 +199,10 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
         message: String::new(),
         disruption: false,
     };
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&old),
         failed_because: Some(&because),
-        ..Inputs::new(&pod, &runtime_status, now())
+        ..StatusInputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Succeeded"));

@@ -24,10 +24,10 @@ fn at(
     old: &PodStatus,
 ) -> PodStatus {
     let runtime_status = runtime_status(containers);
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(old),
         restart_all: stage,
-        ..Inputs::new(pod, &runtime_status, now())
+        ..StatusInputs::new(pod, &runtime_status, now())
     };
     generate_api_pod_status(&inputs).unwrap()
 }
@@ -98,11 +98,11 @@ fn the_container_whose_exit_was_the_reason_shows_the_back_off_of_all() {
         (false, "waiting:RestartingAllContainers"),
     ] {
         let back_off = |name: &str| (holds && name == "a").then(|| "back-off 10s".to_string());
-        let inputs = Inputs {
+        let inputs = StatusInputs {
             old: Some(&shown),
             restart_all: Removed,
             back_off: &back_off,
-            ..Inputs::new(&pod, &nothing, now())
+            ..StatusInputs::new(&pod, &nothing, now())
         };
         shown = generate_api_pod_status(&inputs).unwrap();
         let a = of(&shown, "a");

@@ -4,9 +4,9 @@ use super::*;
 fn the_pod_shows_its_addresses_class_and_start() {
     let pod = pod("Always", &[], &["a"]);
     let runtime_status = runtime_status(&[running("a", "c")]);
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         qos_class: "Burstable",
-        ..Inputs::new(&pod, &runtime_status, now())
+        ..StatusInputs::new(&pod, &runtime_status, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.pod_ip.as_deref(), Some("10.88.0.5"));
@@ -25,9 +25,9 @@ fn the_start_time_is_kept() {
     let pod = pod("Always", &[], &["a"]);
     let old = generate(&pod, &[]);
     let nothing = runtime_status(&[]);
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&old),
-        ..Inputs::new(&pod, &nothing, later(90))
+        ..StatusInputs::new(&pod, &nothing, later(90))
     };
     assert_eq!(
         generate_api_pod_status(&inputs).unwrap().start_time,
@@ -41,9 +41,9 @@ fn the_last_addresses_stay_on_show_once_the_sandbox_is_gone() {
     let old = generate(&pod, &[running("a", "c")]);
     let mut stopped = runtime_status(&[exited("a", "c", 0)]);
     stopped.sandboxes[0].ready = false;
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&old),
-        ..Inputs::new(&pod, &stopped, now())
+        ..StatusInputs::new(&pod, &stopped, now())
     };
     assert_eq!(
         generate_api_pod_status(&inputs).unwrap().pod_ips,
@@ -51,9 +51,9 @@ fn the_last_addresses_stay_on_show_once_the_sandbox_is_gone() {
     );
     let mut lost = runtime_status(&[running("a", "c")]);
     lost.sandboxes[0].ips.clear();
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&old),
-        ..Inputs::new(&pod, &lost, now())
+        ..StatusInputs::new(&pod, &lost, now())
     };
     assert_eq!(
         generate_api_pod_status(&inputs).unwrap().pod_ips,
@@ -69,15 +69,15 @@ fn a_host_network_pod_has_the_nodes_addresses() {
     let mut on_host = runtime_status(&[running("a", "c")]);
     on_host.sandboxes[0].ips.clear();
     let host_ips = ["192.0.2.1".to_string(), "2001:db8::1".to_string()];
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         host_ips: &host_ips,
-        ..Inputs::new(&pod, &on_host, now())
+        ..StatusInputs::new(&pod, &on_host, now())
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.pod_ip.as_deref(), Some("192.0.2.1"));
     assert_eq!(status.host_ip.as_deref(), Some("192.0.2.1"));
     assert_eq!(status.host_ips.unwrap().len(), 2);
-    let standalone = generate_api_pod_status(&Inputs::new(&pod, &on_host, now())).unwrap();
+    let standalone = generate_api_pod_status(&StatusInputs::new(&pod, &on_host, now())).unwrap();
     assert_eq!(standalone.pod_ip, None);
 }
 
@@ -108,9 +108,9 @@ fn a_container_that_ended_for_good_is_never_alive_again() {
         let pod = pod(policy, &[], &["a"]);
         let old = generate(&pod, &[exited("a", "c1", code)]);
         let alive = runtime_status(&[running("a", "c2"), exited("a", "c1", code)]);
-        let inputs = Inputs {
+        let inputs = StatusInputs {
             old: Some(&old),
-            ..Inputs::new(&pod, &alive, now())
+            ..StatusInputs::new(&pod, &alive, now())
         };
         let refused = generate_api_pod_status(&inputs).err();
         assert_eq!(refused.is_some(), illegal, "{policy} after {code}");
@@ -126,9 +126,9 @@ fn an_init_container_may_run_again_in_a_new_sandbox_unless_the_policy_is_never()
         let pod = pod(policy, &["i"], &["a"]);
         let old = generate(&pod, &[exited("i", "c1", 0)]);
         let again = runtime_status(&[running("i", "c2")]);
-        let inputs = Inputs {
+        let inputs = StatusInputs {
             old: Some(&old),
-            ..Inputs::new(&pod, &again, now())
+            ..StatusInputs::new(&pod, &again, now())
         };
         assert_eq!(
             generate_api_pod_status(&inputs).is_err(),
@@ -154,9 +154,9 @@ fn a_restarted_kubelet_shows_a_running_pod_as_the_old_one_did() {
         ..ContainerProbeResults::default()
     };
     let made_at = |now| {
-        let inputs = Inputs {
+        let inputs = StatusInputs {
             probe_results: &ready,
-            ..Inputs::new(&pod, &seen, now)
+            ..StatusInputs::new(&pod, &seen, now)
         };
         let mut status = generate_api_pod_status(&inputs).unwrap();
         for condition in status.conditions.iter_mut().flatten() {
@@ -173,9 +173,9 @@ fn a_recorded_end_is_used_when_the_runtime_has_nothing_of_the_pod() {
     let pod = pod("Never", &[], &["a"]);
     let remembered = generate(&pod, &[exited("a", "c", 3)]);
     let nothing = model::PodStatus::default();
-    let inputs = Inputs {
+    let inputs = StatusInputs {
         old: Some(&remembered),
-        ..Inputs::new(&pod, &nothing, later(300))
+        ..StatusInputs::new(&pod, &nothing, later(300))
     };
     let status = generate_api_pod_status(&inputs).unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));

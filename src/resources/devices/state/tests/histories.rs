@@ -64,7 +64,7 @@ fn shape(pod: u8) -> PodRequest {
 }
 
 /// No device has two pods, and in a pod no two containers that last.
-fn check(state: &DeviceState) -> Result<(), TestCaseError> {
+fn check(state: &DeviceManagerCache) -> Result<(), TestCaseError> {
     let mut by_pod = BTreeMap::<String, BTreeSet<PodUid>>::new();
     for uid in state.pods() {
         let mut kept = BTreeSet::new();
@@ -86,7 +86,7 @@ fn check(state: &DeviceState) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     fn no_device_is_given_twice_and_what_was_prepared_stays(events in proptest::collection::vec(event(), 0..80)) {
-        let (mut state, mut plugin) = (DeviceState::default(), 0);
+        let (mut state, mut plugin) = (DeviceManagerCache::default(), 0);
         let mut late = Vec::new();
         let now = Instant::now();
         for event in events {
@@ -103,10 +103,10 @@ proptest! {
                 Event::Advance { pod, prefers, prepares } => {
                     let prefers: Vec<_> = prefers.iter().map(|n| format!("d{n}")).collect();
                     let mut step = state.next(&shape(pod), None, None);
-                    if let Ok(Step::Prefer(_)) = step {
+                    if let Ok(AllocationStep::Prefer(_)) = step {
                         step = state.next(&shape(pod), None, Some(&prefers));
                     }
-                    if let Ok(Step::Allocate(of)) = step {
+                    if let Ok(AllocationStep::Allocate(of)) = step {
                         match prepares {
                             Some(true) => { state.allocate(&of, response(&of.devices)); }
                             Some(false) => state.refuse(&of),
@@ -130,7 +130,7 @@ proptest! {
                     let data = state.to_checkpoint();
                     let text = crate::resources::devices::checkpoint::encode(data.clone()).unwrap();
                     prop_assert_eq!(crate::resources::devices::checkpoint::decode(&text), Ok(data.clone()));
-                    state = DeviceState::restore(&data, now);
+                    state = DeviceManagerCache::restore(&data, now);
                     late.clear();
                 }
                 Event::Expire => { state.expire(now + GRACE * 2); }
@@ -146,7 +146,7 @@ proptest! {
 }
 
 fn prepared(
-    state: &DeviceState,
+    state: &DeviceManagerCache,
 ) -> Vec<(
     PodUid,
     String,

@@ -3,22 +3,20 @@ mod numa;
 
 use super::*;
 use crate::resources::devices::{
-    error::AllocationError,
+    error::DeviceAllocationError,
     proto::ContainerAllocateResponse,
-    request::{ContainerKind, ContainerRequest, PodRequest},
+    request::{ContainerKind, DeviceRequest, PodRequest},
 };
 
 const GPU: &str = "example.com/gpu";
 
 fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
-    let containers = containers
-        .iter()
-        .map(|(name, kind, amount)| ContainerRequest {
-            affinity: None,
-            name: (*name).into(),
-            kind: *kind,
-            amounts: [(GPU.to_owned(), *amount)].into(),
-        });
+    let containers = containers.iter().map(|(name, kind, amount)| DeviceRequest {
+        affinity: None,
+        name: (*name).into(),
+        kind: *kind,
+        amounts: [(GPU.to_owned(), *amount)].into(),
+    });
     PodRequest {
         uid: uid.into(),
         containers: containers.collect(),
@@ -30,7 +28,7 @@ fn one(uid: &str, amount: u64) -> PodRequest {
 }
 
 fn devices(list: &[(&str, bool)]) -> DeviceMap {
-    let device = |healthy| Device {
+    let device = |healthy| PluginDevice {
         healthy,
         numa_nodes: Vec::new(),
     };
@@ -47,27 +45,34 @@ fn options(pre_start: bool, preferred: bool) -> DevicePluginOptions {
     }
 }
 
-fn connect(state: &mut DeviceState, resource: &str, options: DevicePluginOptions) -> PluginId {
+fn connect(
+    state: &mut DeviceManagerCache,
+    resource: &str,
+    options: DevicePluginOptions,
+) -> PluginId {
     let id = state.begin();
     assert!(state.connected(resource, id, options));
     id
 }
 
 /// A plugin with these devices has registered.
-fn with(list: &[(&str, bool)]) -> (DeviceState, PluginId) {
-    let mut state = DeviceState::default();
+fn with(list: &[(&str, bool)]) -> (DeviceManagerCache, PluginId) {
+    let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
     state.listed(GPU, id, devices(list)).unwrap();
     (state, id)
 }
 
 /// Takes all steps; the plugin prepares everything.
-fn allocate(state: &mut DeviceState, request: &PodRequest) -> Result<(), AllocationError> {
+fn allocate(
+    state: &mut DeviceManagerCache,
+    request: &PodRequest,
+) -> Result<(), DeviceAllocationError> {
     loop {
         match state.next(request, None, None)? {
-            Step::Done => return Ok(()),
-            Step::Allocate(of) => assert!(state.allocate(&of, response(&of.devices))),
-            Step::Prefer(wanted) => panic!("{wanted:?}"),
+            AllocationStep::Done => return Ok(()),
+            AllocationStep::Allocate(of) => assert!(state.allocate(&of, response(&of.devices))),
+            AllocationStep::Prefer(wanted) => panic!("{wanted:?}"),
         }
     }
 }
@@ -79,13 +84,13 @@ fn response(devices: &[String]) -> ContainerAllocateResponse {
     }
 }
 
-fn of(state: &DeviceState, uid: &str, container: &str) -> String {
+fn of(state: &DeviceManagerCache, uid: &str, container: &str) -> String {
     let own = state.allocation(&uid.into(), container, GPU);
     let ids = own.map(Allocation::ids).unwrap_or_default();
     ids.into_iter().cloned().collect::<Vec<_>>().join(" ")
 }
 
-fn amounts(state: &DeviceState) -> Vec<(String, usize, usize)> {
+fn amounts(state: &DeviceManagerCache) -> Vec<(String, usize, usize)> {
     let all = state.capacities().into_iter();
     all.map(|(name, c)| (name, c.capacity, c.allocatable))
         .collect()
@@ -117,7 +122,10 @@ fn a_container_gets_healthy_devices_that_no_other_has() {
 fn what_a_container_has_is_checked_again_and_stays() {
     let (mut state, id) = with(&[("a", true), ("b", true)]);
     allocate(&mut state, &one("u", 1)).unwrap();
-    assert_eq!(state.next(&one("u", 1), None, None), Ok(Step::Done));
+    assert_eq!(
+        state.next(&one("u", 1), None, None),
+        Ok(AllocationStep::Done)
+    );
     let error = state.next(&one("u", 2), None, None).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -140,14 +148,14 @@ fn what_a_container_has_is_checked_again_and_stays() {
 fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
     let no_healthy =
         "no healthy devices present; cannot allocate unhealthy devices example.com/gpu";
-    let refused = |state: &mut DeviceState| {
+    let refused = |state: &mut DeviceManagerCache| {
         let error = state.next(&one("u", 1), None, None).unwrap_err();
         (error.to_string(), error.may_pass())
     };
-    let mut state = DeviceState::default();
+    let mut state = DeviceManagerCache::default();
     assert_eq!(
         state.next(&one("u", 1), None, None),
-        Ok(Step::Done),
+        Ok(AllocationStep::Done),
         "nobody's resource"
     );
     let id = connect(&mut state, GPU, options(false, false));
@@ -217,7 +225,7 @@ fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs()
             }
             Err(available) => assert_eq!(
                 done,
-                Err(AllocationError::Unavailable {
+                Err(DeviceAllocationError::Unavailable {
                     resource: GPU.into(),
                     requested: 1,
                     available,
@@ -229,12 +237,12 @@ fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs()
 
 #[test]
 fn a_plugin_may_prefer_devices_and_nothing_else() {
-    let mut state = DeviceState::default();
+    let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, true));
     let list = ["a", "b", "c", "d"].map(|name| (name, true));
     state.listed(GPU, id, devices(&list)).unwrap();
     let wanted = one("u", 2);
-    let Ok(Step::Prefer(preference)) = state.next(&wanted, None, None) else {
+    let Ok(AllocationStep::Prefer(preference)) = state.next(&wanted, None, None) else {
         panic!("the plugin is not called");
     };
     assert_eq!(preference.available, ["a", "b", "c", "d"]);
@@ -248,7 +256,7 @@ fn a_plugin_may_prefer_devices_and_nothing_else() {
     ] {
         let mut state = state.clone();
         let preferred: Vec<_> = preferred.iter().map(ToString::to_string).collect();
-        let Ok(Step::Allocate(of)) = state.next(&wanted, None, Some(&preferred)) else {
+        let Ok(AllocationStep::Allocate(of)) = state.next(&wanted, None, Some(&preferred)) else {
             panic!("no devices are reserved");
         };
         let chosen: BTreeSet<_> = of.devices.iter().map(String::as_str).collect();
@@ -257,7 +265,7 @@ fn a_plugin_may_prefer_devices_and_nothing_else() {
         let rest = state.next(&one("u2", 3), None, Some(&preferred));
         assert!(matches!(
             rest,
-            Err(AllocationError::Unavailable { available: 2, .. })
+            Err(DeviceAllocationError::Unavailable { available: 2, .. })
         ));
     }
 }
@@ -265,13 +273,13 @@ fn a_plugin_may_prefer_devices_and_nothing_else() {
 #[test]
 fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails() {
     let (mut state, _) = with(&[("a", true)]);
-    let Ok(Step::Allocate(first)) = state.next(&one("u1", 1), None, None) else {
+    let Ok(AllocationStep::Allocate(first)) = state.next(&one("u1", 1), None, None) else {
         panic!("no devices are reserved");
     };
     assert!(state.next(&one("u2", 1), None, None).is_err());
     assert_eq!(state.to_checkpoint().pod_device_entries, None);
     state.refuse(&first);
-    let Ok(Step::Allocate(second)) = state.next(&one("u2", 1), None, None) else {
+    let Ok(AllocationStep::Allocate(second)) = state.next(&one("u2", 1), None, None) else {
         panic!("no devices are reserved");
     };
     // The late response to the first call is about devices that another pod has.
@@ -280,10 +288,11 @@ fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails()
     assert!(state.allocate(&second, response(&second.devices)));
     assert!(state.next(&one("u1", 1), None, None).is_err());
     // Neither does it count for a later allocation of the same container.
-    let Ok(Step::Allocate(old)) = with(&[("a", true)]).0.next(&one("u2", 1), None, None) else {
+    let Ok(AllocationStep::Allocate(old)) = with(&[("a", true)]).0.next(&one("u2", 1), None, None)
+    else {
         panic!("no devices are reserved");
     };
-    state.refuse(&Reservation { ticket: 77, ..old });
+    state.refuse(&DeviceReservation { ticket: 77, ..old });
     assert_eq!(of(&state, "u2", "main"), "a");
 }
 
@@ -292,20 +301,20 @@ fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
     use ContainerKind::Main;
     let (mut state, _) = with(&[("a", true), ("b", true)]);
     let wanted = request("u", &[("m1", Main, 1), ("m2", Main, 1)]);
-    let Ok(Step::Allocate(first)) = state.next(&wanted, None, None) else {
+    let Ok(AllocationStep::Allocate(first)) = state.next(&wanted, None, None) else {
         panic!("no devices are reserved");
     };
     assert!(state.allocate(&first, response(&first.devices)));
     assert!(matches!(
         state.next(&wanted, None, None),
-        Ok(Step::Allocate(_))
+        Ok(AllocationStep::Allocate(_))
     ));
     state.abandon(&"u".into());
     assert_eq!(
         (of(&state, "u", "m1"), of(&state, "u", "m2")),
         ("a".into(), String::new())
     );
-    let Ok(Step::Allocate(only)) = state.next(&wanted, Some("m2"), None) else {
+    let Ok(AllocationStep::Allocate(only)) = state.next(&wanted, Some("m2"), None) else {
         panic!("no devices are reserved");
     };
     assert_eq!(only.container, "m2");
@@ -374,7 +383,7 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
     let (mut state, _) = with(&[("a", true), ("b", true)]);
     allocate(&mut state, &one("u", 1)).unwrap();
     let now = Instant::now();
-    let mut later = DeviceState::restore(&state.to_checkpoint(), now);
+    let mut later = DeviceManagerCache::restore(&state.to_checkpoint(), now);
     assert_eq!(of(&later, "u", "main"), "a");
     let own = later.allocation(&"u".into(), "main", GPU).unwrap();
     assert_eq!(own.response.as_deref(), Some(&response(&["a".into()])));
@@ -391,7 +400,10 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
         .unwrap();
     allocate(&mut later, &one("u2", 1)).unwrap();
     assert_eq!(of(&later, "u2", "main"), "b");
-    assert_eq!(later.next(&one("u", 1), None, None), Ok(Step::Done));
+    assert_eq!(
+        later.next(&one("u", 1), None, None),
+        Ok(AllocationStep::Done)
+    );
 }
 
 #[test]
@@ -400,18 +412,21 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
     allocate(&mut state, &one("u", 1)).unwrap();
     let mut data = state.to_checkpoint();
     for entry in data.pod_device_entries.iter_mut().flatten() {
-        entry.alloc_resp = Some(crate::resources::devices::checkpoint::Bytes(vec![0xff; 3]));
+        entry.alloc_resp = Some(crate::resources::devices::checkpoint::Base64Bytes(vec![
+            0xff;
+            3
+        ]));
     }
-    let mut later = DeviceState::restore(&data, Instant::now());
+    let mut later = DeviceManagerCache::restore(&data, Instant::now());
     let id = connect(&mut later, GPU, options(false, false));
     later
         .listed(GPU, id, devices(&[("b", true), ("a", true)]))
         .unwrap();
-    let Ok(Step::Allocate(again)) = later.next(&one("u", 1), None, None) else {
+    let Ok(AllocationStep::Allocate(again)) = later.next(&one("u", 1), None, None) else {
         panic!("nothing is requested");
     };
     assert_eq!(again.devices, ["a"]);
-    let later = DeviceState::restore(&data, Instant::now());
+    let later = DeviceManagerCache::restore(&data, Instant::now());
     assert_eq!(
         later.to_checkpoint().pod_device_entries,
         data.pod_device_entries,
@@ -421,9 +436,9 @@ fn a_response_that_cannot_be_decoded_is_requested_again_for_the_same_devices() {
 
 #[test]
 fn devices_are_kept_by_the_numa_nodes_that_they_are_near_to() {
-    let mut state = DeviceState::default();
+    let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
-    let near = |nodes: &[i64]| Device {
+    let near = |nodes: &[i64]| PluginDevice {
         healthy: true,
         numa_nodes: nodes.to_vec(),
     };
@@ -447,11 +462,11 @@ fn devices_are_kept_by_the_numa_nodes_that_they_are_near_to() {
 fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have() {
     let (mut state, _) = with(&[("a", true), ("b", true)]);
     state.mark_damaged();
-    let refused = |state: &mut DeviceState, uid: &str| {
+    let refused = |state: &mut DeviceManagerCache, uid: &str| {
         let error = state.next(&one(uid, 1), None, None).unwrap_err();
         assert!(error.may_pass());
         assert!(
-            matches!(error, AllocationError::UnknownDevices(_)),
+            matches!(error, DeviceAllocationError::UnknownDevices(_)),
             "{error}"
         );
     };
@@ -462,7 +477,7 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     // Of another resource, none can be in use.
     let mut other = one("new", 1);
     other.containers[0].amounts = [("example.com/nic".to_owned(), 1)].into();
-    assert_eq!(state.next(&other, None, None), Ok(Step::Done));
+    assert_eq!(state.next(&other, None, None), Ok(AllocationStep::Done));
     // It starts again, and so has none.
     state.starting(&"old".into(), "main");
     assert_eq!(allocate(&mut state, &one("old", 1)), Ok(()));
@@ -483,7 +498,7 @@ fn pods_that_are_gone_have_no_unknown_devices() {
 
 #[test]
 fn there_is_a_limit_to_resources() {
-    let mut state = DeviceState::default();
+    let mut state = DeviceManagerCache::default();
     for n in 0..MAX_RESOURCES {
         assert!(state.has_room_for(GPU));
         connect(

@@ -6,8 +6,8 @@ use crate::{
     resources::{
         devices::request::Affinities,
         topology::{
-            Hint, HintProvider as _, NumaMask, TopologyManager, TopologyOptions, TopologyPolicy,
-            TopologyScope,
+            HintProvider as _, NumaMask, TopologyHint, TopologyManager, TopologyOptions,
+            TopologyPolicy, TopologyScope,
         },
     },
 };
@@ -20,7 +20,7 @@ fn mask(nodes: &[u32]) -> NumaMask {
 /// `a0` and `a1` are near to node 0, `b0` to node 1, and nothing is known of `x`.
 fn near() -> DeviceMap {
     let nodes: [(&str, &[i64]); 4] = [("a0", &[0]), ("a1", &[0]), ("b0", &[1]), ("x", &[])];
-    let device = |nodes: &[i64]| Device {
+    let device = |nodes: &[i64]| PluginDevice {
         healthy: true,
         numa_nodes: nodes.to_vec(),
     };
@@ -30,8 +30,8 @@ fn near() -> DeviceMap {
         .collect()
 }
 
-fn state_of(devices: DeviceMap) -> DeviceState {
-    let mut state = DeviceState::default();
+fn state_of(devices: DeviceMap) -> DeviceManagerCache {
+    let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, false));
     state.listed(GPU, id, devices).unwrap();
     state
@@ -48,7 +48,7 @@ fn pod(uid: &str, amounts: &[u64]) -> Pod {
         .unwrap()
 }
 
-fn hints_of(state: &DeviceState, pod: &Pod) -> Vec<(NumaMask, bool)> {
+fn hints_of(state: &DeviceManagerCache, pod: &Pod) -> Vec<(NumaMask, bool)> {
     let hints = DeviceHints::new(state.clone(), mask(&[0, 1]));
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let of_container = hints.container_hints(pod, container);
@@ -93,7 +93,7 @@ fn every_set_of_nodes_with_enough_devices_is_a_hint_and_the_smallest_are_preferr
     let wanted = pod("u", &[1]);
     assert_eq!(
         any.pod_hints(&wanted)[GPU],
-        [Hint::ANY],
+        [TopologyHint::ANY],
         "no device is near to a node"
     );
     let mut elsewhere = near();
@@ -125,7 +125,7 @@ fn devices_near_to_the_wanted_nodes_are_taken_first() {
 
 #[test]
 fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
-    let mut state = DeviceState::default();
+    let mut state = DeviceManagerCache::default();
     let id = connect(&mut state, GPU, options(false, true));
     state.listed(GPU, id, near()).unwrap();
     let mut next = |uid: &str, amount: u64| {
@@ -135,7 +135,7 @@ fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
     };
     let prefer = |available: &[&str], must_include: &[&str], size| {
         let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
-        Step::Prefer(Preference {
+        AllocationStep::Prefer(Preference {
             plugin: id,
             available: owned(available),
             must_include: owned(must_include),
@@ -148,7 +148,7 @@ fn a_plugin_chooses_among_devices_near_to_the_wanted_nodes() {
         prefer(&["b0", "x", "a0", "a1"], &["a0", "a1"], 3)
     );
     // There is nothing to choose.
-    assert!(matches!(next("u", 2), Step::Allocate(of) if of.devices == ["a0", "a1"]));
+    assert!(matches!(next("u", 2), AllocationStep::Allocate(of) if of.devices == ["a0", "a1"]));
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn the_reason_is_told_and_logs_of_newest_instances_are_marked() {
         .exited("a", 88)
         .change(|c| c.finished_at = 7);
     let reset = runtime.plan(&two()).reset.unwrap();
-    let trigger = Trigger {
+    let trigger = RestartAllTrigger {
         name: "a".into(),
         exit_code: 88,
         finished_at: 7,

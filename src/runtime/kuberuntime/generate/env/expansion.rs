@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Replaces `$(NAME)` by what `lookup` says, leaving it as it is where that is nothing. `$$` is a
+/// Replaces `$(NAME)` by what `lookup` says, leaving it is where that is nothing. `$$` is a
 /// plain `$`; a `$` before anything else, or without a closing parenthesis, stays as it is
 /// (upstream's `expansion.Expand`).
 pub fn expand<'a>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'a str>) -> String {

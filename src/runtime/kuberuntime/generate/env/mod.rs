@@ -5,7 +5,7 @@ pub mod expansion;
 pub mod objects;
 mod services;
 
-use crate::apiserver::configmap_secret::Found;
+use crate::apiserver::configmap_secret::ObjectsByKey;
 use crate::model::{Pod, PodExt, pod_field};
 use crate::resources::{FieldRefError, NodeFacts, field_ref_value};
 use env_file::{EnvFileError, value_of_key};
@@ -30,7 +30,7 @@ pub struct EnvInputs<'a> {
     /// The files of [`wanted_files`], read.
     pub files: &'a EnvFiles,
     /// The objects of [`objects::wanted_objects`], looked up.
-    pub objects: &'a Found,
+    pub objects: &'a ObjectsByKey,
     /// Those of services ([`variables_of_services`]).
     pub services: &'a Environment,
 }

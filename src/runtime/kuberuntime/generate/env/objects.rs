@@ -1,6 +1,8 @@
 //! Variables that come from ConfigMaps and Secrets. Pure.
 
-use crate::apiserver::configmap_secret::{Found, Object, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{
+    ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey,
+};
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVarSource};
 use std::collections::BTreeSet;
@@ -55,7 +57,7 @@ pub fn wanted_objects(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
 pub(super) fn variables_from(
     pod: &Pod,
     source: &EnvFromSource,
-    objects: &Found,
+    objects: &ObjectsByKey,
 ) -> Result<Vec<(String, String)>, ObjectVariableError> {
     let Some((kind, name, optional)) = env_from(source) else {
         return Ok(Vec::new());
@@ -124,8 +126,8 @@ pub(super) fn object_key(pod: &Pod, kind: ObjectKind, name: &str) -> ObjectKey {
 fn object<'a>(
     key: &ObjectKey,
     optional: bool,
-    objects: &'a Found,
-) -> Result<Option<&'a Object>, ObjectVariableError> {
+    objects: &'a ObjectsByKey,
+) -> Result<Option<&'a ObjectData>, ObjectVariableError> {
     match objects.get(key) {
         Some(Ok(object)) => Ok(Some(object)),
         Some(Err(error)) if optional && error.is_not_found() => Ok(None),
@@ -155,7 +157,7 @@ fn text_of<'a>(
 pub(super) fn entry_value(
     pod: &Pod,
     wanted: &KeyReference<'_>,
-    objects: &Found,
+    objects: &ObjectsByKey,
 ) -> Result<Option<String>, ObjectVariableError> {
     let key = object_key(pod, wanted.kind, wanted.name);
     let Some(object) = object(&key, wanted.optional, objects)? else {

@@ -1,11 +1,11 @@
 //! Variables that say where services are. Pure.
 
 use super::Environment;
-use crate::apiserver::service::{Service, ServicePort};
+use crate::apiserver::service::{ClusterService, ServicePort};
 use std::sync::Arc;
 
 /// Upstream's `envvars.FromServices`.
-pub fn variables_of_services(services: &[Arc<Service>]) -> Environment {
+pub fn variables_of_services(services: &[Arc<ClusterService>]) -> Environment {
     let mut variables = Environment::new();
     for service in services {
         let prefix = variable_name(&service.name);
@@ -39,7 +39,7 @@ fn variable_name(name: &str) -> String {
     name.replace('-', "_").to_uppercase()
 }
 
-fn url(service: &Service, port: &ServicePort) -> String {
+fn url(service: &ClusterService, port: &ServicePort) -> String {
     let protocol = port.protocol.to_lowercase();
     let (ip, port) = (&service.cluster_ip, port.port);
     if ip.contains(':') {
@@ -64,12 +64,12 @@ mod tests {
     #[test]
     fn a_service_has_its_address_and_each_of_its_ports() {
         let services = [
-            Service {
+            ClusterService {
                 name: "my-db".into(),
                 cluster_ip: "10.0.0.3".into(),
                 ports: vec![port("p-one", "TCP", 81), port("", "UDP", 82)],
             },
-            Service {
+            ClusterService {
                 name: "six".into(),
                 cluster_ip: "fd00::1".into(),
                 ports: vec![port("", "TCP", 443)],

@@ -1,6 +1,6 @@
 use super::objects::{object_key, wanted_objects};
 use super::*;
-use crate::apiserver::configmap_secret::{Object, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::configmap_secret::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::runtime::kuberuntime::fixtures::{node, pod, pod_with};
 use serde_json::{Value, json};
 
@@ -10,11 +10,15 @@ fn made(pod: &Pod) -> Result<Environment, EnvError> {
     made_with(pod, wanted.into_iter().map(nowhere).collect())
 }
 
-fn made_with(pod: &Pod, objects: Found) -> Result<Environment, EnvError> {
+fn made_with(pod: &Pod, objects: ObjectsByKey) -> Result<Environment, EnvError> {
     made_beside(pod, objects, &Environment::new())
 }
 
-fn made_beside(pod: &Pod, objects: Found, services: &Environment) -> Result<Environment, EnvError> {
+fn made_beside(
+    pod: &Pod,
+    objects: ObjectsByKey,
+    services: &Environment,
+) -> Result<Environment, EnvError> {
     let file = |name: &str, content| {
         let place = ("shared".to_string(), name.to_string());
         let host_path = format!("/k/shared/{name}");
@@ -36,8 +40,8 @@ fn made_beside(pod: &Pod, objects: Found, services: &Environment) -> Result<Envi
 }
 
 /// The node's objects: config map `m` and secret `s`; others are not found.
-fn found(pod: &Pod) -> Found {
-    let entries = |entries: &[(&str, &[u8])]| -> Object {
+fn found(pod: &Pod) -> ObjectsByKey {
+    let entries = |entries: &[(&str, &[u8])]| -> ObjectData {
         let own =
             |(key, value): &(&str, &[u8])| (key.to_string(), bytes::Bytes::copy_from_slice(value));
         entries.iter().map(own).collect()
@@ -344,7 +348,7 @@ fn what_is_missing_is_named_in_upstreams_words() {
 
 #[test]
 fn many_variables_do_not_take_long() {
-    let many: Object = (0..50_000)
+    let many: ObjectData = (0..50_000)
         .map(|n| (format!("k{n}"), bytes::Bytes::new()))
         .collect();
     let pod = pod_with(json!({"envFrom": [{"configMapRef": {"name": "m"}}]}));
@@ -368,7 +372,7 @@ fn variables_of_services_may_be_referred_to_and_are_added_where_a_name_is_free()
         pair("WEB_SERVICE_PORT", "80"),
     ];
     assert_eq!(
-        made_beside(&pod, Found::new(), &services).unwrap(),
+        made_beside(&pod, ObjectsByKey::new(), &services).unwrap(),
         [
             pair("URL", "http://10.0.0.3:80"),
             pair("WEB_SERVICE_PORT", "1"),

@@ -98,23 +98,23 @@ fn mounts_that_make_no_sense_are_refused_with_upstreams_words() {
 
 #[test]
 fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
-    let ask = |mount: Value| {
+    let request = |mount: Value| {
         let pod = pod_with(json!({"volumeMounts": [mount]}));
         let container = &pod.containers()[0];
         mounts::sub_path_requests(container, &volumes(), &images(), &environment())
     };
     let expr = json!({"name": "scratch", "mountPath": "/x", "subPathExpr": "a/$(WHO)"});
-    let requests = ask(expr.clone()).unwrap();
+    let requests = request(expr.clone()).unwrap();
     assert_eq!(requests[0].sub_path, "a/me");
     assert_eq!(requests[0].volume_path, Path::new("/k/scratch"));
     assert_eq!(mounts_of(expr, false).unwrap()[0].host_path, "/k/bound");
     assert!(
-        ask(json!({"name": "scratch", "mountPath": "/x"}))
+        request(json!({"name": "scratch", "mountPath": "/x"}))
             .unwrap()
             .is_empty()
     );
     let nothing = json!({"name": "scratch", "mountPath": "/x", "subPathExpr": "$(NOTHING)"});
-    assert!(ask(nothing.clone()).unwrap().is_empty());
+    assert!(request(nothing.clone()).unwrap().is_empty());
     assert_eq!(
         mounts_of(nothing, false).unwrap()[0].host_path,
         "/k/scratch"
@@ -139,7 +139,7 @@ fn sub_paths_are_expanded_checked_and_mounted_from_where_they_were_bound() {
             .unwrap()
             .extend(mount.as_object().unwrap().clone());
         assert!(
-            ask(whole).unwrap_err().to_string().contains(refusal),
+            request(whole).unwrap_err().to_string().contains(refusal),
             "{refusal}"
         );
     }

@@ -2,7 +2,7 @@ use super::fixture::{Log, take, text};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodUid},
     runtime::logs::{ContainerLogs, LogError, LogOptions},
-    state::pod_cache::{self, ItemId, Owner, PodCacheWriter, Read},
+    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
 };
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::json;
@@ -36,10 +36,10 @@ impl Bed {
             state,
             ..ContainerStatus::default()
         };
-        self.apply(id, Read::Container(status));
+        self.apply(id, InspectedItem::Container(status));
     }
 
-    fn apply(&self, id: &str, read: Read) {
+    fn apply(&self, id: &str, read: InspectedItem) {
         let owner = Owner {
             uid: "u".into(),
             name: "web".into(),
@@ -99,7 +99,7 @@ async fn following_ends_when_the_picture_shows_the_end() {
         let first = take(&mut stream, bed.log.expected.len()).await;
         bed.log.lines(1);
         if gone {
-            bed.apply("new", Read::Gone)
+            bed.apply("new", InspectedItem::Gone)
         } else {
             bed.instance("new", 0, ContainerState::Exited)
         }

@@ -2,7 +2,7 @@
 
 use crate::runtime::logs::{
     LogOptions, LogStream, Logs, files,
-    rotation::{Policy, plan, rotate::compress_file},
+    rotation::{RotationPolicy, plan, rotate::compress_file},
 };
 use futures::StreamExt as _;
 use std::{
@@ -71,7 +71,7 @@ impl Log {
 
     /// The first half of a rotation. The runtime writes on to the renamed file.
     pub(super) fn rename(&self) -> (PathBuf, plan::RotationPlan) {
-        let policy = Policy {
+        let policy = RotationPolicy {
             max_size: 0,
             max_files: 1000,
         };

@@ -1,7 +1,7 @@
-//! When audits for orphans run, and the one that is running.
+//! When housekeeping runs, and the run in progress.
 
 use crate::base::{
-    panics::{Panicked, Place},
+    panics::{PanicScope, Panicked},
     spawn,
 };
 use std::time::Duration;
@@ -10,33 +10,33 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How often audits run. Everything else is event-driven.
-pub const PERIOD: Duration = Duration::from_secs(60);
+/// How often housekeeping runs. Everything else is event-driven.
+pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(60);
 /// The delay after something that may have left remains.
-const AUDIT_DELAY: Duration = Duration::from_millis(100);
+const HOUSEKEEPING_DELAY: Duration = Duration::from_millis(100);
 /// The delay after remains that could not be removed.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The schedule of audits.
+/// The schedule of housekeeping.
 #[derive(Debug)]
-pub(super) struct Audits {
+pub(super) struct HousekeepingSchedule {
     period: Duration,
     next: Instant,
     /// When everything is compared again, and not only what may just have been left behind.
     whole: Instant,
     /// The running one. It may hang as long as the runtime does, and a second one would hang beside it.
     running: Option<JoinHandle<Result<(), Panicked>>>,
-    /// An audit was due while another one was running: it follows that one.
+    /// Housekeeping was due while it was running: it runs again after that.
     missed: bool,
 }
 
-impl Audits {
-    /// Audits every `period`, the first one soon.
+impl HousekeepingSchedule {
+    /// Housekeeping every `period`, the first time soon.
     pub(super) fn every(period: Duration) -> Self {
         let now = Instant::now();
         Self {
             period,
-            next: now + AUDIT_DELAY,
+            next: now + HOUSEKEEPING_DELAY,
             whole: now,
             running: None,
             missed: false,
@@ -45,7 +45,7 @@ impl Audits {
 
     /// Something may have been left behind.
     pub(super) fn soon(&mut self) {
-        self.within(AUDIT_DELAY);
+        self.within(HOUSEKEEPING_DELAY);
     }
 
     /// Something was left behind that cannot be removed now.
@@ -87,7 +87,7 @@ impl Audits {
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
-            self.running = Some(spawn(Place::Audit, work));
+            self.running = Some(spawn(PanicScope::Audit, work));
         }
     }
 }
@@ -110,7 +110,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_audit_runs_at_a_time_and_a_missed_one_follows_it() {
-        let mut audits = Audits::every(PERIOD);
+        let mut audits = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let work = || {
             let (begun, gate) = (begun.clone(), gate.clone());
@@ -129,18 +129,26 @@ mod tests {
         gate.add_permits(1);
         let before = Instant::now();
         audits.due().await;
-        assert_eq!(before.elapsed(), AUDIT_DELAY, "the missed one follows");
+        assert_eq!(
+            before.elapsed(),
+            HOUSEKEEPING_DELAY,
+            "the missed one follows"
+        );
         audits.done(true);
         audits.start(work());
         gate.add_permits(1);
         audits.due().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
-        assert_eq!(before.elapsed(), AUDIT_DELAY + PERIOD, "nothing was missed");
+        assert_eq!(
+            before.elapsed(),
+            HOUSEKEEPING_DELAY + HOUSEKEEPING_PERIOD,
+            "nothing was missed"
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn everything_is_compared_once_a_period_and_not_before_that_is_possible() {
-        let mut audits = Audits::every(PERIOD);
+        let mut audits = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
         audits.due().await;
         assert!(!audits.done(false));
         audits.soon();

@@ -4,46 +4,46 @@ use crate::model::{Pod, PodExt, PodSource, PodStatus, is_other_manifest, keys};
 
 /// The pod that has the UID of a desired pod without a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Occupant {
+pub enum UidOwner {
     /// None, or the pod itself.
     Itself,
     /// Another pod that came from here: one of another name, or one made from an earlier version of the
     /// manifest. It ends and is removed before the pod starts.
     Other,
     /// A pod of the API server, which is left alone.
-    OfApi,
+    ApiPod,
     /// Too little of the runtime status is known to decide.
     Unread,
 }
 
 /// Compares a desired pod with the runtime status of its UID. `settled` is whether all of that status is
 /// known. `remembered` is the digest of the manifest in the pod state store, used where the sandbox has none.
-pub fn occupant(
+pub fn uid_owner(
     pod: &Pod,
     status: &PodStatus,
     settled: bool,
     remembered: Option<&str>,
-) -> Occupant {
+) -> UidOwner {
     // UIDs of the API server are unique, and it edits pods in place.
     if !pod.is_static() {
-        return Occupant::Itself;
+        return UidOwner::Itself;
     }
     let newest = status.newest_sandbox();
     if newest.is_none() && !settled {
-        return Occupant::Unread;
+        return UidOwner::Unread;
     }
     let has_name = *status.name == *pod.name() && *status.namespace == *pod.namespace();
     let renamed = !status.is_empty() && !has_name;
     let source = newest.and_then(|sandbox| sandbox.source);
     if source == Some(PodSource::Api) || (renamed && status.source() == PodSource::Api) {
-        return Occupant::OfApi;
+        return UidOwner::ApiPod;
     }
     let made_from = newest.and_then(|sandbox| sandbox.spec_digest.as_deref());
     let edited = is_other_manifest(made_from.or(remembered), pod.annotation(keys::SPEC_DIGEST));
     match (renamed || edited, settled) {
-        (false, _) => Occupant::Itself,
-        (true, true) => Occupant::Other,
-        (true, false) => Occupant::Unread,
+        (false, _) => UidOwner::Itself,
+        (true, true) => UidOwner::Other,
+        (true, false) => UidOwner::Unread,
     }
 }
 
@@ -51,7 +51,7 @@ pub fn occupant(
 mod tests {
     use super::*;
     use crate::model::{ContainerStatus, SandboxStatus};
-    use Occupant::{Itself, OfApi, Other, Unread};
+    use UidOwner::{ApiPod, Itself, Other, Unread};
 
     fn pod(source: &str, digest: &str) -> Pod {
         let mut pod = Pod::default();
@@ -162,42 +162,42 @@ mod tests {
                 status("other", &[(API, None)]),
                 true,
                 None,
-                OfApi,
+                ApiPod,
             ),
             (
                 "of the API, not all read",
                 status("other", &[(API, None)]),
                 false,
                 None,
-                OfApi,
+                ApiPod,
             ),
             (
                 "of the API, same name",
                 status("web", &[(API, None)]),
                 true,
                 None,
-                OfApi,
+                ApiPod,
             ),
             (
                 "unmarked, other name",
                 status("other", &[(None, None)]),
                 true,
                 None,
-                OfApi,
+                ApiPod,
             ),
             (
                 "no sandbox, other name",
                 status("other", &[]),
                 true,
                 None,
-                OfApi,
+                ApiPod,
             ),
         ] {
-            let found = occupant(&ours, &status, settled, remembered);
+            let found = uid_owner(&ours, &status, settled, remembered);
             assert_eq!(found, expected, "{what}");
         }
         let edited = status("web", &[(API, old)]);
-        let of_api = occupant(&pod("api", "v1:new"), &edited, true, old);
+        let of_api = uid_owner(&pod("api", "v1:new"), &edited, true, old);
         assert_eq!(
             of_api, Itself,
             "annotations of API pods are their users' own"

@@ -85,7 +85,7 @@ async fn a_crash_loop_is_one_although_its_dead_containers_are_collected() {
         let pod = fake.pod(&full("web"));
         pod.is_some_and(|pod| pod.containers.is_empty())
     };
-    node.periods().audit = Duration::from_millis(100);
+    node.periods().housekeeping = Duration::from_millis(100);
     node.stop().await;
     node.start().await;
     node.fake

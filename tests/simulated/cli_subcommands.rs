@@ -1,4 +1,4 @@
-//! The running kubelet as people ask it: the built program's verbs over the local socket.
+//! The built program's subcommands, over the local socket of a running kubelet.
 
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::process::{Output, Stdio};
@@ -30,22 +30,22 @@ impl Node {
         command
     }
 
-    async fn ask(&self, args: &[&str]) -> Output {
+    async fn run_cli(&self, args: &[&str]) -> Output {
         self.verb(args).output().await.expect("run a verb")
     }
 
     /// What a verb prints, which must succeed.
-    async fn told(&self, args: &[&str]) -> String {
-        let output = self.ask(args).await;
+    async fn report(&self, args: &[&str]) -> String {
+        let output = self.run_cli(args).await;
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {errors}");
         assert!(errors.is_empty(), "{args:?}: {errors}");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    async fn told_json(&self, args: &[&str]) -> Value {
+    async fn report_json(&self, args: &[&str]) -> Value {
         let args = [args, &["-o", "json"]].concat();
-        serde_json::from_str(&self.told(&args).await).expect("JSON")
+        serde_json::from_str(&self.report(&args).await).expect("JSON")
     }
 
     /// The explanation of a pod, once `fact` holds of it.
@@ -56,22 +56,22 @@ impl Node {
         fact: impl Fn(&Value) -> bool,
     ) -> Value {
         wait_for(what, WAIT_LIMIT, async || {
-            let output = self.ask(&["explain", name, "-o", "json"]).await;
+            let output = self.run_cli(&["explain", name, "-o", "json"]).await;
             let errors = String::from_utf8_lossy(&output.stderr);
-            let told: Value =
+            let report: Value =
                 serde_json::from_slice(&output.stdout).map_err(|_| errors.into_owned())?;
-            if fact(&told) {
-                Ok(told)
+            if fact(&report) {
+                Ok(report)
             } else {
-                Err(format!("{told:#}"))
+                Err(format!("{report:#}"))
             }
         })
         .await
     }
 
     async fn shown_pods(&self) -> Vec<Value> {
-        let told = self.told_json(&["pods"]).await;
-        told["pods"].as_array().expect("pods").clone()
+        let report = self.report_json(&["pods"]).await;
+        report["pods"].as_array().expect("pods").clone()
     }
 }
 
@@ -97,7 +97,7 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
     assert!(socket.file_type().is_socket());
     assert_eq!(socket.permissions().mode() & 0o777, 0o600);
     let table = wait_for("both are ready", WAIT_LIMIT, async || {
-        let table = node.told(&["pods"]).await;
+        let table = node.report(&["pods"]).await;
         holds(table.matches("1/1     Running").count() == 2, table.clone()).map(|()| table)
     })
     .await;
@@ -109,9 +109,9 @@ async fn pods_are_shown_over_a_socket_that_is_its_owners_alone() {
     assert_eq!(lines[1][..2], ["default", "web-node1"]);
     assert_eq!(lines[2][..2], ["shop", "db-node1"]);
     assert!(!table.contains('\x1b'), "a pipe is no terminal");
-    let only = node.told(&["pods", "-n", "shop"]).await;
+    let only = node.report(&["pods", "-n", "shop"]).await;
     assert_eq!(only.lines().count(), 2, "{only}");
-    let wide = node.told(&["pods", "-o", "wide"]).await;
+    let wide = node.report(&["pods", "-o", "wide"]).await;
     let uid = node.pod("web").await.unwrap().metadata.uid.unwrap();
     assert!(wide.contains(&uid), "{wide}");
     let shown = node.shown_pods().await;
@@ -137,20 +137,20 @@ async fn a_process_in_other_namespaces_is_refused_on_the_socket() {
         assert!(!output.status.success(), "{namespace:?}");
         assert!(errors.contains("mount and pid namespaces"), "{errors}");
     }
-    node.told(&["pods"]).await;
+    node.report(&["pods"]).await;
 }
 
 #[tokio::test]
 async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let mut node = Node::started().await;
     wait_for("it has nothing to remark", WAIT_LIMIT, async || {
-        let told = node.told(&["pods"]).await;
-        holds(told == "No pods.\n", told)
+        let report = node.report(&["pods"]).await;
+        holds(report == "No pods.\n", report)
     })
     .await;
     node.stop().await;
     assert!(!node.path("root/kubelet.sock").exists());
-    let output = node.ask(&["pods"]).await;
+    let output = node.run_cli(&["pods"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert!(
@@ -160,7 +160,10 @@ async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     // One that was killed leaves its socket behind.
     drop(std::os::unix::net::UnixListener::bind(node.path("root/kubelet.sock")).unwrap());
     node.start().await;
-    assert_eq!(node.told(&["pods"]).await.lines().last(), Some("No pods."));
+    assert_eq!(
+        node.report(&["pods"]).await.lines().last(),
+        Some("No pods.")
+    );
 }
 
 #[tokio::test]
@@ -168,15 +171,15 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
     let mut node = Node::new().await;
     node.fake.vanish();
     node.start().await;
-    let told = node.told(&["pods"]).await;
+    let report = node.report(&["pods"]).await;
     assert!(
-        told.starts_with("! waiting for the container runtime at unix://"),
-        "{told}"
+        report.starts_with("! waiting for the container runtime at unix://"),
+        "{report}"
     );
     node.fake.come_back();
     wait_for("the remark is gone", WAIT_LIMIT, async || {
-        let told = node.told(&["pods"]).await;
-        holds(!told.contains('!'), told)
+        let report = node.report(&["pods"]).await;
+        holds(!report.contains('!'), report)
     })
     .await;
 }
@@ -188,22 +191,22 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
         .behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
     // That it waits is known before the one who decided it has noted that.
-    let held = |told: &Value| {
-        let noted = told["history"].as_array().and_then(|all| all.last());
+    let held = |report: &Value| {
+        let noted = report["history"].as_array().and_then(|all| all.last());
         let noted = noted.is_some_and(|last| last["action"] == "Hold");
-        noted && told["waits"][0]["what"] == "its restart back-off of 10s"
+        noted && report["waits"][0]["what"] == "its restart back-off of 10s"
     };
-    let told = node.explained("web", "it is held back", held).await;
-    assert_eq!(told["waits"][0]["container"], "main");
-    assert_eq!(told["pod"]["status"], "CrashLoopBackOff");
-    assert_eq!(told["pod"]["restarts"], 1);
-    assert_eq!(told["pod"]["lastReason"], "Error (3)");
+    let report = node.explained("web", "it is held back", held).await;
+    assert_eq!(report["waits"][0]["container"], "main");
+    assert_eq!(report["pod"]["status"], "CrashLoopBackOff");
+    assert_eq!(report["pod"]["restarts"], 1);
+    assert_eq!(report["pod"]["lastReason"], "Error (3)");
     let summary = "CrashLoopBackOff: main waits for its restart back-off of 10s";
-    assert_eq!(told["summary"], summary);
-    let until = time(&told["waits"][0]["until"]);
-    assert_eq!(told["next"][0]["what"], "main may be started again");
-    assert_eq!(time(&told["next"][0]["at"]), until);
-    let pod_history = told["history"].as_array().unwrap();
+    assert_eq!(report["summary"], summary);
+    let until = time(&report["waits"][0]["until"]);
+    assert_eq!(report["next"][0]["what"], "main may be restarted");
+    assert_eq!(time(&report["next"][0]["at"]), until);
+    let pod_history = report["history"].as_array().unwrap();
     let actions: Vec<_> = pod_history.iter().map(|one| &one["action"]).collect();
     assert_eq!(
         actions,
@@ -220,9 +223,9 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     // A busy machine may be late, but not by another back-off.
     assert!(
         (-0.5..10.0).contains(&off),
-        "it started {off} s after the instant that was told"
+        "it started {off} s after the instant that was reported"
     );
-    let page = node.told(&["explain", "default/web-node1"]).await;
+    let page = node.report(&["explain", "default/web-node1"]).await;
     assert!(
         page.contains("\nHistory\n") && page.contains("start main"),
         "{page}"
@@ -283,10 +286,10 @@ async fn a_wrong_restart_period_is_refused_by_the_kubelet_and_by_validate_alike(
     })
     .await;
     let file = node.path("manifests/web.yaml");
-    let output = node.ask(&["validate", file.to_str().unwrap()]).await;
-    let told = String::from_utf8_lossy(&output.stdout);
+    let output = node.run_cli(&["validate", file.to_str().unwrap()]).await;
+    let report = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success());
-    assert!(told.contains(field), "{told}");
+    assert!(report.contains(field), "{report}");
 }
 
 #[tokio::test]
@@ -303,9 +306,9 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
         "web",
         &[with(container("main"), json!({"image": missing}))],
     ));
-    let held = |told: &Value| told["pod"]["status"] == "ImagePullBackOff";
-    let told = node.explained("web", "the pull is held back", held).await;
-    let wait = &told["waits"][0];
+    let held = |report: &Value| report["pod"]["status"] == "ImagePullBackOff";
+    let report = node.explained("web", "the pull is held back", held).await;
+    let wait = &report["waits"][0];
     let what = wait["what"].as_str().unwrap();
     assert!(
         what.starts_with("a retry (ImagePullBackOff: Back-off pulling image"),
@@ -321,7 +324,7 @@ async fn a_pull_that_fails_is_explained_with_its_next_try() {
     // A busy machine may be late, but not by another back-off.
     assert!(
         (-0.7..10.0).contains(&off),
-        "it was pulled {off} s after the instant that was told"
+        "it was pulled {off} s after the instant that was reported"
     );
 }
 
@@ -334,12 +337,12 @@ async fn a_pull_that_takes_long_is_what_the_kubelet_is_doing() {
         "web",
         &[with(container("main"), json!({"image": slow}))],
     ));
-    let doing = |told: &Value| {
-        let step = told["doing"]["step"].as_str().unwrap_or_default();
+    let doing = |report: &Value| {
+        let step = report["doing"]["step"].as_str().unwrap_or_default();
         step == format!("getting image {slow} for main")
     };
-    let told = node.explained("web", "it is being pulled", doing).await;
-    assert_eq!(told["pod"]["status"], "ContainerCreating");
+    let report = node.explained("web", "it is being pulled", doing).await;
+    assert_eq!(report["pod"]["status"], "ContainerCreating");
     node.fake.release(Rpc::PullImage);
 }
 
@@ -352,25 +355,25 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
         .on_exec(move |_| ExecOutcome::code(i32::from(!seen.load(Ordering::SeqCst))));
     let probe = json!({"readinessProbe": exec_probe("is-ready")});
     node.put(&pod("web", &[with(container("main"), probe)]));
-    let failed = |told: &Value| told["probes"][0]["inARow"].as_u64().unwrap_or(0) >= 2;
-    let told = node
+    let failed = |report: &Value| report["probes"][0]["inARow"].as_u64().unwrap_or(0) >= 2;
+    let report = node
         .explained("web", "it failed more than once", failed)
         .await;
-    let probe = &told["probes"][0];
+    let probe = &report["probes"][0];
     assert_eq!(
         (&probe["kind"], &probe["result"], &probe["lastResult"]),
         (&json!("Readiness"), &json!("failure"), &json!("failure"))
     );
-    let away = time(&probe["next"]).as_millisecond() - time(&told["now"]).as_millisecond();
+    let away = time(&probe["next"]).as_millisecond() - time(&report["now"]).as_millisecond();
     assert!(away <= 1000, "{away} ms");
-    let what = told["waits"][0]["what"].as_str().unwrap();
+    let what = report["waits"][0]["what"].as_str().unwrap();
     assert!(what.starts_with("its readiness probe (failure "), "{what}");
-    assert_eq!(told["conditions"][0]["type"], "Ready");
+    assert_eq!(report["conditions"][0]["type"], "Ready");
     ready.store(true, Ordering::SeqCst);
-    let well = |told: &Value| told["summary"] == "Running: every container is ready";
-    let told = node.explained("web", "it is well", well).await;
-    assert_eq!(told["probes"][0]["result"], "success");
-    assert_eq!(told["waits"], json!([]));
+    let well = |report: &Value| report["summary"] == "Running: every container is ready";
+    let report = node.explained("web", "it is well", well).await;
+    assert_eq!(report["probes"][0]["result"], "success");
+    assert_eq!(report["waits"], json!([]));
 }
 
 #[tokio::test]
@@ -383,20 +386,20 @@ async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
     let begun = Timestamp::now();
     node.remove("web");
     // It is known that it ends before its grace has begun.
-    let ending = |told: &Value| {
-        told["pod"]["status"] == "Terminating" && told["waits"][0]["until"].is_string()
+    let ending = |report: &Value| {
+        report["pod"]["status"] == "Terminating" && report["waits"][0]["until"].is_string()
     };
-    let told = node.explained("web", "it is being stopped", ending).await;
-    let summary = "Terminating: the pod is being stopped: no source wants it any more";
-    assert_eq!(told["summary"], summary);
-    let until = time(&told["waits"][0]["until"]);
+    let report = node.explained("web", "it is being stopped", ending).await;
+    let summary = "Terminating: the pod is being stopped: removed from its source";
+    assert_eq!(report["summary"], summary);
+    let until = time(&report["waits"][0]["until"]);
     let after = |begun: Timestamp| (until.as_millisecond() - begun.as_millisecond()) as f64 / 1e3;
     assert!(after(begun) >= 9.5, "{} s", after(begun));
     assert!(after(Timestamp::now()) <= 10.5, "{until}");
     let shown = node.shown_pods().await;
     assert_eq!(shown[0]["status"], "Terminating");
     node.wait_gone("web").await;
-    let output = node.ask(&["explain", "web"]).await;
+    let output = node.run_cli(&["explain", "web"]).await;
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
     assert_eq!(
@@ -411,15 +414,15 @@ async fn what_fails_for_the_whole_pod_is_told_as_long_as_it_does() {
     let fault = Fault::fail(Rpc::RunPodSandbox, tonic::Code::Unknown, "no CNI here");
     node.fake.inject(fault);
     node.put(&simple("web"));
-    let failed = |told: &Value| told["summary"].as_str().unwrap().contains("no CNI here");
-    let told = node.explained("web", "it failed", failed).await;
-    let next = told["next"][0]["what"].as_str().unwrap();
+    let failed = |report: &Value| report["summary"].as_str().unwrap().contains("no CNI here");
+    let report = node.explained("web", "it failed", failed).await;
+    let next = report["next"][0]["what"].as_str().unwrap();
     assert_eq!(next, "next periodic sync");
-    let away = time(&told["next"][0]["at"]).as_second() - time(&told["now"]).as_second();
+    let away = time(&report["next"][0]["at"]).as_second() - time(&report["now"]).as_second();
     assert!((1..=15).contains(&away), "{away} s");
     node.fake.clear_faults();
     node.wait_runs("web").await;
-    let well = |told: &Value| told["summary"] == "Running: every container is ready";
+    let well = |report: &Value| report["summary"] == "Running: every container is ready";
     node.explained("web", "it is well", well).await;
 }
 
@@ -429,10 +432,10 @@ async fn a_pod_that_the_node_refuses_is_explained() {
     let sysctls =
         json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}});
     node.put(&with_spec(simple("web"), sysctls));
-    let refused = |told: &Value| told["pod"]["phase"] == "Failed";
-    let told = node.explained("web", "it is refused", refused).await;
-    assert_eq!(told["pod"]["status"], "SysctlForbidden");
-    let summary = told["summary"].as_str().unwrap();
+    let refused = |report: &Value| report["pod"]["phase"] == "Failed";
+    let report = node.explained("web", "it is refused", refused).await;
+    assert_eq!(report["pod"]["status"], "SysctlForbidden");
+    let summary = report["summary"].as_str().unwrap();
     assert!(summary.starts_with("SysctlForbidden: "), "{summary}");
 }
 
@@ -558,8 +561,8 @@ async fn the_read_only_port_explains_as_the_socket_does() {
     node.wait_phase("web", "Running").await;
     let (code, body) = node.get("/explain/default/web-node1").await;
     assert_eq!(code, 200, "{body}");
-    let told: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(told["pod"]["name"], "web-node1");
+    let report: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(report["pod"]["name"], "web-node1");
     let (code, body) = node.get("/explain/default/other").await;
     assert_eq!(
         (code, body.as_str()),
@@ -582,7 +585,7 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
     .await;
     let events = node.events().await;
     let output = node
-        .ask(&[
+        .run_cli(&[
             "validate",
             node.path("manifests").to_str().unwrap(),
             "-o",
@@ -590,8 +593,8 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
         ])
         .await;
     assert_eq!(output.status.code(), Some(1));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for file in told["files"].as_array().unwrap() {
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for file in report["files"].as_array().unwrap() {
         let name = file["pods"][0]["name"].as_str();
         for problem in file["problems"].as_array().unwrap() {
             let message = problem["message"].as_str().unwrap().replace('"', "\\\"");
@@ -606,5 +609,5 @@ async fn validate_judges_a_directory_as_the_kubelet_that_reads_it() {
             None => assert!(file["file"].as_str().unwrap().ends_with("bad.yaml")),
         }
     }
-    assert_eq!(told["errors"], 1);
+    assert_eq!(report["errors"], 1);
 }

@@ -74,7 +74,7 @@ impl Reclaim {
     async fn collect(&self) -> anyhow::Result<()> {
         let mut inventory = self.collector.take_inventory().await?;
         if self.collector.wants_space(&inventory) {
-            self.collect_containers().await?;
+            self.collect_containers().await;
             inventory = self.collector.take_inventory().await?;
         }
         self.collector.collect(inventory).await
@@ -88,7 +88,7 @@ impl Reclaim {
     where
         Done: Future<Output = bool>,
     {
-        self.collect_containers().await?;
+        self.collect_containers().await;
         if is_done().await {
             return Ok(());
         }
@@ -96,14 +96,17 @@ impl Reclaim {
         self.collector.remove_unused(inventory, is_done).await
     }
 
-    async fn collect_containers(&self) -> anyhow::Result<()> {
+    /// Removes superseded containers. One that cannot be removed keeps no image from being removed.
+    async fn collect_containers(&self) {
         let Some(complete) = self.cache.is_complete() else {
-            return Ok(());
+            return;
         };
         let mut settled = self.cache.pods();
         settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
         let collect = self.runtime.collect_superseded(&settled, complete);
-        self.spanned("Containers/GarbageCollect", collect).await
+        if let Err(error) = self.spanned("Containers/GarbageCollect", collect).await {
+            tracing::warn!(err = %chain(error.as_ref()), "Failed to remove superseded containers");
+        }
     }
 
     /// The same as a span, named as upstream names it.

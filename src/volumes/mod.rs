@@ -53,7 +53,11 @@ use std::{
     path::PathBuf,
     sync::Arc,
 };
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+
+/// The most threads that volumes may hold: an eighth of those that the process may have.
+const MAX_BLOCKED: usize = 64;
 
 /// Where one volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +107,8 @@ struct VolumeManagerInner {
     mounter: Box<dyn Mounter>,
     /// Of pods that mount volumes.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
+    /// Threads for volumes of all pods that may hang.
+    blocking: Arc<Semaphore>,
 }
 
 impl VolumeManagerInner {
@@ -152,6 +158,7 @@ impl VolumeManager {
                 cluster,
                 mounter: Box::new(mounter),
                 pods: Mutex::default(),
+                blocking: Arc::new(Semaphore::new(MAX_BLOCKED)),
             }),
         }
     }

@@ -125,6 +125,8 @@ impl PodVolumes {
     /// Waits until nothing is being created, and has nothing created from then on.
     pub(super) async fn tear_down(&self) {
         *self.torn_down.write().await = true;
+        // Attempts that wait for a slot find the pod torn down.
+        self.slots.close();
     }
 
     /// A place among those that are set up at the same time.
@@ -133,7 +135,6 @@ impl PodVolumes {
             return Some(slot);
         }
         self.waits(name, VolumeWait::Others);
-        // The semaphore is never closed.
         self.slots.acquire().await.ok()
     }
 
@@ -195,9 +196,10 @@ impl PodVolumes {
         });
     }
 
-    /// An attempt has ended. Returns whether no sync waits for the volume that it made.
+    /// An attempt has ended. Returns whether no sync waits for the volume that it made ready.
     pub(super) fn end(&self, name: &str, ended: Result<Attempted, VolumeError>) -> bool {
-        let is_ready = ended.is_ok();
+        let is_made = ended.is_ok();
+        let mut was_ready = false;
         self.volumes.send_modify(|volumes| {
             let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) else {
                 return;
@@ -210,10 +212,11 @@ impl PodVolumes {
                 }
                 Err(error) => (VolumeInput::Failed(chain(&error)), Some(error)),
             };
+            was_ready = volume.state.ready;
             volume.next(input);
             volume.error = error;
         });
-        is_ready && self.volumes.receiver_count() == 0
+        is_made && !was_ready && self.volumes.receiver_count() == 0
     }
 
     /// How many volumes of a plan are under way, and whether one has failed.

@@ -129,12 +129,18 @@ impl VolumeManagerInner {
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
         volumes.waits(&planned.name, wait_of(&planned.kind));
+        let blocking = self.blocking.clone();
         let work = move || match &attempt.made {
             Some(made) => self.refresh(&attempt, made, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
         if is_of_node(&planned) {
-            // What a host path leads to may hang.
+            // What a host path leads to may hang: it must not take all threads of the process.
+            let permit = blocking.acquire_owned().await;
+            let work = move || {
+                let _permit = permit;
+                work()
+            };
             tokio::task::spawn_blocking(work).await?
         } else {
             with_own_files(work).await?

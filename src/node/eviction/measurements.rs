@@ -3,9 +3,9 @@
 use super::decide::Observations;
 use super::observe::{self, MeasuredPlaces, MeasuredSignals};
 use super::rank::Layout;
-use super::take_ended;
 use crate::base::{ScopedTask, panics::PanicScope, spawn_scoped};
 use crate::images::gc::Mounts;
+use futures::FutureExt as _;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     task::spawn_blocking,
@@ -130,6 +130,13 @@ impl Measurements {
     }
 }
 
+/// The result of a task that has ended, `Some(None)` if it panicked. Until then the task stays in its place.
+pub(super) fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T>> {
+    let ended = task.as_mut()?.now_or_never()?;
+    *task = None;
+    Some(ended.ok().and_then(Result::ok))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{decide::Observation, thresholds::Signal};
@@ -171,6 +178,23 @@ mod tests {
         };
         let disk = disk.clone();
         Measurements::new(places, std::future::pending(), move |_| disk.measure())
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_has_not_ended_is_not_waited_for() {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let mut slot = Some(spawn_scoped(PanicScope::Other, answered));
+        assert!(take_ended(&mut slot).is_none());
+        assert!(slot.is_some(), "it goes on");
+        answer.send(7).unwrap();
+        let taken = loop {
+            match take_ended(&mut slot) {
+                Some(taken) => break taken,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        assert_eq!(taken, Some(Ok(7)));
+        assert!(slot.is_none() && take_ended(&mut slot).is_none());
     }
 
     #[tokio::test]

@@ -35,8 +35,7 @@ use crate::{
     state::pod_manager::PodManager,
 };
 use decide::EvictionState;
-use futures::FutureExt as _;
-use measurements::Measurements;
+use measurements::{Measurements, take_ended};
 use observe::{MeasuredPlaces, MeasuredSignals};
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -44,7 +43,12 @@ use prometheus_client::{
 };
 use rank::{Candidate, Files, Layout};
 use reclaim_disk::DiskReclaim;
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionThreshold, Signal};
 use tokio::time::{Instant, sleep};
@@ -117,13 +121,13 @@ enum ReclaimOutcome {
 }
 
 /// What pods use on disks, while it is being read.
-type DiskUsage = ScopedTask<Option<Summary>>;
+type DiskUsage = ScopedTask<Option<Usage>>;
 
-/// The result of a task that has ended, `Some(None)` if it panicked. Until then the task stays in its place.
-fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T>> {
-    let ended = task.as_mut()?.now_or_never()?;
-    *task = None;
-    Some(ended.ok().and_then(Result::ok))
+/// What pods use.
+struct Usage {
+    /// The pods that were active before the reading: one that has started since would have unknown usage.
+    pods: Vec<Arc<Pod>>,
+    summary: Summary,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -272,11 +276,14 @@ impl EvictionManager {
         let resource = threshold.signal.resource();
         // A pod that fills the memory has much more of it than a moment ago.
         self.deps.stats.invalidate();
-        let usage = self.deps.stats.summary(true).await;
+        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        let summary = self.deps.stats.summary(true).await;
+        let usage = summary.map(|summary| Usage { pods, summary });
         let Some(candidates) = self.candidates(usage, resource) else {
             return ReclaimOutcome::InProgress;
         };
         if !self.terminating.is_empty() {
+            self.hurry(threshold);
             // After the usage: what is given back between the two counts twice, and not never.
             let expected = self.terminating.expected(resource);
             let now = self.measurements.memory_and_pids().await;
@@ -309,7 +316,7 @@ impl EvictionManager {
                 Some(_) => self.settings.max_grace,
             };
             let signal = threshold.signal.as_str();
-            self.evict(&candidate.pod, grace, message, true, signal);
+            let grace = self.evict(&candidate.pod, grace, message, true, signal);
             self.is_stopped_within(candidate, grace);
             return ReclaimOutcome::Reclaimed;
         }
@@ -329,17 +336,22 @@ impl EvictionManager {
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
-        spawn_scoped(PanicScope::Stats, async move { stats.summary(false).await })
+        let pods = active_pods(&self.deps.pods, &self.deps.workers);
+        let reading = async move {
+            let summary = stats.summary(false).await?;
+            Some(Usage { pods, summary })
+        };
+        spawn_scoped(PanicScope::Stats, reading)
     }
 
     /// Pods that were not evicted and that hold something of a resource, with their usage; `None` if that could not be
     /// read, because a rank without usage could evict the wrong pod.
     fn candidates(
         &mut self,
-        usage: Option<Summary>,
+        usage: Option<Usage>,
         resource: EvictionResource,
     ) -> Option<Vec<Candidate>> {
-        let Some(summary) = usage else {
+        let Some(Usage { pods, summary }) = usage else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return None;
         };
@@ -350,8 +362,12 @@ impl EvictionManager {
         self.terminating.update(&usage);
         let cache = &self.deps.reclaim.cache;
         let was_listed = cache.is_complete().is_some();
-        let pods = active_pods(&self.deps.pods, &self.deps.workers).into_iter();
-        let pods = pods.filter(|pod| !self.terminating.contains(&pod.uid()));
+        let active = active_pods(&self.deps.pods, &self.deps.workers);
+        let active: HashSet<PodUid> = active.iter().map(|pod| pod.uid()).collect();
+        let pods = pods.into_iter().filter(|pod| {
+            let uid = pod.uid();
+            active.contains(&uid) && !self.terminating.contains(&uid)
+        });
         let candidates = pods.map(|pod| Candidate {
             usage: usage.remove(&pod.uid()),
             pod,
@@ -389,8 +405,8 @@ impl EvictionManager {
                 local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
                 let signal = "ephemeralpodfs.limit";
-                self.evict(&candidate.pod, HARD_GRACE, message, false, signal);
-                self.is_stopped_within(candidate, HARD_GRACE);
+                let grace = self.evict(&candidate.pod, HARD_GRACE, message, false, signal);
+                self.is_stopped_within(candidate, grace);
                 any = true;
             }
         }
@@ -404,7 +420,26 @@ impl EvictionManager {
         self.terminating.add(candidate, until);
     }
 
-    /// Stops a pod for good.
+    /// Shortens the grace of pods that a soft threshold evicted, once a hard one is met.
+    fn hurry(&mut self, threshold: &EvictionThreshold) {
+        if threshold.grace.is_some() {
+            return;
+        }
+        let until =
+            Instant::now() + Duration::from_secs(HARD_GRACE.unsigned_abs()) + CLEANUP_TIMEOUT;
+        for pod in self.terminating.hurry(until) {
+            tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: shortening the grace of an evicted pod");
+            let reason = TerminationReason::Evicted {
+                reason: event::EVICTED.to_owned(),
+                message: String::new(),
+                disruption: true,
+            };
+            let kill = UpdateOptions::kill(pod, reason).within(HARD_GRACE);
+            self.deps.workers.update_pod(kill);
+        }
+    }
+
+    /// Stops a pod for good. Returns the grace that it has, seconds.
     fn evict(
         &self,
         pod: &Arc<Pod>,
@@ -412,7 +447,7 @@ impl EvictionManager {
         message: String,
         disruption: bool,
         signal: &'static str,
-    ) {
+    ) -> i64 {
         let own = pod.termination_grace_seconds();
         let grace = grace.clamp(0, own.max(HARD_GRACE));
         tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), reason = message, "Eviction manager: evicting pod");
@@ -430,6 +465,7 @@ impl EvictionManager {
         };
         let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
         self.deps.workers.update_pod(kill);
+        grace
     }
 }
 
@@ -443,27 +479,5 @@ async fn mounts(reclaim: Arc<Reclaim>) -> Mounts {
             }
         }
         sleep(RETRY_DELAY).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_reading_that_has_not_ended_is_not_waited_for() {
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let mut slot = Some(spawn_scoped(PanicScope::Other, answered));
-        assert!(take_ended(&mut slot).is_none());
-        assert!(slot.is_some(), "it goes on");
-        answer.send(7).unwrap();
-        let taken = loop {
-            match take_ended(&mut slot) {
-                Some(taken) => break taken,
-                None => tokio::task::yield_now().await,
-            }
-        };
-        assert_eq!(taken, Some(Ok(7)));
-        assert!(slot.is_none() && take_ended(&mut slot).is_none());
     }
 }

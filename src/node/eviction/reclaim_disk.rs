@@ -4,7 +4,7 @@ use super::{
     DiskUsage, EvictionManager, ReclaimOutcome,
     decide::{self, Observations},
     disk::{self, DiskStep, FREEING_LIMIT, Freeing},
-    take_ended,
+    measurements::take_ended,
     thresholds::EvictionThreshold,
 };
 use crate::{
@@ -52,8 +52,8 @@ impl DiskReclaim {
         if act_on.iter().any(|one| one.signal.resource().is_on_disk()) {
             return;
         }
-        self.usage = None;
         if observed.keys().any(|signal| signal.resource().is_on_disk()) {
+            self.usage = None;
             self.freed = None;
         }
     }
@@ -69,6 +69,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         // What a pod has on a disk is measured too rarely to be counted: all of it has to be gone.
         if !self.terminating.is_empty() {
+            self.hurry(threshold);
             self.disk.usage = None;
             return ReclaimOutcome::InProgress;
         }

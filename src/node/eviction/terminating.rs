@@ -42,6 +42,16 @@ impl TerminatingEvictions {
         });
     }
 
+    /// Has all pods end by `until`. Returns those that had longer.
+    pub fn hurry(&mut self, until: Instant) -> Vec<Arc<Pod>> {
+        let slow = self.expected.iter_mut().filter(|one| one.until > until);
+        let hurried = slow.map(|one| {
+            one.until = until;
+            one.candidate.pod.clone()
+        });
+        hurried.collect()
+    }
+
     /// Whether this pod was evicted and has not ended.
     pub fn contains(&self, uid: &PodUid) -> bool {
         let expected = self.expected.iter().map(|one| &one.candidate.pod);
@@ -102,6 +112,26 @@ mod tests {
     use super::*;
     use crate::node::stats::api::MemoryStats;
     use std::time::Duration;
+
+    #[test]
+    fn pods_with_a_long_grace_are_hurried_once() {
+        let (mut terminating, now) = (TerminatingEvictions::default(), Instant::now());
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let candidate = |uid| Candidate {
+            usage: None,
+            pod: pod(uid),
+        };
+        terminating.add(candidate("soft"), after(150));
+        terminating.add(candidate("hard"), after(31));
+        let mut hurried = |until| -> Vec<_> {
+            let pods = terminating.hurry(until).into_iter();
+            pods.map(|pod| pod.uid().to_string()).collect()
+        };
+        assert_eq!(hurried(after(31)), ["soft"]);
+        assert!(hurried(after(32)).is_empty());
+        let late = terminating.forget(after(31), |_| false);
+        assert_eq!(late.len(), 2, "none has longer than that");
+    }
 
     fn pod(uid: &str) -> Arc<Pod> {
         let mut pod = Pod::default();

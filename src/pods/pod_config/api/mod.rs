@@ -153,7 +153,8 @@ impl ApiSource {
                         // What was read then may be of another server than the next list.
                         learning = None;
                     }
-                    if !failed && self.known.is_proven() && (listed || self.cluster.is_none()) {
+                    let unknown = self.cluster.is_none() && learning.is_none();
+                    if !failed && self.known.is_proven() && (listed || unknown) {
                         let api = self.api.clone();
                         learning = Some(async move { cluster(&api).await }.boxed());
                     }
@@ -220,7 +221,7 @@ impl ApiSource {
         match event {
             WatchEvent::Listed(items) => {
                 let refused = self.known.listed(items, Timestamp::now());
-                if self.known.is_proven() {
+                if self.known.is_proven() && self.known.missing_from_list(None).is_none() {
                     self.other_since = None;
                 }
                 self.refused
@@ -282,6 +283,9 @@ impl ApiSource {
     /// Keeps the identity of the cluster.
     async fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
         match learned {
+            // Pods of the cluster before may be in doubt: they are compared with the one that they came from.
+            Ok(Some(_))
+                if self.cluster.is_some() && self.known.missing_from_list(None).is_some() => {}
             Ok(Some(uid)) if self.cluster.as_ref() != Some(&uid) => {
                 self.store.set_cluster(&uid).await;
                 self.cluster = Some(uid);
@@ -315,6 +319,9 @@ impl ApiSource {
     fn on_confirmation(&mut self, uid: &PodUid, answer: PodLookup) -> bool {
         if !self.known.is_missing_from_list(uid) {
             return true;
+        }
+        if matches!(answer, Ok(Found::Pod(_) | Found::Gone)) {
+            self.other_since = None;
         }
         match answer {
             Ok(Found::Pod(Ok(pod))) if pod.uid() == *uid => {
@@ -448,6 +455,16 @@ mod tests {
         let now = Timestamp::now();
         source.known = ApiPods::new("node1".into(), vec![pod("a"), pod("b")], now);
         source.known.listed(Vec::new(), now);
+        // The other cluster has pods for this node, too, which every later list has.
+        source.cluster = Some("before".into());
+        let other = json!({"name": "c", "namespace": "shop", "uid": "c"});
+        let other = json!({"metadata": other, "spec": {"nodeName": "node1", "containers": [{"name": "main"}]}});
+        for _ in 0..2 {
+            let other = serde_json::from_value(other.clone()).unwrap();
+            source.on_event(WatchEvent::Listed(vec![Ok(Box::new(other))]));
+            source.on_cluster(Ok(Some("other".into()))).await;
+        }
+        assert_eq!(source.cluster.as_deref(), Some("before"));
         let mut next_confirmation =
             |uid: &str| source.on_confirmation(&uid.into(), Ok(Found::OtherCluster));
         tokio::time::pause();
@@ -458,7 +475,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(next_confirmation("a"));
         let left: Vec<_> = source.known.pods().iter().map(|pod| pod.uid()).collect();
-        assert_eq!(left, [PodUid::from("b")]);
+        assert_eq!(left, ["b", "c"].map(PodUid::from));
         let events = recorder.recent();
         let events: Vec<_> = events.iter().map(|e| (&*e.reason, e.count)).collect();
         assert_eq!(events, [("OtherCluster", 1)]);

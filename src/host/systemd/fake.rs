@@ -79,7 +79,8 @@ impl FakeSystemd {
             let login = connection.object_server().interface::<_, Login>(LOGIN);
             let login = login.await.unwrap();
             let emitter = login.signal_emitter();
-            Login::prepare_for_shutdown(emitter, begins).await.unwrap();
+            // A client that has gone needs no signal.
+            let _ = Login::prepare_for_shutdown(emitter, begins).await;
         }
     }
 

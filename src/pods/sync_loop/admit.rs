@@ -115,8 +115,8 @@ impl SyncLoop {
             return rejection;
         }
         let devices = |nodes| self.devices().hints(pod, nodes);
-        match self.admission.resources.align(pod, devices) {
-            Ok(_) => rejection,
+        match self.admission.resources.check(pod, devices) {
+            Ok(()) => rejection,
             Err(error) => Rejection {
                 reason: error.reason.into(),
                 message: error.message,

@@ -185,28 +185,24 @@ impl ResourceManagers {
         pod: &Pod,
         devices: impl FnOnce(NumaMask) -> DeviceHints,
     ) -> Result<Affinities, TopologyError> {
-        let Some(inner) = self.0.as_ref().filter(|inner| inner.has_policy()) else {
-            return Ok(Affinities::new());
-        };
-        let started_at = Instant::now();
-        let (mut cpu, mut memory) = {
-            let managers = inner.managers.lock();
-            (managers.cpu.clone(), managers.memory.clone())
-        };
-        cpu.release_if_changed(pod);
-        memory.release_if_changed(pod);
-        let mut devices = inner.devices(devices);
-        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
-        let admission = inner.topology.admit(pod, providers);
-        if admission.result.is_err() {
-            let mut managers = inner.managers.lock();
-            managers.cpu.counters = cpu.counters;
-            managers.memory.counters = memory.counters;
-            let metrics = &inner.deps.metrics;
-            metrics.update(&managers.cpu, &managers.memory);
-            metrics.admitted(&inner.topology, &admission, started_at.elapsed());
-        }
-        admission.result.map(|()| devices.into_affinities())
+        let inner = self.0.as_ref().filter(|inner| inner.has_policy());
+        inner.map_or_else(
+            || Ok(Affinities::new()),
+            |inner| inner.dry_run(pod, devices),
+        )
+    }
+
+    /// Whether the exclusive resources of a pod can be allocated. Allocates nothing, but counts a failure.
+    ///
+    /// # Errors
+    /// Why the pod cannot run here.
+    pub fn check(
+        &self,
+        pod: &Pod,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> Result<(), TopologyError> {
+        let inner = self.0.as_ref();
+        inner.map_or(Ok(()), |inner| inner.dry_run(pod, devices).map(drop))
     }
 
     /// Releases the resources of pods for which `keep` is false. Those of pods that this process has not admitted are
@@ -343,6 +339,33 @@ impl ResourceManagers {
 }
 
 impl ResourceManagersInner {
+    /// Admits a pod without allocating anything. A failure is counted.
+    fn dry_run(
+        &self,
+        pod: &Pod,
+        devices: impl FnOnce(NumaMask) -> DeviceHints,
+    ) -> Result<Affinities, TopologyError> {
+        let started_at = Instant::now();
+        let (mut cpu, mut memory) = {
+            let managers = self.managers.lock();
+            (managers.cpu.clone(), managers.memory.clone())
+        };
+        cpu.release_if_changed(pod);
+        memory.release_if_changed(pod);
+        let mut devices = self.devices(devices);
+        let providers: &mut [&mut dyn HintProvider] = &mut [&mut devices, &mut cpu, &mut memory];
+        let admission = self.topology.admit(pod, providers);
+        if admission.result.is_err() {
+            let mut managers = self.managers.lock();
+            managers.cpu.counters = cpu.counters;
+            managers.memory.counters = memory.counters;
+            let metrics = &self.deps.metrics;
+            metrics.update(&managers.cpu, &managers.memory);
+            metrics.admitted(&self.topology, &admission, started_at.elapsed());
+        }
+        admission.result.map(|()| devices.into_affinities())
+    }
+
     fn has_policy(&self) -> bool {
         self.topology.policy() != TopologyPolicy::None
     }

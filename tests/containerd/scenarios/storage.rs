@@ -3,6 +3,7 @@
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 
 use crate::node::{Node, WAIT_LIMIT, condition, manifest, restarts};
 use crate::scenarios::verbs::report;
@@ -170,7 +171,36 @@ volumes:
     node.nothing_left().await;
 }
 
+/// Huge pages of the machine, which has them as long as this lives.
+struct HugePages(u64);
+
+impl HugePages {
+    /// Reserves so many more than there are. Without effect where the kernel has none.
+    fn reserve(number: u64) -> Self {
+        Self::change(|all| all + number);
+        Self(number)
+    }
+
+    /// Scenarios run at the same time: of two changes none may be lost.
+    fn change(change: impl FnOnce(u64) -> u64) {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap();
+        let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        if let Ok(all) = std::fs::read_to_string(path) {
+            std::fs::write(path, change(all.trim().parse().unwrap()).to_string()).unwrap();
+        }
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        Self::change(|all| all.saturating_sub(self.0));
+    }
+}
+
 pub async fn an_empty_dir_may_be_in_huge_pages() {
+    // A node without an API server rejects pods that request more than it has.
+    let _pages = HugePages::reserve(2);
     let node = Node::start().await;
     let spec = r#"
 containers:

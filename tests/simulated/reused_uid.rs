@@ -24,34 +24,30 @@ async fn with_orphan(fault: Fault) -> Node {
     node
 }
 
-#[tokio::test]
-async fn a_pod_that_comes_back_while_its_orphan_is_stopped_runs_after_that() {
-    let node = with_orphan(Fault::hang(Rpc::StopContainer)).await;
-    let stopping = |fake: &FakeRuntime| fake.count(Rpc::StopContainer) > 0;
+/// A pod that takes the UID of an orphan starts only when this call for the orphan has returned.
+async fn successor_starts_after(rpc: Rpc) -> Node {
+    let node = with_orphan(Fault::hang(rpc)).await;
+    let is_called = |fake: &FakeRuntime| fake.count(rpc) > 0;
     node.fake
-        .wait_until("the orphan is being stopped", WAIT_LIMIT, stopping)
+        .wait_until(&format!("{rpc} is called"), WAIT_LIMIT, is_called)
         .await;
     node.put(&successor("lost"));
     let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
     assert!(node.never(Duration::from_millis(500), started).await);
     node.fake.clear_faults();
-    node.fake.release(Rpc::StopContainer);
+    node.fake.release(rpc);
     node.wait_runs("web").await;
+    node
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_back_while_its_orphan_is_stopped_runs_after_that() {
+    successor_starts_after(Rpc::StopContainer).await;
 }
 
 #[tokio::test]
 async fn a_pod_that_comes_back_while_remains_of_its_uid_are_removed_starts_after_that() {
-    let node = with_orphan(Fault::hang(Rpc::RemovePodSandbox)).await;
-    let removing = |fake: &FakeRuntime| fake.count(Rpc::RemovePodSandbox) > 0;
-    node.fake
-        .wait_until("the orphan is being removed", WAIT_LIMIT, removing)
-        .await;
-    node.put(&successor("lost"));
-    let started = |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) > 1;
-    assert!(node.never(Duration::from_millis(500), started).await);
-    node.fake.clear_faults();
-    node.fake.release(Rpc::RemovePodSandbox);
-    node.wait_runs("web").await;
+    let node = successor_starts_after(Rpc::RemovePodSandbox).await;
     node.wait_phase("web", "Running").await;
 }
 

@@ -429,14 +429,18 @@ impl EvictionManager {
             Instant::now() + Duration::from_secs(HARD_GRACE.unsigned_abs()) + CLEANUP_TIMEOUT;
         for pod in self.terminating.hurry(until) {
             tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: shortening the grace of an evicted pod");
-            let reason = TerminationReason::Evicted {
-                reason: event::EVICTED.to_owned(),
-                message: String::new(),
-                disruption: true,
-            };
-            let kill = UpdateOptions::kill(pod, reason).within(HARD_GRACE);
-            self.deps.workers.update_pod(kill);
+            self.stop(pod, HARD_GRACE, String::new(), true);
         }
+    }
+
+    fn stop(&self, pod: Arc<Pod>, grace: i64, message: String, disruption: bool) {
+        let reason = TerminationReason::Evicted {
+            reason: event::EVICTED.to_owned(),
+            message,
+            disruption,
+        };
+        let kill = UpdateOptions::kill(pod, reason).within(grace);
+        self.deps.workers.update_pod(kill);
     }
 
     /// Stops a pod for good. Returns the grace that it has, seconds.
@@ -458,13 +462,7 @@ impl EvictionManager {
             eviction_signal: signal,
         };
         self.evictions.get_or_create(&by).inc();
-        let reason = TerminationReason::Evicted {
-            reason: event::EVICTED.to_owned(),
-            message,
-            disruption,
-        };
-        let kill = UpdateOptions::kill(pod.clone(), reason).within(grace);
-        self.deps.workers.update_pod(kill);
+        self.stop(pod.clone(), grace, message, disruption);
         grace
     }
 }

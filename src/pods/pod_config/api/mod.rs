@@ -3,7 +3,7 @@
 //! A failure of the API server changes nothing. A pod is gone when the watch deletes it, or when a list lacks it, so
 //! does a second one for this pod alone, and the server knows this node and is of the cluster that the pod
 //! came from: one that has lost its data, or has not loaded it, does not. A cluster is known by its Service
-//! `default/kubernetes`, which its API server makes anew where there is none: the Node object says nothing, as
+//! `default/kubernetes`, which its API server re-creates where there is none: the Node object says nothing, as
 //! this kubelet registers it with any server. While the API server is away at the start, the pods that
 //! the last kubelet knew and that run are kept running.
 

@@ -56,7 +56,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             relist_period: Duration::from_secs(1),
-            audit_period: Duration::from_secs(60),
+            audit_period: Duration::from_secs(45),
             status_period: Duration::from_secs(5),
         }
     }

@@ -6,7 +6,7 @@ use crate::{
     pods::status::{
         StatusManager, Statuses,
         generate::{FailedBecause, StatusInputs},
-        generate_api_pod_status,
+        generate_api_pod_status, restored,
     },
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
@@ -306,7 +306,14 @@ impl StatusPublisher {
         let earlier = || {
             let stored = self.state_store.read(&uid, PodRecord::last_status)?;
             let remote = remote.filter(|_| !pod.is_static());
-            (!is_less(&stored, remote)).then_some(stored)
+            if is_less(&stored, remote) {
+                return None;
+            }
+            Some(if pod.is_static() {
+                Arc::new(restored(pod, &stored))
+            } else {
+                stored
+            })
         };
         self.statuses().get(&uid).or_else(earlier)
     }

@@ -15,7 +15,7 @@ mod tests;
 pub(in crate::pods) mod transition;
 
 pub use conditions::{carry_transition_times, is_owned};
-pub(in crate::pods::status) use container_states::unknown_exit;
+pub(in crate::pods::status) use container_states::{INIT_CONTAINER_LOST, unknown_exit};
 pub use phase::PodPhase;
 pub use transition::IllegalTransition;
 
@@ -234,17 +234,10 @@ fn pod_ips(inputs: &StatusInputs<'_>, old: &PodStatus) -> (Option<String>, Optio
     )
 }
 
-/// When the pod was first seen. A kubelet that finds a pod running takes the age of its oldest
-/// sandbox, so that its own restart does not make the pod younger.
+/// When this pod was first seen.
 fn start_time(inputs: &StatusInputs<'_>, old: &PodStatus) -> Time {
-    let sandboxes = inputs.runtime.sandboxes.iter();
-    let oldest = sandboxes
-        .filter_map(|s| container_states::time(s.created_at))
-        .min();
-    let first_seen = Time(whole_seconds(inputs.now));
-    old.start_time
-        .clone()
-        .unwrap_or_else(|| oldest.map_or(first_seen.clone(), |oldest| oldest.min(first_seen)))
+    let first_seen = || Time(whole_seconds(inputs.now));
+    old.start_time.clone().unwrap_or_else(first_seen)
 }
 
 /// Cuts termination messages to the containers' equal shares of the pod's allowance.

@@ -9,11 +9,13 @@
 //! * Answers to upstream's `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
 
 pub mod generate;
+mod restored;
 mod terminate;
 #[cfg(test)]
 mod tests;
 
 pub use generate::generate_api_pod_status;
+pub use restored::restored;
 
 use crate::{
     base::DirtySet,

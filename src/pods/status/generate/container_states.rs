@@ -391,15 +391,15 @@ pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
     })
 }
 
+/// Upstream's message for an init container that the runtime has no instance of, of a pod that is past it.
+pub(in crate::pods::status) const INIT_CONTAINER_LOST: &str = "Unable to get init container status from container \
+     runtime and pod has been initialized, treat it as exited normally";
+
 fn completed_unseen() -> ContainerState {
     terminated(ContainerStateTerminated {
         exit_code: 0,
         reason: Some(reasons::COMPLETED.into()),
-        message: Some(
-            "Unable to get init container status from container runtime and pod has been \
-             initialized, treat it as exited normally"
-                .into(),
-        ),
+        message: Some(INIT_CONTAINER_LOST.into()),
         ..ContainerStateTerminated::default()
     })
 }

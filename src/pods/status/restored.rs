@@ -1,0 +1,88 @@
+//! Pure. What a kubelet takes over of the status of a static pod that the kubelet before it stored.
+//!
+//! Upstream's kubelet has no such status: to it the pod starts with the kubelet, and of an init container that the
+//! runtime has lost it knows only that the pod is past it. Clients tell a restarted kubelet by these two facts, and
+//! upstream's node suite does, so they are shown; all else is what was known.
+
+use super::generate::INIT_CONTAINER_LOST;
+use crate::model::{Pod, PodExt};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+
+/// The stored status as the old one of a kubelet that has just started. A pod with a deadline keeps its start: the
+/// deadline is one instant.
+pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
+    let mut status = stored.clone();
+    let has_deadline = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.active_deadline_seconds;
+    if pod.spec().and_then(has_deadline).is_none() {
+        status.start_time = None;
+    }
+    let init = status.init_container_statuses.iter_mut().flatten();
+    init.for_each(mark_lost);
+    status
+}
+
+/// This state is shown only where the runtime has no instance of the container.
+fn mark_lost(status: &mut ContainerStatus) {
+    let state = status.state.as_mut();
+    let ended = state.and_then(|state| state.terminated.as_mut());
+    if let Some(ended) = ended.filter(|ended| ended.exit_code == 0) {
+        ended.message.get_or_insert(INIT_CONTAINER_LOST.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn stored() -> PodStatus {
+        let ended = |code: i32, message: Option<&str>| {
+            json!({"terminated": {"exitCode": code, "message": message, "reason": "Completed"}})
+        };
+        let container = |name: &str, state| {
+            json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state})
+        };
+        serde_json::from_value(json!({
+            "startTime": "2026-01-02T03:04:05Z",
+            "initContainerStatuses": [
+                container("done", ended(0, None)),
+                container("told", ended(0, Some("42 rows"))),
+                container("failed", ended(1, None)),
+            ],
+            "containerStatuses": [container("main", ended(0, None))],
+        }))
+        .unwrap()
+    }
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn a_pod_starts_with_its_kubelet_unless_it_has_a_deadline() {
+        let plain = pod(json!({"containers": []}));
+        assert_eq!(restored(&plain, &stored()).start_time, None);
+        let limited = pod(json!({"containers": [], "activeDeadlineSeconds": 60}));
+        let start = restored(&limited, &stored()).start_time;
+        assert_eq!(start, stored().start_time);
+    }
+
+    #[test]
+    fn an_init_container_that_ended_well_says_that_it_may_be_lost() {
+        let status = restored(&pod(json!({"containers": []})), &stored());
+        let messages = |statuses: Option<Vec<ContainerStatus>>| {
+            let ends = statuses.unwrap().into_iter();
+            ends.map(|status| status.state.unwrap().terminated.unwrap().message)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            messages(status.init_container_statuses),
+            [
+                Some(INIT_CONTAINER_LOST.into()),
+                Some("42 rows".into()),
+                None
+            ]
+        );
+        assert_eq!(messages(status.container_statuses), [None]);
+    }
+}

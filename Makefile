@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-long test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-long test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -70,6 +70,17 @@ test-long:
 	@hack/build-kubernetes.sh --control-plane --kubeadm
 	CLUSTER_LONG=1 CLUSTER_ABSENCE_SECONDS=120 SCENARIO_SECONDS=1800 cargo test --test cluster -- a_token_is_renewed \
 		a_control_plane_that_stops
+
+# The cluster's tests with the API servers of the version before and after the pinned one, which are built first:
+# a quarter of an hour each. kubeadm takes one version alone.
+VERSIONS ?= v1.35.4 v1.37.2
+test-versions:
+	@hack/install-deps.sh
+	@hack/build-images.sh
+	@hack/build-kubernetes.sh --control-plane
+	set -e; for version in $(VERSIONS); do \
+		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
+		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
 
 # What needs systemd, logind or cgroup v2, in a virtual machine: a node that is shut down, and the cgroups of pods
 # beside those of the Go kubelet, with both drivers, exclusive CPUs and swap; then one kubelet takes the node of the

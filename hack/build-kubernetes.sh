@@ -11,6 +11,10 @@
 #   --e2e             Kubernetes' node test suite: e2e_node.test ginkgo agnhost sample-device-plugin
 #   --check           build nothing; exit 1 if one of them is missing
 #
+# KUBERNETES_VERSION=v1.35.4 builds the API server, the controller manager and the scheduler of that version into
+# target/tools/kubernetes-v1.35.4, for `make test-versions`; etcd and kubectl there are the pinned ones, and other
+# programs are refused.
+#
 # Needs a Go that can build hack/kubernetes/go.mod, or can fetch one that does. On two idle cores the control plane
 # and the kubelet take about 5 minutes, all groups about 9.
 set -euo pipefail
@@ -18,7 +22,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 module=$repo_root/hack/kubernetes
-version=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$module/go.mod")
+pinned_module=$module
+version=${KUBERNETES_VERSION:-$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$module/go.mod")}
 wanted_go=$(awk '$1 == "go" { print $2 }' "$module/go.mod")
 # The one that kubeadm of this version installs.
 coredns_version=v1.14.2
@@ -70,8 +75,8 @@ compile() {
     flags+=" -X $in.gitTreeState=clean"
     case $1 in
     coredns) GOBIN=$(dirname "$2") run_go install -p "$jobs" -trimpath -ldflags "-s -w" "$package@$coredns_version" ;;
-    *.test) run_go test -c -p "$jobs" -mod=readonly -trimpath -ldflags "$flags" -o "$2" "$package" ;;
-    *) run_go build -p "$jobs" -mod=readonly -trimpath -ldflags "$flags" -o "$2" "$package" ;;
+    *.test) run_go test -c -p "$jobs" "-mod=$mod" -trimpath -ldflags "$flags" -o "$2" "$package" ;;
+    *) run_go build -p "$jobs" "-mod=$mod" -trimpath -ldflags "$flags" -o "$2" "$package" ;;
     esac
 }
 
@@ -96,6 +101,28 @@ build() {
 
 loudly() { printf '\n!!!! Kubernetes %s is not built: %s\n!!!! what needs it will be skipped\n\n' "$version" "$1" >&2; }
 
+# A module of another version: the same list of parts, each in the release of that version. Its checksums are not pinned.
+other_version() {
+    [[ $version =~ ^v1\.[0-9]+\.[0-9]+$ ]] || die "KUBERNETES_VERSION=$version: not a version like v1.35.4"
+    [[ ${programs[*]} == "${control_plane[*]}" ]] || die "of another version only --control-plane is built"
+    programs=(kube-apiserver kube-controller-manager kube-scheduler)
+    mod=mod
+    module=$kubernetes_dir/.module
+    mkdir -p "$module"
+    awk -v part="v0.${version#v1.}" -v whole="$version" '
+        $1 == "module" || $1 == "go" || $1 == "replace" || $1 == ")" && replacing { print }
+        $1 == "module" { print "require k8s.io/kubernetes", whole }
+        $1 == "replace" { replacing = 1 }
+        replacing && $2 == "=>" { print $1, $2, $3, part }' "$pinned_module/go.mod" >"$module/pinned.mod"
+    cmp -s "$module/pinned.mod" "$module/from" || {
+        cp "$module/pinned.mod" "$module/go.mod"
+        mv "$module/pinned.mod" "$module/from"
+        rm -f "$module/go.sum"
+    }
+    ln -sfn ../kubernetes/etcd "$kubernetes_dir/etcd"
+    ln -sfn ../kubernetes/kubectl "$kubernetes_dir/kubectl"
+}
+
 check_only=false
 programs=()
 for word in "$@"; do
@@ -112,7 +139,11 @@ for word in "$@"; do
     esac
 done
 ((${#programs[@]})) || programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${e2e[@]}")
-module_digest=$(cat "$module/go.mod" "$module/go.sum" | sha256sum | cut -c1-16)
+mod=readonly
+if [[ -n ${KUBERNETES_VERSION:-} ]]; then
+    other_version
+fi
+module_digest=$(cat "$pinned_module/go.mod" "$pinned_module/go.sum" | sha256sum | cut -c1-16)
 
 missing_programs() {
     local program

@@ -7,6 +7,7 @@ hack/units.sh. A spec that this run did not choose keeps its line.
 """
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -56,6 +57,7 @@ def options():
     parser.add_argument("--cri-proxy", action="store_true", help="the suite sits between the kubelet and the runtime (Feature:CriProxy)")
     parser.add_argument("--standalone", action="store_true", help="the kubelet gets no API server")
     parser.add_argument("--feature-gates", default="", help="of the suite, the API server and the kubelet, as NAME=true,…")
+    parser.add_argument("--disk", type=int, metavar="GIB", help="a file system of its own for the node, which specs fill (Feature:Eviction)")
     parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
     parser.add_argument("--document", default=DOCUMENT)
     return parser.parse_args()
@@ -120,6 +122,26 @@ class Node:
 
     def __exit__(self, *_):
         subprocess.run([f"{ROOT}/hack/namespaces.sh", "stop", self.directory], check=False)
+
+
+@contextlib.contextmanager
+def node_directory(gib):
+    """An empty directory, if wanted on a file system of its own."""
+    directory = tempfile.mkdtemp(prefix="conformance-", dir="/tmp")
+    disk = directory + ".ext4"
+    try:
+        if gib:
+            with open(disk, "w") as file:
+                file.truncate(gib << 30)
+            subprocess.run(["mke2fs", "-q", "-t", "ext4", "-m", "0", disk], check=True)
+            subprocess.run(["mount", "-o", "loop", disk, directory], check=True)
+        yield directory
+    finally:
+        if os.path.ismount(directory):
+            subprocess.run(["umount", directory], check=False)
+        shutil.rmtree(directory, ignore_errors=True)
+        if os.path.exists(disk):
+            os.unlink(disk)
 
 
 def run_suite(node, chosen):
@@ -211,14 +233,11 @@ def main():
     os.makedirs(chosen.output)
     chosen.output = os.path.abspath(chosen.output)
     began = time.monotonic()
-    directory = tempfile.mkdtemp(prefix="conformance-", dir="/tmp")
     try:
-        with Node(directory, kubelet) as node:
+        with node_directory(chosen.disk) as directory, Node(directory, kubelet) as node:
             run_suite(node, chosen)
     except KeyboardInterrupt:
         sys.exit("interrupted")
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     report = chosen.output + "/report.json"
     if not os.path.exists(report):
         sys.exit(f"the suite did not run; see {chosen.output}/run.log")

@@ -12,8 +12,9 @@ images_dir=$target_dir/images
 containerd2_dir=$tools_dir/containerd2
 # shellcheck disable=SC2034
 crio_dir=$tools_dir/crio
+# KUBERNETES_VERSION: another version of the control plane than the one that is pinned.
 # shellcheck disable=SC2034
-kubernetes_dir=$tools_dir/kubernetes
+kubernetes_dir=$tools_dir/kubernetes${KUBERNETES_VERSION:+-$KUBERNETES_VERSION}
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() {

@@ -55,9 +55,12 @@ impl runner::Flavour for Flavour {
         CURRENT.set(self);
     }
 
-    /// The cluster's programs; where `CI=true` they have to be there, as any Go builds them.
+    /// The cluster's programs; where `CI=true` they have to be there, as any Go builds them. Of another version than
+    /// the pinned one (`KUBERNETES_VERSION`) there is the control plane alone.
     fn missing(self) -> Option<Missing> {
+        let other_version = std::env::var_os("KUBERNETES_VERSION").is_some();
         let needed: &[&str] = match self {
+            Flavour::Rust if other_version => &["--control-plane"],
             Flavour::Go => &["--control-plane", "--kubelet"],
             Flavour::Rust => &["--control-plane", "--kubeadm"],
         };

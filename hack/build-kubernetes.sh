@@ -8,6 +8,7 @@
 #   --control-plane   etcd kube-apiserver kube-controller-manager kube-scheduler kubectl
 #   --kubelet         the Go kubelet, as kubelet
 #   --kubeadm         kubeadm kube-proxy coredns
+#   --metrics         metrics-server
 #   --e2e             Kubernetes' node test suite: e2e_node.test ginkgo agnhost sample-device-plugin
 #   --check           build nothing; exit 1 if one of them is missing
 #
@@ -27,6 +28,8 @@ version=${KUBERNETES_VERSION:-$(awk '$1 == "k8s.io/kubernetes" { print $2 }' "$m
 wanted_go=$(awk '$1 == "go" { print $2 }' "$module/go.mod")
 # The one that kubeadm of this version installs.
 coredns_version=v1.14.2
+# The newest one.
+metrics_version=v0.9.0
 # Compilers at once.
 jobs=2
 log=$tools_dir/kubernetes.log
@@ -34,9 +37,10 @@ log=$tools_dir/kubernetes.log
 control_plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 kubelet=(kubelet)
 kubeadm=(kubeadm kube-proxy coredns)
+metrics=(metrics-server)
 e2e=(e2e_node.test ginkgo agnhost sample-device-plugin)
 
-usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--e2e] [PROGRAM]..."; }
+usage() { die "usage: $(basename "$0") [--check] [--control-plane] [--kubelet] [--kubeadm] [--metrics] [--e2e] [PROGRAM]..."; }
 
 package_of() {
     case $1 in
@@ -47,17 +51,18 @@ package_of() {
     ginkgo) echo github.com/onsi/ginkgo/v2/ginkgo ;;
     agnhost | sample-device-plugin) echo "k8s.io/kubernetes/test/images/$1" ;;
     coredns) echo github.com/coredns/coredns ;;
+    metrics-server) echo sigs.k8s.io/metrics-server/cmd/metrics-server ;;
     *) return 1 ;;
     esac
 }
 
 # What a program is built from; it is built again when that changes.
 source_of() {
-    if [[ $1 == coredns ]]; then
-        echo "coredns $coredns_version"
-    else
-        echo "kubernetes $version $module_digest"
-    fi
+    case $1 in
+    coredns) echo "coredns $coredns_version" ;;
+    metrics-server) echo "metrics-server $metrics_version" ;;
+    *) echo "kubernetes $version $module_digest" ;;
+    esac
 }
 
 is_built() { [[ -x $kubernetes_dir/$1 && $(cat "$kubernetes_dir/.built/$1" 2>/dev/null) == "$(source_of "$1")" ]]; }
@@ -74,7 +79,10 @@ compile() {
     flags="-s -w -X $in.gitVersion=$version -X $in.gitMajor=1 -X $in.gitMinor=$(cut -d. -f2 <<<"$version")"
     flags+=" -X $in.gitTreeState=clean"
     case $1 in
-    coredns) GOBIN=$(dirname "$2") run_go install -p "$jobs" -trimpath -ldflags "-s -w" "$package@$coredns_version" ;;
+    coredns | metrics-server)
+        package+=@$(source_of "$1" | cut -d' ' -f2)
+        GOBIN=$(dirname "$2") run_go install -p "$jobs" -trimpath -ldflags "-s -w" "$package"
+        ;;
     *.test) run_go test -c -p "$jobs" "-mod=$mod" -trimpath -ldflags "$flags" -o "$2" "$package" ;;
     *) run_go build -p "$jobs" "-mod=$mod" -trimpath -ldflags "$flags" -o "$2" "$package" ;;
     esac
@@ -131,6 +139,7 @@ for word in "$@"; do
     --control-plane) programs+=("${control_plane[@]}") ;;
     --kubelet) programs+=("${kubelet[@]}") ;;
     --kubeadm) programs+=("${kubeadm[@]}") ;;
+    --metrics) programs+=("${metrics[@]}") ;;
     --e2e) programs+=("${e2e[@]}") ;;
     *)
         package_of "$word" >/dev/null || usage
@@ -138,7 +147,7 @@ for word in "$@"; do
         ;;
     esac
 done
-((${#programs[@]})) || programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${e2e[@]}")
+((${#programs[@]})) || programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${metrics[@]}" "${e2e[@]}")
 mod=readonly
 if [[ -n ${KUBERNETES_VERSION:-} ]]; then
     other_version

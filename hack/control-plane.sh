@@ -7,18 +7,19 @@
 #   hack/control-plane.sh kubeconfig DIR NODE     print a kubeconfig with the client certificate of that node
 #   hack/control-plane.sh exec DIR COMMAND...     run COMMAND inside, beside the control plane: containerd, a kubelet
 #   hack/control-plane.sh again DIR COMPONENT     start etcd or kube-apiserver again after it was killed; does not wait
+#   hack/control-plane.sh metrics DIR             start metrics-server and register it; does not wait
 #   hack/control-plane.sh stop DIR                stop it; leaves certificates and logs
 #
 # The API server listens on 10.88.0.1:6443 inside, which is the address of the only node that there can be (see
 # hack/namespaces.sh). It authorises with Node and RBAC, admits with NodeRestriction, and takes bootstrap tokens.
 # In DIR: admin.conf, bootstrap.conf (of a bootstrap token; the certificate of its node is approved), pki/ca.crt,
 # audit.log (every request of nodes and of bootstrap tokens with its body), *.log, and private/, which `stop` removes.
-# The programs are those of hack/build-kubernetes.sh --control-plane.
+# The programs are those of hack/build-kubernetes.sh --control-plane, and --metrics.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-usage() { die "usage: $(basename "$0") start|kubectl|kubeconfig|exec|again|stop DIR ..."; }
+usage() { die "usage: $(basename "$0") start|kubectl|kubeconfig|exec|again|metrics|stop DIR ..."; }
 (($# >= 2)) || usage
 command=$1
 dir=$2
@@ -105,6 +106,8 @@ write_credentials() {
     certificate ca ca /CN=kubernetes
     signed apiserver server /CN=kube-apiserver
     signed apiserver-kubelet-client client /CN=kube-apiserver-kubelet-client
+    certificate front-proxy-ca ca /CN=front-proxy-ca
+    certificate front-proxy-client client /CN=front-proxy-client -CA "$pki/front-proxy-ca.crt" -CAkey "$pki/front-proxy-ca.key"
     openssl ecparam -name prime256v1 -genkey -noout -out "$pki/sa.key"
     openssl ec -in "$pki/sa.key" -pubout -out "$pki/sa.pub" 2>/dev/null
     client_config admin /O=system:masters/CN=kubernetes-admin >"$dir/admin.conf"
@@ -174,6 +177,7 @@ run_etcd() {
         --listen-peer-urls http://127.0.0.1:2380
 }
 
+# ResourceHealthStatus is off in v1.35.
 run_kube-apiserver() {
     in_background kube-apiserver --etcd-servers http://127.0.0.1:2379 --advertise-address "$address" \
         --secure-port 6443 --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
@@ -182,7 +186,11 @@ run_kube-apiserver() {
         --service-account-issuer https://kubernetes.default.svc --service-account-key-file "$pki/sa.pub" \
         --service-account-signing-key-file "$pki/sa.key" --service-cluster-ip-range "$service_cidr" \
         --authorization-mode Node,RBAC --enable-admission-plugins NodeRestriction --enable-bootstrap-token-auth \
-        --allow-privileged --audit-policy-file "$dir/audit-policy.yaml" --audit-log-path "$dir/audit.log"
+        --requestheader-client-ca-file "$pki/front-proxy-ca.crt" --requestheader-allowed-names front-proxy-client \
+        --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
+        --requestheader-extra-headers-prefix X-Remote-Extra- --enable-aggregator-routing \
+        --proxy-client-cert-file "$pki/front-proxy-client.crt" --proxy-client-key-file "$pki/front-proxy-client.key" \
+        --feature-gates ResourceHealthStatus=true --allow-privileged --audit-policy-file "$dir/audit-policy.yaml" --audit-log-path "$dir/audit.log"
 }
 
 run_controllers() {
@@ -191,6 +199,50 @@ run_controllers() {
         --service-account-private-key-file "$pki/sa.key" --use-service-account-credentials --leader-elect=false \
         --kube-api-qps 500 --kube-api-burst 500 --controllers "*,bootstrap-signer-controller,token-cleaner-controller"
     in_background kube-scheduler --kubeconfig "$pki/scheduler.conf" --bind-address 127.0.0.1 --leader-elect=false
+}
+
+run_metrics-server() {
+    in_background metrics-server --kubeconfig "$dir/admin.conf" --authentication-kubeconfig "$dir/admin.conf" \
+        --authorization-kubeconfig "$dir/admin.conf" --cert-dir "$dir/private/metrics-server" --secure-port 4443 \
+        --kubelet-insecure-tls --kubelet-preferred-address-types InternalIP \
+        --metric-resolution 10s --kubelet-request-timeout 5s
+}
+
+# Its API, served beside the control plane: a Service without pods.
+metrics_objects() {
+    cat <<EOF
+apiVersion: v1
+kind: Service
+metadata: {name: metrics-server, namespace: kube-system}
+spec: {ports: [{port: 443, targetPort: 4443}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: metrics-server
+  namespace: kube-system
+  labels: {kubernetes.io/service-name: metrics-server}
+addressType: IPv4
+ports: [{port: 4443, protocol: TCP}]
+endpoints: [{addresses: [$address], conditions: {ready: true}}]
+---
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1beta1.metrics.k8s.io}
+spec:
+  group: metrics.k8s.io
+  version: v1beta1
+  groupPriorityMinimum: 100
+  versionPriority: 100
+  insecureSkipTLSVerify: true
+  service: {name: metrics-server, namespace: kube-system}
+EOF
+}
+
+metrics() {
+    "$repo_root/hack/build-kubernetes.sh" --check --metrics
+    namespaces exec "$repo_root/hack/control-plane.sh" run_metrics-server "$dir"
+    metrics_objects | kubectl create -f - >/dev/null
 }
 
 in_background() { setsid "$kubernetes_dir/$1" "${@:2}" >>"$dir/$1.log" 2>&1 </dev/null & }
@@ -246,7 +298,8 @@ kubeconfig)
     ;;
 exec) become "$@" ;;
 again) again "$@" ;;
+metrics) metrics ;;
 stop) stop ;;
-run_storage_and_api | run_etcd | run_kube-apiserver | run_controllers) "$command" ;;
+run_storage_and_api | run_etcd | run_kube-apiserver | run_controllers | run_metrics-server) "$command" ;;
 *) usage ;;
 esac

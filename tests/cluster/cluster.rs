@@ -126,6 +126,12 @@ impl Cluster {
         assert!(child.wait().unwrap().success(), "{manifest}");
     }
 
+    /// Starts metrics-server beside the control plane; does not wait for it.
+    pub fn start_metrics_server(&self) {
+        let started = printed(&mut self.machine.command("metrics"));
+        started.unwrap_or_else(|error| panic!("control-plane.sh metrics: {error}"));
+    }
+
     /// Waits for what `kubectl wait --for` can wait for.
     pub fn wait(&self, what: &str, object: &str) {
         let (what, timeout) = (format!("--for={what}"), timeout());

@@ -62,7 +62,7 @@ impl runner::Flavour for Flavour {
         let needed: &[&str] = match self {
             Flavour::Rust if other_version => &["--control-plane"],
             Flavour::Go => &["--control-plane", "--kubelet"],
-            Flavour::Rust => &["--control-plane", "--kubeadm"],
+            Flavour::Rust => &["--control-plane", "--kubeadm", "--metrics"],
         };
         scripts::installed("build-kubernetes.sh", needed).err()
     }

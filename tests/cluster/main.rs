@@ -4,7 +4,7 @@
 //!
 //! Every scenario starts a cluster and runs once on each [`kubelet::Flavour`]. Without root or containerd they are
 //! skipped with a loud line, unless `CI=true`: there they fail. So are they where the cluster's programs are not built;
-//! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm` builds them.
+//! `hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics` builds them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -36,12 +36,8 @@ mod tests {
     use serde_json::json;
 
     fn stored() -> PodStatus {
-        let ended = |code: i32, message: Option<&str>| {
-            json!({"terminated": {"exitCode": code, "message": message, "reason": "Completed"}})
-        };
-        let container = |name: &str, state| {
-            json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state})
-        };
+        let ended = |code: i32, message: Option<&str>| json!({"terminated": {"exitCode": code, "message": message, "reason": "Completed"}});
+        let container = |name: &str, state| json!({"name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state});
         serde_json::from_value(json!({
             "startTime": "2026-01-02T03:04:05Z",
             "initContainerStatuses": [

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-long test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
+.PHONY: demo run cluster cluster-demo conformance conformance-subset install dist test test-versions test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -61,15 +61,6 @@ test:
 	@hack/build-crio.sh || echo "going on without CRI-O"
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm --metrics || echo "going on without a cluster"
 	RUST_TEST_THREADS=$${RUST_TEST_THREADS:-8} hack/failures.sh cargo test --no-fail-fast
-
-# What takes many minutes in a cluster: a token that is renewed, and parts of the control plane that are away for two
-# minutes each.
-test-long:
-	@hack/install-deps.sh
-	@hack/build-images.sh
-	@hack/build-kubernetes.sh --control-plane --kubeadm
-	CLUSTER_LONG=1 CLUSTER_ABSENCE_SECONDS=120 SCENARIO_SECONDS=1800 cargo test --test cluster -- a_token_is_renewed \
-		a_control_plane_that_stops
 
 # The cluster's tests with the API servers of the version before and after the pinned one, which are built first:
 # a quarter of an hour each. kubeadm takes one version alone.

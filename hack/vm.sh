@@ -76,6 +76,8 @@ make_root() {
         "$(. /etc/os-release && printf '%s' "$VERSION_CODENAME")" "$root" "${sources[@]}" ||
         die "mmdebstrap failed"
     mv "$root"/kernel/boot/vmlinuz-* "$vm_dir/vmlinuz"
+    # kubeadm reads it.
+    mv "$root"/kernel/boot/config-* "$root/boot/"
     mkdir -p "$root/usr/lib/modules" "$root/work"
     mv "$root"/kernel/lib/modules/* "$root/usr/lib/modules/"
     rm -rf "$root/kernel" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*

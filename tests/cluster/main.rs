@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         needs: "a real cluster",
         prepare: scripts::prepare,
         // A cluster takes most of a core for the seconds in which it starts.
-        lanes: 2,
+        lanes: 3,
         tests: scenarios::tests(),
     })
 }

@@ -19,7 +19,7 @@ use super::scripts::Missing;
 fn longest() -> Duration {
     let given = std::env::var("SCENARIO_SECONDS").ok();
     let given = given.map(|text| text.parse().expect("SCENARIO_SECONDS is a number"));
-    Duration::from_secs(given.unwrap_or(600))
+    Duration::from_secs(given.unwrap_or(900))
 }
 
 /// What scenarios are run on, in several kinds: a containerd, a kubelet.

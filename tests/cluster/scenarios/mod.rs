@@ -22,11 +22,8 @@ use crate::support::runner::{Test, on, scenarios};
 
 /// What works with each kubelet.
 pub fn tests() -> Vec<Test<Flavour>> {
-    let mut tests = on(&[Flavour::Go, Flavour::Rust], EVERYWHERE);
-    tests.extend(on(&[Flavour::Rust], RUST));
-    if std::env::var_os("CLUSTER_LONG").is_some() {
-        tests.extend(on(&[Flavour::Rust], LONG));
-    }
+    let mut tests = on(&[Flavour::Rust], RUST);
+    tests.extend(on(&[Flavour::Go, Flavour::Rust], EVERYWHERE));
     tests
 }
 
@@ -41,6 +38,7 @@ scenarios! {
 
 scenarios! {
     RUST:
+    objects::a_token_is_renewed_while_its_pod_runs,
     kubeadm::kubeadm_makes_a_cluster_adds_a_node_and_changes_the_control_plane,
     absences::a_control_plane_that_stops_dies_or_loses_its_storage_for_a_while_harms_nothing,
     absences::a_kubelet_that_is_killed_again_and_again_loses_and_repeats_nothing,
@@ -62,10 +60,4 @@ scenarios! {
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
-}
-
-// Those that take many minutes: `make test-long`.
-scenarios! {
-    LONG:
-    objects::a_token_is_renewed_while_its_pod_runs,
 }

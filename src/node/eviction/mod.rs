@@ -23,10 +23,7 @@ use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
     node::reclaim::Reclaim,
-    node::stats::{
-        Stats,
-        api::{PodStats, Summary},
-    },
+    node::stats::{Stats, api::PodStats},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{PodWorkers, UpdateOptions},
@@ -127,7 +124,7 @@ type DiskUsage = ScopedTask<Option<Usage>>;
 struct Usage {
     /// The pods that were active before the reading: one that has started since would have unknown usage.
     pods: Vec<Arc<Pod>>,
-    summary: Summary,
+    stats: Vec<PodStats>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -274,11 +271,10 @@ impl EvictionManager {
         measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
-        // A pod that fills the memory has much more of it than a moment ago.
-        self.deps.stats.invalidate();
+        // A pod that fills the memory has much more of it than a moment ago, so it is read again.
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
-        let summary = self.deps.stats.summary(true).await;
-        let usage = summary.map(|summary| Usage { pods, summary });
+        let stats = self.deps.stats.of_pods().await;
+        let usage = stats.map(|stats| Usage { pods, stats });
         let Some(candidates) = self.candidates(usage, resource) else {
             return ReclaimOutcome::InProgress;
         };
@@ -338,8 +334,8 @@ impl EvictionManager {
         let stats = self.deps.stats.clone();
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
         let reading = async move {
-            let summary = stats.summary(false).await?;
-            Some(Usage { pods, summary })
+            let stats = stats.summary(false).await?.pods;
+            Some(Usage { pods, stats })
         };
         spawn_scoped(PanicScope::Stats, reading)
     }
@@ -351,11 +347,11 @@ impl EvictionManager {
         usage: Option<Usage>,
         resource: EvictionResource,
     ) -> Option<Vec<Candidate>> {
-        let Some(Usage { pods, summary }) = usage else {
+        let Some(Usage { pods, stats }) = usage else {
             tracing::warn!("Eviction manager: failed to get summary stats");
             return None;
         };
-        let usage = summary.pods.into_iter();
+        let usage = stats.into_iter();
         let mut usage: HashMap<PodUid, PodStats> = usage
             .map(|pod| (PodUid::from(pod.pod_ref.uid.as_str()), pod))
             .collect();

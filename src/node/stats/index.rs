@@ -1,6 +1,10 @@
-//! Finds the cgroup of each container. The runtime does not report it, but names cgroups after containers.
+//! Finds the cgroup of each container. The runtime does not report it, but names cgroups after containers. That of a
+//! pod is the one around them, or, where none of them has a cgroup here, the one that is named after the pod.
 
-use crate::host::cgroup::{CgroupFs, Descend};
+use crate::{
+    host::cgroup::{CgroupFs, Descend},
+    model::PodUid,
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -17,12 +21,21 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct Index {
     paths: HashMap<Arc<str>, Arc<str>>,
+    /// Cgroups of pods by UID, as far as a search came upon them.
+    pods: HashMap<PodUid, Arc<str>>,
     missed: HashMap<Arc<str>, Instant>,
 }
 
 impl Index {
-    /// Finds these containers and forgets all others. Blocking.
-    pub(super) fn refresh(&mut self, wanted: &HashSet<Arc<str>>, fs: &CgroupFs, now: Instant) {
+    /// Finds these containers and forgets all others; a search notes these pods, too. Blocking.
+    pub(super) fn refresh(
+        &mut self,
+        wanted: &HashSet<Arc<str>>,
+        pods: &HashSet<PodUid>,
+        fs: &CgroupFs,
+        now: Instant,
+    ) {
+        self.pods.retain(|uid, _| pods.contains(uid));
         self.paths.retain(|id, _| wanted.contains(id));
         self.missed
             .retain(|id, at| wanted.contains(id) && now.saturating_duration_since(*at) < AGAIN);
@@ -33,6 +46,10 @@ impl Index {
             return;
         }
         fs.walk(MAX, |name, path| {
+            if let Some(uid) = pod_in(name, pods) {
+                self.pods.insert(uid, path.into());
+                return Descend::Yes;
+            }
             let Some(id) = id_in(name) else {
                 return Descend::Yes;
             };
@@ -55,13 +72,17 @@ impl Index {
         self.paths.get(id).cloned()
     }
 
+    pub(super) fn pod(&self, uid: &PodUid) -> Option<Arc<str>> {
+        self.pods.get(uid).cloned()
+    }
+
     /// Its cgroup is gone; it is searched for the next time.
     pub(super) fn lost(&mut self, id: &str) {
         self.paths.remove(id);
     }
 
     pub(super) fn len(&self) -> usize {
-        self.paths.len() + self.missed.len()
+        self.paths.len() + self.pods.len() + self.missed.len()
     }
 }
 
@@ -73,6 +94,20 @@ fn id_in(name: &str) -> Option<&str> {
     }
     let name = name.strip_suffix(".scope").unwrap_or(name);
     name.rsplit(['-', ':']).next().filter(|id| !id.is_empty())
+}
+
+/// Which of these pods a cgroup is named after: `podUID`, or `kubepods-burstable-podUID.slice` with `_` for `-`.
+fn pod_in(name: &str, pods: &HashSet<PodUid>) -> Option<PodUid> {
+    let name = match name.strip_suffix(".slice") {
+        Some(unit) => unit.replace('_', "-"),
+        None => name.to_owned(),
+    };
+    // A UID may contain the word as well.
+    let mut uids = name.match_indices("pod").filter_map(|(at, word)| {
+        let uid = name.get(at + word.len()..)?;
+        pods.get(uid)
+    });
+    uids.next().cloned()
 }
 
 /// The cgroup of a pod, if the cgroup of its container is in one: its name contains the pod's UID.
@@ -143,19 +178,46 @@ mod tests {
                 .collect::<HashSet<Arc<str>>>()
         };
         let (mut index, now) = (Index::default(), Instant::now());
-        index.refresh(&ids(&["one", "two", "three"]), &fs, now);
+        let none = HashSet::new();
+        index.refresh(&ids(&["one", "two", "three"]), &none, &fs, now);
         assert_eq!(index.path("one").as_deref(), Some("/k8s.io/one"));
         assert_eq!(index.path("three").as_deref(), Some("/k8s.io/three"));
         assert_eq!(index.path("two"), None, "it belongs to another container");
         make("two");
-        index.refresh(&ids(&["one", "two"]), &fs, now + AGAIN / 2);
+        index.refresh(&ids(&["one", "two"]), &none, &fs, now + AGAIN / 2);
         assert_eq!((index.path("two"), index.path("three")), (None, None));
-        index.refresh(&ids(&["one", "two"]), &fs, now + AGAIN);
+        index.refresh(&ids(&["one", "two"]), &none, &fs, now + AGAIN);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
         index.lost("two");
-        index.refresh(&ids(&["two"]), &fs, now + AGAIN);
+        index.refresh(&ids(&["two"]), &none, &fs, now + AGAIN);
         assert_eq!(index.path("two").as_deref(), Some("/two"));
-        index.refresh(&ids(&[]), &fs, now);
+        index.refresh(&ids(&[]), &none, &fs, now);
         assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn the_cgroup_of_a_pod_whose_containers_have_none_is_found_by_its_uid() {
+        let root = tempfile::tempdir().unwrap();
+        let make = |path: &str| std::fs::create_dir_all(root.path().join(path)).unwrap();
+        make("kubepods/besteffort/podpod-7");
+        make("kubepods.slice/kubepods-pod11_22.slice");
+        make("kubepods/podother");
+        let fs = CgroupFs::new(root.path(), true);
+        let pods: HashSet<PodUid> = ["pod-7", "11-22", "none"].map(PodUid::from).into();
+        let (mut index, now) = (Index::default(), Instant::now());
+        let machine = HashSet::from([Arc::from("in-a-machine")]);
+        index.refresh(&machine, &pods, &fs, now);
+        let path = |index: &Index, uid: &str| index.pod(&uid.into()).map(|path| path.to_string());
+        assert_eq!(
+            path(&index, "pod-7").as_deref(),
+            Some("/kubepods/besteffort/podpod-7")
+        );
+        assert_eq!(
+            path(&index, "11-22").as_deref(),
+            Some("/kubepods.slice/kubepods-pod11_22.slice")
+        );
+        assert_eq!(path(&index, "none"), None);
+        index.refresh(&machine, &HashSet::new(), &fs, now);
+        assert_eq!(path(&index, "11-22"), None);
     }
 }

@@ -49,12 +49,13 @@ use crate::{
     runtime::kuberuntime::log_paths,
     state::pod_cache::{Owner, PodCache},
 };
-use api::{FsStats, Summary, Time};
+use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::{DiskFacts, DiskMeter, DiskMethod};
 use futures::future::BoxFuture;
 use generate::{Disks, PodPlaces, SummaryInputs};
 use parking_lot::Mutex;
+use sampler::PodSample;
 use source::{CachePolicy, CachedReading};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -77,6 +78,9 @@ const SLOW_SOURCE: CachePolicy = CachePolicy {
     timeout: Duration::from_secs(2),
     stale: Duration::from_secs(120),
 };
+
+/// How long an eviction for memory waits for the runtime, and only where pods have no cgroups.
+const EVICTION_RUNTIME_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Readings that hardly ever change.
 const STATIC_SOURCE: CachePolicy = CachePolicy {
@@ -176,6 +180,25 @@ impl Stats {
         sources.for_each(|(_, source)| source.invalidate());
     }
 
+    /// CPU, memory and processes of pods, for evictions: from a new reading of cgroups. The runtime may be slow just when
+    /// memory is short, so it is called only for pods without any cgroup here, and waited for only a moment.
+    /// `None` when the cgroups could not be read in time.
+    pub async fn of_pods(&self) -> Option<Vec<PodStats>> {
+        self.invalidate();
+        let inner = &self.inner;
+        let snapshot = inner.snapshot(Depth::Common).await?;
+        let runtime_stats = if snapshot.pods.iter().any(has_no_cgroup) {
+            let reading = inner.runtime_stats();
+            let ended = tokio::time::timeout(EVICTION_RUNTIME_TIMEOUT, reading).await;
+            ended.ok().flatten()
+        } else {
+            None
+        };
+        let runtime_stats = runtime_stats.unwrap_or_default();
+        let inputs = inner.inputs(&snapshot, &runtime_stats, None);
+        Some(generate::summary(&inputs).pods)
+    }
+
     /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with the number of processes.
     /// `None` when the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
@@ -267,6 +290,12 @@ impl Stats {
 
 /// Kept cgroups that belong to no pod: those of the machine, the kubelet, the runtime, the system and all pods.
 const NODE_CGROUPS: usize = 5;
+
+fn has_no_cgroup(pod: &PodSample) -> bool {
+    let containers = pod.containers.iter().flatten();
+    let mut samples = pod.whole.iter().chain(&pod.sandbox).chain(containers);
+    samples.next().is_none()
+}
 
 fn lacks_cgroups(snapshot: &Snapshot) -> bool {
     let mut samples = snapshot.pods.iter().flat_map(|pod| &pod.containers);
@@ -418,7 +447,7 @@ impl StatsState {
     /// The directories of the pods.
     fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
         let logs = &self.parts.pod_logs_dir;
-        let places = |pod: &sampler::PodSample| {
+        let places = |pod: &PodSample| {
             let subject = &pod.pod;
             let owner = Owner {
                 uid: subject.uid.clone(),
@@ -479,3 +508,6 @@ async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {
 fn now() -> Time {
     Time(i64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests;

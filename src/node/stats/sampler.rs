@@ -176,7 +176,8 @@ impl Sampler {
         };
         self.quota = VerificationQuota::among(&self.kept, pass.now);
         let ids = pods.iter().flat_map(ids_of).collect::<HashSet<_>>();
-        self.index.refresh(&ids, &self.fs, pass.now);
+        let uids = pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.index.refresh(&ids, &uids, &self.fs, pass.now);
         self.kept.values_mut().for_each(|kept| kept.seen = false);
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = network(std::process::id(), &mut self.scratch);
@@ -251,6 +252,8 @@ impl Sampler {
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
         let around = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
         let around = around.map(Arc::<str>::from);
+        // Containers in a virtual machine have no cgroup here, but the pod has.
+        let around = around.or_else(|| self.index.pod(&pod.uid));
         for path in around.iter().flat_map(|path| ancestors(path)) {
             if !above.contains_key(path) {
                 above.insert(path.to_owned(), self.sample(&Arc::from(path), pass));

@@ -55,3 +55,30 @@ async fn a_node_without_an_api_server_rejects_pods_that_it_has_no_room_for() {
         node.wait_phase(name, "Running").await;
     }
 }
+
+#[tokio::test]
+async fn a_pod_that_was_rejected_does_not_take_the_place_of_one_that_ran_when_both_are_read_at_a_restart()
+ {
+    let mut node = Node::new().await;
+    node.start().await;
+    node.put(&on_port("middle"));
+    node.wait_runs("middle").await;
+    // Whatever the order of names or files is.
+    for name in ["early", "very-late"] {
+        assert_eq!(rejection(&node, &on_port(name)).await.0, "NodePorts");
+    }
+    node.stop().await;
+    node.start().await;
+    for name in ["early", "very-late"] {
+        node.wait_phase(name, "Failed").await;
+    }
+    node.wait_phase("middle", "Running").await;
+    // After the machine was started again nothing runs, and what was admitted still comes first.
+    node.stop().await;
+    node.fake.kill_sandbox("middle");
+    node.start().await;
+    for name in ["early", "very-late"] {
+        node.wait_phase(name, "Failed").await;
+    }
+    node.wait_runs("middle").await;
+}

@@ -3,10 +3,11 @@
 use super::{
     SyncLoop,
     admission::{AdmissionRefusal, NodeView, Others, Rejection, admit, may_have_devices},
+    dispatch::Precedence,
     waiting::INTERVAL,
 };
 use crate::{
-    model::{Pod, PodExt, PodUid, reasons::event},
+    model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdateOptions},
     state::events::ObjectRef,
 };
@@ -20,6 +21,25 @@ const NOTHING_EXCLUSIVE: &str = "The pod keeps running without exclusive CPUs an
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
 impl SyncLoop {
+    /// Whether a pod runs here, or may run, where its runtime status is not `settled`.
+    pub(super) fn runs(&self, uid: &PodUid, settled: Option<&PodStatus>) -> bool {
+        settled.map_or_else(
+            || !self.cache.latest(uid).is_empty(),
+            |status| status.is_active(),
+        )
+    }
+
+    /// What is known of a new pod from before.
+    pub(super) fn precedence(&self, uid: &PodUid) -> Precedence {
+        if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
+            Precedence::Runs
+        } else if self.pod_sync.runtime.allocations().knows(uid) {
+            Precedence::Admitted
+        } else {
+            Precedence::New
+        }
+    }
+
     /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
     /// it may be admitted in a moment.
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {

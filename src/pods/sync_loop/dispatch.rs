@@ -24,15 +24,31 @@ pub enum DispatchStep {
     Kill(Arc<Pod>),
 }
 
-/// The steps of one update. Additions go in order of creation, as upstream's do; pods without a
-/// creation time (static ones) come first.
+/// What is known of a new pod from before, in the order in which pods are admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    /// It runs here.
+    Runs,
+    /// It was admitted, and does not run: the machine was started again, for example.
+    Admitted,
+    /// Nothing, or that it was rejected.
+    New,
+}
+
+/// The steps of one update. Additions go in order of creation, as upstream's do; pods without a creation time (static
+/// ones) come first. Those that have their place on the node come before all others, or else a pod that was rejected
+/// because of them would take it after a restart of the kubelet.
 pub fn dispatch(
     update: &PodUpdate,
     known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>,
+    precedence: &dyn Fn(&PodUid) -> Precedence,
 ) -> Vec<DispatchStep> {
     let mut pods = update.pods.clone();
     if update.op == PodOp::Add {
-        pods.sort_by_key(|pod| pod.metadata.creation_timestamp.clone());
+        pods.sort_by_cached_key(|pod| {
+            let created = pod.metadata.creation_timestamp.clone();
+            (precedence(&pod.uid()), created)
+        });
     }
     pods.into_iter()
         .flat_map(|pod| steps(update.op, pod, known))
@@ -89,6 +105,49 @@ mod tests {
         }
     }
 
+    fn new(_: &PodUid) -> Precedence {
+        Precedence::New
+    }
+
+    #[test]
+    fn pods_that_had_their_place_on_the_node_come_before_older_ones_that_had_none() {
+        let days = [
+            "rejected 1",
+            "admitted 4",
+            "running 3",
+            "admitted 2",
+            "rejected 0",
+        ];
+        let pods = days.map(|uid| {
+            let day = uid.split(' ').nth(1).unwrap();
+            let created = format!("2026-01-0{day}T00:00:00Z");
+            pod(uid, (day != "0").then_some(created.as_str()))
+        });
+        let precedence = |uid: &PodUid| match uid.as_str().split(' ').next() {
+            Some("running") => Precedence::Runs,
+            Some("admitted") => Precedence::Admitted,
+            _ => Precedence::New,
+        };
+        let update = update(PodOp::Add, pods.to_vec());
+        let order = dispatch(&update, &|_| None, &precedence).into_iter();
+        let order: Vec<_> = order
+            .filter_map(|step| match step {
+                DispatchStep::Create(pod) => Some(pod.uid().to_string()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(
+            order,
+            [
+                "running 3",
+                "admitted 2",
+                "admitted 4",
+                "rejected 0",
+                "rejected 1"
+            ]
+        );
+    }
+
     #[test]
     fn additions_are_set_before_they_get_a_worker_in_order_of_creation() {
         let (late, early, none) = (
@@ -99,6 +158,7 @@ mod tests {
         let steps = dispatch(
             &update(PodOp::Add, vec![late.clone(), early.clone(), none.clone()]),
             &|_| None,
+            &new,
         );
         let expected: Vec<_> = [none, early, late]
             .into_iter()
@@ -110,9 +170,11 @@ mod tests {
     #[test]
     fn a_removed_pod_is_killed_by_its_last_desired_version() {
         let (last, message) = (pod("u", Some("2026-01-01T00:00:00Z")), pod("u", None));
-        let steps = dispatch(&update(PodOp::Remove, vec![message]), &|_| {
-            Some(last.clone())
-        });
+        let steps = dispatch(
+            &update(PodOp::Remove, vec![message]),
+            &|_| Some(last.clone()),
+            &new,
+        );
         assert_eq!(
             steps,
             [
@@ -126,7 +188,7 @@ mod tests {
     fn updates_and_deletions_reach_the_worker_and_reconciliations_only_the_status() {
         let p = pod("u", None);
         for op in [PodOp::Update, PodOp::Delete] {
-            let steps = dispatch(&update(op, vec![p.clone()]), &|_| None);
+            let steps = dispatch(&update(op, vec![p.clone()]), &|_| None, &new);
             assert_eq!(
                 steps,
                 [
@@ -135,7 +197,7 @@ mod tests {
                 ]
             );
         }
-        let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None);
+        let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None, &new);
         assert_eq!(
             steps,
             [DispatchStep::Set(p.clone()), DispatchStep::Refresh(p)]
@@ -154,17 +216,21 @@ mod tests {
         };
         let mirror = annotated("api");
         for op in [PodOp::Add, PodOp::Update, PodOp::Delete, PodOp::Reconcile] {
-            let steps = dispatch(&update(op, vec![mirror.clone()]), &|_| None);
+            let steps = dispatch(&update(op, vec![mirror.clone()]), &|_| None, &new);
             assert_eq!(steps, [DispatchStep::SetMirror(mirror.clone())]);
         }
-        let steps = dispatch(&update(PodOp::Remove, vec![mirror.clone()]), &|_| None);
+        let steps = dispatch(
+            &update(PodOp::Remove, vec![mirror.clone()]),
+            &|_| None,
+            &new,
+        );
         assert_eq!(
             steps,
             [DispatchStep::UnsetMirror(mirror.full_name(), "m".into())]
         );
         // A manifest cannot have the annotation; a pod that is not a mirror of the API server's is a pod.
         let of_file = annotated("file");
-        let steps = dispatch(&update(PodOp::Add, vec![of_file.clone()]), &|_| None);
+        let steps = dispatch(&update(PodOp::Add, vec![of_file.clone()]), &|_| None, &new);
         assert_eq!(
             steps,
             [
@@ -176,6 +242,6 @@ mod tests {
 
     #[test]
     fn an_empty_update_does_nothing() {
-        assert!(dispatch(&update(PodOp::Add, vec![]), &|_| None).is_empty());
+        assert!(dispatch(&update(PodOp::Add, vec![]), &|_| None, &new).is_empty());
     }
 }

@@ -290,7 +290,8 @@ impl SyncLoop {
         };
         // As they were set: with the amounts that they were allocated.
         let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
-        for step in dispatch(&update, &|uid| manager.get(uid)) {
+        let known = |uid: &PodUid| manager.get(uid);
+        for step in dispatch(&update, &known, &|uid| self.precedence(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
@@ -470,10 +471,7 @@ impl SyncLoop {
         let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
         let seen = self.cache.try_settled(&uid);
         // What runs has its place on the node already.
-        let runs = seen.as_ref().map_or_else(
-            || !self.cache.latest(&uid).is_empty(),
-            |status| status.is_active(),
-        );
+        let runs = self.runs(&uid, seen.as_deref());
         let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_ended(&uid);
         if !waits && !is_over && !self.admit(&pod, runs) {
             return;

@@ -73,7 +73,7 @@ kubectl -n kube-system get configmap kubeadm-config -o yaml |
 kubeadm upgrade node >out/upgrade.log 2>&1 || { tail -n 40 out/upgrade.log; exit 1; }
 kubectl -n kube-system get pod kube-apiserver-node1 -o yaml | grep -q -- --profiling=false
 step "kubeadm upgrade node has changed the API server"
-containers() { crictl --runtime-endpoint "$(hack/containerd.sh endpoint /work/containerd)" ps -q | sort; }
+containers() { crictl --config /dev/null --runtime-endpoint "$(hack/containerd.sh endpoint /work/containerd)" ps -q | sort; }
 until [ "$(kubectl get pods -A --no-headers | grep -c '1/1 *Running')" = 8 ]; do sleep 2; done
 before=$(containers)
 systemctl restart kubelet

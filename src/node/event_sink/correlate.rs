@@ -6,7 +6,7 @@
 use super::lru::Lru;
 use crate::{
     base::TokenBucket,
-    state::events::{EventType, ObjectRef, Occurrence},
+    state::events::{Annotations, EventType, ObjectRef, Occurrence},
 };
 use jiff::{SignedDuration, Timestamp};
 use std::{
@@ -40,6 +40,7 @@ pub(super) struct EventRecord {
     pub(super) kind: EventType,
     pub(super) reason: Cow<'static, str>,
     pub(super) message: String,
+    pub(super) annotations: Annotations,
     pub(super) count: i32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
@@ -99,6 +100,7 @@ impl Correlator {
             object,
             kind,
             reason,
+            annotations,
             at,
             ..
         } = occurrence;
@@ -113,6 +115,7 @@ impl Correlator {
             kind,
             reason,
             message,
+            annotations,
             count: remembered.count,
             first: remembered.first,
             last: at,
@@ -134,6 +137,7 @@ impl Correlator {
             reason,
             message,
             at,
+            ..
         } = occurrence;
         let key = |object: &ObjectRef, message: Option<&str>| {
             EventKey(self.hasher.hash_one((object, kind, reason, message)))
@@ -185,6 +189,7 @@ mod tests {
             kind: EventType::Normal,
             reason: reason.into(),
             message: message.to_owned(),
+            annotations: Annotations::new(),
             at: Timestamp::from_second(second).unwrap(),
         }
     }

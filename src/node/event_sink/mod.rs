@@ -248,6 +248,7 @@ fn event(record: &EventRecord, node_name: &str) -> Event {
         metadata: ObjectMeta {
             name: Some(format!("{stem}.{:x}", record.first.as_nanosecond())),
             namespace: Some(namespace),
+            annotations: Some(record.annotations.clone()).filter(|all| !all.is_empty()),
             ..ObjectMeta::default()
         },
         involved_object: ObjectReference {

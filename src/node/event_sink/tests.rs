@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     apiserver::tests::scripted::{Received, Reply, Scripted},
     model::PodUid,
-    state::events::EventRecorder,
+    state::events::{EventRecorder, EventType},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -135,6 +135,19 @@ async fn an_event_is_created_as_the_go_kubelet_would_and_equal_ones_are_counted_
 }
 
 #[tokio::test]
+async fn annotations_of_an_event_are_in_its_object() {
+    let world = World::start(Vec::new()).await;
+    let annotations = [("starved_resource".to_owned(), "memory".to_owned())];
+    let (kind, annotations) = (EventType::Warning, annotations.into());
+    world
+        .recorder
+        .record_annotated(&pod(), kind, "Evicted", "low", annotations);
+    let created = world.requests(1).await.remove(0);
+    let expected = json!({ "starved_resource": "memory" });
+    assert_eq!(created.body["metadata"]["annotations"], expected);
+}
+
+#[tokio::test]
 async fn an_event_that_has_expired_is_created_again() {
     let world = World::start(Vec::new()).await;
     let node = ObjectRef::node("node1");
@@ -257,6 +270,7 @@ fn what_waits_is_bounded_and_the_oldest_goes() {
             kind: crate::state::events::EventType::Normal,
             reason: "A".into(),
             message: message.to_owned(),
+            annotations: crate::state::events::Annotations::new(),
             at: jiff::Timestamp::UNIX_EPOCH,
         };
         let (key, record) = correlator.observe(occurrence, now).unwrap();

@@ -27,7 +27,7 @@ use crate::{
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{PodWorkers, UpdateOptions},
-    state::events::{EventRecorder, ObjectRef},
+    state::events::{Annotations, EventRecorder, EventType, ObjectRef},
     state::node_pressure::NodePressureWriter,
     state::pod_manager::PodManager,
 };
@@ -306,13 +306,17 @@ impl EvictionManager {
                 continue;
             }
             let observed = measured.observations.get(&threshold.signal).copied();
-            let message = rank::message(&candidate, threshold, observed);
+            let cause = Cause {
+                message: rank::message(&candidate, threshold, observed),
+                annotations: rank::annotations(&candidate, threshold.signal.resource()),
+                disruption: true,
+                signal: threshold.signal.as_str(),
+            };
             let grace = match threshold.grace {
                 None => HARD_GRACE,
                 Some(_) => self.settings.max_grace,
             };
-            let signal = threshold.signal.as_str();
-            let grace = self.evict(&candidate.pod, grace, message, true, signal);
+            let grace = self.evict(&candidate.pod, grace, cause);
             self.is_stopped_within(candidate, grace);
             return ReclaimOutcome::Reclaimed;
         }
@@ -400,8 +404,13 @@ impl EvictionManager {
             if let Some(message) =
                 local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
-                let signal = "ephemeralpodfs.limit";
-                let grace = self.evict(&candidate.pod, HARD_GRACE, message, false, signal);
+                let cause = Cause {
+                    message,
+                    annotations: Annotations::new(),
+                    disruption: false,
+                    signal: "ephemeralpodfs.limit",
+                };
+                let grace = self.evict(&candidate.pod, HARD_GRACE, cause);
                 self.is_stopped_within(candidate, grace);
                 any = true;
             }
@@ -440,27 +449,35 @@ impl EvictionManager {
     }
 
     /// Stops a pod for good. Returns the grace that it has, seconds.
-    fn evict(
-        &self,
-        pod: &Arc<Pod>,
-        grace: i64,
-        message: String,
-        disruption: bool,
-        signal: &'static str,
-    ) -> i64 {
+    fn evict(&self, pod: &Arc<Pod>, grace: i64, cause: Cause) -> i64 {
         let own = pod.termination_grace_seconds();
         let grace = grace.clamp(0, own.max(HARD_GRACE));
+        let message = cause.message;
         tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), reason = message, "Eviction manager: evicting pod");
-        self.deps
-            .events
-            .warning(&ObjectRef::pod(pod), event::EVICTED, message.as_str());
+        self.deps.events.record_annotated(
+            &ObjectRef::pod(pod),
+            EventType::Warning,
+            event::EVICTED,
+            message.as_str(),
+            cause.annotations,
+        );
         let by = BySignal {
-            eviction_signal: signal,
+            eviction_signal: cause.signal,
         };
         self.evictions.get_or_create(&by).inc();
-        self.stop(pod.clone(), grace, message, disruption);
+        self.stop(pod.clone(), grace, message, cause.disruption);
         grace
     }
+}
+
+/// Why a pod is evicted.
+struct Cause {
+    message: String,
+    annotations: Annotations,
+    /// Whether the pod gets the condition `DisruptionTarget`.
+    disruption: bool,
+    /// For metrics.
+    signal: &'static str,
 }
 
 /// Where the runtime keeps images, as soon as it says that.

@@ -5,6 +5,7 @@ use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
 use crate::model::{Pod, PodExt, PodStatus, Quantity, canonical};
 use crate::node::stats::api::{ContainerStats, FsStats, PodStats};
 use crate::resources::requests;
+use crate::state::events::Annotations;
 use k8s_openapi::api::core::v1::{Container, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::fmt::Write as _;
@@ -238,6 +239,21 @@ pub fn message(
         );
     }
     text
+}
+
+/// What upstream's event of an eviction is annotated with: the resource, and the containers over their requests.
+pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotations {
+    let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
+    let over = usage.filter_map(|stats| over_request(candidate, stats, resource));
+    let (names, used): (Vec<&str>, Vec<String>) = over
+        .map(|(stats, used, _)| (stats.name.as_str(), resource.show(used)))
+        .unzip();
+    let all = [
+        ("starved_resource", resource.as_str().to_owned()),
+        ("offending_containers", names.join(",")),
+        ("offending_containers_usage", used.join(",")),
+    ];
+    all.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
 /// Memory that a pod uses and its own request; upstream names them whichever is larger.

@@ -132,9 +132,14 @@ pub struct Occurrence {
     pub reason: Cow<'static, str>,
     /// Text for people.
     pub message: String,
+    /// What programs read of it; empty for almost all.
+    pub annotations: Annotations,
     /// When.
     pub at: Timestamp,
 }
+
+/// Annotations of an event in the API server.
+pub type Annotations = BTreeMap<String, String>;
 
 /// Occurrences on their way to the API server, in their order.
 pub type Outbox = mpsc::Receiver<Occurrence>;
@@ -234,6 +239,18 @@ impl EventRecorder {
         reason: impl Into<Cow<'static, str>>,
         message: impl Into<String>,
     ) {
+        self.record_annotated(object, kind, reason, message, Annotations::new());
+    }
+
+    /// The same, with annotations for the API server.
+    pub fn record_annotated(
+        &self,
+        object: &ObjectRef,
+        kind: EventType,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+        annotations: Annotations,
+    ) {
         let (reason, message) = (reason.into(), message.into());
         tracing::info!(
             object = %display_name(object),
@@ -252,6 +269,7 @@ impl EventRecorder {
                 kind,
                 reason: reason.clone(),
                 message: message.clone(),
+                annotations,
                 at: now,
             };
             if outbox.queue.try_send(occurrence).is_err() {

@@ -265,6 +265,26 @@ fn the_message_says_what_was_scarce_and_who_used_it() {
 }
 
 #[test]
+fn the_annotations_name_the_resource_and_the_containers_over_their_requests() {
+    for (used, container, amount) in [(20 << 20, "c", "20Mi"), (1, "", "")] {
+        let candidate = Candidate {
+            pod: pod("p", 0, "10Mi"),
+            usage: Some(usage(used)),
+        };
+        let expected = [
+            ("offending_containers", container),
+            ("offending_containers_usage", amount),
+            ("starved_resource", "memory"),
+        ];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(
+            annotations(&candidate, EvictionResource::Memory),
+            expected.into()
+        );
+    }
+}
+
+#[test]
 fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
     let threshold = EvictionThreshold {
         signal: Signal::MemoryAvailable,

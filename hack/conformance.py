@@ -134,7 +134,7 @@ def node_directory(gib):
             with open(disk, "w") as file:
                 file.truncate(gib << 30)
             subprocess.run(["mke2fs", "-q", "-t", "ext4", "-m", "0", disk], check=True)
-            subprocess.run(["mount", "-o", "loop", disk, directory], check=True)
+            subprocess.run(["mount", "-o", "loop,discard", disk, directory], check=True)
         yield directory
     finally:
         if os.path.ismount(directory):

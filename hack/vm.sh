@@ -52,6 +52,7 @@ build_image() {
     rm -f "$vm_dir/root.ext4"
     mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$work/root" "$vm_dir/root.ext4" "$(($(du -sm "$work/root" | cut -f1) + 3000))M"
     printf '%s\n' "$state" >"$vm_dir/built-by"
+    rm -rf "$work"
 }
 
 make_root() {

@@ -92,9 +92,14 @@ pub enum VolumeError {
         .0.join(" ")
     )]
     Unmounted(Vec<String>),
-    /// Its sub-paths are not there after so many seconds; a file system may hang.
-    #[error("volumes are not ready after {0} s")]
-    TimedOut(u64),
+    /// Sub-paths of a volume are not there after so many seconds; a file system may hang.
+    #[error("sub-paths of volume \"{volume}\" are not ready after {seconds} s")]
+    TimedOut {
+        /// The volume.
+        volume: String,
+        /// How long they were waited for.
+        seconds: u64,
+    },
     /// The blocking task was lost.
     #[error("the volume task did not finish")]
     Task(#[from] tokio::task::JoinError),

@@ -41,7 +41,6 @@ pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
-use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use parking_lot::Mutex;
@@ -54,6 +53,7 @@ use std::{
     sync::Arc,
 };
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// The most threads that volumes may hold: an eighth of those that the process may have.
@@ -268,7 +268,8 @@ impl VolumeManager {
     }
 
     /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done
-    /// before every start of the container. What they lead to may hang: the next call for the container waits for it.
+    /// before every start of the container. What they lead to may hang: then the next call that needs that volume waits
+    /// for it, and the state of the volume says so.
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::TimedOut`] after 123 s.
@@ -279,32 +280,26 @@ impl VolumeManager {
         requests: Vec<SubPathRequest>,
         cancel: &CancellationToken,
     ) -> Result<BTreeMap<usize, PathBuf>, VolumeError> {
-        if requests.is_empty() {
-            return Ok(BTreeMap::new());
+        let mut by_volume = BTreeMap::<String, Vec<SubPathRequest>>::new();
+        for request in requests {
+            let of_volume = by_volume.entry(request.volume.clone()).or_default();
+            of_volume.push(request);
         }
-        let shared = self.shared.clone();
-        let (pod, volumes) = (shared.root.pod(uid)?, shared.of_or_new(uid));
-        let before = volumes.sub_paths.lock().remove(container);
-        let (name, of_pod) = (container.to_owned(), volumes.clone());
-        let bind = move || {
-            let bind = |request| shared.bind_sub_path(&pod, &name, request, &of_pod);
-            requests.iter().map(bind).collect()
-        };
-        let mut task = spawn(PanicScope::Sync, async move {
-            if let Some(before) = before {
-                let _ = before.await;
+        let mut found = BTreeMap::new();
+        let deadline = Instant::now() + TIMEOUT;
+        for (volume, requests) in by_volume {
+            let bound = self.shared.bind_sub_paths(uid, container, requests);
+            tokio::select! {
+                biased;
+                bound = bound => found.extend(bound?),
+                () = cancel.cancelled() => return Err(VolumeError::Cancelled),
+                () = sleep_until(deadline) => {
+                    let seconds = TIMEOUT.as_secs();
+                    return Err(VolumeError::TimedOut { volume, seconds });
+                }
             }
-            tokio::task::spawn_blocking(bind).await?
-        });
-        let error = tokio::select! {
-            biased;
-            bound = &mut task => return bound??,
-            () = cancel.cancelled() => VolumeError::Cancelled,
-            () = tokio::time::sleep(TIMEOUT) => VolumeError::TimedOut(TIMEOUT.as_secs()),
-        };
-        let container = container.to_owned();
-        volumes.sub_paths.lock().insert(container, task);
-        Err(error)
+        }
+        Ok(found)
     }
 
     /// Unmounts the pod's volumes and deletes its scratch data. To be called when none of its

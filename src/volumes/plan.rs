@@ -58,6 +58,14 @@ impl VolumeKind {
 }
 
 impl PlannedVolume {
+    /// Whether its data is the node's, wherever that is.
+    pub(super) fn is_of_node(&self) -> bool {
+        matches!(
+            self.kind,
+            VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
+        )
+    }
+
     /// What is to be written down before the volume is made; `None` when nothing is made.
     pub(super) fn record(&self) -> Option<VolumeRecord> {
         let (plugin, mounted) = match &self.kind {

@@ -6,21 +6,12 @@ use super::{
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
-use crate::{
-    apiserver::configmap_secret::ObjectsByKey,
-    base::{chain, panics::Panicked},
-};
+use crate::{apiserver::configmap_secret::ObjectsByKey, base::chain};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
-    sync::{RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
-    task::JoinHandle,
+    sync::{OwnedMutexGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit, watch},
     time::Instant,
 };
 
@@ -29,9 +20,29 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(123);
 /// How many volumes of a pod are set up at the same time.
 const MAX_CONCURRENT: usize = 8;
 
-/// Sub-paths of one container that are being bound.
-pub(super) type BindTask =
-    JoinHandle<Result<Result<BTreeMap<usize, PathBuf>, VolumeError>, Panicked>>;
+/// The sub-paths of one volume that are being bound.
+#[derive(Default)]
+struct VolumeBinds {
+    /// Held while some are: what a volume leads to may hang, and then holds one thread of the process.
+    turn: Arc<tokio::sync::Mutex<()>>,
+    /// The container that they are for.
+    container: Option<String>,
+}
+
+/// Permission to bind sub-paths of a volume.
+pub(super) struct BindTurn {
+    pod: Arc<PodVolumes>,
+    volume: String,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Drop for BindTurn {
+    fn drop(&mut self) {
+        if let Some(binds) = self.pod.binds.lock().get_mut(&self.volume) {
+            binds.container = None;
+        }
+    }
+}
 
 /// The volumes of one pod.
 pub(super) struct PodVolumes {
@@ -40,8 +51,8 @@ pub(super) struct PodVolumes {
     /// Held for reading while something is created below the pod's directory; true once the pod is torn down.
     torn_down: RwLock<bool>,
     slots: Semaphore,
-    /// What syncs no longer wait for, by container. Of one container there is one at a time.
-    pub(super) sub_paths: Mutex<HashMap<String, BindTask>>,
+    /// By volume.
+    binds: Mutex<BTreeMap<String, VolumeBinds>>,
 }
 
 impl Default for PodVolumes {
@@ -50,7 +61,7 @@ impl Default for PodVolumes {
             volumes: watch::Sender::new(Vec::new()),
             torn_down: RwLock::default(),
             slots: Semaphore::new(MAX_CONCURRENT),
-            sub_paths: Mutex::default(),
+            binds: Mutex::default(),
         }
     }
 }
@@ -136,6 +147,30 @@ impl PodVolumes {
         }
         self.waits(name, VolumeWait::Others);
         self.slots.acquire().await.ok()
+    }
+
+    /// Waits until no sub-path of a volume is being bound, and has this container's bound.
+    pub(super) async fn bind_turn(self: &Arc<Self>, volume: &str, container: &str) -> BindTurn {
+        let turn = {
+            let mut binds = self.binds.lock();
+            binds.entry(volume.to_owned()).or_default().turn.clone()
+        };
+        let turn = turn.lock_owned().await;
+        if let Some(binds) = self.binds.lock().get_mut(volume) {
+            binds.container = Some(container.to_owned());
+        }
+        BindTurn {
+            pod: self.clone(),
+            volume: volume.to_owned(),
+            _turn: turn,
+        }
+    }
+
+    /// Whether the data of a volume is the node's.
+    pub(super) fn is_of_node(&self, name: &str) -> bool {
+        let volumes = self.volumes.borrow();
+        let mut named = volumes.iter().filter(|one| one.planned.name == name);
+        named.any(|volume| volume.planned.is_of_node())
     }
 
     /// Changes of the volumes.
@@ -276,8 +311,16 @@ impl PodVolumes {
 
     /// The state of each volume, by its name.
     pub(super) fn states(&self) -> Vec<(String, VolumeState)> {
-        let volumes = self.volumes.borrow();
-        let state = |volume: &Volume| (volume.planned.name.clone(), volume.state.clone());
+        let (volumes, binds) = (self.volumes.borrow(), self.binds.lock());
+        let state = |volume: &Volume| {
+            let name = volume.planned.name.clone();
+            let binds = binds.get(&name);
+            let state = VolumeState {
+                binds_for: binds.and_then(|binds| binds.container.clone()),
+                ..volume.state.clone()
+            };
+            (name, state)
+        };
         volumes.iter().map(state).collect()
     }
 }

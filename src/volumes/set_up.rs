@@ -134,7 +134,7 @@ impl VolumeManagerInner {
             Some(made) => self.refresh(&attempt, made, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
-        if is_of_node(&planned) {
+        if planned.is_of_node() {
             // What a host path leads to may hang: it must not take all threads of the process.
             let permit = blocking.acquire_owned().await;
             let work = move || {
@@ -298,7 +298,34 @@ impl VolumeManagerInner {
         Ok(attempted)
     }
 
-    pub(super) fn bind_sub_path(
+    /// Binds sub-paths of one volume for a container. That goes on when this is dropped, and keeps others from the volume.
+    pub(super) async fn bind_sub_paths(
+        self: &Arc<Self>,
+        uid: &PodUid,
+        container: &str,
+        requests: Vec<SubPathRequest>,
+    ) -> Result<Vec<(usize, PathBuf)>, VolumeError> {
+        let Some(volume) = requests.first().map(|request| request.volume.clone()) else {
+            return Ok(Vec::new());
+        };
+        let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
+        let turn = volumes.bind_turn(&volume, container).await;
+        // As for the volume itself.
+        let permit = if volumes.is_of_node(&volume) {
+            self.blocking.clone().acquire_owned().await.ok()
+        } else {
+            None
+        };
+        let (shared, container) = (self.clone(), container.to_owned());
+        let bind = move || {
+            let _held = (turn, permit);
+            let bind = |request| shared.bind_sub_path(&pod, &container, request, &volumes);
+            requests.iter().map(bind).collect()
+        };
+        tokio::task::spawn_blocking(bind).await?
+    }
+
+    fn bind_sub_path(
         &self,
         pod: &PodDir,
         container: &str,
@@ -340,14 +367,6 @@ fn wait_of(kind: &VolumeKind) -> VolumeWait {
         VolumeKind::HostPath { path, .. } => VolumeWait::HostPath(path.clone()),
         VolumeKind::Claim(claim) => VolumeWait::Claim(claim.key.name.clone()),
     }
-}
-
-/// Whether its data is the node's, wherever that is.
-fn is_of_node(volume: &PlannedVolume) -> bool {
-    matches!(
-        volume.kind,
-        VolumeKind::HostPath { .. } | VolumeKind::Claim(_)
-    )
 }
 
 /// The objects that stay as they are.

@@ -41,6 +41,8 @@ pub struct VolumeState {
     pub last_error: Option<String>,
     /// Containers can mount it, also while it is brought up to date.
     pub ready: bool,
+    /// The container for which parts of it are being bound.
+    pub binds_for: Option<String>,
 }
 
 /// What happens to a volume.
@@ -64,6 +66,7 @@ impl VolumeState {
             since: now,
             last_error: None,
             ready: false,
+            binds_for: None,
         }
     }
 
@@ -81,12 +84,14 @@ impl VolumeState {
                 since: now,
                 last_error: None,
                 ready: true,
+                ..self
             },
             VolumeInput::Stale(error) => Self {
                 waits_for: None,
                 since: now,
                 last_error: Some(error),
                 ready: true,
+                ..self
             },
             VolumeInput::Failed(error) => Self {
                 waits_for: None,
@@ -102,11 +107,13 @@ impl VolumeState {
         self.waits_for.is_some()
     }
 
-    /// Why containers cannot mount the volume; `None` when they can.
+    /// Why containers cannot mount the volume, or a part of it; `None` when they can.
     pub fn reason(&self) -> Option<String> {
         let error = self.last_error.as_deref();
+        let binds = self.binds_for.as_ref();
+        let binds = binds.map(|container| format!("binds sub-paths for container {container}"));
         match (&self.waits_for, error) {
-            _ if self.ready => None,
+            _ if self.ready => binds,
             (Some(wait), None) => Some(format!("waits for {wait}")),
             (Some(wait), Some(error)) => Some(format!("waits for {wait} after it failed: {error}")),
             (None, Some(error)) => Some(format!("failed: {error}")),
@@ -169,6 +176,7 @@ mod tests {
             since: t(since),
             last_error: error.map(str::to_owned),
             ready,
+            binds_for: None,
         }
     }
 
@@ -250,6 +258,13 @@ mod tests {
             (state(None, 0, Some("no"), false), Some("failed: no")),
             (state(None, 0, None, true), None),
             (state(path(), 0, Some("old"), true), None),
+            (
+                VolumeState {
+                    binds_for: Some("web".into()),
+                    ..state(None, 0, None, true)
+                },
+                Some("binds sub-paths for container web"),
+            ),
         ] {
             assert_eq!(state.reason().as_deref(), expected, "{state:?}");
         }

@@ -1,6 +1,7 @@
 //! Volumes of one pod side by side: some hang, some fail.
 
 use super::{pod_volumes::TIMEOUT, *};
+use futures::FutureExt as _;
 use std::{collections::HashSet, time::Instant};
 
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(30);
@@ -128,33 +129,57 @@ async fn all_that_fails_is_reported_and_what_is_ready_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_bind_of_a_container_waits_for_the_one_before_and_another_container_does_not() {
+async fn a_sub_path_that_hangs_holds_one_thread_and_its_volume_is_named_however_often_it_is_tried()
+{
     let node = node();
-    let volume = node.base.join("volume");
+    let (volume, good) = (node.base.join("volume"), node.base.join("good"));
     fs::create_dir(&volume).unwrap();
-    let bind = |container: &'static str| {
+    fs::create_dir(&good).unwrap();
+    let pod = pod(json!([
+        {"name": "v", "hostPath": {"path": volume}},
+        {"name": "good", "hostPath": {"path": good}},
+    ]));
+    node.manager.prepare(&pod, &never()).await.unwrap();
+    let bind = |container: &'static str, requests: Vec<SubPathRequest>| {
         let manager = node.manager.clone();
-        let requests = sub_path::request(&volume, "a");
         tokio::spawn(async move {
             let (uid, cancel) = (PodUid::from("u1"), never());
             let bound = manager.prepare_sub_paths(&uid, container, requests, &cancel);
             bound.await.map(|bound| bound.len())
         })
     };
+    let of_volume = || sub_path::request(&volume, "a");
     // The name of what is mounted on: the index of the mount.
     node.mounter.hang("3");
-    let first = bind("c");
-    wait_until("it hangs", || node.mounter.0.lock().waiting == 1).await;
-    tokio::time::advance(TIMEOUT).await;
-    let error = first.await.unwrap().unwrap_err();
-    assert!(matches!(error, VolumeError::TimedOut(123)), "{error}");
-    let second = bind("c");
-    let other = bind("other");
-    wait_until("the other one hangs", || node.mounter.0.lock().waiting == 2).await;
-    assert!(!second.is_finished());
+    for (attempt, container) in ["c", "c", "other", "c"].into_iter().enumerate() {
+        let (uid, cancel) = (PodUid::from("u1"), never());
+        let manager = &node.manager;
+        let bound = manager.prepare_sub_paths(&uid, container, of_volume(), &cancel);
+        let mut bound = std::pin::pin!(bound);
+        assert!(bound.as_mut().now_or_never().is_none());
+        wait_until("it hangs", || node.mounter.0.lock().waiting == 1).await;
+        tokio::time::advance(TIMEOUT + std::time::Duration::from_millis(1)).await;
+        let error = bound.await.unwrap_err();
+        assert_eq!(
+            chain(&error),
+            "sub-paths of volume \"v\" are not ready after 123 s"
+        );
+        assert_eq!(node.mounter.0.lock().waiting, 1, "attempt {attempt}");
+    }
+    let binds = Some("binds sub-paths for container c".to_owned());
+    assert!(node.reasons().contains(&("v".to_owned(), binds)));
+    // Another volume of the pod is not affected.
+    let mut of_another = sub_path::request(&good, "a");
+    for request in &mut of_another {
+        (request.volume, request.mount_index) = ("good".into(), 4);
+    }
+    assert_eq!(bind("c", of_another).await.unwrap().unwrap(), 1);
+    let next = [bind("c", of_volume()), bind("other", of_volume())];
     node.mounter.release();
-    for bound in [second, other] {
+    for bound in next {
         assert_eq!(bound.await.unwrap().unwrap(), 1);
     }
-    assert_eq!(node.mounter.0.lock().bound.len(), 3);
+    // The one that hung, the other volume's and the two after it; none of those that gave up.
+    assert_eq!(node.mounter.0.lock().bound.len(), 4);
+    assert!(node.reasons().iter().all(|(_, reason)| reason.is_none()));
 }

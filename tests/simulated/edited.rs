@@ -9,6 +9,7 @@ use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, status_of};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, Call, ExecOutcome, FakeRuntime, Fault, Rpc};
+use crate::support::wait::{holds, wait_for};
 
 const UID: &str = "my-own-uid";
 
@@ -465,4 +466,34 @@ async fn a_pod_waits_until_it_is_known_whose_another_one_of_its_name_is() {
         let stops = node.fake.count(Rpc::StopContainer);
         assert_eq!(stops == 0, source == "api");
     }
+}
+
+#[tokio::test]
+async fn a_record_that_a_killed_kubelet_had_not_removed_does_not_end_the_pod_that_was_edited() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let once = |number: &str| {
+        let pod = pod("web", &[with(container("main"), json!({"args": [number]}))]);
+        own(with_spec(pod, json!({"restartPolicy": "Never"})))
+    };
+    node.put(&once("1"));
+    wait_version(&node, "1").await;
+    node.fake.exit(&format!("{}/main", full("web")), 0);
+    node.wait_phase("web", "Succeeded").await;
+    let record = node.path(&format!("root/journal/{UID}.json"));
+    wait_for("its end is on disk", WAIT_LIMIT, async || {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        holds(text.contains("terminal"), text)
+    })
+    .await;
+    let of_the_first = std::fs::read(&record).unwrap();
+    node.put(&once("2"));
+    wait_version(&node, "2").await;
+    node.stop().await;
+    // As if the kubelet had been killed before the removal was on disk.
+    std::fs::write(&record, of_the_first).unwrap();
+    node.start().await;
+    node.wait_phase("web", "Running").await;
+    let ended = |fake: &FakeRuntime| args(fake) != ["2"];
+    assert!(node.never(Duration::from_millis(500), ended).await);
 }

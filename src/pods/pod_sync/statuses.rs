@@ -2,7 +2,10 @@
 
 use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
-    model::{ContainerState, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons, runs_again},
+    model::{
+        ContainerState, Pod, PodExt, PodStatus, PodUid, is_other_manifest, is_terminal, keys,
+        reasons, runs_again,
+    },
     pods::status::{
         StatusManager, Statuses,
         generate::{FailedBecause, StatusInputs},
@@ -209,15 +212,22 @@ impl StatusPublisher {
         status.map_or(runtime_status, Arc::new)
     }
 
-    /// Where the pod came from decides who may remove what is left of it.
-    fn remember_origin(&self, pod: &Pod) {
+    /// Where the pod came from decides who may remove what is left of it. A record of another manifest, which a
+    /// kubelet that was killed had not removed yet, says nothing of this pod: it must not end because that one had.
+    pub fn remember_origin(&self, pod: &Pod) {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
-        if !self.state_store.read(&uid, is_known) {
-            let origin = PodOrigin::of(pod);
-            self.state_store
-                .update(&uid, |record| record.origin = Some(origin));
+        if self.state_store.read(&uid, is_known) {
+            return;
         }
+        self.state_store.update(&uid, |record| {
+            let before = record.origin.take();
+            let digest = before.as_ref().and_then(|o| o.spec_digest.as_deref());
+            if is_other_manifest(digest, pod.annotation(keys::SPEC_DIGEST)) {
+                *record = PodRecord::default();
+            }
+            record.origin = Some(PodOrigin::of(pod));
+        });
     }
 
     /// The status survives a restart of the kubelet: a Ready that stayed True has not changed (P-26), and a

@@ -251,7 +251,11 @@ impl SyncLoop {
     pub(super) fn resolve_uid_conflict(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
         match self.uid_owner(pod) {
-            UidOwner::Itself => return true,
+            UidOwner::Itself => {
+                // Before what is recorded of it is read.
+                self.pod_sync.status_publisher.remember_origin(pod);
+                return true;
+            }
             UidOwner::Other => {
                 let other = self.cache.latest(&uid);
                 if other.is_active() {

@@ -176,7 +176,7 @@ impl ApiSource {
                 }
                 learned = learned(&mut learning) => {
                     learning = None;
-                    self.on_cluster(learned).await;
+                    self.on_cluster(learned);
                 }
             }
         }
@@ -281,13 +281,13 @@ impl ApiSource {
     }
 
     /// Keeps the identity of the cluster.
-    async fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
+    fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
         match learned {
             // Pods of the cluster before may be in doubt: they are compared with the one that they came from.
             Ok(Some(_))
                 if self.cluster.is_some() && self.known.missing_from_list(None).is_some() => {}
             Ok(Some(uid)) if self.cluster.as_ref() != Some(&uid) => {
-                self.store.set_cluster(&uid).await;
+                self.store.set_cluster(&uid);
                 self.cluster = Some(uid);
             }
             Ok(_) => {}
@@ -462,7 +462,7 @@ mod tests {
         for _ in 0..2 {
             let other = serde_json::from_value(other.clone()).unwrap();
             source.on_event(WatchEvent::Listed(vec![Ok(Box::new(other))]));
-            source.on_cluster(Ok(Some("other".into()))).await;
+            source.on_cluster(Ok(Some("other".into())));
         }
         assert_eq!(source.cluster.as_deref(), Some("before"));
         let mut next_confirmation =

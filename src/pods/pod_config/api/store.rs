@@ -30,9 +30,24 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(in crate::pods::pod_config) struct ApiPodStore {
     directory: Arc<PathBuf>,
-    dirty: Arc<DirtySet<PodUid>>,
-    /// The pods to write; one that is not in it is to be removed.
-    pods: Arc<Mutex<HashMap<PodUid, Arc<Pod>>>>,
+    dirty: Arc<DirtySet<StoredItem>>,
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+/// What one file has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum StoredItem {
+    Pod(PodUid),
+    Cluster,
+}
+
+/// What the files are to have.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    /// The pods to write; the file of one that is not in it is to be removed.
+    pods: HashMap<PodUid, Arc<Pod>>,
+    /// The identity of the cluster, once this kubelet has learned it.
+    cluster: Option<String>,
 }
 
 impl ApiPodStore {
@@ -40,7 +55,7 @@ impl ApiPodStore {
         Self {
             directory: Arc::new(directory),
             dirty: Arc::default(),
-            pods: Arc::default(),
+            wanted: Arc::default(),
         }
     }
 
@@ -55,7 +70,7 @@ impl ApiPodStore {
         });
         let read: Vec<_> = read.into_iter().map(Arc::new).collect();
         let by_uid = read.iter().map(|pod| (pod.uid(), pod.clone()));
-        self.pods.lock().extend(by_uid);
+        self.wanted.lock().pods.extend(by_uid);
         read
     }
 
@@ -70,21 +85,16 @@ impl ApiPodStore {
         text.filter(|text| !text.is_empty())
     }
 
-    /// Writes that identity.
-    pub(super) async fn set_cluster(&self, uid: &str) {
-        let (path, uid) = (self.directory.join(CLUSTER), uid.to_owned());
-        let written = with_own_files(move || atomic_file::write(&path, uid.as_bytes())).await;
-        let written = written
-            .map_err(io::Error::other)
-            .and_then(|written| written);
-        if let Err(error) = written {
-            tracing::warn!(err = %error, path = %self.directory.display(), "Writing the identity of the cluster failed");
-        }
+    /// Makes the store hold that identity, soon.
+    pub(super) fn set_cluster(&self, uid: &str) {
+        self.wanted.lock().cluster = Some(uid.to_owned());
+        self.dirty.mark(StoredItem::Cluster);
     }
 
     /// Makes the store hold these pods and no others, soon.
     pub(super) fn set(&self, wanted: &[Arc<Pod>]) {
-        let mut pods = self.pods.lock();
+        let mut stored = self.wanted.lock();
+        let pods = &mut stored.pods;
         let uids: HashSet<PodUid> = wanted.iter().map(|pod| pod.uid()).collect();
         let gone = pods.keys().filter(|uid| !uids.contains(*uid)).cloned();
         let gone = gone.collect::<Vec<_>>();
@@ -96,7 +106,8 @@ impl ApiPodStore {
             known.is_none_or(|known| !Arc::ptr_eq(&known, pod) && differs(&known, pod))
         });
         let changed = changed.map(|pod| pod.uid()).collect::<Vec<_>>();
-        self.dirty.mark_all(gone.into_iter().chain(changed));
+        let items = gone.into_iter().chain(changed).map(StoredItem::Pod);
+        self.dirty.mark_all(items);
     }
 
     /// Writes what changed, until shutdown.
@@ -106,24 +117,24 @@ impl ApiPodStore {
     ) -> anyhow::Result<()> {
         let mut failing = false;
         loop {
-            let uids = tokio::select! {
-                uids = self.dirty.take() => uids,
+            let items = tokio::select! {
+                items = self.dirty.take() => items,
                 () = shutdown.cancelled() => return Ok(()),
             };
-            let (directory, pods) = (self.directory.clone(), self.pods.clone());
-            let work = move || write(&directory, uids, &pods.lock().clone());
+            let (directory, wanted) = (self.directory.clone(), self.wanted.clone());
+            let work = move || write(&directory, items, &wanted.lock().clone());
             let failed = match with_own_files(work).await {
                 Ok(failed) => failed,
                 Err(error) => anyhow::bail!("writing pods panicked: {error}"),
             };
-            let Some((error, uids)) = failed else {
+            let Some((error, items)) = failed else {
                 failing = false;
                 continue;
             };
             if !std::mem::replace(&mut failing, true) {
                 tracing::warn!(err = %error, path = %self.directory.display(), "Writing the list of pods failed; trying again");
             }
-            self.dirty.mark_all(uids);
+            self.dirty.mark_all(items);
             tokio::select! {
                 () = tokio::time::sleep(RETRY) => {}
                 () = shutdown.cancelled() => return Ok(()),
@@ -192,25 +203,35 @@ fn read(directory: &Path) -> io::Result<Vec<Pod>> {
 /// The first error, and what remains to be written.
 fn write(
     directory: &Path,
-    uids: HashSet<PodUid>,
-    pods: &HashMap<PodUid, Arc<Pod>>,
-) -> Option<(io::Error, Vec<PodUid>)> {
-    let mut failed: Option<(io::Error, Vec<PodUid>)> = None;
-    for uid in uids {
-        let path = file(directory, &uid);
-        let done = match pods.get(&uid) {
-            Some(pod) => stored(pod).and_then(|bytes| atomic_file::write(&path, &bytes)),
-            None => match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            },
-        };
-        if let Err(error) = done {
+    items: HashSet<StoredItem>,
+    wanted: &Wanted,
+) -> Option<(io::Error, Vec<StoredItem>)> {
+    let mut failed: Option<(io::Error, Vec<StoredItem>)> = None;
+    for item in items {
+        if let Err(error) = write_one(directory, &item, wanted) {
             let failed = failed.get_or_insert_with(|| (error, Vec::new()));
-            failed.1.push(uid);
+            failed.1.push(item);
         }
     }
     failed
+}
+
+fn write_one(directory: &Path, item: &StoredItem, wanted: &Wanted) -> io::Result<()> {
+    let uid = match item {
+        StoredItem::Cluster => {
+            let cluster = wanted.cluster.as_deref().unwrap_or_default();
+            return atomic_file::write(&directory.join(CLUSTER), cluster.as_bytes());
+        }
+        StoredItem::Pod(uid) => uid,
+    };
+    let path = file(directory, uid);
+    match wanted.pods.get(uid) {
+        Some(pod) => stored(pod).and_then(|bytes| atomic_file::write(&path, &bytes)),
+        None => match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    }
 }
 
 fn stored(pod: &Pod) -> io::Result<Vec<u8>> {
@@ -281,10 +302,35 @@ mod tests {
         let store = ApiPodStore::new(dir.path().join("api-pods"));
         assert!(store.read().await.is_empty());
         assert_eq!(store.cluster().await, None);
-        store.set_cluster("one").await;
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(store.clone().run(shutdown.clone()));
+        store.set_cluster("one");
         let next = ApiPodStore::new(dir.path().join("api-pods"));
+        while next.cluster().await.is_none() {
+            tokio::task::yield_now().await;
+        }
         assert_eq!(next.cluster().await.as_deref(), Some("one"));
         assert!(next.read().await.is_empty());
+        shutdown.cancel();
+        task.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_identity_of_the_cluster_that_could_not_be_written_is_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = dir.path().join("api-pods");
+        let store = ApiPodStore::new(directory.clone());
+        let shutdown = CancellationToken::new();
+        let task = tokio::spawn(store.clone().run(shutdown.clone()));
+        // There is no such directory yet.
+        store.set_cluster("one");
+        tokio::time::sleep(3 * RETRY).await;
+        assert_eq!(store.cluster().await, None);
+        fs::create_dir(&directory).unwrap();
+        tokio::time::sleep(2 * RETRY).await;
+        assert_eq!(store.cluster().await.as_deref(), Some("one"));
+        shutdown.cancel();
+        task.await.unwrap().unwrap();
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{
         node_manager::{self, NodeManager},
         node_status::{
             self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
-            resources::Allocatable,
+            resources::{Allocatable, ReservedResources},
         },
         registration::{self, RegistrationSettings},
         runtime_facts::RuntimeFactsReader,
@@ -114,20 +114,24 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     }
 }
 
-/// The allocatable resources of a node in a cluster, where some are reserved.
-pub(super) fn reserve(facts: NodeFacts, config: &KubeletConfig) -> NodeFacts {
-    if config.kubeconfig.is_none() {
-        return facts;
-    }
+/// What pods may have where some is reserved, with an API server or without. `huge_pages` is the memory that is kept for
+/// them, bytes.
+pub(super) fn reserve(
+    facts: NodeFacts,
+    reservation: &ReservedResources,
+    huge_pages: i64,
+) -> NodeFacts {
     let left = Allocatable::of(
-        &config.node.reservation,
+        reservation,
         facts.allocatable_milli_cpu,
         facts.allocatable_memory_bytes,
         facts.allocatable_ephemeral_storage_bytes,
     );
+    let unreserved = facts.unreserved_memory_bytes;
     NodeFacts {
         allocatable_milli_cpu: left.milli_cpu,
-        allocatable_memory_bytes: left.memory,
+        allocatable_memory_bytes: left.memory.saturating_sub(huge_pages).max(0),
+        unreserved_memory_bytes: unreserved.saturating_sub(reservation.memory).max(0),
         allocatable_ephemeral_storage_bytes: left.ephemeral_storage,
         ..facts
     }
@@ -251,6 +255,38 @@ fn registration(config: &KubeletConfig) -> RegistrationSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::node_status::resources::ThresholdAmount;
+
+    #[test]
+    fn what_is_reserved_is_not_for_pods() {
+        let all = NodeFacts {
+            memory_capacity_bytes: 1000,
+            allocatable_milli_cpu: 4000,
+            allocatable_memory_bytes: 1000,
+            unreserved_memory_bytes: 1000,
+            allocatable_ephemeral_storage_bytes: 500,
+            ..NodeFacts::default()
+        };
+        let reservation = ReservedResources {
+            milli_cpu: 300,
+            memory: 200,
+            ephemeral_storage: 50,
+            memory_threshold: Some(ThresholdAmount::Bytes(100)),
+            storage_threshold: Some(ThresholdAmount::Share(0.5)),
+        };
+        let left = reserve(all.clone(), &reservation, 64);
+        let expected = NodeFacts {
+            allocatable_milli_cpu: 3700,
+            allocatable_memory_bytes: 1000 - 200 - 100 - 64,
+            // Neither eviction nor huge pages count for what throttles containers.
+            unreserved_memory_bytes: 1000 - 200,
+            allocatable_ephemeral_storage_bytes: 500 - 50 - 250,
+            ..all.clone()
+        };
+        assert_eq!(left, expected);
+        let everything = reserve(all, &reservation, 2000);
+        assert_eq!(everything.allocatable_memory_bytes, 0);
+    }
 
     #[test]
     fn only_mounts_of_volume_plugins_keep_volumes_in_use() {

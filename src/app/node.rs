@@ -88,7 +88,8 @@ pub(super) async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Resul
 
 /// Sets the kubelet's `oom_score_adj`; a failure is logged.
 pub(super) fn set_oom_score_adj(value: i32) {
-    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", value.to_string()) {
+    let set = host::ProcDir::default().set_oom_score_adj(std::process::id(), value);
+    if let Err(error) = set {
         tracing::warn!(value, err = %error, "Failed to set the kubelet's oom_score_adj");
     }
 }
@@ -123,7 +124,11 @@ pub(super) fn facts(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Re
     let storage = host::filesystem_bytes(there.unwrap_or(&config.root_dir))
         .with_context(|| format!("cannot read {}", config.root_dir.display()))?;
     let facts = NodeFacts::of(machine, storage, &config.node_ips);
-    Ok(cluster_node::reserve(facts, config))
+    let huge_pages = host::huge_pages().into_iter();
+    let huge_pages = huge_pages.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+    let huge_pages = i64::try_from(huge_pages).unwrap_or(i64::MAX);
+    let reservation = &config.node.reservation;
+    Ok(cluster_node::reserve(facts, reservation, huge_pages))
 }
 
 #[cfg(test)]

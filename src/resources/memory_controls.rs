@@ -75,7 +75,7 @@ pub(super) fn memory_qos(
         vec![("memory.low", request)]
     };
     let most = if limit == 0 {
-        node.allocatable_memory_bytes
+        node.unreserved_memory_bytes
     } else {
         limit
     };
@@ -108,7 +108,7 @@ mod tests {
     fn node() -> NodeFacts {
         NodeFacts {
             memory_capacity_bytes: 1000 * MIB,
-            allocatable_memory_bytes: 900 * MIB,
+            unreserved_memory_bytes: 900 * MIB,
             ..NodeFacts::default()
         }
     }

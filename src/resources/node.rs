@@ -12,6 +12,8 @@ pub struct NodeFacts {
     pub allocatable_milli_cpu: i64,
     /// Memory for pods, bytes.
     pub allocatable_memory_bytes: i64,
+    /// Memory that is not reserved for the system and for the kubelet, bytes.
+    pub unreserved_memory_bytes: i64,
     /// Scratch space for pods, bytes.
     pub allocatable_ephemeral_storage_bytes: i64,
     /// Huge page sizes the kernel offers, bytes.
@@ -37,6 +39,7 @@ impl NodeFacts {
             memory_capacity_bytes: bytes(machine.memory_bytes),
             allocatable_milli_cpu: i64::from(machine.cpus).saturating_mul(1000),
             allocatable_memory_bytes: bytes(machine.memory_bytes),
+            unreserved_memory_bytes: bytes(machine.memory_bytes),
             allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
             hugepage_sizes: machine.hugepage_sizes.clone(),
             given_address: given.first().map(ToString::to_string),

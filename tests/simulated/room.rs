@@ -1,5 +1,6 @@
 //! Static pods on a node without an API server: those that it has no room for are rejected, those that run stay.
 
+use kubelet::host::{HostMachine, huge_pages};
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -81,4 +82,35 @@ async fn a_pod_that_was_rejected_does_not_take_the_place_of_one_that_ran_when_bo
         node.wait_phase(name, "Failed").await;
     }
     node.wait_runs("middle").await;
+}
+
+#[tokio::test]
+async fn a_container_without_limits_is_told_what_is_not_reserved_on_a_node_without_an_api_server() {
+    let mut node = Node::new().await;
+    node.configure("systemReserved: {cpu: 250m, memory: 100Mi}");
+    node.configure("kubeReserved: {cpu: 50m, memory: 28Mi}");
+    node.configure("evictionHard: {memory.available: 64Mi}");
+    node.start().await;
+    let field = |resource: &str, divisor: &str| json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}});
+    let env = json!({"env": [
+        {"name": "CPU", "valueFrom": field("limits.cpu", "1m")},
+        {"name": "MEMORY", "valueFrom": field("limits.memory", "1")},
+    ]});
+    node.put(&pod("web", &[with(container("main"), env)]));
+    node.wait_runs("web").await;
+    let config = node.fake.container("web-node1/main").unwrap().config;
+    let value = |name: &str| {
+        let value = config.envs.iter().find(|env| env.key == name);
+        value.map(|env| String::from_utf8_lossy(&env.value).parse::<i64>().unwrap())
+    };
+    let machine = HostMachine::read().unwrap();
+    assert_eq!(
+        value("CPU"),
+        Some(i64::from(machine.cpus) * 1000 - 300),
+        "{:?}",
+        config.envs
+    );
+    let huge_pages: u64 = huge_pages().iter().map(|(_, bytes)| bytes).sum();
+    let memory = machine.memory_bytes - (192 << 20) - huge_pages;
+    assert_eq!(value("MEMORY"), i64::try_from(memory).ok());
 }

@@ -29,6 +29,7 @@ pub(super) fn node() -> NodeFacts {
         memory_capacity_bytes: 4 << 30,
         allocatable_milli_cpu: 4000,
         allocatable_memory_bytes: 4 << 30,
+        unreserved_memory_bytes: 4 << 30,
         allocatable_ephemeral_storage_bytes: 10 << 30,
         ..NodeFacts::default()
     }

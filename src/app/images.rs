@@ -27,7 +27,9 @@ pub(super) fn keyring(
     let files = NodeFiles::of_node(&config.root_dir, &working, home.as_deref());
     let plugins = match &config.images.credential_providers {
         Some(providers) => {
-            CredentialPlugins::load(&providers.config, &providers.programs, api, metrics)?
+            let tokens = providers.account_tokens;
+            let (config, programs) = (&providers.config, &providers.programs);
+            CredentialPlugins::load(config, programs, tokens, api, metrics)?
         }
         None => CredentialPlugins::default(),
     };

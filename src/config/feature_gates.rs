@@ -280,6 +280,8 @@ pub enum FeatureGate {
     GracefulNodeShutdownBasedOnPodPriority,
     /// It is recorded and verified who may use an image.
     KubeletEnsureSecretPulledImages,
+    /// Programs that provide logins may be given tokens of service accounts.
+    KubeletServiceAccountTokenForCredentialProviders,
     /// Requests and limits of memory are given to cgroups of version 2.
     MemoryQos,
     /// A client may read one output of a container alone.
@@ -304,7 +306,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -312,6 +314,7 @@ impl FeatureGate {
         Self::GracefulNodeShutdown,
         Self::GracefulNodeShutdownBasedOnPodPriority,
         Self::KubeletEnsureSecretPulledImages,
+        Self::KubeletServiceAccountTokenForCredentialProviders,
         Self::MemoryQos,
         Self::PodLogsQuerySplitStreams,
         Self::QosReserved,
@@ -331,6 +334,9 @@ impl FeatureGate {
                 "GracefulNodeShutdownBasedOnPodPriority"
             }
             Self::KubeletEnsureSecretPulledImages => "KubeletEnsureSecretPulledImages",
+            Self::KubeletServiceAccountTokenForCredentialProviders => {
+                "KubeletServiceAccountTokenForCredentialProviders"
+            }
             Self::MemoryQos => "MemoryQoS",
             Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
             Self::QosReserved => "QOSReserved",
@@ -346,6 +352,7 @@ impl FeatureGate {
             | Self::GracefulNodeShutdown
             | Self::GracefulNodeShutdownBasedOnPodPriority
             | Self::KubeletEnsureSecretPulledImages
+            | Self::KubeletServiceAccountTokenForCredentialProviders
             | Self::ResourceHealthStatus
             | Self::ResourceHealthStatusMessage => (GateStage::Beta, true),
             Self::CriListStreaming

@@ -8,6 +8,7 @@ use super::HostFacts;
 use super::decode::decode;
 use super::document::{ConfigProblem, Problems};
 use super::feature_gates;
+use super::feature_gates::FeatureGate;
 use super::flags::Flags;
 use super::kubelet_configuration::{KubeletConfiguration, TracingConfiguration};
 use super::logging::{LogFormat, LoggingConfig, VModule};
@@ -265,10 +266,15 @@ fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
 fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagePullConfig {
     let providers = flags.image_credential_provider_config.clone();
     let providers = providers.zip(flags.image_credential_provider_bin_dir.clone());
+    let gate = FeatureGate::KubeletServiceAccountTokenForCredentialProviders;
+    let account_tokens = gate.is_on(config.feature_gates.as_ref());
     ImagePullConfig {
         verification: verification(config),
-        credential_providers: providers
-            .map(|(config, programs)| CredentialProviders { config, programs }),
+        credential_providers: providers.map(|(config, programs)| CredentialProviders {
+            config,
+            programs,
+            account_tokens,
+        }),
         qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),
         burst: count(config.registry_burst),
         serialize: config.serialize_image_pulls.unwrap_or(true),

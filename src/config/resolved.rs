@@ -213,6 +213,8 @@ pub struct CredentialProviders {
     pub config: PathBuf,
     /// The directory of the programs.
     pub programs: PathBuf,
+    /// They may be given tokens of service accounts.
+    pub account_tokens: bool,
 }
 
 /// Containers.

@@ -248,7 +248,18 @@ fn credential_providers_need_both_flags() {
     let providers = config.images.credential_providers.unwrap();
     assert_eq!(providers.config, PathBuf::from("/etc/providers.yaml"));
     assert_eq!(providers.programs, PathBuf::from("/usr/libexec/providers"));
+    assert!(providers.account_tokens);
     assert!(config.unsupported.is_empty(), "{:?}", config.unsupported);
+    for (gate, expected) in [
+        ("KubeletServiceAccountTokenForCredentialProviders", false),
+        ("AllBeta", false),
+        ("AllAlpha", true),
+    ] {
+        let off = format!("featureGates: {{{gate}: false}}\n");
+        let config = resolved(&[config_flag, programs_flag], &[&off]).unwrap();
+        let providers = config.images.credential_providers.unwrap();
+        assert_eq!(providers.account_tokens, expected, "{gate}");
+    }
     for (given, missing) in [(config_flag, "bin-dir"), (programs_flag, "config")] {
         let error = resolved(&[given], &[]).unwrap_err().to_string();
         let expected = format!("it needs --image-credential-provider-{missing} beside it");
@@ -369,7 +380,7 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
         resolved(&list, &[]).unwrap().warnings.concat()
     };
     assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
-    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, ResourceHealthStatus, ResourceHealthStatusMessage)"));
+    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, KubeletServiceAccountTokenForCredentialProviders, ResourceHealthStatus, ResourceHealthStatusMessage)"));
 }
 
 #[test]

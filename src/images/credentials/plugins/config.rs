@@ -95,9 +95,12 @@ struct TokenAttributes {
 }
 
 /// Reads a file, or all `*.json`, `*.yaml` and `*.yml` of a directory in the order of their names, and
-/// checks them as one. Also a hash over what was read, by which changes can be seen from outside.
+/// checks them as one; `account_tokens` is whether `tokenAttributes` may be used. Also a hash over what was read, by which changes can be seen from outside.
 /// Blocking.
-pub(super) fn read(path: &Path) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
+pub(super) fn read(
+    path: &Path,
+    account_tokens: bool,
+) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
     let mut hash = Sha256::new();
     let (mut providers, mut problems) = (Vec::new(), Vec::new());
     for file in files(path)? {
@@ -118,7 +121,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<(Vec<ProviderSettings>, String
     }
     let mut names = HashSet::new();
     for (place, provider) in &providers {
-        let found = check(provider);
+        let found = check(provider, account_tokens);
         problems.extend(found.into_iter().map(|what| format!("{place}.{what}")));
         if !names.insert(&provider.name) {
             problems.push(format!(
@@ -208,7 +211,7 @@ fn settings(provider: Provider) -> ProviderSettings {
 }
 
 /// What is wrong with one provider, by field. Pure.
-fn check(provider: &Provider) -> Vec<String> {
+fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     let mut found = Vec::new();
     let name = &provider.name;
     let mut bad_name = |what| {
@@ -264,6 +267,9 @@ fn check(provider: &Provider) -> Vec<String> {
         ));
     }
     if let Some(token) = &provider.token_attributes {
+        if !account_tokens {
+            found.push("tokenAttributes: Forbidden: tokenAttributes is not supported when KubeletServiceAccountTokenForCredentialProviders feature gate is disabled".into());
+        }
         let found_here = check_token(token, version == Some("v1"));
         found.extend(
             found_here

@@ -65,13 +65,15 @@ struct PluginsInner {
 }
 
 impl CredentialPlugins {
-    /// Reads the configuration (a file, or a directory of files) and looks for the programs. Blocking.
+    /// Reads the configuration (a file, or a directory of files) and looks for the programs, which may be given tokens of
+    /// service accounts (`account_tokens`). Blocking.
     ///
     /// # Errors
     /// Anything that keeps a provider from working: the kubelet is not to start with it.
     pub fn load(
         config: &Path,
         programs: &Path,
+        account_tokens: bool,
         api: Option<ApiServer>,
         metrics: &Metrics,
     ) -> anyhow::Result<CredentialPlugins> {
@@ -82,7 +84,7 @@ impl CredentialPlugins {
             programs.display()
         );
         let (settings, hash) =
-            config::read(config).context("--image-credential-provider-config")?;
+            config::read(config, account_tokens).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
         let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let accounts = Arc::new(Accounts::new(api));

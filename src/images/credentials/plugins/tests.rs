@@ -77,7 +77,13 @@ impl World {
     fn load(&self) -> anyhow::Result<CredentialPlugins> {
         let config = self.dir.path().join("config.yaml");
         fs::write(&config, &self.config).unwrap();
-        CredentialPlugins::load(&config, self.dir.path(), self.api.clone(), &self.metrics)
+        CredentialPlugins::load(
+            &config,
+            self.dir.path(),
+            true,
+            self.api.clone(),
+            &self.metrics,
+        )
     }
 
     fn runs(&self) -> usize {
@@ -190,6 +196,7 @@ fn a_provider_without_a_program_keeps_the_kubelet_from_starting() {
     let nowhere = CredentialPlugins::load(
         Path::new("/x"),
         Path::new("/does/not/exist"),
+        true,
         None,
         &Metrics::new(),
     );

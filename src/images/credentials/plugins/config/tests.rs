@@ -21,7 +21,7 @@ fn read_text(text: &str) -> anyhow::Result<(Vec<ProviderSettings>, String)> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("providers.conf");
     fs::write(&path, text).unwrap();
-    read(&path)
+    read(&path, true)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_file_is_read_in_the_order_of_its_providers() {
 #[test]
 fn a_directory_is_read_in_the_order_of_names_and_names_of_providers_are_unique_in_all() {
     let dir = tempfile::tempdir().unwrap();
-    let none = read(dir.path()).unwrap_err().to_string();
+    let none = read(dir.path(), true).unwrap_err().to_string();
     assert!(
         none.starts_with("no configuration files found in directory"),
         "{none}"
@@ -61,11 +61,11 @@ fn a_directory_is_read_in_the_order_of_names_and_names_of_providers_are_unique_i
     fs::write(dir.path().join("a.yaml"), first).unwrap();
     fs::write(dir.path().join("ignored.txt"), "no yaml: [").unwrap();
     fs::create_dir(dir.path().join("dir.json")).unwrap();
-    let (providers, _) = read(dir.path()).unwrap();
+    let (providers, _) = read(dir.path(), true).unwrap();
     let names: Vec<_> = providers.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["three", "four", "one", "two"]);
     fs::write(dir.path().join("c.json"), GOOD).unwrap();
-    let error = read(dir.path()).unwrap_err().to_string();
+    let error = read(dir.path(), true).unwrap_err().to_string();
     assert!(
         error.contains("c.json: providers[4].name: Duplicate value: \"one\""),
         "{error}"
@@ -162,8 +162,24 @@ fn what_is_wrong_is_told_by_file_and_field() {
         let error = format!("{:#}", read_text(&text).unwrap_err());
         assert!(error.contains(expected), "{error}\n{text}");
     }
-    let missing = read(Path::new("/does/not/exist")).unwrap_err();
+    let missing = read(Path::new("/does/not/exist"), true).unwrap_err();
     assert!(format!("{missing:#}").contains("unable to access path /does/not/exist"));
+}
+
+#[test]
+fn tokens_of_service_accounts_may_be_switched_off() {
+    let v1 = "apiVersion: credentialprovider.kubelet.k8s.io/v1\n";
+    let token = "{ serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true }";
+    let text = GOOD.replacen(v1, &format!("{v1}  tokenAttributes: {token}\n"), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("providers.yaml");
+    std::fs::write(&path, text).unwrap();
+    assert!(read(&path, true).is_ok());
+    let error = format!("{:#}", read(&path, false).unwrap_err());
+    let expected = "providers[0].tokenAttributes: Forbidden: tokenAttributes is not supported when KubeletServiceAccountTokenForCredentialProviders feature gate is disabled";
+    assert!(error.contains(expected), "{error}");
+    std::fs::write(&path, GOOD).unwrap();
+    assert!(read(&path, false).is_ok(), "without such attributes");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::backoff::PullBackoff;
-use super::credentials::{Keyring, LoginOwner, PullLogin};
+use super::credentials::{Keyring, LoginOwner, PullLogin, UsedAccount};
 use super::error::{ImageError, pull_text};
 use super::image_name::ImageName;
 use super::pull_metrics::PullMetrics;
@@ -187,7 +187,7 @@ impl ImageGetter {
         };
         match (policy, present) {
             (PullPolicy::IfNotPresent | PullPolicy::Never, Some(found))
-                if !self.must_pull(request, &found, &repo) =>
+                if !self.must_pull(request, &found, &repo).await =>
             {
                 let image = ReadyImage::of(found.id.clone(), Some(&found));
                 Ok(ImageDecision::Use(image))
@@ -201,7 +201,7 @@ impl ImageGetter {
     }
 
     /// Whether an image that is here may not be used by the pod before its registry allows it.
-    fn must_pull(&self, request: &ImageRequest<'_>, image: &Image, repo: &str) -> bool {
+    async fn must_pull(&self, request: &ImageRequest<'_>, image: &Image, repo: &str) -> bool {
         if request.secrets.accept(image) {
             return false;
         }
@@ -215,6 +215,33 @@ impl ImageGetter {
         };
         let records = &self.shared.records;
         records.must_pull(request.image, &image.id, secrets)
+            && !self.may_use_by_account(request, image, repo).await
+    }
+
+    /// Whether the image was pulled for the service account of the pod, and a provider still has a login for it.
+    async fn may_use_by_account(
+        &self,
+        request: &ImageRequest<'_>,
+        image: &Image,
+        repo: &str,
+    ) -> bool {
+        let (records, pod) = (&self.shared.records, request.pod);
+        let spec = pod.spec();
+        let name = spec.and_then(|spec| spec.service_account_name.as_deref());
+        let accounts = records.accounts(request.image, &image.id);
+        let is_of_pod = |account: &UsedAccount| {
+            account.namespace == pod.namespace() && Some(account.name.as_str()) == name
+        };
+        if !accounts.iter().any(is_of_pod) {
+            return false;
+        }
+        let keyring = &self.shared.keyring;
+        let logins = keyring.lookup(pod, repo, request.secrets).await;
+        let mut of_account = logins.iter().filter_map(|login| match &login.owner {
+            Some(LoginOwner::ServiceAccount(account)) => Some(account),
+            _ => None,
+        });
+        of_account.any(|account| accounts.contains(account))
     }
 
     /// The image, if it is on the machine. Concurrent lookups of one image are a single request.

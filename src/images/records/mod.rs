@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use self::disk::{Disk, FileName};
 use self::record::{Credentials, KnownRecord, PulledRecord};
-use super::credentials::{LoginOwner, UsedSecret};
+use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
 use super::image_name::ImageName;
 use crate::base::with_own_files;
 use crate::cri::v1::Image;
@@ -120,6 +120,18 @@ impl PullRecords {
         let plain = ImageName::without_tag_and_digest(image);
         let plain = plain.as_deref();
         policy::must_pull(&inner.policy, plain, image, pulled, under_way, secrets)
+    }
+
+    /// The service accounts that an image that is here was pulled for.
+    pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<UsedAccount> {
+        let (Some(inner), Some(plain)) = (&self.inner, ImageName::without_tag_and_digest(image))
+        else {
+            return Vec::new();
+        };
+        let state = inner.state.lock();
+        let pulled = state.pulled.get(&FileName::of(image_ref));
+        let record = pulled.and_then(KnownRecord::record);
+        record.map_or_else(Vec::new, |record| record.accounts(&plain))
     }
 
     /// Notes that an image is about to be pulled. It must be on disk before the pull: were the

@@ -114,8 +114,7 @@ impl Credentials {
         }
     }
 
-    /// A pull with a login that a provider gave for this service account. A pod of it pulls again: only its registry
-    /// knows whether the account may still use the image.
+    /// A pull with a login that a provider gave for this service account.
     pub(super) fn of_account(account: UsedAccount) -> Credentials {
         let account = ServiceAccount {
             uid: account.uid,
@@ -187,6 +186,19 @@ impl PulledRecord {
         let known = credentials.map(|credentials| &credentials.kubernetes_secrets);
         let covered = |used: &UsedSecret| known.into_iter().flatten().any(|it| it.covers(used));
         secrets.iter().any(covered)
+    }
+
+    /// The service accounts whose pods may use the image under this name, if a provider has a login for them.
+    pub(super) fn accounts(&self, plain: &str) -> Vec<UsedAccount> {
+        let credentials = self.credential_mapping.get(plain);
+        let accounts =
+            credentials.map(|credentials| credentials.kubernetes_service_accounts.iter());
+        let used = |account: &ServiceAccount| UsedAccount {
+            uid: account.uid.clone(),
+            namespace: account.namespace.clone(),
+            name: account.name.clone(),
+        };
+        accounts.into_iter().flatten().map(used).collect()
     }
 
     /// The record after one more pull; `None` if that says nothing new. `None` for credentials means

@@ -20,10 +20,10 @@ use crate::cri::v1::{
 use crate::model::{Pod, PodUid, reasons};
 use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
-struct World {
-    runtime: TestRuntime,
+pub(super) struct World {
+    pub(super) runtime: TestRuntime,
     recorder: EventRecorder,
-    manager: ImageManager,
+    pub(super) manager: ImageManager,
 }
 
 fn world(config: &PullConfig) -> World {
@@ -34,7 +34,7 @@ fn world_with(config: &PullConfig, keyring: Keyring) -> World {
     world_of(config, keyring, PullRecords::off())
 }
 
-fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> World {
+pub(super) fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> World {
     let runtime = TestRuntime::started();
     let recorder = EventRecorder::new();
     let manager = ImageManager::new(ImageManagerParts {
@@ -68,7 +68,7 @@ fn serial() -> PullConfig {
 }
 
 impl World {
-    fn present(&self, id: &'static str) {
+    pub(super) fn present(&self, id: &'static str) {
         self.runtime.script.on("ImageStatus", move |_| {
             let image = Image {
                 id: id.into(),
@@ -82,13 +82,13 @@ impl World {
         });
     }
 
-    fn absent(&self) {
+    pub(super) fn absent(&self) {
         self.runtime.script.on("ImageStatus", |_| {
             Reply::message(&ImageStatusResponse::default())
         });
     }
 
-    fn pulls(&self, image_ref: &'static str) {
+    pub(super) fn pulls(&self, image_ref: &'static str) {
         self.runtime.script.on("PullImage", move |_| {
             Reply::message(&PullImageResponse {
                 image_ref: image_ref.into(),
@@ -121,7 +121,7 @@ impl World {
     }
 }
 
-async fn ensure(
+pub(super) async fn ensure(
     manager: &ImageManager,
     pod: &Pod,
     image: &str,

@@ -576,3 +576,48 @@ async fn a_pod_waits_for_the_node_object_and_one_that_is_removed_meanwhile_leave
     wait_runs(&node, "web").await;
     assert_eq!(node.fake.pods().len(), 1);
 }
+
+/// Which variables have their values is not kept on disk: they may be secrets. Upstream's kubelet knows of no pod at all
+/// then.
+#[tokio::test]
+async fn a_container_with_a_variable_of_a_config_map_says_why_it_waits_and_starts_once_the_api_server_is_back()
+ {
+    let (mut node, api) = joined().await;
+    let map = "/api/v1/namespaces/default/configmaps/settings";
+    api.put(
+        map,
+        json!({"metadata": {"name": "settings"}, "data": {"colour": "red"}}),
+    );
+    let mut pod = bound("web");
+    let reference = json!({"configMapKeyRef": {"name": "settings", "key": "colour"}});
+    pod["spec"]["containers"][0]["env"] = json!([{"name": "COLOUR", "valueFrom": reference}]);
+    api.put(&path("web"), pod);
+    node.start().await;
+    wait_runs(&node, "web").await;
+    let before = ids(&node.fake, "web");
+    node.stop().await;
+    api.answer(Mode::Away);
+    node.start().await;
+    node.fake.exit("web/main", 1);
+    let text = "failed to sync configmap cache: the request to the API server failed: ";
+    wait_for("it says what it waits for", WAIT_LIMIT, async || {
+        let pods = node.pods().await;
+        let web = pods
+            .iter()
+            .find(|pod| pod.metadata.name.as_deref() == Some("web"));
+        let shown = serde_json::to_string(&web.and_then(|pod| pod.status.clone())).unwrap();
+        let says = shown.contains("CreateContainerConfigError") && shown.contains(text);
+        holds(says, shown)
+    })
+    .await;
+    api.answer(Mode::Well);
+    let back = std::time::Instant::now();
+    let web = wait_runs(&node, "web").await;
+    // The longest delay between tries of a watch is 10 s, and no back-off of the container comes on top.
+    let took = back.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let again = web.containers.iter().find(|one| one.is_running()).unwrap();
+    assert!(!before.contains(&again.id));
+    let colour = again.config.envs.iter().find(|env| env.key == "COLOUR");
+    assert_eq!(colour.map(|env| env.value.as_slice()), Some(&b"red"[..]));
+}

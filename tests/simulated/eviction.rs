@@ -7,13 +7,19 @@ use crate::resize::sized;
 use crate::support::fake_runtime::{Call, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 
-#[tokio::test]
-async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memory() {
+/// A node whose kubelet was stopped, and whose pod `web` runs.
+async fn stopped_with_web() -> (Node, FakeApiServer) {
     let (mut node, api) = joined().await;
     node.start().await;
     api.put(&path("web"), sized("web", 1, "64Mi"));
     wait_runs(&node, "web").await;
     node.stop().await;
+    (node, api)
+}
+
+#[tokio::test]
+async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memory() {
+    let (mut node, api) = stopped_with_web().await;
     // Both are always met; the one for memory only after images are being removed.
     node.configure(
         "evictionHard: {nodefs.available: \"99.9%\"}\n\
@@ -49,11 +55,7 @@ async fn wait_evicted(api: &FakeApiServer, name: &str, resource: &str) {
 
 #[tokio::test]
 async fn a_disk_is_freed_of_images_before_a_pod_is_evicted() {
-    let (mut node, api) = joined().await;
-    node.start().await;
-    api.put(&path("web"), sized("web", 1, "64Mi"));
-    wait_runs(&node, "web").await;
-    node.stop().await;
+    let (mut node, api) = stopped_with_web().await;
     node.configure(
         "evictionHard: {nodefs.available: \"99.9%\", nodefs.inodesFree: \"99.9%\"}\n\
          imageMinimumGCAge: 1ns",

@@ -6,19 +6,47 @@ fn pod(metadata: Value, spec: Value) -> Pod {
     serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
 }
 
+/// What views refer to: nothing, and a kernel of version 6.1.
+struct EmptyNode {
+    sysctls: Allowlist,
+    others: Others,
+    allocated: BTreeMap<String, i64>,
+}
+
+impl EmptyNode {
+    fn new() -> Self {
+        Self {
+            sysctls: Allowlist::new("6.1", &[]).unwrap(),
+            others: Others::default(),
+            allocated: BTreeMap::new(),
+        }
+    }
+
+    /// A node without pods, of which nothing is known.
+    fn view(&self) -> NodeView<'_> {
+        NodeView {
+            sysctls: &self.sysctls,
+            app_armor: false,
+            supplemental_groups_policy: false,
+            pressure: NodePressure::default(),
+            shutting_down: false,
+            in_place: false,
+            object: None,
+            standalone: false,
+            others: &self.others,
+            devices: None,
+            allocated: &self.allocated,
+        }
+    }
+}
+
 fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (String, String)> {
+    let empty = EmptyNode::new();
     let node = NodeView {
-        pressure: NodePressure::default(),
-        shutting_down: false,
-        sysctls: &Allowlist::new("6.1", &[]).unwrap(),
         app_armor,
         supplemental_groups_policy: strict_groups,
         in_place: true,
-        object: None,
-        standalone: false,
-        others: &Others::default(),
-        devices: None,
-        allocated: &BTreeMap::new(),
+        ..empty.view()
     };
     admit(pod, &node).map_err(|refusal| match refusal {
         AdmissionRefusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
@@ -41,18 +69,11 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
     ] {
         let annotations = json!({"kubernetes.io/config.source": "api"});
         let pod = pod(json!({"annotations": annotations}), spec);
+        let empty = EmptyNode::new();
         let view = NodeView {
-            pressure: NodePressure::default(),
-            shutting_down: false,
-            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
-            app_armor: false,
-            supplemental_groups_policy: false,
             in_place,
-            standalone: false,
             object: Some(&node),
-            others: &Others::default(),
-            devices: None,
-            allocated: &BTreeMap::new(),
+            ..empty.view()
         };
         let reason = match admit(&pod, &view) {
             Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection.reason),
@@ -115,18 +136,12 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             "not yet, then NodePorts",
         ),
     ] {
+        let empty = EmptyNode::new();
         let view = NodeView {
-            pressure: NodePressure::default(),
-            shutting_down: false,
-            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
-            app_armor: false,
-            supplemental_groups_policy: false,
             in_place,
             object,
-            standalone: false,
             others: &others,
-            devices: None,
-            allocated: &BTreeMap::new(),
+            ..empty.view()
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
@@ -223,18 +238,11 @@ fn others_make_room_for_a_critical_pod() {
             "admitted",
         ),
     ] {
+        let empty = EmptyNode::new();
         let view = NodeView {
-            pressure: NodePressure::default(),
-            shutting_down: false,
-            sysctls: &Allowlist::new("6.1", &[]).unwrap(),
-            app_armor: false,
-            supplemental_groups_policy: false,
-            in_place: false,
             object: Some(&node),
-            standalone: false,
             others: &others,
-            devices: None,
-            allocated: &BTreeMap::new(),
+            ..empty.view()
         };
         let shown = |view: &NodeView<'_>| match admit(&pod, view) {
             Ok(()) => "admitted".to_owned(),
@@ -388,19 +396,11 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
         (burstable, false, both, Some("MemoryPressure DiskPressure")),
         (tolerant, false, both, Some("MemoryPressure DiskPressure")),
     ] {
-        let sysctls = Allowlist::new("6.1.0", &[]).unwrap();
+        let empty = EmptyNode::new();
         let mut node = NodeView {
-            sysctls: &sysctls,
             app_armor: true,
-            supplemental_groups_policy: false,
             pressure,
-            shutting_down: false,
-            in_place: false,
-            object: None,
-            standalone: false,
-            others: &Others::default(),
-            devices: None,
-            allocated: &BTreeMap::new(),
+            ..empty.view()
         };
         let found = pressure::admit(&pod(spec, is_static), &node);
         let message = found
@@ -429,20 +429,11 @@ fn a_node_that_goes_down_takes_no_pod() {
         "Pod was rejected as the node is shutting down.",
     );
     for priority in [0, 2_000_001_000] {
-        let (sysctls, others) = (Allowlist::new("6.1.0", &[]).unwrap(), Others::default());
-        let allocated = BTreeMap::new();
+        let empty = EmptyNode::new();
         let view = |shutting_down| NodeView {
-            sysctls: &sysctls,
             app_armor: true,
-            supplemental_groups_policy: false,
-            pressure: NodePressure::default(),
             shutting_down,
-            in_place: false,
-            object: None,
-            standalone: false,
-            others: &others,
-            devices: None,
-            allocated: &allocated,
+            ..empty.view()
         };
         let metadata = json!({"annotations": {"kubernetes.io/config.source": "file"}});
         let spec = json!({"containers": [{"name": "c"}], "priority": priority});

@@ -5,7 +5,10 @@ use rustix::{
     fd::OwnedFd,
     fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat},
 };
-use std::{collections::HashSet, io, path::Path, time::Duration};
+use std::{
+    collections::HashSet, fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path,
+    time::Duration,
+};
 
 /// Entries between two rests.
 const STRETCH: u64 = 1000;
@@ -47,6 +50,43 @@ pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
         Ok(sum.usage)
     } else {
         Err(io::ErrorKind::FileTooLarge.into())
+    }
+}
+
+/// Adds up the files of a directory, without what is below it and the directory itself; or one file. `None` where there is
+/// none.
+///
+/// # Errors
+/// The path cannot be read; `FileTooLarge` when there are more than `most` entries.
+pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
+    let metadata = std::fs::symlink_metadata(path)?;
+    if !metadata.is_dir() {
+        return Ok(Some(usage_of(&metadata)));
+    }
+    let (mut sum, mut entries) = (None, 0);
+    for entry in std::fs::read_dir(path)? {
+        entries += 1;
+        if entries > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        // What goes meanwhile is left out.
+        let metadata = entry.and_then(|entry| entry.metadata());
+        if let Ok(metadata) = metadata
+            && !metadata.is_dir()
+        {
+            let sum = sum.get_or_insert_with(DiskUsage::default);
+            let one = usage_of(&metadata);
+            sum.bytes = sum.bytes.saturating_add(one.bytes);
+            sum.inodes += one.inodes;
+        }
+    }
+    Ok(sum)
+}
+
+fn usage_of(metadata: &Metadata) -> DiskUsage {
+    DiskUsage {
+        bytes: metadata.blocks().saturating_mul(512),
+        inodes: 1,
     }
 }
 
@@ -123,6 +163,25 @@ impl Sum {
 mod tests {
     use super::*;
     use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn files_of_a_directory_are_those_that_lie_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        assert_eq!(files_usage(directory.path(), 9).unwrap(), None);
+        fs::create_dir(at("below")).unwrap();
+        fs::write(at("below/file"), vec![1; 100_000]).unwrap();
+        assert_eq!(files_usage(directory.path(), 9).unwrap(), None);
+        fs::write(at("0.log"), vec![1; 10_000]).unwrap();
+        symlink("/etc/passwd", at("link")).unwrap();
+        let found = files_usage(directory.path(), 9).unwrap().unwrap();
+        assert_eq!(found.inodes, 2);
+        assert!((10_000..30_000).contains(&found.bytes), "{found:?}");
+        let one = files_usage(&at("0.log"), 9).unwrap().unwrap();
+        assert_eq!(one.inodes, 1);
+        assert!(files_usage(directory.path(), 2).is_err());
+        assert!(files_usage(&at("none"), 9).is_err());
+    }
 
     #[test]
     fn links_are_not_followed_and_a_file_of_two_names_counts_once() {

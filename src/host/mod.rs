@@ -34,7 +34,7 @@ pub mod unix_socket;
 
 pub use address::own_address;
 pub use confined::{Shown, open_confined};
-pub use disk_usage::{DiskUsage, disk_usage};
+pub use disk_usage::{DiskUsage, disk_usage, files_usage};
 pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};

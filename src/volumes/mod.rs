@@ -37,7 +37,7 @@ mod teardown;
 pub use cluster::Cluster;
 pub use error::{NotPrepared, SetUpError, VolumeError};
 pub use mounter::{HostMounter, Mounter};
-pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component};
+pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};

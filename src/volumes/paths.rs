@@ -108,6 +108,15 @@ impl VolumePlugin {
     }
 }
 
+/// The managed hosts file of a pod below this root directory.
+///
+/// # Errors
+/// The UID is not a file name.
+pub fn hosts_file(root: &Path, uid: &PodUid) -> Result<PathBuf, UnsafeName> {
+    let root = KubeletRoot(root.into());
+    Ok(root.pod(uid)?.hosts_file())
+}
+
 impl PodDir {
     #[cfg(test)]
     pub(super) fn at(path: &Path) -> Self {

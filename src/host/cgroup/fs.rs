@@ -8,6 +8,9 @@ use std::{
 /// `f_type` of both versions' file systems.
 const MAGIC: [u64; 2] = [0x0027_e0eb, 0x6367_7270];
 
+/// The hierarchies of version 1 by which cAdvisor in the kubelet knows a cgroup.
+const CADVISOR_HIERARCHIES: [&str; 6] = ["cpu", "cpuacct", "memory", "blkio", "pids", "devices"];
+
 /// Where cgroups are.
 #[derive(Clone, Debug)]
 pub struct CgroupFs {
@@ -49,22 +52,25 @@ impl CgroupFs {
         }
     }
 
-    /// When a cgroup was made, nanoseconds since the epoch: the older time of its directory, which changes with the
-    /// cgroups below it, and of a file that hardly ever does, as cAdvisor has it. `None` for one that is not there.
+    /// When a cgroup was made, nanoseconds since the epoch: in any hierarchy the oldest time of its directory, which
+    /// changes with the cgroups below it, and of a file that hardly ever does, as cAdvisor has it. `None` for one that is
+    /// not there.
     pub fn created_at(&self, path: &str) -> Option<i64> {
-        let directory = self.tree().join(path.trim_start_matches('/'));
-        let file = directory.join(if self.v2 {
-            "cgroup.events"
+        let (hierarchies, file): (&[&str], &str) = if self.v2 {
+            (&[""], "cgroup.events")
         } else {
-            "cgroup.clone_children"
-        });
+            (&CADVISOR_HIERARCHIES, "cgroup.clone_children")
+        };
         let at = |path: &Path| {
             let modified = std::fs::metadata(path).ok()?.modified().ok()?;
             let since = modified.duration_since(UNIX_EPOCH).ok()?;
             i64::try_from(since.as_nanos()).ok()
         };
-        let directory = at(&directory)?;
-        Some(at(&file).map_or(directory, |file| file.min(directory)))
+        let times = hierarchies.iter().flat_map(|controller| {
+            let directory = self.directory(controller, path);
+            [at(&directory.join(file)), at(&directory)]
+        });
+        times.flatten().min()
     }
 
     /// The directory of a cgroup in the hierarchy of a controller.

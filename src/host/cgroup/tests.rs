@@ -329,3 +329,30 @@ fn no_more_files_stay_open_than_there_is_room_for() {
     fs.pulse(path, &mut handles, &mut scratch).unwrap();
     assert_eq!(handles.len(), 1, "what was closed makes room");
 }
+
+#[test]
+fn a_cgroup_is_as_old_as_its_oldest_directory_or_file_in_the_hierarchies_that_count() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |seconds: u64| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    let aged = |path: &str, seconds: u64| {
+        let file = fs::File::open(root.path().join(path)).unwrap();
+        file.set_modified(at(seconds)).unwrap();
+    };
+    for (path, file, directory) in [
+        ("memory/a", 300, 500),
+        ("cpu/a", 400, 200),
+        ("freezer/a", 100, 100),
+    ] {
+        put(root.path(), &format!("{path}/cgroup.clone_children"), "0\n");
+        aged(&format!("{path}/cgroup.clone_children"), file);
+        aged(path, directory);
+    }
+    let v1 = CgroupFs::new(root.path(), false);
+    assert_eq!(v1.created_at("/a"), Some(200_000_000_000));
+    assert_eq!(v1.created_at("/none"), None);
+    put(root.path(), "b/cgroup.events", "populated 1\n");
+    aged("b/cgroup.events", 700);
+    aged("b", 900);
+    let v2 = CgroupFs::new(root.path(), true);
+    assert_eq!(v2.created_at("/b"), Some(700_000_000_000));
+}

@@ -53,7 +53,7 @@ pub(super) fn pieces(
     let mut entities = vec![Entity {
         labels: labels("/", "", "", None, ""),
         sample: snapshot.node.clone(),
-        started: Some(machine.booted),
+        started: snapshot.node.created.map(|at| at.max(machine.booted)),
         network: snapshot.network.clone(),
         filesystems,
     }];
@@ -66,6 +66,7 @@ pub(super) fn pieces(
     entities.extend(above.into_iter().map(|sample| Entity {
         labels: labels(&sample.path, "", "", None, ""),
         sample: sample.clone(),
+        started: sample.created,
         ..Entity::default()
     }));
     for pod in &snapshot.pods {
@@ -88,7 +89,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
         entities.push(Entity {
             labels: labels(&whole.path, "", "", whose, ""),
             sample: whole.clone(),
-            started: Some(pod.pod.created_at),
+            started: whole.created,
             ..Entity::default()
         });
     }
@@ -96,7 +97,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
         entities.push(Entity {
             labels: labels(&sandbox.path, id, sandbox_image, whose, ""),
             sample: sandbox.clone(),
-            started: Some(pod.pod.created_at),
+            started: sandbox.created,
             network: pod.network.clone().unwrap_or_default(),
             ..Entity::default()
         });
@@ -112,7 +113,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
                 &container.name,
             ),
             sample: sample.clone(),
-            started: Some(container.started_at),
+            started: sample.created,
             ..Entity::default()
         });
     }

@@ -1,7 +1,9 @@
 //! Disk usage of directories. Walking them is slow and wears disks (P-23), so it is done on request, one walk
 //! at a time, the directory with the oldest measurement first, and not again before its period is over.
 
-use crate::host::{DiskUsage, FilesystemUsage, MountEntry, disk_usage, filesystem_usage, mount};
+use crate::host::{
+    DiskUsage, FilesystemUsage, MountEntry, disk_usage, files_usage, filesystem_usage, mount,
+};
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
@@ -18,6 +20,8 @@ const MAX: u64 = 2_000_000;
 pub(super) enum DiskMethod {
     /// Entry by entry, at most once in this period.
     Walk(Duration),
+    /// Only the files that lie in it, or one file, at most once in this period.
+    Files(Duration),
     /// By the statistics of its own file system.
     Statfs,
 }
@@ -27,7 +31,7 @@ pub(super) enum DiskMethod {
 pub(super) struct DiskMeasurement {
     /// Nanoseconds since the epoch.
     pub(super) at: i64,
-    /// Its usage; `None` when it has too many entries.
+    /// Its usage; `None` when it has too many entries, or none that count.
     pub(super) usage: Option<DiskUsage>,
     /// The file system, where the directory is one of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
@@ -54,7 +58,7 @@ impl DiskMeter {
             for (path, how) in wanted {
                 let before = facts.get(&path).map(|measured| measured.when);
                 let period = match how {
-                    DiskMethod::Walk(period) => period,
+                    DiskMethod::Walk(period) | DiskMethod::Files(period) => period,
                     DiskMethod::Statfs => Duration::ZERO,
                 };
                 if before.is_none_or(|when| when.elapsed() >= period) {
@@ -64,15 +68,21 @@ impl DiskMeter {
         }
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
-            let (usage, filesystem) = match how {
-                DiskMethod::Statfs => (None, filesystem_usage(&path).ok()),
-                DiskMethod::Walk(_) => match disk_usage(&path, MAX) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                        self.facts.lock().remove(&path);
-                        continue;
-                    }
-                    usage => (usage.ok(), None),
-                },
+            let filesystem = match how {
+                DiskMethod::Statfs => filesystem_usage(&path).ok(),
+                DiskMethod::Walk(_) | DiskMethod::Files(_) => None,
+            };
+            let usage = match how {
+                DiskMethod::Statfs => Ok(None),
+                DiskMethod::Walk(_) => disk_usage(&path, MAX).map(Some),
+                DiskMethod::Files(_) => files_usage(&path, MAX),
+            };
+            let usage = match usage {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    self.facts.lock().remove(&path);
+                    continue;
+                }
+                usage => usage.ok().flatten(),
             };
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
             let measured = DiskMeasurement {

@@ -53,6 +53,8 @@ pub(super) struct PodPlaces {
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
     /// The logs of its containers, by name.
     pub(super) logs: HashMap<String, std::path::PathBuf>,
+    /// Other files that the kubelet keeps for it.
+    pub(super) files: Vec<std::path::PathBuf>,
 }
 
 /// The whole summary.
@@ -104,7 +106,7 @@ fn system_containers(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> Vec<Conta
         let started = match system.name {
             KUBELET => inputs.started,
             _ if sample.path == inputs.snapshot.node.path => inputs.booted,
-            _ => Time(system.created.unwrap_or_default()),
+            _ => Time(sample.created.unwrap_or_default()),
         };
         found.push(ContainerStats {
             name: system.name.to_owned(),
@@ -179,9 +181,12 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
         process_stats: Some(ProcessStats {
             process_count: Some(processes.fold(0, u64::saturating_add)),
         }),
-        ephemeral_storage: inputs
-            .disks
-            .and_then(|disks| ephemeral(disks, &containers, &measured)),
+        ephemeral_storage: inputs.disks.and_then(|disks| {
+            let files = places.map_or(&[][..], |places| &places.files);
+            let files = files.iter().filter_map(|path| disks.facts.get(path));
+            let files: Vec<_> = files.map(|measured| part_of(disks, measured)).collect();
+            ephemeral(disks, &containers, &measured, &files)
+        }),
         volumes: measured.into_iter().map(|(_, volume)| volume).collect(),
         containers,
     }
@@ -449,11 +454,12 @@ fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
     places.volumes.iter().filter_map(stats).collect()
 }
 
-/// The pod's usage of the node's disk: writable layers, logs, and volumes there.
+/// The pod's usage of the node's disk: writable layers, logs, volumes there, and what else the kubelet keeps for it.
 fn ephemeral(
     disks: Disks<'_>,
     containers: &[ContainerStats],
     volumes: &[(bool, VolumeStats)],
+    files: &[FsStats],
 ) -> Option<FsStats> {
     let (at, fs) = disks.node?;
     let mut sum = FsStats {
@@ -466,7 +472,8 @@ fn ephemeral(
         .iter()
         .flat_map(|c| c.rootfs.iter().chain(&c.logs));
     let on_disk = volumes.iter().filter(|(on_disk, _)| *on_disk);
-    for part in of_containers.chain(on_disk.map(|(_, volume)| &volume.fs)) {
+    let volumes = on_disk.map(|(_, volume)| &volume.fs);
+    for part in of_containers.chain(volumes).chain(files) {
         sum.time = sum.time.max(part.time);
         add(&mut sum.used_bytes, part.used_bytes);
         add(&mut sum.inodes_used, part.inodes_used);

@@ -93,7 +93,6 @@ pub(super) struct Around<'a> {
 /// One cgroup with its names.
 struct NamedCgroup<'a> {
     sample: &'a CgroupSample,
-    created: Option<i64>,
     id: Option<&'a str>,
     image: &'a str,
     labels: Value,
@@ -105,7 +104,6 @@ impl<'a> NamedCgroup<'a> {
     fn of(sample: &'a CgroupSample) -> Self {
         Self {
             sample,
-            created: None,
             id: None,
             image: "",
             labels: Value::Null,
@@ -153,32 +151,24 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
 
 fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = NamedCgroup<'a>> {
     let machine = NamedCgroup {
-        created: Some(around.booted),
         network: Some(&snapshot.network),
         filesystems: around.filesystems,
         ..NamedCgroup::of(&snapshot.node)
     };
     let of_pods = snapshot.pods.iter().flat_map(|pod| {
-        let whole = pod.whole.iter().map(|whole| NamedCgroup {
-            created: Some(pod.pod.created_at),
-            ..NamedCgroup::of(whole)
-        });
+        let whole = pod.whole.iter().map(NamedCgroup::of);
         whole
             .chain(sandbox(pod))
             .chain(containers(pod).map(|(_, entity)| entity))
     });
-    let system = snapshot.system.iter().map(|system| NamedCgroup {
-        created: system.created,
-        ..NamedCgroup::of(&system.sample)
-    });
-    let others = system.chain(snapshot.above.iter().map(NamedCgroup::of));
+    let system = snapshot.system.iter().map(|system| &system.sample);
+    let others = system.chain(&snapshot.above).map(NamedCgroup::of);
     // Of two with one path the first is used, which has names.
     std::iter::once(machine).chain(of_pods).chain(others)
 }
 
 fn sandbox(pod: &PodSample) -> Option<NamedCgroup<'_>> {
     Some(NamedCgroup {
-        created: Some(pod.pod.created_at),
         id: pod.pod.sandbox.as_deref(),
         labels: labels(pod, "POD"),
         network: pod.network.as_deref(),
@@ -191,7 +181,6 @@ fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, NamedCgroup<'_>)> 
     let both = pod.pod.containers.iter().zip(&pod.containers);
     both.filter_map(move |(container, sample)| {
         let entity = NamedCgroup {
-            created: Some(container.created_at),
             id: Some(&container.id),
             image: &container.image,
             labels: labels(pod, &container.name),
@@ -221,7 +210,7 @@ fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, around: &Around<'_>) -> C
         put("aliases", json!([id]));
         put("namespace", json!(around.runtime));
     }
-    put("spec", spec(entity));
+    put("spec", spec(entity, around.booted));
     ContainerInfo {
         path,
         at: entity.sample.at,
@@ -230,10 +219,10 @@ fn info(entity: &NamedCgroup<'_>, snapshot: &Snapshot, around: &Around<'_>) -> C
     }
 }
 
-fn spec(entity: &NamedCgroup<'_>) -> Value {
+fn spec(entity: &NamedCgroup<'_>, booted: i64) -> Value {
     let (limits, usage) = (entity.sample.limits, &entity.sample.usage);
     without_null(json!({
-        "creation_time": entity.created.map(time),
+        "creation_time": entity.sample.created.map(|at| time(at.max(booted))),
         "labels": entity.labels,
         "image": Some(entity.image).filter(|image| !image.is_empty()),
         "has_cpu": usage.cpu.is_some(),

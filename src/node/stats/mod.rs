@@ -22,6 +22,7 @@ mod generate;
 mod index;
 mod info;
 mod machine;
+mod places;
 mod running_pods;
 mod rate;
 mod resource;
@@ -46,21 +47,17 @@ use crate::{
     },
     images::sandbox_image,
     model::{MeasurableVolume, PodUid},
-    runtime::kuberuntime::log_paths,
-    state::pod_cache::{Owner, PodCache},
+    state::pod_cache::PodCache,
 };
 use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
-use disk::{DiskFacts, DiskMeter, DiskMethod};
+use disk::DiskMeter;
 use futures::future::BoxFuture;
-use generate::{Disks, PodPlaces, SummaryInputs};
+use generate::{Disks, SummaryInputs};
 use parking_lot::Mutex;
 use sampler::PodSample;
 use source::{CachePolicy, CachedReading};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
-
-/// Minimal interval between measurements of log directories, which grow all the time.
-const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Scrapes share a reading for this time.
 const CACHE_TTL: Duration = Duration::from_secs(1);
@@ -442,57 +439,6 @@ impl StatsState {
 
     async fn threads(&self) -> (Option<u64>, Option<u64>) {
         blocking(proc::thread_counts).await.unwrap_or_default()
-    }
-
-    /// The directories of the pods.
-    fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
-        let logs = &self.parts.pod_logs_dir;
-        let places = |pod: &PodSample| {
-            let subject = &pod.pod;
-            let owner = Owner {
-                uid: subject.uid.clone(),
-                name: subject.name.clone(),
-                namespace: subject.namespace.clone(),
-            };
-            let log = |name: &str| {
-                let path = log_paths::container_logs_dir(logs, &owner, name).ok()?;
-                Some((name.to_owned(), path))
-            };
-            let containers = subject.containers.iter();
-            let places = PodPlaces {
-                volumes: (self.parts.volumes)(&subject.uid),
-                logs: containers
-                    .filter_map(|container| log(&container.name))
-                    .collect(),
-            };
-            (subject.uid.clone(), places)
-        };
-        snapshot.pods.iter().map(places).collect()
-    }
-
-    /// Measures what is due, and returns the current results when that takes too long.
-    async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
-        let fetch = || -> BoxFuture<'static, Option<()>> {
-            let mut wanted = HashMap::new();
-            for places in pods.values() {
-                let logs = places.logs.values();
-                wanted.extend(
-                    logs.map(|path| (path.clone(), DiskMethod::Walk(LOG_MEASURE_INTERVAL))),
-                );
-                for volume in &places.volumes {
-                    let how = match (volume.filesystem, self.parts.volume_period) {
-                        (true, _) => DiskMethod::Statfs,
-                        (false, Some(period)) => DiskMethod::Walk(period),
-                        (false, None) => continue,
-                    };
-                    wanted.insert(volume.path.clone(), how);
-                }
-            }
-            let disks = self.disks.clone();
-            Box::pin(blocking(move || disks.measure(wanted)))
-        };
-        self.disk_measurement.get(fetch).await;
-        self.disks.facts()
     }
 }
 

@@ -36,8 +36,6 @@ pub struct ContainerSubject {
     pub image: Arc<str>,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Creation, nanoseconds since the epoch; unknown without the runtime's answer.
-    pub started_at: i64,
 }
 
 /// The running pods, by namespace and name. Of several instances of a container the newest counts, of several
@@ -69,10 +67,6 @@ fn subject(pod: &PodStatus) -> Option<PodSubject> {
             name: c.name.clone(),
             image: c.image.clone(),
             created_at: c.created_at,
-            started_at: match c.started_at {
-                0 => c.created_at,
-                at => at,
-            },
         })
         .collect();
     containers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -142,7 +136,6 @@ mod tests {
         assert_eq!(found.len(), 1);
         let ids: Vec<&str> = found[0].containers.iter().map(|c| &*c.id).collect();
         assert_eq!(ids, ["new"]);
-        assert_eq!(found[0].containers[0].started_at, 5);
         assert_eq!(found[0].sandbox.as_deref(), Some("s-1"));
     }
 

@@ -35,6 +35,8 @@ pub struct CgroupSample {
     pub path: Arc<str>,
     /// Its time, nanoseconds since the epoch.
     pub at: i64,
+    /// When it was made, as far as its files say.
+    pub created: Option<i64>,
     /// Its usage.
     pub usage: Arc<CgroupUsage>,
     /// Its limits.
@@ -65,8 +67,6 @@ pub struct SystemSample {
     pub name: &'static str,
     /// Its values.
     pub sample: CgroupSample,
-    /// When it was made, nanoseconds since the epoch, as far as its files say.
-    pub created: Option<i64>,
 }
 
 /// The samples of one time.
@@ -93,6 +93,7 @@ struct CgroupHistory {
     /// How much of the usage was read.
     depth: Depth,
     limits: CgroupLimits,
+    created: Option<i64>,
     pulse: (u64, u64),
     /// Nothing had changed in the last sample: the kernel reports some changes a little later.
     still: bool,
@@ -231,7 +232,6 @@ impl Sampler {
         Some(SystemSample {
             name: subject.name,
             sample: known.or_else(|| self.sample(&path, pass))?,
-            created: self.fs.created_at(&path),
         })
     }
 
@@ -324,6 +324,7 @@ impl Sampler {
         let usage = fs.pulse(path, &mut known.handles, scratch).ok()?;
         if quota.take(known.verified) {
             known.limits = fs.limits(path, scratch);
+            known.created = fs.created_at(path);
             known.verified = pass.now;
             known.still = false;
         }
@@ -356,6 +357,7 @@ impl CgroupHistory {
             usage: Arc::default(),
             depth: pass.depth,
             limits: fs.limits(path, scratch),
+            created: fs.created_at(path),
             pulse,
             still: false,
             verified: pass.now,
@@ -398,6 +400,7 @@ impl CgroupHistory {
         CgroupSample {
             path: path.clone(),
             at,
+            created: self.created,
             usage: self.usage.clone(),
             limits: self.limits,
             nano_cores,

@@ -3,7 +3,7 @@ use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus},
-    state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, pod_cache},
+    state::pod_cache::{InspectedItem, ItemId, Owner, PodCacheWriter, pod_cache},
 };
 use tokio::time::Instant;
 

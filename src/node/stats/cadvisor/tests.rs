@@ -33,6 +33,7 @@ fn sample(path: &str) -> CgroupSample {
     CgroupSample {
         path: path.into(),
         at: 1_700_000_000_123_456_789,
+        created: Some(1_600_000_001_000_000_000),
         usage: Arc::new(usage),
         limits: CgroupLimits {
             has_memory: true,
@@ -57,7 +58,6 @@ fn snapshot(pods: usize) -> Snapshot {
                 name: "web".into(),
                 image: "nginx:1".into(),
                 created_at: 1,
-                started_at: 1_600_000_001_000_000_000,
             }],
         },
         whole: None,

@@ -37,6 +37,7 @@ fn sample(path: &str, at: i64, cpu: u64, memory: u64) -> CgroupSample {
     CgroupSample {
         path: path.into(),
         at: at * S,
+        created: None,
         usage: Arc::new(usage),
         limits: CgroupLimits::default(),
         nano_cores: Some(cpu / 10),
@@ -49,7 +50,6 @@ fn subject(uid: &str, containers: &[&str]) -> PodSubject {
         name: (*name).into(),
         image: "image".into(),
         created_at: 1_700_000_000 * S,
-        started_at: 1_700_000_001 * S,
     };
     PodSubject {
         uid: uid.into(),
@@ -182,8 +182,10 @@ fn system_containers_are_named_and_dated_as_upstream_names_and_dates_them() {
     let mut snapshot = one_pod();
     let system = |name, path, cpu, created| SystemSample {
         name,
-        sample: sample(path, 1_700_000_106, cpu, 3_000),
-        created,
+        sample: CgroupSample {
+            created,
+            ..sample(path, 1_700_000_106, cpu, 3_000)
+        },
     };
     snapshot.system = vec![
         system("kubelet", "/kubelet", 7, Some(S)),
@@ -300,6 +302,12 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             DiskMeasurement::of(at, used(200, 2), None),
         ),
         (
+            PathBuf::from("/pods/u/etc-hosts"),
+            DiskMeasurement::of(at, used(4, 1), None),
+        ),
+        // A directory of logs in which no file lies.
+        (PathBuf::from("/logs"), DiskMeasurement::of(at, None, None)),
+        (
             PathBuf::from("/v/disk"),
             DiskMeasurement::of(at, used(30, 3), None),
         ),
@@ -339,6 +347,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
             claimed,
         ],
         logs: HashMap::from([("a".to_owned(), PathBuf::from("/logs/a"))]),
+        files: vec!["/pods/u/etc-hosts".into(), "/logs".into()],
     };
     let pods = HashMap::from([(PodUid::from("u"), places)]);
     let (node, images) = ((Time(at), fs), whole_fs(Time(at), &fs));
@@ -351,8 +360,8 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
     };
     let reported = as_json(&told_with(&snapshot, &runtime_stats, Some(disks)));
     let pod = &reported["pods"][0];
-    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_230);
-    assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 15);
+    assert_eq!(pod["ephemeral-storage"]["usedBytes"], 1_234);
+    assert_eq!(pod["ephemeral-storage"]["inodesUsed"], 16);
     assert_eq!(pod["ephemeral-storage"]["availableBytes"], 1 << 20);
     assert_eq!(pod["containers"][0]["rootfs"]["usedBytes"], 1_000);
     assert_eq!(pod["containers"][0]["rootfs"]["inodes"], 100);

@@ -39,6 +39,7 @@ fn a_sample(path: &str) -> CgroupSample {
     CgroupSample {
         path: path.into(),
         at: AT,
+        created: Some(AT - 1_000_000_000),
         usage: Arc::new(usage),
         limits: CgroupLimits {
             has_memory: true,
@@ -56,7 +57,6 @@ fn snapshot() -> Snapshot {
         name: name.into(),
         image: "nginx:1".into(),
         created_at: AT - 1_000_000_000,
-        started_at: AT,
     };
     let pod = PodSample {
         pod: PodSubject {
@@ -83,7 +83,6 @@ fn snapshot() -> Snapshot {
         system: vec![SystemSample {
             name: "kubelet",
             sample: a_sample("/system.slice/kubelet.service"),
-            created: None,
         }],
         pods: vec![pod],
         disks: HashMap::from([((8, 0), "/dev/sda".to_owned())]),
@@ -209,7 +208,10 @@ fn a_cgroup_is_returned_alone_or_with_those_below_it() {
     assert_eq!(machine.get("aliases"), None);
     assert_eq!(machine["spec"]["has_filesystem"], true);
     assert_eq!(machine["stats"][0]["filesystem"][0]["capacity"], 50);
-    assert_eq!(machine["spec"]["creation_time"], "2020-09-13T12:26:40Z");
+    assert_eq!(
+        machine["spec"]["creation_time"],
+        "2023-11-14T22:13:19.123456789Z"
+    );
 }
 
 #[test]

@@ -18,7 +18,6 @@ fn pod(uid: &str, containers: &[&str]) -> PodSubject {
         name: Arc::from(*id),
         image: "image".into(),
         created_at: 1,
-        started_at: 1,
     };
     PodSubject {
         uid: uid.into(),
@@ -235,7 +234,13 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     let names: Vec<_> = seen
         .system
         .iter()
-        .map(|system| (system.name, &*system.sample.path, system.created.is_some()))
+        .map(|system| {
+            (
+                system.name,
+                &*system.sample.path,
+                system.sample.created.is_some(),
+            )
+        })
         .collect();
     assert_eq!(
         names,
@@ -251,5 +256,5 @@ fn cgroups_of_the_machine_are_sampled_once_and_left_out_where_there_are_none() {
     let seen = sampler.snapshot(Vec::new(), &system, Depth::Common);
     assert_eq!(seen.above, []);
     assert_eq!(seen.system[3].sample.usage.memory.unwrap().usage, 7);
-    assert!(seen.system[3].created > Some(1_000_000_000_000_000_000));
+    assert!(seen.system[3].sample.created > Some(1_000_000_000_000_000_000));
 }

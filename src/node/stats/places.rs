@@ -1,0 +1,75 @@
+//! What is measured of each pod on disks.
+
+use super::{
+    StatsState, blocking,
+    disk::{DiskFacts, DiskMethod},
+    generate::PodPlaces,
+    sampler::{PodSample, Snapshot},
+};
+use crate::{
+    model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::Owner, volumes::hosts_file,
+};
+use futures::future::BoxFuture;
+use std::{collections::HashMap, time::Duration};
+
+/// Minimal interval between measurements of logs, which grow all the time.
+const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);
+
+impl StatsState {
+    /// The directories of the pods.
+    pub(super) fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
+        let logs = &self.parts.pod_logs_dir;
+        let places = |pod: &PodSample| {
+            let subject = &pod.pod;
+            let owner = Owner {
+                uid: subject.uid.clone(),
+                name: subject.name.clone(),
+                namespace: subject.namespace.clone(),
+            };
+            let log = |name: &str| {
+                let path = log_paths::container_logs_dir(logs, &owner, name).ok()?;
+                Some((name.to_owned(), path))
+            };
+            let containers = subject.containers.iter();
+            let places = PodPlaces {
+                volumes: (self.parts.volumes)(&subject.uid),
+                logs: containers
+                    .filter_map(|container| log(&container.name))
+                    .collect(),
+                files: [
+                    log_paths::pod_logs_dir(logs, &owner),
+                    hosts_file(&self.parts.root_dir, &subject.uid),
+                ]
+                .into_iter()
+                .flatten()
+                .collect(),
+            };
+            (subject.uid.clone(), places)
+        };
+        snapshot.pods.iter().map(places).collect()
+    }
+
+    /// Measures what is due, and returns the current results when that takes too long.
+    pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
+        let fetch = || -> BoxFuture<'static, Option<()>> {
+            let mut wanted = HashMap::new();
+            for places in pods.values() {
+                let logs = places.logs.values();
+                let files = logs.chain(&places.files).cloned();
+                wanted.extend(files.map(|path| (path, DiskMethod::Files(LOG_MEASURE_INTERVAL))));
+                for volume in &places.volumes {
+                    let how = match (volume.filesystem, self.parts.volume_period) {
+                        (true, _) => DiskMethod::Statfs,
+                        (false, Some(period)) => DiskMethod::Walk(period),
+                        (false, None) => continue,
+                    };
+                    wanted.insert(volume.path.clone(), how);
+                }
+            }
+            let disks = self.disks.clone();
+            Box::pin(blocking(move || disks.measure(wanted)))
+        };
+        self.disk_measurement.get(fetch).await;
+        self.disks.facts()
+    }
+}

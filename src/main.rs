@@ -2,11 +2,12 @@
 
 use anyhow::Context as _;
 use kubelet::{
-    app::{self, App},
+    app::App,
     base::{chain, panics},
     cli::{self, Command},
     config::{self, Flags, HostFacts},
     host::ServiceManager,
+    resources::cm::enter_kubelet_cgroup,
 };
 use std::{env, io::Write as _, process::ExitCode, time::Duration};
 
@@ -40,7 +41,7 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
     let (log, _flushed) = config::logging::init(&config.logging)?;
     panics::install_hook();
     let manager = service_manager()?;
-    app::enter_kubelet_cgroup(&config);
+    enter_kubelet_cgroup(&config.cgroups, config.oom_score_adj);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_keep_alive(IDLE_THREAD)

@@ -9,6 +9,7 @@
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
 pub mod claim;
+mod cluster_objects;
 mod collection;
 pub mod configmap_secret;
 mod error;
@@ -27,6 +28,7 @@ mod watch;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use cluster_objects::ClusterObjects;
 pub use error::ApiError;
 pub use kubeconfig::{
     certificate_is_valid, kubeconfig_certificate, kubeconfig_is_valid, write_for_certificate,

@@ -9,60 +9,31 @@
 //! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
 //! their current step, drain the servers and flush the pod state store, within 12 seconds in all.
 
-mod certificates;
-mod cgroups;
-mod cluster_node;
-mod cluster_objects;
-mod cluster_pods;
-mod container_resources;
-mod devices;
-mod eviction;
-mod https;
-mod images;
-mod introspect;
-mod logs;
-mod memory;
-mod node;
 mod open;
-mod probes;
 mod process_metrics;
-mod resource_managers;
-mod runtime;
-mod service;
-mod shutdown;
-mod sources;
+mod settings;
 mod start;
-mod stats;
-mod store_metrics;
-mod stores;
-mod user_ids;
-mod views;
 
 use crate::{
     apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, chain, panics::PanicScope, spawn},
     config::{
-        KubeletConfig, local_socket,
+        KUBERNETES_VERSION, KubeletConfig, local_socket,
         logging::{self, LogControl},
     },
     cri,
-    host::{HostMachine, ServiceManager, SystemBus},
-    node::stats::Stats,
-    pods::pleg,
-    pods::pod_workers::PodWorkers,
-    pods::sync_loop::HOUSEKEEPING_PERIOD,
-    server::{CheckMetrics, Handlers, HealthChecks, Listener},
+    host::{
+        self, HostMachine, LockFile, ServiceManager, SystemBus, own_address, process_metrics as own,
+    },
+    node::certificates,
+    pods::{pleg, pod_workers::PodWorkers, sync_loop::HOUSEKEEPING_PERIOD},
+    server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps},
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
-use https::Secured;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use stores::{Stores, Writers};
+use open::Opened;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for the tasks to stop.
@@ -73,17 +44,12 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// A kubelet whose sockets are bound and whose state is read; nothing runs yet.
 pub struct App {
     config: KubeletConfig,
-    stores: Stores,
-    writers: Writers,
-    stats: Stats,
-    healthz: Option<Listener>,
-    read_only: Option<Listener>,
-    secured: Option<Secured>,
-    local: Option<Listener>,
+    opened: Opened,
+    ports: Ports,
     periods: Periods,
     log: LogControl,
     service_manager: Option<Arc<ServiceManager>>,
-    lock: Option<node::Lock>,
+    lock: Option<LockFile>,
 }
 
 /// Periods of checks that find what no event reports. They are not configurable; tests make them short.
@@ -115,12 +81,6 @@ async fn check_local_objects(path: PathBuf) {
     }
 }
 
-/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, because memory stays charged to the
-/// cgroup in which it was allocated. If that fails, a task tries again later and logs the error. Blocking.
-pub fn enter_kubelet_cgroup(config: &KubeletConfig) {
-    cgroups::enter(config);
-}
-
 impl App {
     /// Binds the sockets, takes the lock file and reads the state on disk.
     ///
@@ -129,34 +89,34 @@ impl App {
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
         let machine = HostMachine::read()?;
-        node::check(&config, &machine)?;
+        check(&config, &machine)?;
         let watch = config.exit_on_lock_contention;
-        let lock = node::take_lock(config.lock_file.as_deref(), watch).await?;
-        node::set_oom_score_adj(config.oom_score_adj);
-        node::allow_open_files(config.max_open_files);
-        let healthz = bind("healthz", config.server.healthz).await?;
-        let read_only = bind("read-only", config.server.read_only).await?;
+        let lock = host::take_lock(config.lock_file.as_deref(), watch).await?;
+        host::set_oom_score_adj(config.oom_score_adj);
+        host::allow_open_files(config.max_open_files);
+        let mut ports = Ports::bind(&config.server).await?;
         let metrics = Metrics::new();
-        let api = certificates::open_api(&config, &metrics).await?;
-        let secured = https::open(&config, api.clone(), &metrics).await?;
+        let kubeconfig = config.kubeconfig.clone();
+        let api = certificates::open_api(kubeconfig, &config.identity, &metrics).await?;
+        let addresses = settings::addresses(&config, own_address(config.ipv6_first));
+        let (server, name) = (config.server.clone(), config.node_name.clone());
+        ports
+            .secure(server, name, addresses, api.clone(), &metrics)
+            .await?;
         if let Some(path) = config.local_objects_dir.clone() {
             spawn(PanicScope::Other, check_local_objects(path));
         }
-        let (stores, writers) = open::stores(&config, machine, api, metrics)?;
-        let stats = stats::of(&config, &stores);
-        process_metrics::register(&config, &stores);
-        store_metrics::register(&stores, stats.clone(), &stores.metrics);
-        let local = bind_local(&config.root_dir);
+        let opened = open::open(&config, machine, api, metrics)?;
+        process_metrics::register(&config.node_name, opened.machine.cgroup_v2, &opened.metrics);
+        own::register(&opened.metrics);
+        own::register_start_time(&opened.probe_metrics);
+        own::register_start_time(&opened.sli_metrics);
+        ports.bind_local(&local_socket(&config.root_dir));
         let log = logging::detached(&config.logging);
         Ok(Self {
             config,
-            stores,
-            writers,
-            stats,
-            healthz,
-            read_only,
-            secured,
-            local,
+            opened,
+            ports,
             periods: Periods::default(),
             log,
             service_manager: None,
@@ -173,28 +133,28 @@ impl App {
     /// The same app with plain directories below this one as its cgroups, for tests.
     #[must_use]
     pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
-        self.stores.system.cgroups = Some(directory);
+        self.opened.system.cgroups = Some(directory);
         self
     }
 
     /// The same app with this directory as `/proc` for the processes that it moves, for tests.
     #[must_use]
     pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
-        self.stores.system.proc = directory;
+        self.opened.system.proc = directory;
         self
     }
 
     /// The same app with this directory as `/sys`, for tests.
     #[must_use]
     pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
-        self.stores.system.sys = directory;
+        self.opened.system.sys = directory;
         self
     }
 
     /// The same app with systemd and logind at this address, for tests.
     #[must_use]
     pub fn with_system_bus_at(mut self, address: String) -> Self {
-        self.stores.system.bus = Arc::new(SystemBus::at(address));
+        self.opened.system.bus = Arc::new(SystemBus::at(address));
         self
     }
 
@@ -246,23 +206,26 @@ impl App {
         mut self,
         stop_requested: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
-        process_metrics::log(&self.stores.metrics, self.log.clone());
+        process_metrics::log(&self.opened.metrics, self.log.clone());
         let mut tasks = Tasks::new();
-        let tracer = self.stores.tracer.clone();
+        let tracer = self.opened.tracer.clone();
         if tracer.is_on() {
             tasks.spawn("traces", tracer.clone().run(tasks.shutdown()));
         }
-        certificates::start(&self.config, &self.stores, &mut tasks);
+        if let Some(identity) = settings::identity(&self.config, self.opened.api.clone()) {
+            let node = self.opened.state.node_object.clone();
+            certificates::start(identity, node, &self.opened.metrics, &mut tasks);
+        }
         self.serve(&mut tasks);
         let manager = self.service_manager.clone();
         if let Some(manager) = &manager {
             self.watch(manager, &mut tasks);
-            service::notify(manager, "READY=1");
+            manager.report("READY=1");
         }
         let stop_requested = async move {
             let why = stop_requested.await;
             if let Some(manager) = &manager {
-                service::notify(manager, "STOPPING=1");
+                manager.report("STOPPING=1");
             }
             why
         };
@@ -278,7 +241,7 @@ impl App {
         stop_requested: impl Future<Output = &'static str>,
     ) -> anyhow::Result<()> {
         tokio::pin!(stop_requested);
-        let runtime = self.stores.runtime.clone();
+        let runtime = self.opened.runtime.clone();
         let info = tokio::select! {
             info = cri::wait_for_runtime(&runtime) => info,
             why = &mut stop_requested => {
@@ -286,22 +249,14 @@ impl App {
                 return stop(&mut tasks, None).await;
             }
         };
-        let state_store = self.stores.state_store.clone();
-        let started = start::start(
-            &self.config,
-            self.periods,
-            &self.stores,
-            self.writers,
-            self.stats,
-            &info,
-            &mut tasks,
-        );
+        let state_store = self.opened.state.state_store.clone();
+        let started = start::start(&self.config, self.periods, self.opened, &info, &mut tasks);
         let started = tokio::select! {
-            workers = started => Ok(workers?),
+            pods = started => Ok(pods?),
             why = &mut stop_requested => Err(why),
         };
-        let workers = match started {
-            Ok(workers) => workers,
+        let pods = match started {
+            Ok(pods) => pods,
             Err(why) => {
                 tracing::info!(why, "Stopping during startup");
                 return stop(&mut tasks, None).await;
@@ -315,77 +270,88 @@ impl App {
                 None
             }
         };
-        stop(&mut tasks, Some((&workers, &state_store))).await?;
+        stop(&mut tasks, Some((&pods.workers, &state_store))).await?;
         early.map_or(Ok(()), failed)
     }
 
+    /// The check of the sync loop: at least five minutes may pass without an iteration.
+    fn sync_loop_check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + Clone + 'static {
+        let heartbeat = self.opened.pods.heartbeat.clone();
+        let limit = (2 * self.config.sync_frequency).max(Duration::from_secs(300));
+        move || heartbeat.check(limit)
+    }
+
+    /// Feeds the watchdog of the service manager as long as the sync loop runs. That the runtime is away is no reason
+    /// for a restart: the loop has not begun then.
     fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
         if let Some(within) = manager.watchdog() {
-            let checks = self.stores.health_checks(self.config.sync_frequency);
-            let (live, shutdown) = (self.stores.live.clone(), tasks.shutdown());
-            let feeding = service::watchdog(manager.clone(), within, checks, live, shutdown);
+            let (heartbeat, check) = (self.opened.pods.heartbeat.clone(), self.sync_loop_check());
+            let check = move || {
+                if heartbeat.has_begun() {
+                    check()
+                } else {
+                    Ok(())
+                }
+            };
+            let feeding = manager
+                .clone()
+                .feed_watchdog(within, check, tasks.shutdown());
             tasks.spawn("service.watchdog", feeding);
         }
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
-        let counted = CheckMetrics::new(&self.stores.sli_metrics);
-        if let Some(listener) = self.healthz.take() {
-            let checks = HealthChecks::ping().with("log", || Ok(()));
-            let checks = checks.counted(counted.clone());
-            let serving = listener.serve(Handlers::health(checks), tasks.shutdown());
-            tasks.spawn("server.healthz", serving);
-        }
-        let checks = self.stores.health_checks(self.config.sync_frequency);
-        let checks = checks.counted(counted);
-        let stats = stats::views(&self.stores, &self.stats);
+        let counted = CheckMetrics::new(&self.opened.sli_metrics);
+        let healthz = HealthChecks::ping().with("log", || Ok(()));
+        let checks = healthz.clone().with("syncloop", self.sync_loop_check());
+        let opened = &self.opened;
+        let deps = ServerDeps {
+            state: &opened.state,
+            pods: &opened.pods,
+            runtime: &opened.runtime,
+            volumes: &opened.volumes,
+            stats: &opened.stats,
+            machine: &opened.machine,
+            process: self.process(),
+            metrics: &opened.metrics,
+            probe_metrics: &opened.probe_metrics,
+            sli_metrics: &opened.sli_metrics,
+            tracer: &opened.tracer,
+        };
+        let checks = checks.counted(counted.clone());
         let shutdown = tasks.shutdown();
-        let claims = stats::claims(&self.stores);
-        let views = views::of(
-            &self.stores,
-            &self.config,
-            &self.log,
-            stats,
-            claims,
-            shutdown,
-        );
-        tasks.spawn("server.streams", views.streams.clone().drained());
-        let handlers = Handlers::read_only(checks, views, self.config.server.off.clone());
-        let handlers = handlers.traced(self.stores.tracer.clone());
-        if let Some(Secured { listener, auth }) = self.secured.take() {
-            let serving = listener.serve(handlers.secured(auth), tasks.shutdown());
-            tasks.spawn("server.main", serving);
-        }
-        if let Some(listener) = self.read_only.take() {
-            let serving = listener.serve(handlers.clone(), tasks.shutdown());
-            tasks.spawn("server.readonly", serving);
-        }
-        if let Some(listener) = self.local.take() {
-            let serving = listener.serve(handlers.local(), tasks.shutdown());
-            tasks.spawn("server.local", serving);
+        let (handlers, streams) =
+            server::build(settings::server(&self.config), checks, deps, shutdown);
+        tasks.spawn("server.streams", streams.drained());
+        let ports = std::mem::take(&mut self.ports);
+        ports.serve(healthz.counted(counted), &handlers, tasks);
+    }
+
+    fn process(&self) -> Process {
+        let (read, write) = (self.log.clone(), self.log.clone());
+        Process {
+            started: self.opened.started_at,
+            version: env!("CARGO_PKG_VERSION"),
+            behaves_as: KUBERNETES_VERSION,
+            configuration: Arc::new(self.config.shown.clone()),
+            flags: Arc::new(self.config.flags_shown.clone()),
+            verbosity: Arc::new(move || read.verbosity()),
+            set_verbosity: Arc::new(move |verbosity| write.set_verbosity(verbosity)),
         }
     }
 }
 
-async fn bind(
-    name: &'static str,
-    address: Option<std::net::SocketAddr>,
-) -> anyhow::Result<Option<Listener>> {
-    match address {
-        Some(address) => Ok(Some(Listener::bind(name, address).await?)),
-        None => Ok(None),
-    }
-}
-
-/// The socket of the local commands. Pods run without it.
-fn bind_local(root_dir: &Path) -> Option<Listener> {
-    match Listener::bind_local("local", &local_socket(root_dir)) {
-        Ok(listener) => Some(listener),
-        Err(error) => {
-            tracing::warn!(err = %chain(&error), "Failed to bind the local socket; `kubelet pods` and `kubelet explain` will not work");
-            None
-        }
-    }
+/// Refuses to start on cgroup v1 or with swap unless the configuration allows it, as upstream.
+fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        machine.cgroup_v2 || !config.fail_cgroup_v1,
+        "this host uses cgroup v1, which failCgroupV1 (default true) rules out; set it to false to run here"
+    );
+    anyhow::ensure!(
+        !machine.swap_on || !config.fail_swap_on,
+        "running with swap on is not supported: disable swap, or set failSwapOn to false"
+    );
+    Ok(())
 }
 
 async fn stop(

@@ -1,130 +1,145 @@
-//! Opens the stores: reads the state on disk and prepares the clients.
+//! Opens each area before the runtime has answered: reads the state on disk and prepares the clients.
 
-use super::{
-    devices, images, sources,
-    stores::{Stores, System, Writers},
-};
+use super::settings;
 use crate::{
-    apiserver::ApiServer,
-    base::{metrics::Metrics, otel::Tracer},
+    apiserver::{ApiServer, ClusterObjects},
+    base::{GoDuration, metrics::Metrics, otel::Tracer},
     config::{FeatureGate, KubeletConfig},
-    cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint},
-    host::HostMachine,
-    model::AddressOrder,
-    pods::status::StatusManager,
-    pods::sync_loop::Heartbeat,
-    state::{
-        events::EventRecorder,
-        node_object::NodeObjectWriter,
-        node_pressure::NodePressureWriter,
-        node_shutdown::NodeShutdownWriter,
-        pod_cache,
-        pod_history::PodHistory,
-        pod_manager::{PodChanges, PodManagerWriter},
-        pod_state_store::PodStateStore,
+    cri::{self, RuntimeClient},
+    host::{HostMachine, System},
+    images::Images,
+    node::{
+        self,
+        stats::{Stats, StatsParts},
     },
-    volumes::KubeletRoot,
+    pods::{self, PodsReader, PodsWriters},
+    resources::{self, NodeFacts, pod_resources::PodResourcesSocket},
+    state::{self, State, Writers},
+    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Reads the state on disk and prepares connections. Families of metrics go to `metrics`.
+/// What each area has before the runtime has answered, bottom to top.
+pub(super) struct Opened {
+    pub(super) metrics: Metrics,
+    /// Families of probes, which have a page of their own.
+    pub(super) probe_metrics: Metrics,
+    /// Families of health checks, which have a page of their own.
+    pub(super) sli_metrics: Metrics,
+    pub(super) tracer: Tracer,
+    pub(super) started_at: Timestamp,
+    pub(super) machine: HostMachine,
+    pub(super) system: System,
+    pub(super) runtime: RuntimeClient,
+    pub(super) api: Option<ApiServer>,
+    pub(super) objects: ClusterObjects,
+    pub(super) state: State,
+    pub(super) writers: Writers,
+    /// Listens already.
+    pub(super) pod_resources: PodResourcesSocket,
+    pub(super) images: Images,
+    pub(super) root: KubeletRoot,
+    pub(super) facts: Arc<NodeFacts>,
+    pub(super) volumes: VolumeManager,
+    pub(super) pods: PodsReader,
+    pub(super) pods_writers: PodsWriters,
+    pub(super) stats: Stats,
+    /// The cgroup of all pods, for usage, once it exists.
+    pub(super) pods_cgroup: watch::Sender<Option<String>>,
+}
+
+/// Opens the areas. Families of metrics go to `metrics`.
 ///
 /// # Errors
 /// A directory or file that cannot be used, or an endpoint that cannot be parsed.
-pub(super) fn stores(
+pub(super) fn open(
     config: &KubeletConfig,
     machine: HostMachine,
     api: Option<ApiServer>,
     metrics: Metrics,
-) -> anyhow::Result<(Stores, Writers)> {
+) -> anyhow::Result<Opened> {
     let root = KubeletRoot::create(&config.root_dir)
         .with_context(|| format!("cannot use root directory {}", config.root_dir.display()))?;
-    let state_store = PodStateStore::open(pod_state_dir(config))?;
-    let records = images::records(config)?;
-    let posted = config
-        .allow_posted_pods
-        .then(|| sources::posted_pods(config));
-    let posted = posted.transpose().context("cannot keep posted pods")?;
+    let started_at = Timestamp::now();
     let tracing = config.tracing.as_ref();
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
-    let (runtime, images) = runtime_clients(config, &tracer, &metrics)?;
-    let (cache_writer, cache) = pod_cache::pod_cache_with(AddressOrder::new(config.ipv6_first));
-    let keyring = images::keyring(config, api.clone(), &metrics)?;
-    let changes = api.as_ref().map(|_| Arc::<PodChanges>::default());
-    let writers = Writers {
-        node_object: NodeObjectWriter::default(),
-        pressure: NodePressureWriter::default(),
-        shutting_down: NodeShutdownWriter::default(),
-        pods: PodManagerWriter::default().keeping(changes.clone()),
-        statuses: StatusManager::marking(changes.as_ref().map(|changes| changes.pods.clone())),
-        cache: cache_writer,
-        all_delivered: watch::Sender::new(false),
-        pod_resources: devices::socket(config),
+    let by_streams = config.is_on(FeatureGate::CriListStreaming);
+    let (runtime, image_client) = cri::connect(&config.runtime, by_streams, &tracer, &metrics)?;
+    let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
+    let (state, writers) = state::open(settings::state(config), &metrics)?;
+    let pod_resources = resources::bind_pod_resources(&config.root_dir);
+    let images = Images::open(
+        &config.images,
+        &config.root_dir,
+        image_client.clone(),
+        api.clone(),
+        &metrics,
+    )?;
+    let facts = node::facts(&settings::profile(config), &machine)?;
+    let facts = Arc::new(facts);
+    let cluster = Cluster {
+        tokens: objects.tokens.clone(),
+        bundles: objects.bundles.clone(),
+        claims: objects.claims.clone(),
+        node: state.node_object.clone(),
     };
-    let stores = Stores {
-        api,
-        node_object: writers.node_object.reader(),
-        pressure: writers.pressure.subscribe(),
-        shutting_down: writers.shutting_down.subscribe(),
+    let volumes = VolumeManager::in_cluster(
+        root.clone(),
+        facts.clone(),
+        objects.objects.clone(),
+        cluster,
+        HostMounter,
+    );
+    let prepared = volumes.clone();
+    state.sizes.add("prepared_volumes", move || prepared.len());
+    let posted = settings::posted_pods(config).context("cannot keep posted pods")?;
+    let (pods, pods_writers) = pods::open(&state, posted);
+    let pods_cgroup = watch::Sender::new(None);
+    let measured = volumes.clone();
+    let period = config.effective.volume_stats_agg_period;
+    let stats = StatsParts {
+        runtime: runtime.clone(),
+        images: image_client,
+        cache: state.cache.clone(),
+        volumes: Arc::new(move |uid| measured.measurable(uid)),
+        node_name: config.node_name.clone(),
+        root_dir: config.root_dir.clone(),
+        pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+        // Zero and less turn it off.
+        volume_period: period
+            .map(GoDuration::to_std)
+            .filter(|period| !period.is_zero()),
+        started_at: i64::try_from(started_at.as_nanosecond()).unwrap_or_default(),
+        system: settings::system_cgroups(config, pods_cgroup.subscribe()),
+    };
+    let stats = Stats::new(stats, &machine);
+    let sampled = stats.clone();
+    state.sizes.add("stats", move || sampled.len());
+    Ok(Opened {
         metrics,
-        tracer,
         probe_metrics: Metrics::new(),
         sli_metrics: Metrics::new(),
-        events: EventRecorder::new(),
-        pod_history: PodHistory::new(),
-        runtime,
-        images,
-        state_store,
-        root,
-        pods: writers.pods.reader(),
-        statuses: writers.statuses.reader(),
-        changes,
-        cache,
-        heartbeat: Heartbeat::new(),
-        started_at: Timestamp::now(),
+        tracer,
+        started_at,
         machine,
-        keyring,
-        live: Arc::default(),
-        records,
-        posted,
-        all_delivered: writers.all_delivered.subscribe(),
         system: System::default(),
-        pods_cgroup: Arc::default(),
-    };
-    Ok((stores, writers))
-}
-
-/// The clients of the runtime's two services, on one connection if they share an endpoint.
-fn runtime_clients(
-    config: &KubeletConfig,
-    tracer: &Tracer,
-    metrics: &Metrics,
-) -> anyhow::Result<(RuntimeClient, ImageClient)> {
-    let cri_metrics = CriMetrics::new(metrics);
-    let timeout = config.runtime.request_timeout;
-    let endpoint = RuntimeEndpoint::parse(&config.runtime.endpoint)
-        .with_context(|| format!("containerRuntimeEndpoint {:?}", config.runtime.endpoint))?;
-    let image_endpoint = RuntimeEndpoint::parse(&config.runtime.image_endpoint)
-        .with_context(|| format!("imageServiceEndpoint {:?}", config.runtime.image_endpoint))?;
-    let connect = |endpoint| CriConnection::traced(endpoint, timeout, &cri_metrics, tracer.clone());
-    let connection = connect(endpoint.clone());
-    let image_connection = if image_endpoint == endpoint {
-        connection.clone()
-    } else {
-        connect(image_endpoint)
-    };
-    Ok((
-        RuntimeClient::new(connection)
-            .preferring_streams(config.is_on(FeatureGate::CriListStreaming)),
-        ImageClient::new(image_connection),
-    ))
-}
-
-/// The directory has its name since before the store had its own, and is read by newer kubelets.
-fn pod_state_dir(config: &KubeletConfig) -> PathBuf {
-    config.root_dir.join("journal")
+        runtime,
+        api,
+        objects,
+        state,
+        writers,
+        pod_resources,
+        images,
+        root,
+        facts,
+        volumes,
+        pods,
+        pods_writers,
+        stats,
+        pods_cgroup,
+    })
 }

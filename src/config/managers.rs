@@ -6,38 +6,11 @@ use super::values::some_text;
 use crate::base::GoDuration;
 use crate::model::Quantity;
 use crate::resources::cpu::{CpuOptions, CpuSet, OptionGates};
+use crate::resources::managers::ManagersConfig;
 use crate::resources::memory::ReservedMemory;
 use crate::resources::topology::{TopologyOptions, TopologyPolicy, TopologyScope};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Which policies the managers have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ManagersConfig {
-    /// Options of the static policy of the CPU manager; `None` for the policy `none`.
-    pub cpu: Option<CpuOptions>,
-    /// `reservedSystemCPUs`.
-    pub reserved_cpus: CpuSet,
-    /// How long after a failure CPUs of containers are updated again.
-    pub retry_after: Duration,
-    /// Containers with exclusive CPUs have no CPU quota.
-    pub no_quota: bool,
-    /// What the Static policy of the memory manager reserves; `None` for the policy `None`.
-    pub memory: Option<ReservedMemory>,
-    /// The policy of the topology manager.
-    pub topology_policy: TopologyPolicy,
-    /// What gets one affinity.
-    pub topology_scope: TopologyScope,
-    /// Options of that policy.
-    pub topology_options: TopologyOptions,
-}
-
-impl ManagersConfig {
-    /// Whether nothing depends on the machine's topology.
-    pub fn is_off(&self) -> bool {
-        self.cpu.is_none() && self.memory.is_none() && self.topology_policy == TopologyPolicy::None
-    }
-}
 
 /// Of a configuration with its defaults, which has been checked.
 pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {

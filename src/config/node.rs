@@ -3,9 +3,9 @@
 use super::document::ConfigProblem;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
-use super::resolved::NodeConfig;
 use super::values::{count, some_text, time};
 use crate::base::document::DocumentOrigin;
+use crate::node::NodeConfig;
 use crate::node::event_sink::EventRate;
 use crate::node::node_status::resources::{self, PodLimits, ReservedResources};
 use k8s_openapi::api::core::v1::Taint;

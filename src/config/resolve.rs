@@ -22,9 +22,13 @@ use super::values::{count, some_text, time};
 use super::{cgroups, defaults, managers};
 use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
 use crate::base::otel::TracingSettings;
+use crate::cri::RuntimeConfig;
 use crate::images::gc::ImageGcPolicy;
 use crate::images::records::VerificationPolicy;
+use crate::images::{CredentialProviders, ImagesConfig};
 use crate::model::Quantity;
+use crate::node::certificates::IdentityConfig;
+use crate::runtime::kuberuntime::UserNamespacesConfig;
 
 /// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
 /// checks everything, and converts to concrete types.
@@ -263,12 +267,12 @@ fn runtime(config: &KubeletConfiguration) -> RuntimeConfig {
     }
 }
 
-fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagePullConfig {
+fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagesConfig {
     let providers = flags.image_credential_provider_config.clone();
     let providers = providers.zip(flags.image_credential_provider_bin_dir.clone());
     let gate = FeatureGate::KubeletServiceAccountTokenForCredentialProviders;
     let account_tokens = gate.is_on(config.feature_gates.as_ref());
-    ImagePullConfig {
+    ImagesConfig {
         verification: verification(config),
         credential_providers: providers.map(|(config, programs)| CredentialProviders {
             config,

@@ -1,23 +1,24 @@
 //! The validated configuration in concrete types: what the app builds from.
 
-use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::cgroups::CgroupsConfig;
 use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::{HeaderValues, KubeletConfiguration};
 use super::logging::LoggingConfig;
-use super::managers::ManagersConfig;
 use crate::base::SecretUrl;
 use crate::base::otel::TracingSettings;
+use crate::cri::RuntimeConfig;
+use crate::images::ImagesConfig;
 use crate::images::gc::ImageGcPolicy;
-use crate::images::records::VerificationPolicy;
-use crate::node::event_sink::EventRate;
-use crate::node::node_status::resources::{PodLimits, ReservedResources};
-use crate::server::{Switch, auth::AuthSettings, tls::TlsSettings};
+use crate::node::NodeConfig;
+use crate::node::certificates::IdentityConfig;
+use crate::resources::cm::CgroupsConfig;
+use crate::resources::managers::ManagersConfig;
+use crate::runtime::kuberuntime::UserNamespacesConfig;
+use crate::server::ServerConfig;
 
 /// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
 #[derive(Debug, Clone)]
@@ -53,7 +54,7 @@ pub struct KubeletConfig {
     /// The container runtime.
     pub runtime: RuntimeConfig,
     /// Image pulls.
-    pub images: ImagePullConfig,
+    pub images: ImagesConfig,
     /// Removal of unused images.
     pub image_gc: ImageGcPolicy,
     /// Containers.
@@ -94,39 +95,6 @@ pub struct KubeletConfig {
     pub warnings: Vec<String>,
 }
 
-/// The Node object, its status and lease, and events.
-#[derive(Debug, Clone)]
-pub struct NodeConfig {
-    /// Create the object if it is not there.
-    pub register: bool,
-    /// Labels that it is created with.
-    pub labels: BTreeMap<String, String>,
-    /// Taints that it is created with.
-    pub taints: Vec<Taint>,
-    /// Id of this machine at its provider.
-    pub provider_id: Option<String>,
-    /// A controller of the cloud provider sets addresses and lets pods come.
-    pub external_cloud_provider: bool,
-    /// A controller attaches volumes.
-    pub controller_attach: bool,
-    /// Scratch space is a resource.
-    pub local_storage_isolation: bool,
-    /// How often the status is computed.
-    pub update_period: Duration,
-    /// How often it is sent although nothing changed.
-    pub report_period: Duration,
-    /// How long the lease lasts.
-    pub lease_seconds: i32,
-    /// Images in the status; `None` for all.
-    pub max_images: Option<usize>,
-    /// How many pods the node takes.
-    pub pods: PodLimits,
-    /// What is kept from pods.
-    pub reservation: ReservedResources,
-    /// How often events are sent.
-    pub events: EventRate,
-}
-
 /// Where static pods come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticPodSources {
@@ -140,81 +108,6 @@ pub struct StaticPodSources {
     pub url_headers: BTreeMap<String, HeaderValues>,
     /// Poll interval of `url`.
     pub http_check_frequency: Duration,
-}
-
-/// Addresses to listen on, and their authentication and authorization.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServerConfig {
-    /// Whether the authenticated API is wanted.
-    pub enabled: bool,
-    /// Where the authenticated API listens.
-    pub address: SocketAddr,
-    /// Authentication and authorization.
-    pub auth: AuthSettings,
-    /// Its certificate and what may be agreed on.
-    pub tls: TlsSettings,
-    /// Where the read-only API listens; `None` is off.
-    pub read_only: Option<SocketAddr>,
-    /// Where `/healthz` listens; `None` is off.
-    pub healthz: Option<SocketAddr>,
-    /// Groups of routes that are switched off.
-    pub off: Vec<Switch>,
-    /// How long nothing may happen on a stream (exec, attach, port-forward); zero means no limit.
-    pub stream_idle: Duration,
-}
-
-/// How the kubelet is known to the API server, and how often it sends requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdentityConfig {
-    /// How to get a client certificate while the kubeconfig has none that is valid.
-    pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// Where certificates that the cluster issues are.
-    pub cert_dir: PathBuf,
-    /// Whether the client certificate is renewed.
-    pub rotate_certificates: bool,
-    /// Requests a second on average; zero means no limit.
-    pub qps: u32,
-    /// Requests at once.
-    pub burst: u32,
-}
-
-/// The container runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeConfig {
-    /// Socket of the runtime service, `unix://` and a path.
-    pub endpoint: String,
-    /// Socket of the image service; the runtime's unless given.
-    pub image_endpoint: String,
-    /// Deadline of calls that do not stream or pull.
-    pub request_timeout: Duration,
-}
-
-/// Image pulls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ImagePullConfig {
-    /// Pulls per second; `None` is unlimited.
-    pub qps: Option<u32>,
-    /// Burst above that rate.
-    pub burst: u32,
-    /// One pull at a time.
-    pub serialize: bool,
-    /// Most pulls at once when not serialized; `None` leaves it to the puller.
-    pub max_parallel: Option<u32>,
-    /// Whose right to an image that is here is verified; `None` if nothing is recorded at all.
-    pub verification: Option<VerificationPolicy>,
-    /// Programs that provide logins.
-    pub credential_providers: Option<CredentialProviders>,
-}
-
-/// Where programs that provide logins are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CredentialProviders {
-    /// Their configuration: a file, or a directory of files.
-    pub config: PathBuf,
-    /// The directory of the programs.
-    pub programs: PathBuf,
-    /// They may be given tokens of service accounts.
-    pub account_tokens: bool,
 }
 
 /// Containers.
@@ -237,15 +130,6 @@ pub struct ContainersConfig {
     /// Sysctls that pods may set besides the safe ones; one that ends in `*` stands for all that begin
     /// so.
     pub allowed_unsafe_sysctls: Vec<String>,
-}
-
-/// User namespaces of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UserNamespacesConfig {
-    /// Ids of one pod; a multiple of 65536.
-    pub ids_per_pod: u32,
-    /// Most pods that may need ids of their own.
-    pub max_pods: u32,
 }
 
 /// Container log files.

@@ -8,8 +8,8 @@ use super::defaults;
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 
-use super::resolved::ServerConfig;
 use super::values::{count, some_text, time};
+use crate::server::ServerConfig;
 use crate::server::Switch;
 use crate::server::auth::{AuthSettings, AuthorizationMode};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};

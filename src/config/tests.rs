@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::kubelet_configuration::read;
 use super::*;
-use crate::images::records::VerificationPolicy;
+use crate::images::{ImagesConfig, records::VerificationPolicy};
+use crate::node::certificates::IdentityConfig;
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -66,7 +67,7 @@ fn nothing_given_means_the_defaults() {
     );
     assert_eq!(config.runtime.image_endpoint, config.runtime.endpoint);
     assert_eq!(config.runtime.request_timeout, Duration::from_secs(120));
-    let pulls = ImagePullConfig {
+    let pulls = ImagesConfig {
         qps: Some(5),
         burst: 10,
         serialize: false,

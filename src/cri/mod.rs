@@ -10,6 +10,7 @@
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;
+mod connect;
 mod connection;
 mod endpoint;
 mod error;
@@ -32,6 +33,7 @@ pub(crate) mod test_server;
 mod tests;
 
 pub use codec::SmallBuffers;
+pub use connect::{RuntimeConfig, connect};
 pub use connection::CriConnection;
 pub use endpoint::{EndpointError, RuntimeEndpoint};
 pub use error::{CriError, go_code};

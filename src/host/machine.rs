@@ -35,6 +35,15 @@ pub struct HostMachine {
     pub selinux: bool,
 }
 
+/// This machine's architecture, as Go spells it.
+pub fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// How many CPUs are online by this `/sys`. Blocking.
 pub fn online_cpus(sys: &Path) -> Option<u32> {
     let text = fs::read_to_string(sys.join("devices/system/cpu/online")).ok()?;

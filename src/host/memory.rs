@@ -5,7 +5,12 @@
     reason = "functions of the C library that take plain numbers, and advice on mappings that are never written"
 )]
 
-use std::fs;
+use std::{fs, time::Duration};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Delay after the start, or after a change; later changes within it belong to the same burst.
+const BURST: Duration = Duration::from_secs(5);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod gnu {
@@ -31,6 +36,31 @@ pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::malloc_trim(0);
     unmap_program();
+}
+
+/// Task `memory`: gives memory back after the start and after bursts of changes. The C library keeps what hundreds of
+/// pods that start together needed for a moment, and the code that ran for them stays mapped. Idle while nothing changes.
+///
+/// # Errors
+/// [`give_back`] panicked.
+pub async fn give_back_after_bursts(
+    mut changes: watch::Receiver<u64>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let work = async {
+        loop {
+            tokio::time::sleep(BURST).await;
+            changes.mark_unchanged();
+            tokio::task::spawn_blocking(give_back).await?;
+            if changes.changed().await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        result = work => result,
+    }
 }
 
 /// Removes the pages of the program's file from this process. They stay in the page cache, and those that are used

@@ -14,6 +14,7 @@ mod disk_usage;
 pub mod files;
 mod identity;
 mod kernel_log;
+mod lock_file;
 mod logind;
 mod machine;
 pub mod memory;
@@ -22,10 +23,13 @@ mod mountinfo;
 mod peer;
 pub mod proc;
 mod proc_dir;
+mod process_limits;
+pub mod process_metrics;
 pub mod profile;
 pub mod remove;
 mod service_manager;
 mod confined;
+mod system;
 mod system_bus;
 mod systemd;
 pub mod terminal;
@@ -37,15 +41,18 @@ pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage, files_usage};
 pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
+pub use lock_file::{LockFile, take_lock};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
     FilesystemSpace, FilesystemUsage, HostMachine, filesystem_bytes, filesystem_space,
-    filesystem_usage, huge_pages, online_cpus, parse_cpu_list, parse_mem_total,
+    filesystem_usage, go_architecture, huge_pages, online_cpus, parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;
 pub use proc_dir::ProcDir;
+pub use process_limits::{allow_open_files, set_oom_score_adj};
 pub use service_manager::ServiceManager;
+pub use system::System;
 pub use system_bus::{BusError, SystemBus};
 #[cfg(test)]
 pub(crate) use systemd::fake as systemd_fake;

@@ -7,8 +7,10 @@ use std::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
     },
+    sync::Arc,
     time::Duration,
 };
+use tokio_util::sync::CancellationToken;
 
 /// A connection to the service manager. Notifications never block.
 #[derive(Debug)]
@@ -53,6 +55,42 @@ impl ServiceManager {
         self.socket
             .send_to_addr(state.as_bytes(), &self.address)
             .map(drop)
+    }
+
+    /// [`Self::notify`], whose failure is logged: the kubelet runs without a service manager too.
+    pub fn report(&self, state: &str) {
+        if let Err(error) = self.notify(state) {
+            tracing::warn!(state, %error, "Failed to notify the service manager");
+        }
+    }
+
+    /// Feeds the watchdog twice per period, as long as `check` finds no fault.
+    ///
+    /// # Errors
+    /// None.
+    pub async fn feed_watchdog(
+        self: Arc<Self>,
+        within: Duration,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+        shutdown: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut starved = false;
+        loop {
+            let fault = check().err();
+            match &fault {
+                None => self.report("WATCHDOG=1"),
+                Some(why) if !starved => tracing::error!(
+                    why,
+                    "The sync loop hangs; no more watchdog notifications are sent"
+                ),
+                Some(_) => {}
+            }
+            starved = fault.is_some();
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                () = tokio::time::sleep(within / 2) => {}
+            }
+        }
     }
 }
 

@@ -16,8 +16,13 @@ pub mod runtime_facts;
 pub mod node_manager;
 pub mod lease;
 pub mod event_sink;
+mod membership;
 pub mod reclaim;
 mod active_pods;
 pub mod eviction;
 pub mod shutdown;
 pub mod oom;
+mod area;
+
+pub use area::{Config, NodeDeps, start};
+pub use membership::{NodeConfig, NodeProfile, facts, unregistered};

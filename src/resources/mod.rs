@@ -16,6 +16,7 @@ mod checksum;
 pub mod cm;
 mod container_devices;
 pub mod cpu;
+mod deps;
 pub mod devices;
 pub mod dra;
 mod field_ref;
@@ -27,6 +28,7 @@ mod node;
 pub mod plugin_manager;
 pub mod pod_resources;
 mod qos;
+mod area;
 pub mod topology;
 
 /// The generated messages, clients and servers of interfaces in their first version: PodResources, and the health that
@@ -43,8 +45,10 @@ pub mod v1alpha1 {
 }
 
 pub use crate::model::requests::{self, BadAmount, Resources};
+pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
 pub use assignments::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};
+pub use deps::{ActivePodsReader, Deps};
 pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,

@@ -12,6 +12,7 @@
 //! A request passes through the listener, the layers (`layers`, stacked in `handlers.rs`) and the router.
 
 pub mod explain;
+mod area;
 pub mod auth;
 mod checkpoint;
 mod connections;
@@ -33,7 +34,9 @@ mod node_log_query;
 mod node_logs;
 mod observed;
 mod page;
+mod pod_reporter;
 mod pods;
+mod ports;
 mod posted;
 pub mod pprof;
 mod process;
@@ -50,6 +53,7 @@ pub mod tls;
 mod views;
 mod websocket;
 
+pub use area::{Config, ServerDeps, build};
 pub use checkpoint::Checkpoints;
 pub use connections::ConnectionLimits;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
@@ -64,6 +68,7 @@ pub use listener::{BindError, Listener};
 pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
 pub use pods::PodLists;
+pub use ports::{Ports, ServerConfig};
 pub use posted::Post;
 pub use process::Process;
 pub use router::Views;

@@ -5,8 +5,9 @@ use super::{
     response::{Body, full, json, respond, text},
     scrapes::METRICS,
 };
+use crate::base::metrics::Metrics;
 use crate::node::stats::{
-    ContainerInfo, InfoOf,
+    ContainerInfo, InfoOf, Stats,
     api::{PodStats, Summary},
 };
 use bytes::Bytes;
@@ -32,6 +33,36 @@ pub struct StatsViews {
     pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl StatsViews {
+    /// Of usage, and of the families about probes.
+    pub fn of(stats: &Stats, probes: Metrics) -> Self {
+        let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
+        let infos = stats.clone();
+        Self {
+            summary: Arc::new(move |only| {
+                let stats = summary.clone();
+                Box::pin(async move { stats.summary(only).await })
+            }),
+            cadvisor: Arc::new(move || {
+                let stats = cadvisor.clone();
+                Box::pin(async move {
+                    let pieces = stats.cadvisor().await?;
+                    Some(Box::new(pieces) as TextPieces)
+                })
+            }),
+            resource: Arc::new(move || {
+                let stats = resource.clone();
+                Box::pin(async move { stats.resource().await })
+            }),
+            infos: Arc::new(move |of| {
+                let stats = infos.clone();
+                Box::pin(async move { stats.infos(of).await })
+            }),
+            probes: Arc::new(move || probes.text()),
+        }
+    }
 }
 
 pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Response<Body> {

@@ -12,3 +12,8 @@ pub mod pod_state_store;
 pub mod pod_cache;
 pub mod pod_manager;
 pub mod probe_results;
+mod store_sizes;
+mod area;
+
+pub use area::{Config, State, Writers, open};
+pub use store_sizes::StoreSizes;

@@ -31,13 +31,13 @@ const AREAS: Areas = &[
     ("host", &[]),
     ("cri", &[]),
     ("apiserver", &[]),
-    ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results"]),
+    ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
     ("resources", &[]),
     ("images", &[]),
     ("volumes", &[]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),
-    ("pods", &["pleg", "prober", "status", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop"]),
-    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "reclaim", "active_pods", "eviction", "shutdown", "oom"]),
+    ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
+    ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
     ("server", &[]),
     ("config", &[]),
     ("app", &[]),
@@ -45,7 +45,7 @@ const AREAS: Areas = &[
 ];
 
 /// Uses of one area by another.
-const MAX_ARROWS: usize = 90;
+const MAX_ARROWS: usize = 93;
 const MAX_LINES: usize = 500;
 
 /// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.

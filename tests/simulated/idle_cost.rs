@@ -205,7 +205,7 @@ async fn kept(node: &Node) -> Vec<String> {
     let lines = text
         .lines()
         .filter(|line| line.starts_with("kubelet_store_entries{"));
-    let kept = lines.filter(|line| !line.ends_with(" 0"));
+    let kept = lines.filter(|line| !line.ends_with(" 0.0"));
     kept.map(str::to_owned).collect()
 }
 

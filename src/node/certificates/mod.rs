@@ -14,6 +14,7 @@ mod manager;
 mod metrics;
 mod plan;
 mod request;
+mod start;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -22,4 +23,5 @@ pub use bootstrap::Bootstrap;
 pub use manager::CertificateManager;
 pub use metrics::CertificateMetrics;
 pub use plan::{Purpose, Template};
+pub use start::{Identity, IdentityConfig, open_api, start};
 pub use store::{CLIENT, FileStore, SERVER};

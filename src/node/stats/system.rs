@@ -1,10 +1,8 @@
 //! The cgroups of the machine that are those of no pod: which there are, and what the configuration says of them.
 
 use crate::host::proc;
-use std::{
-    path::Path,
-    sync::{Arc, OnceLock},
-};
+use std::path::Path;
+use tokio::sync::watch;
 
 /// Upstream's names of system containers.
 pub(super) const KUBELET: &str = "kubelet";
@@ -13,7 +11,7 @@ const MISC: &str = "misc";
 pub(super) const PODS: &str = "pods";
 
 /// The cgroups that the configuration names; each is found by other means, or left out, where it does not.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct SystemCgroups {
     /// `kubeletCgroups`; else where the kubelet is.
     pub kubelet: Option<String>,
@@ -22,7 +20,18 @@ pub struct SystemCgroups {
     /// `systemCgroups`.
     pub system: Option<String>,
     /// The cgroup of all pods, once it is there.
-    pub pods: Arc<OnceLock<String>>,
+    pub pods: watch::Receiver<Option<String>>,
+}
+
+impl Default for SystemCgroups {
+    fn default() -> Self {
+        Self {
+            kubelet: None,
+            runtime: None,
+            system: None,
+            pods: watch::channel(None).1,
+        }
+    }
 }
 
 /// Where a cgroup is.
@@ -57,7 +66,7 @@ impl SystemCgroups {
             (MISC, named(&self.system), true),
             (
                 PODS,
-                self.pods.get().cloned().map(CgroupLocation::Cgroup),
+                self.pods.borrow().clone().map(CgroupLocation::Cgroup),
                 true,
             ),
         ]
@@ -96,13 +105,17 @@ mod tests {
             });
             shown.collect::<Vec<_>>()
         };
-        let mut system = SystemCgroups::default();
+        let (all_pods, pods) = watch::channel(None);
+        let mut system = SystemCgroups {
+            pods,
+            ..SystemCgroups::default()
+        };
         assert_eq!(shown(&system, None), ["kubelet 5 true"]);
         assert_eq!(
             shown(&system, Some(7)),
             ["kubelet 5 true", "runtime 7 false"]
         );
-        system.pods.set("/kubepods".into()).unwrap();
+        all_pods.send_replace(Some("/kubepods".into()));
         system.kubelet = Some("/k".into());
         system.runtime = Some("/r".into());
         system.system = Some("/s".into());

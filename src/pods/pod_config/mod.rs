@@ -95,24 +95,42 @@ struct SourceList {
 }
 
 /// The sources and their merger; see the module.
-#[derive(Debug)]
-pub struct PodConfig;
+pub struct PodConfig {
+    config: Config,
+    recorder: EventRecorder,
+    updates: mpsc::Sender<PodUpdate>,
+}
 
 impl PodConfig {
-    /// Starts the task `pod_config` and one for each source that is configured.
+    /// The sources that are configured, which nothing reads yet; where their updates arrive, and which of them have
+    /// delivered.
     ///
     /// # Errors
     /// The URL or one of its headers is invalid.
-    pub fn start(
+    pub fn build(
         config: Config,
         recorder: EventRecorder,
-        tasks: &mut Tasks,
-    ) -> anyhow::Result<(mpsc::Receiver<PodUpdate>, SourcesReady)> {
+    ) -> anyhow::Result<(Self, mpsc::Receiver<PodUpdate>, SourcesReady)> {
         if let Some(http) = &config.http {
             http.validate()?;
         }
         let ready = SourcesReady::new(config.sources().collect());
         let (updates, receiver) = mpsc::channel(UPDATES);
+        let sources = Self {
+            config,
+            recorder,
+            updates,
+        };
+        Ok((sources, receiver, ready))
+    }
+
+    /// Starts the task `pod_config` and one for each source.
+    pub fn start(self, tasks: &mut Tasks) {
+        let Self {
+            config,
+            recorder,
+            updates,
+        } = self;
         let (lists, to_merge) = mpsc::channel(1);
         let node = config.node_name;
         for (name, files) in [
@@ -152,7 +170,6 @@ impl PodConfig {
             tasks.shutdown(),
         );
         tasks.spawn("pod_config", merge);
-        Ok((receiver, ready))
     }
 }
 

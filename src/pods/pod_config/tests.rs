@@ -45,7 +45,8 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
         api: None,
         cache: nothing_runs(),
     };
-    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let (sources, mut updates, ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
+    sources.start(&mut tasks);
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec![]));
     assert!(ready.all_ready().is_none(), "the sync loop has not said so");
     ready.mark_seen(PodSource::File, Completeness::Complete);
@@ -81,7 +82,8 @@ async fn a_given_uid_makes_an_edit_an_update() {
         api: None,
         cache: nothing_runs(),
     };
-    let (mut updates, _ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let (sources, mut updates, _ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
+    sources.start(&mut tasks);
     assert_eq!(next(&mut updates).await, (PodOp::Add, vec!["a-n".into()]));
     std::fs::write(&path, with_uid("2")).unwrap();
     // The same UID, and another pod.
@@ -102,7 +104,8 @@ async fn without_sources_the_merger_waits_for_shutdown() {
         api: None,
         cache: nothing_runs(),
     };
-    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let (sources, mut updates, ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
+    sources.start(&mut tasks);
     assert!(ready.all_ready().is_some());
     assert!(updates.try_recv().is_err());
     timeout(TIMEOUT, tasks.stop()).await.unwrap();
@@ -110,7 +113,6 @@ async fn without_sources_the_merger_waits_for_shutdown() {
 
 #[tokio::test]
 async fn a_url_that_is_none_is_refused_before_anything_starts() {
-    let mut tasks = Tasks::new();
     let config = Config {
         node_name: "n".into(),
         file: None,
@@ -124,8 +126,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
         api: None,
         cache: nothing_runs(),
     };
-    assert!(PodConfig::start(config, EventRecorder::new(), &mut tasks).is_err());
-    assert!(tasks.first_end().await.is_none());
+    assert!(PodConfig::build(config, EventRecorder::new()).is_err());
 }
 
 #[tokio::test]
@@ -187,7 +188,8 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
         api: None,
         cache: nothing_runs(),
     };
-    let (mut updates, ready) = PodConfig::start(config, EventRecorder::new(), &mut tasks).unwrap();
+    let (sources, mut updates, ready) = PodConfig::build(config, EventRecorder::new()).unwrap();
+    sources.start(&mut tasks);
     let mut next = async || timeout(TIMEOUT, updates.recv()).await.unwrap().unwrap();
     let first = next().await;
     assert_eq!((first.op, first.pods.len()), (PodOp::Add, 1));

@@ -16,6 +16,7 @@
 //!                                            '--> lifecycle::run_handler
 //! ```
 
+mod container_view;
 mod metrics;
 mod spec;
 mod state;
@@ -23,6 +24,8 @@ mod task;
 
 #[cfg(test)]
 mod tests;
+
+pub use container_view::container_view;
 
 use crate::{
     base::metrics::Metrics,

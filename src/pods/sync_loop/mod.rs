@@ -14,6 +14,7 @@ mod housekeeping;
 mod cleanup;
 mod devices;
 pub mod dispatch;
+mod heartbeat;
 mod metrics;
 pub mod uid_owner;
 pub mod orphans;
@@ -21,6 +22,7 @@ mod preemption;
 mod resize;
 mod waiting;
 
+pub use heartbeat::Heartbeat;
 pub use housekeeping::HOUSEKEEPING_PERIOD;
 pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
@@ -50,10 +52,7 @@ use dispatch::{DispatchStep, dispatch};
 use k8s_openapi::api::core::v1::Node;
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
@@ -67,40 +66,6 @@ use uid_owner::{UidOwner, uid_owner};
 const FIRST_INSPECTION: Duration = Duration::from_secs(1);
 /// The longest time between two iterations of a healthy loop.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-
-/// When the last iteration of the loop began, for `/healthz`.
-#[derive(Clone, Debug)]
-pub struct Heartbeat {
-    started: Instant,
-    last: Arc<AtomicU64>,
-}
-
-impl Heartbeat {
-    /// A heartbeat at this moment.
-    pub fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            last: Arc::default(),
-        }
-    }
-
-    fn beat(&self) {
-        let seconds = self.started.elapsed().as_secs();
-        self.last.store(seconds, Ordering::Relaxed);
-    }
-
-    /// How long ago the last iteration began, to the second.
-    pub fn age(&self) -> Duration {
-        let last = Duration::from_secs(self.last.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(last)
-    }
-}
-
-impl Default for Heartbeat {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// What decides whether a pod may run here.
 pub struct PodAdmission {
@@ -210,6 +175,7 @@ impl SyncLoop {
 
     /// Runs until shutdown. Begins once the runtime has been listed in full.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        self.heartbeat.beat();
         let complete = tokio::select! {
             complete = self.cache.complete() => complete,
             () = shutdown.cancelled() => return Ok(()),

@@ -10,7 +10,7 @@ use crate::{
     base::{chain, with_own_files},
     host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
-    resources::{QosClass, managers::ResourceManagers, pod_qos},
+    resources::{ActivePodsReader, QosClass, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -38,9 +38,6 @@ const UPDATE_PERIOD: Duration = Duration::from_secs(60);
 const MAX_SYSTEMD_CALLS: usize = 4;
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
-
-/// The pods that have not ended.
-pub type ActivePodsReader = Box<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 
 /// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]

@@ -9,11 +9,14 @@
 //! * Answers to upstream's `pkg/kubelet/cm`, as far as cgroups go.
 
 mod cgroup_manager;
+mod config;
 mod container_manager;
+mod driver;
 mod metrics;
 mod name;
 mod node_cgroups;
 mod placement;
+mod start;
 mod system_containers;
 pub mod wanted;
 
@@ -22,8 +25,10 @@ mod tests;
 #[cfg(test)]
 mod wanted_tests;
 
-pub use container_manager::{ActivePodsReader, ContainerManager};
+pub use config::CgroupsConfig;
+pub use container_manager::ContainerManager;
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
 pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup};
+pub use start::{CgroupRules, allocatable, enter_kubelet_cgroup, start};
 pub use system_containers::{SystemContainers, SystemContainersConfig};

@@ -74,7 +74,7 @@ impl Tree {
             Cgroups::in_directory(self.dir.path(), root, false),
             CgroupMetrics::new(&Metrics::new()),
             self.events.clone(),
-            Box::new(move || pods.lock().clone()),
+            Arc::new(move || pods.lock().clone()),
             ResourceManagers::default(),
         )
     }

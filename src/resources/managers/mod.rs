@@ -9,12 +9,14 @@
 //! * Answers to `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
 
 mod metrics;
+mod open;
 mod state_files;
 #[cfg(test)]
 mod tests;
 mod updates;
 
 pub use metrics::ManagerMetrics;
+pub use open::{ManagersConfig, NodeReserved, open};
 pub use state_files::StateFiles;
 
 use super::{

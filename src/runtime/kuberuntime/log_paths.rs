@@ -1,13 +1,34 @@
 //! Where logs are. Pure.
 
+use crate::runtime::logs::LogPath;
 use crate::state::pod_cache::Owner;
 use crate::volumes::{UnsafeName, component};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Where links to container logs are gathered for log collectors.
 pub const CONTAINER_LOGS_DIR: &str = "/var/log/containers";
+/// Where pod logs are unless the configuration says otherwise.
+const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 /// Longest file name of the usual file systems, bytes.
 const MAX_FILE_NAME: usize = 255;
+
+/// The log of each instance below this directory.
+pub fn log_path(pod_logs_root: PathBuf) -> LogPath {
+    Arc::new(move |owner, container| {
+        let attempt = container.restart_count;
+        container_log_file(&pod_logs_root, owner, &container.name, attempt).ok()
+    })
+}
+
+/// The directory of log links. It is beside the pod logs if those are not in the default directory.
+pub fn log_links_dir(pod_logs_root: &Path) -> PathBuf {
+    if pod_logs_root == Path::new(DEFAULT_POD_LOGS_DIR) {
+        return PathBuf::from(CONTAINER_LOGS_DIR);
+    }
+    let beside = pod_logs_root.parent().map(|dir| dir.join("containers"));
+    beside.unwrap_or_else(|| PathBuf::from(CONTAINER_LOGS_DIR))
+}
 
 /// `<podLogsDir>/<namespace>_<name>_<uid>`; fails for a pod that would lead elsewhere.
 pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Owner) -> Result<PathBuf, UnsafeName> {

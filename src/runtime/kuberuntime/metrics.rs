@@ -30,7 +30,7 @@ struct HandlerLabels {
 
 /// Handles to the families. Clones share them.
 #[derive(Clone)]
-pub struct StartMetrics {
+pub(super) struct StartMetrics {
     pods: Counter,
     pod_errors: Counter,
     user_namespaced: Counter,
@@ -43,7 +43,7 @@ pub struct StartMetrics {
 
 impl StartMetrics {
     /// Declares the families.
-    pub fn new(metrics: &Metrics) -> Self {
+    pub(super) fn new(metrics: &Metrics) -> Self {
         let counter = |name, help| metrics.register(name, help, Counter::default());
         Self {
             pods: counter("kubelet_started_pods_total", "Cumulative number of pods started"),

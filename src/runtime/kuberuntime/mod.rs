@@ -29,20 +29,16 @@ pub mod translate;
 mod fixtures;
 
 use crate::{
-    apiserver::{runtime_class::RuntimeClasses, service::Services},
-    base::EarlyRelease,
+    apiserver::ClusterObjects,
+    base::{EarlyRelease, metrics::Metrics},
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::{
-        ContainerDevices,
-        allocation::{Allocations, ResizeMetrics},
-        cm::ContainerManager,
-        managers::ResourceManagers,
-    },
-    runtime::handlers::Hooks,
+    resources::{ContainerDevices, ResourceArea, allocation::Allocations},
+    runtime::handlers::{Hooks, runtime_exec},
+    state::State,
     state::events::EventRecorder,
-    state::pod_cache::{Complete, Owner, PodCache},
+    state::pod_cache::{Complete, Owner},
     state::pod_history::PodHistory,
     state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResults,
@@ -65,8 +61,8 @@ use sync::{
 use tokio::sync::watch;
 
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
-pub use generate::{SpecSettings, UserNamespaces};
-pub use metrics::StartMetrics;
+pub use generate::{SpecSettings, UserNamespaces, UserNamespacesConfig};
+use metrics::StartMetrics;
 pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
 /// What the manager is built from.
@@ -75,42 +71,22 @@ pub struct RuntimeManagerDeps {
     pub runtime: RuntimeClient,
     /// Images.
     pub images: ImageManager,
-    /// The runtime statuses; learns what was touched.
-    pub cache: PodCache,
-    /// Events.
-    pub events: EventRecorder,
-    /// What was done for pods, and why.
-    pub pod_history: PodHistory,
-    /// Facts that survive a restart.
-    pub state_store: PodStateStore,
-    /// Probe results.
-    pub results: ProbeResults,
-    /// Hooks.
-    pub hooks: Hooks,
+    /// The stores; the pod cache learns what was touched.
+    pub state: State,
     /// Volumes, for sub-paths and for the config maps and secrets of variables.
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
-    /// Devices of plugins and of claims.
-    pub devices: ContainerDevices,
-    /// The cgroups of pods.
-    pub cgroups: ContainerManager,
-    /// The managers of exclusive resources.
-    pub resources: ResourceManagers,
-    /// What pods are allocated, and what their containers have of it.
-    pub allocations: Allocations,
-    /// Counts resizes.
-    pub resize_metrics: ResizeMetrics,
+    /// Cgroups, devices, exclusive resources and allocated amounts.
+    pub resources: ResourceArea,
     /// What the runtime can do.
     pub features: FeaturesReader,
-    /// The services of the cluster, for variables.
-    pub services: Services,
-    /// The runtime classes of the cluster.
-    pub runtime_classes: RuntimeClasses,
+    /// The services of the cluster, for variables, and its runtime classes.
+    pub objects: ClusterObjects,
     /// The node's part of all configurations.
     pub settings: SpecSettings,
-    /// Counts what is started.
-    pub metrics: StartMetrics,
+    /// Registry of the families about what is started.
+    pub metrics: Metrics,
     /// The rest.
     pub config: Config,
 }
@@ -165,23 +141,31 @@ pub struct KubeGenericRuntimeManager {
 impl KubeGenericRuntimeManager {
     /// Builds the manager; no request is sent to the runtime yet.
     pub fn new(deps: RuntimeManagerDeps) -> Self {
+        let metrics = StartMetrics::new(&deps.metrics);
+        let exec = runtime_exec(deps.runtime.clone());
+        let hooks = Hooks::new(exec, deps.state.events.clone(), &deps.metrics);
         let logs = deps.settings.pod_logs_dir.clone();
-        let lookup = Arc::new(SandboxLookup::new(deps.runtime.clone(), deps.cache.clone()));
+        let lookup = Arc::new(SandboxLookup::new(
+            deps.runtime.clone(),
+            deps.state.cache.clone(),
+        ));
         let links = Arc::new(LogLinks::new(logs, deps.config.log_links.clone()));
-        let back_off =
-            RestartBackOff::new(deps.config.max_restart_back_off, deps.state_store.clone());
+        let back_off = RestartBackOff::new(
+            deps.config.max_restart_back_off,
+            deps.state.state_store.clone(),
+        );
         let back_off = Arc::new(back_off);
         let exits = ExitRecords {
-            state_store: deps.state_store.clone(),
-            cache: deps.cache.clone(),
+            state_store: deps.state.state_store.clone(),
+            cache: deps.state.cache.clone(),
         };
         let images = ContainerImages {
             images: deps.images.clone(),
-            events: deps.events.clone(),
+            events: deps.state.events.clone(),
         };
-        let killer = killer(&deps, &lookup);
+        let killer = killer(&deps, &hooks, &lookup);
         let gc = Arc::new(container_gc(&deps, &exits, &links, &killer));
-        let post_start = post_start(&deps, &killer);
+        let post_start = post_start(&deps, hooks, &killer);
         let restarter = restarter(&deps, &killer, &gc, &back_off);
         let builder = Arc::new(ConfigBuilder::new(
             deps.settings,
@@ -189,35 +173,39 @@ impl KubeGenericRuntimeManager {
             deps.config.resolv_conf,
             deps.user_namespaces,
             deps.features,
-            (deps.services, deps.runtime_classes),
-            deps.devices.clone(),
+            (deps.objects.services, deps.objects.runtime_classes),
+            deps.resources.devices.clone(),
         ));
-        let cgroups = PodCgroups::new(deps.cgroups, deps.runtime.clone(), deps.events.clone());
+        let cgroups = PodCgroups::new(
+            deps.resources.cgroups,
+            deps.runtime.clone(),
+            deps.state.events.clone(),
+        );
         let sandboxes = SandboxCreator {
             cgroups,
-            resources: deps.resources.clone(),
-            dra: deps.devices.dra.clone(),
-            allocations: deps.allocations.clone(),
+            resources: deps.resources.managers.clone(),
+            dra: deps.resources.devices.dra.clone(),
+            allocations: deps.resources.allocations.clone(),
             runtime: deps.runtime.clone(),
-            cache: deps.cache.clone(),
-            events: deps.events.clone(),
+            cache: deps.state.cache.clone(),
+            events: deps.state.events.clone(),
             builder: builder.clone(),
             images: images.clone(),
-            metrics: deps.metrics.clone(),
+            metrics: metrics.clone(),
             back_off: SandboxBackOff::default(),
             lookup,
         };
         let sandboxes = Arc::new(sandboxes);
         let resizer = PodResizer::new(
             sandboxes.clone(),
-            deps.allocations.clone(),
-            deps.resize_metrics,
+            deps.resources.allocations.clone(),
+            deps.resources.resize_metrics,
         );
         let starter = ContainerStarter {
             runtime: deps.runtime,
-            cache: deps.cache,
-            events: deps.events.clone(),
-            pod_history: deps.pod_history.clone(),
+            cache: deps.state.cache,
+            events: deps.state.events.clone(),
+            pod_history: deps.state.pod_history.clone(),
             exits: exits.clone(),
             builder: builder.clone(),
             images,
@@ -225,17 +213,17 @@ impl KubeGenericRuntimeManager {
             gc: gc.clone(),
             post_start,
             back_off: back_off.clone(),
-            resources: deps.resources,
-            allocations: deps.allocations.clone(),
+            resources: deps.resources.managers,
+            allocations: deps.resources.allocations.clone(),
         };
         Self {
             images: deps.images,
-            events: deps.events,
-            pod_history: deps.pod_history,
-            state_store: deps.state_store,
-            results: deps.results,
-            metrics: deps.metrics,
-            devices: deps.devices,
+            events: deps.state.events,
+            pod_history: deps.state.pod_history,
+            state_store: deps.state.state_store,
+            results: deps.state.results,
+            metrics,
+            devices: deps.resources.devices,
             exits,
             killer,
             builder,
@@ -246,7 +234,7 @@ impl KubeGenericRuntimeManager {
             starter: Arc::new(starter),
             restarter: Arc::new(restarter),
             resizer: Arc::new(resizer),
-            allocations: deps.allocations,
+            allocations: deps.resources.allocations,
             starting: EarlyRelease::new(sync::MAX_CONCURRENT_STARTS, sync::PERMIT_HOLD),
             replaced: Replaced::default(),
         }
@@ -439,13 +427,13 @@ impl KubeGenericRuntimeManager {
     }
 }
 
-fn killer(deps: &RuntimeManagerDeps, lookup: &Arc<SandboxLookup>) -> PodKiller {
+fn killer(deps: &RuntimeManagerDeps, hooks: &Hooks, lookup: &Arc<SandboxLookup>) -> PodKiller {
     PodKiller::new(
         deps.runtime.clone(),
-        deps.cache.clone(),
-        deps.events.clone(),
-        deps.hooks.clone(),
-        deps.state_store.clone(),
+        deps.state.cache.clone(),
+        deps.state.events.clone(),
+        hooks.clone(),
+        deps.state.state_store.clone(),
         deps.settings.node.clone(),
         lookup.clone(),
     )
@@ -459,8 +447,8 @@ fn container_gc(
 ) -> ContainerGc {
     ContainerGc {
         runtime: deps.runtime.clone(),
-        cache: deps.cache.clone(),
-        state_store: deps.state_store.clone(),
+        cache: deps.state.cache.clone(),
+        state_store: deps.state.state_store.clone(),
         exits: exits.clone(),
         links: links.clone(),
         killer: killer.clone(),
@@ -468,14 +456,14 @@ fn container_gc(
     }
 }
 
-fn post_start(deps: &RuntimeManagerDeps, killer: &PodKiller) -> PostStart {
+fn post_start(deps: &RuntimeManagerDeps, hooks: Hooks, killer: &PodKiller) -> PostStart {
     PostStart {
-        hooks: deps.hooks.clone(),
+        hooks,
         killer: killer.clone(),
-        cache: deps.cache.clone(),
-        events: deps.events.clone(),
-        pod_history: deps.pod_history.clone(),
-        state_store: deps.state_store.clone(),
+        cache: deps.state.cache.clone(),
+        events: deps.state.events.clone(),
+        pod_history: deps.state.pod_history.clone(),
+        state_store: deps.state.state_store.clone(),
         node: deps.settings.node.clone(),
     }
 }
@@ -487,8 +475,8 @@ fn restarter(
     back_off: &Arc<RestartBackOff>,
 ) -> PodRestarter {
     PodRestarter {
-        events: deps.events.clone(),
-        state_store: deps.state_store.clone(),
+        events: deps.state.events.clone(),
+        state_store: deps.state.state_store.clone(),
         killer: killer.clone(),
         gc: gc.clone(),
         back_off: back_off.clone(),

@@ -26,6 +26,6 @@ pub mod user_namespaces;
 mod tests;
 
 pub use settings::SpecSettings;
-pub use user_namespaces::UserNamespaces;
+pub use user_namespaces::{UserNamespaces, UserNamespacesConfig};
 
 pub(super) use builder::{ConfigBuilder, ContainerConfigRequest, NewSandbox};

@@ -6,7 +6,10 @@
 //! * Must never give two pods the same ids, nor a pod that runs other ids than it has.
 //! * Answers to upstream's `pkg/kubelet/userns`.
 
+mod assigned_ids;
 pub mod ranges;
+
+pub use assigned_ids::UserNamespacesConfig;
 
 use crate::{
     base::{atomic_file, chain, with_own_files},
@@ -15,6 +18,7 @@ use crate::{
     model::{Pod, PodExt, PodUid},
     volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs},
 };
+use anyhow::Context as _;
 use parking_lot::Mutex;
 use ranges::{IdRange, IdSpace, RangeError, Ranges, RecordError, parse_record, record_text};
 use std::{
@@ -77,6 +81,19 @@ pub struct UserNamespaces {
 }
 
 impl UserNamespaces {
+    /// The ranges of this node's pods, from the ids that the node sets aside. To be read before the first pod is
+    /// processed, so that no pod gets ids of another.
+    ///
+    /// # Errors
+    /// The node's ids, or the files of pods that have some, cannot be read.
+    pub async fn of_node(root: KubeletRoot, config: UserNamespacesConfig) -> anyhow::Result<Self> {
+        let space = assigned_ids::space(&config)
+            .await
+            .context("create user namespace manager")?;
+        let opened = tokio::task::spawn_blocking(move || Self::open(root, space)).await?;
+        opened.context("failed to find the pods that have user namespaces")
+    }
+
     /// Reads the ranges of all pods that have a directory. A file that makes no sense concerns its own
     /// pod, whose sync reports it; the others continue. Blocking.
     ///

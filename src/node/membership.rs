@@ -1,25 +1,25 @@
 //! The node as a member of a cluster: its Node object, lease and events.
 
-use super::{Stores, process_metrics::go_architecture};
-use crate::{
-    base::Tasks,
-    config::{KubeletConfig, NODE_VERSION},
-    cri::RuntimeInfo,
-    host::{self, MachineIdentity, MountEntry, own_address, proc},
-    node::{
-        event_sink::{self, EventSink},
-        lease::NodeLease,
-        node_manager::{self, NodeManager},
-        node_status::{
-            self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
-            resources::{Allocatable, ReservedResources},
-        },
-        registration::{self, RegistrationSettings},
-        runtime_facts::RuntimeFactsReader,
+use super::{
+    event_sink::{self, EventRate, EventSink},
+    lease::NodeLease,
+    node_manager::{NodeManager, NodeManagerDeps},
+    node_status::{
+        self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
+        resources::{Allocatable, PodLimits, ReservedResources},
     },
+    registration::{self, RegistrationSettings},
+    runtime_facts::RuntimeFactsReader,
+};
+use crate::{
+    apiserver::ApiServer,
+    base::{Tasks, metrics::Metrics},
+    cri::{ImageClient, RuntimeClient, RuntimeInfo},
+    host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address, proc},
     pods::pleg::RuntimeStateReader,
     resources::{NodeFacts, devices::DeviceManager},
     state::{
+        State,
         device_capacity::Capacities,
         events::ObjectRef,
         node_object::{NodeObject, NodeObjectWriter},
@@ -28,8 +28,14 @@ use crate::{
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeSystemInfo;
-use std::{net::IpAddr, path::Path, sync::Arc};
+use k8s_openapi::api::core::v1::{NodeSystemInfo, Taint};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// Volumes that need nothing attached, by the names of their directories.
@@ -42,64 +48,132 @@ const OWN_VOLUMES: [&str; 6] = [
     "secret",
 ];
 
+/// The Node object, its status and lease, and events.
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Create the object if it is not there.
+    pub register: bool,
+    /// Labels that it is created with.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that it is created with.
+    pub taints: Vec<Taint>,
+    /// Id of this machine at its provider.
+    pub provider_id: Option<String>,
+    /// A controller of the cloud provider sets addresses and lets pods come.
+    pub external_cloud_provider: bool,
+    /// A controller attaches volumes.
+    pub controller_attach: bool,
+    /// Scratch space is a resource.
+    pub local_storage_isolation: bool,
+    /// How often the status is computed.
+    pub update_period: Duration,
+    /// How often it is sent although nothing changed.
+    pub report_period: Duration,
+    /// How long the lease lasts.
+    pub lease_seconds: i32,
+    /// Images in the status; `None` for all.
+    pub max_images: Option<usize>,
+    /// How many pods the node takes.
+    pub pods: PodLimits,
+    /// What is kept from pods.
+    pub reservation: ReservedResources,
+    /// How often events are sent.
+    pub events: EventRate,
+}
+
+/// What the kubelet says of its node.
+#[derive(Debug, Clone)]
+pub struct NodeProfile {
+    /// The node's name.
+    pub name: String,
+    /// Addresses given for it; empty when the one that it has is to be found.
+    pub given_ips: Vec<IpAddr>,
+    /// Whether IPv6 comes before IPv4.
+    pub ipv6_first: bool,
+    /// The kubelet's directory, whose file system is the node's scratch space.
+    pub root_dir: PathBuf,
+    /// Where the authenticated API listens; `None` when it is off.
+    pub port: Option<u16>,
+    /// The version that the Node object shows.
+    pub version: &'static str,
+    /// The Node object, its lease and events.
+    pub node: NodeConfig,
+}
+
+/// What a member of a cluster works with.
+pub(super) struct MembershipDeps<'a> {
+    /// Where the Node object is.
+    pub(super) api: ApiServer,
+    /// The runtime.
+    pub(super) client: RuntimeClient,
+    /// Its image service.
+    pub(super) images: ImageClient,
+    /// What the runtime answered first.
+    pub(super) info: &'a RuntimeInfo,
+    /// The runtime's health.
+    pub(super) runtime_state: RuntimeStateReader,
+    /// The stores.
+    pub(super) state: &'a State,
+    /// The one writing end of the Node object.
+    pub(super) node_object: NodeObjectWriter,
+    /// The machine.
+    pub(super) machine: &'a HostMachine,
+    /// Devices of plugins.
+    pub(super) devices: &'a DeviceManager,
+    /// Registry of the area's families.
+    pub(super) metrics: &'a Metrics,
+}
+
 /// Starts the tasks of a node that has an API server.
-pub(super) async fn start(
-    config: &KubeletConfig,
-    stores: &Stores,
-    node_object: NodeObjectWriter,
-    state: RuntimeStateReader,
-    devices: DeviceManager,
-    info: &RuntimeInfo,
+///
+/// # Errors
+/// The machine cannot be measured.
+pub(super) async fn join(
+    profile: &NodeProfile,
+    deps: MembershipDeps<'_>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let Some(api) = &stores.api else {
-        return Ok(());
-    };
-    let shutdown = tasks.shutdown();
-    let dropped = event_sink::dropped(&stores.metrics);
-    if let Some(outbox) = event_sink::outbox(&stores.events, &dropped) {
-        let (name, rate) = (config.node_name.clone(), config.node.events);
+    let (api, state, shutdown) = (deps.api, deps.state, tasks.shutdown());
+    let node = &profile.node;
+    let dropped = event_sink::dropped(deps.metrics);
+    if let Some(outbox) = event_sink::outbox(&state.events, &dropped) {
+        let (name, rate) = (profile.name.clone(), node.events);
         let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
         tasks.spawn("node.events", sink.run(shutdown.clone()));
     }
-    let object = ObjectRef::node(&config.node_name);
-    stores
+    let object = ObjectRef::node(&profile.name);
+    state
         .events
         .normal(&object, "Starting", "Starting kubelet.");
-    let (facts, runtime) = RuntimeFactsReader::new(
-        stores.runtime.clone(),
-        stores.images.clone(),
-        &info.version,
-        &info.status,
-    );
+    let (version, status) = (&deps.info.version, &deps.info.status);
+    let (facts, runtime) = RuntimeFactsReader::new(deps.client, deps.images, version, status);
     tasks.spawn("node.runtime", facts.run(shutdown.clone()));
-    let (name, seconds) = (config.node_name.clone(), config.node.lease_seconds);
-    let lease = NodeLease::new(api.unlimited(), stores.node_object.clone(), name, seconds);
+    let (name, seconds) = (profile.name.clone(), node.lease_seconds);
+    let lease = NodeLease::new(api.unlimited(), state.node_object.clone(), name, seconds);
     tasks.spawn("node.lease", lease.run(shutdown.clone()));
-    let root = config.root_dir.clone();
-    let (facts, storage) = (stores.machine.clone(), config.node.local_storage_isolation);
-    let read = move || machine(&facts, &root, storage);
+    let (facts, measured) = (deps.machine.clone(), profile.clone());
+    let read = move || machine(&facts, &measured);
     let machine = tokio::task::spawn_blocking(read).await??;
-    let root = config.root_dir.clone();
-    let manager = NodeManager::new(node_manager::NodeManagerDeps {
+    let root = profile.root_dir.clone();
+    let manager = NodeManager::new(NodeManagerDeps {
         api: api.unlimited(),
-        node: node_object,
-        events: stores.events.clone(),
+        node: deps.node_object,
+        events: state.events.clone(),
         runtime,
-        state,
-        pressure: stores.pressure.clone(),
-        shutting_down: stores.shutting_down.clone(),
-        own_ip: own_ip(config.ipv6_first),
+        state: deps.runtime_state,
+        pressure: state.pressure.clone(),
+        shutting_down: state.shutting_down.clone(),
+        own_ip: own_ip(profile.ipv6_first),
         volumes_mounted: Arc::new(move || {
             host::mount::list().map_or(true, |mounts| has_plugin_mount(&mounts, &root))
         }),
-        devices: devices.capacity(),
-        reset_devices: devices.is_fresh(),
+        devices: deps.devices.capacity(),
+        reset_devices: deps.devices.is_fresh(),
         machine,
-        status: status(config),
-        registration: registration(config),
-        update_period: config.node.update_period,
-        report_period: config.node.report_period,
+        status: profile.status(),
+        registration: profile.registration(),
+        update_period: node.update_period,
+        report_period: node.report_period,
     });
     tasks.spawn("node.status", manager.run(shutdown));
     Ok(())
@@ -114,13 +188,25 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     }
 }
 
+/// Facts of the node, gathered once and outside any pod's path. In a cluster, reserved resources are not allocatable.
+///
+/// # Errors
+/// The file system of the kubelet's directory cannot be measured.
+pub fn facts(profile: &NodeProfile, machine: &HostMachine) -> anyhow::Result<NodeFacts> {
+    let root = &profile.root_dir;
+    let existing = root.ancestors().find(|path| path.exists());
+    let storage = host::filesystem_bytes(existing.unwrap_or(root))
+        .with_context(|| format!("cannot read {}", root.display()))?;
+    let facts = NodeFacts::of(machine, storage, &profile.given_ips);
+    let huge_pages = host::huge_pages().into_iter();
+    let huge_pages = huge_pages.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
+    let huge_pages = i64::try_from(huge_pages).unwrap_or(i64::MAX);
+    Ok(reserve(facts, &profile.node.reservation, huge_pages))
+}
+
 /// What pods may have where some is reserved, with an API server or without. `huge_pages` is the memory that is kept for
 /// them, bytes.
-pub(super) fn reserve(
-    facts: NodeFacts,
-    reservation: &ReservedResources,
-    huge_pages: i64,
-) -> NodeFacts {
+fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -> NodeFacts {
     let left = Allocatable::of(
         reservation,
         facts.allocatable_milli_cpu,
@@ -137,27 +223,26 @@ pub(super) fn reserve(
     }
 }
 
-/// The node that pods are admitted to: the API server's, or, without one, what would be registered.
-pub(super) async fn for_admission(
-    config: &KubeletConfig,
-    stores: &Stores,
+/// The Node object of a node of its own, which pods are admitted to: what would be registered. `sys` is `/sys`.
+///
+/// # Errors
+/// The machine cannot be measured.
+pub async fn unregistered(
+    profile: &NodeProfile,
+    facts: &HostMachine,
+    sys: PathBuf,
 ) -> anyhow::Result<NodeObject> {
-    if stores.api.is_some() {
-        return Ok(stores.node_object.clone());
-    }
-    let (facts, sys) = (stores.machine.clone(), stores.system.sys.clone());
-    let root = config.root_dir.clone();
-    let storage = config.node.local_storage_isolation;
+    let (facts, measured) = (facts.clone(), profile.clone());
     let read = move || {
-        let mut machine = machine(&facts, &root, storage)?;
+        let mut machine = machine(&facts, &measured)?;
         machine.cpus = host::online_cpus(&sys).unwrap_or(machine.cpus);
         anyhow::Ok(machine)
     };
     let machine = tokio::task::spawn_blocking(read).await??;
-    let registration = registration(config);
+    let registration = profile.registration();
     let facts = NodeStatusInputs {
         machine: &machine,
-        settings: &status(config),
+        settings: &profile.status(),
         runtime: &RuntimeFacts::default(),
         devices: &Capacities::default(),
         own_ip: None,
@@ -172,12 +257,10 @@ pub(super) async fn for_admission(
 }
 
 /// Blocking.
-fn machine(
-    facts: &host::HostMachine,
-    root: &Path,
-    storage: bool,
-) -> anyhow::Result<NodeMachineInfo> {
+fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMachineInfo> {
+    let root = profile.root_dir.as_path();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let storage = profile.node.local_storage_isolation;
     let storage = storage.then(|| host::filesystem_bytes(root).map(bytes));
     let identity = MachineIdentity::read();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -196,7 +279,7 @@ fn machine(
             architecture: go_architecture().to_owned(),
             boot_id: facts.boot_id.clone(),
             kernel_version: facts.kernel_release.clone(),
-            kubelet_version: NODE_VERSION.to_owned(),
+            kubelet_version: profile.version.to_owned(),
             machine_id: identity.machine_id,
             operating_system: "linux".to_owned(),
             os_image: identity.os_image,
@@ -224,31 +307,31 @@ fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     })
 }
 
-fn status(config: &KubeletConfig) -> StatusSettings {
-    let node = &config.node;
-    let port = config.server.enabled.then(|| config.server.address.port());
-    StatusSettings {
-        node_name: config.node_name.clone(),
-        given_ips: config.node_ips.clone(),
-        external_cloud_provider: node.external_cloud_provider,
-        port: port.unwrap_or_default(),
-        max_images: node.max_images,
-        pods: node.pods,
-        reservation: node.reservation,
+impl NodeProfile {
+    fn status(&self) -> StatusSettings {
+        StatusSettings {
+            node_name: self.name.clone(),
+            given_ips: self.given_ips.clone(),
+            external_cloud_provider: self.node.external_cloud_provider,
+            port: self.port.unwrap_or_default(),
+            max_images: self.node.max_images,
+            pods: self.node.pods,
+            reservation: self.node.reservation,
+        }
     }
-}
 
-fn registration(config: &KubeletConfig) -> RegistrationSettings {
-    let node = &config.node;
-    RegistrationSettings {
-        node_name: config.node_name.clone(),
-        architecture: go_architecture().to_owned(),
-        register: node.register,
-        labels: node.labels.clone(),
-        taints: node.taints.clone(),
-        provider_id: node.provider_id.clone(),
-        external_cloud_provider: node.external_cloud_provider,
-        controller_attach: node.controller_attach,
+    fn registration(&self) -> RegistrationSettings {
+        let node = &self.node;
+        RegistrationSettings {
+            node_name: self.name.clone(),
+            architecture: go_architecture().to_owned(),
+            register: node.register,
+            labels: node.labels.clone(),
+            taints: node.taints.clone(),
+            provider_id: node.provider_id.clone(),
+            external_cloud_provider: node.external_cloud_provider,
+            controller_attach: node.controller_attach,
+        }
     }
 }
 

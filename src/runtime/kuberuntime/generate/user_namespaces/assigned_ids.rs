@@ -1,11 +1,7 @@
 //! Which ids of the node pods' user namespaces may have: those set aside for the user `kubelet`, or
 //! all that the node's own users are not expected in.
 
-use crate::{
-    config::{KubeletConfig, UserNamespacesConfig},
-    runtime::kuberuntime::generate::user_namespaces::{UserNamespaces, ranges::IdSpace},
-    volumes::KubeletRoot,
-};
+use super::ranges::IdSpace;
 use anyhow::{Context as _, bail, ensure};
 use std::{
     io,
@@ -13,6 +9,15 @@ use std::{
     time::Duration,
 };
 use tokio::process::Command;
+
+/// How many ids pods may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserNamespacesConfig {
+    /// Ids of one pod; a multiple of 65536.
+    pub ids_per_pod: u32,
+    /// Most pods that may need ids of their own.
+    pub max_pods: u32,
+}
 
 /// Whose ids they are.
 const USER: &str = "kubelet";
@@ -26,7 +31,7 @@ type Ids = (u32, u32);
 
 /// The ids that pods' ranges are cut from. Where the user exists, it must have some: the service that
 /// would answer may be down, and guessing could give pods the ids of other users.
-async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
+pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
     let assigned = assigned(Path::new("/etc"), tool_on_path()).await;
     let ids = assigned.context("kubelet mappings")?;
     let whole = || IdSpace::whole(config.ids_per_pod);
@@ -131,20 +136,6 @@ fn ids_in_file(text: &str, uid: &str) -> anyhow::Result<Option<Ids>> {
 
 fn parse_ids(first: &str, count: &str) -> anyhow::Result<Ids> {
     Ok((first.parse()?, count.parse()?))
-}
-
-/// The owners of user ids. Read before the first pod is processed, so that no pod gets those of another.
-pub(super) async fn namespaces(
-    config: &KubeletConfig,
-    root: &KubeletRoot,
-) -> anyhow::Result<UserNamespaces> {
-    let space = space(&config.user_namespaces)
-        .await
-        .context("create user namespace manager")?;
-    let root = root.clone();
-    let open = move || UserNamespaces::open(root, space);
-    let opened = tokio::task::spawn_blocking(open).await?;
-    opened.context("failed to find the pods that have user namespaces")
 }
 
 #[cfg(test)]

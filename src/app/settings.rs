@@ -1,0 +1,353 @@
+//! The settings of each area, from those of the kubelet.
+
+use super::Periods;
+use crate::{
+    apiserver::ApiServer,
+    base::GoDuration,
+    config::{
+        FeatureGate, KubeletConfig, NODE_VERSION, kubelet_configuration::KubeletConfiguration,
+    },
+    host::HostMachine,
+    model::{AddressOrder, PodSource, Quantity, validation::LocalObjects},
+    node::{
+        self, NodeProfile,
+        certificates::Identity,
+        eviction::{
+            EvictionSettings,
+            thresholds::{thresholds, with_allocatable},
+        },
+        node_status::resources::ReservedResources,
+        shutdown::plan::{self, ShutdownPhase},
+        stats::SystemCgroups,
+    },
+    pods::{
+        self,
+        pod_config::{self, ApiConfig, FileConfig, HttpConfig, PostedPods},
+        sync_loop::ResizeRules,
+    },
+    resources::{
+        self, CpuEnforcement, HealthDetail, MemoryQos, NodeFacts, Swap, cm, managers::NodeReserved,
+        memory::NodeReservation,
+    },
+    runtime::{
+        kuberuntime::{self, GcPolicy, SpecSettings, log_paths},
+        logs::rotation,
+    },
+    server::{self, tls::ServingCertificate},
+    state::{self, State, node_object::HostIps},
+    volumes::KubeletRoot,
+};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use tokio::sync::watch;
+
+pub(super) fn state(config: &KubeletConfig) -> state::Config {
+    state::Config {
+        // The directory has its name since before the store had its own, and is read by newer kubelets.
+        pod_state_dir: config.root_dir.join("journal"),
+        address_order: AddressOrder::new(config.ipv6_first),
+        in_cluster: config.kubeconfig.is_some(),
+    }
+}
+
+/// `None` for a node of its own.
+pub(super) fn identity(config: &KubeletConfig, api: Option<ApiServer>) -> Option<Identity> {
+    let issued = matches!(
+        config.server.tls.certificate,
+        ServingCertificate::Issued { .. }
+    );
+    Some(Identity {
+        api: api?,
+        kubeconfig: config.kubeconfig.clone()?,
+        config: config.identity.clone(),
+        node_name: config.node_name.clone(),
+        node_ips: config.node_ips.clone(),
+        ipv6_first: config.ipv6_first,
+        serves: issued && config.server.enabled,
+    })
+}
+
+pub(super) fn resources(config: &KubeletConfig, machine: &HostMachine) -> resources::Config {
+    let health = if !config.is_on(FeatureGate::ResourceHealthStatus) {
+        HealthDetail::Nothing
+    } else if config.is_on(FeatureGate::ResourceHealthStatusMessage) {
+        HealthDetail::Everything
+    } else {
+        HealthDetail::WithoutMessages
+    };
+    let reservation = &config.node.reservation;
+    resources::Config {
+        cgroups: config.cgroups.clone(),
+        managers: config.managers.clone(),
+        reserved: NodeReserved {
+            milli_cpu: reservation.milli_cpu,
+            memory: reserved_memory(reservation, machine.memory_bytes),
+        },
+        enforcement: cpu_enforcement(config, machine),
+        health,
+        oom_score_adj: config.oom_score_adj,
+    }
+}
+
+/// Reserved memory and the hard eviction threshold.
+fn reserved_memory(reservation: &ReservedResources, memory_bytes: u64) -> NodeReservation {
+    let capacity = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
+    let threshold = reservation.memory_threshold;
+    let threshold = threshold.map(|threshold| threshold.of(capacity));
+    let bytes = reservation
+        .memory
+        .saturating_add(threshold.unwrap_or_default());
+    let memory = Quantity::parse(&bytes.to_string()).unwrap_or_default();
+    [("memory".to_owned(), memory)].into()
+}
+
+/// How CPU and memory limits are enforced.
+fn cpu_enforcement(config: &KubeletConfig, machine: &HostMachine) -> CpuEnforcement {
+    let period = config.containers.cpu_cfs_quota_period.as_micros();
+    CpuEnforcement {
+        cfs_quota: config.containers.cpu_cfs_quota,
+        period_microseconds: i64::try_from(period).unwrap_or(100_000),
+        oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
+        swap: if !machine.limits_swap {
+            Swap::Unlimited
+        } else if config.limited_swap() {
+            Swap::ByRequest(i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX))
+        } else {
+            Swap::None
+        },
+        memory_qos: (config.cgroups.memory_qos && machine.cgroup_v2).then(|| MemoryQos {
+            throttling_factor: config.effective.memory_throttling_factor.unwrap_or(0.9),
+            tiered_reservation: config.cgroups.tiered_reservation,
+        }),
+    }
+}
+
+pub(super) fn runtime(config: &KubeletConfig) -> kuberuntime::Config {
+    let containers = &config.containers;
+    kuberuntime::Config {
+        max_restart_back_off: containers.max_restart_back_off,
+        gc_policy: GcPolicy {
+            min_age: containers.min_dead_age,
+            max_per_container: containers.max_dead_per_container.map(|n| n as usize),
+            max_containers: containers.max_dead_total.map(|n| n as usize),
+        },
+        resolv_conf: config.dns.resolv_conf.clone(),
+        log_links: Some(log_paths::log_links_dir(
+            &config.container_logs.pod_logs_dir,
+        )),
+    }
+}
+
+pub(super) fn containers(
+    config: &KubeletConfig,
+    root: KubeletRoot,
+    cpu: CpuEnforcement,
+    node: Arc<NodeFacts>,
+    host_ips: HostIps,
+) -> SpecSettings {
+    SpecSettings {
+        root,
+        pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
+        cluster_dns: config.dns.cluster_dns.clone(),
+        cluster_domain: config.dns.cluster_domain.clone(),
+        seccomp_default: config.containers.seccomp_default,
+        cpu,
+        node,
+        host_ips,
+    }
+}
+
+/// `None` when logs are not rotated.
+pub(super) fn log_rotation(config: &KubeletConfig) -> Option<rotation::Config> {
+    let logs = &config.container_logs;
+    let policy = rotation::RotationPolicy {
+        max_size: logs.max_size?,
+        max_files: logs.max_files,
+    };
+    Some(rotation::Config {
+        policy,
+        workers: logs.max_workers,
+        interval: logs.monitor_interval,
+    })
+}
+
+pub(super) fn pods(
+    config: &KubeletConfig,
+    periods: Periods,
+    api: Option<ApiServer>,
+    state: &State,
+    machine: &HostMachine,
+    enforcement: &CpuEnforcement,
+    node: &NodeFacts,
+) -> pods::Config {
+    pods::Config {
+        node_name: config.node_name.clone(),
+        sources: sources(config, api, state),
+        sync_frequency: config.sync_frequency,
+        pleg: periods.pleg,
+        housekeeping_period: periods.housekeeping,
+        resize_rules: ResizeRules {
+            static_cpus: config.managers.cpu.is_some(),
+            static_memory: config.managers.memory.is_some(),
+            limited_swap: matches!(enforcement.swap, Swap::ByRequest(_)),
+            allocatable: cm::allocatable(&config.cgroups, machine),
+        },
+        node_ip: node.address().into(),
+    }
+}
+
+fn posted_dir(config: &KubeletConfig) -> PathBuf {
+    config.root_dir.join("posted-pods")
+}
+
+/// The store of pods that clients post, if they may.
+pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<PostedPods>> {
+    if !config.allow_posted_pods {
+        return Ok(None);
+    }
+    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    PostedPods::open(&posted_dir(config), &config.node_name, objects).map(Some)
+}
+
+fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
+    let sources = &config.static_pods;
+    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    pod_config::Config {
+        node_name: config.node_name.clone(),
+        file: sources.path.clone().map(|path| FileConfig {
+            source: PodSource::File,
+            path,
+            check_period: sources.file_check_frequency,
+            objects,
+        }),
+        http: sources.url.clone().map(|url| HttpConfig {
+            url,
+            headers: headers(sources),
+            check_period: sources.http_check_frequency,
+            objects,
+        }),
+        posted: config.allow_posted_pods.then(|| FileConfig {
+            source: PodSource::Posted,
+            path: posted_dir(config),
+            check_period: sources.file_check_frequency,
+            objects,
+        }),
+        api: api.map(|api| ApiConfig {
+            api,
+            directory: config.root_dir.join("api-pods"),
+            cache: state.cache.clone(),
+            node: state.node_object.clone(),
+        }),
+        cache: state.cache.clone(),
+    }
+}
+
+fn headers(sources: &crate::config::StaticPodSources) -> Vec<(String, String)> {
+    let pairs = sources.url_headers.iter();
+    pairs
+        .flat_map(|(name, values)| values.0.iter().map(|value| (name.clone(), value.clone())))
+        .collect()
+}
+
+pub(super) fn profile(config: &KubeletConfig) -> NodeProfile {
+    let port = config.server.enabled.then(|| config.server.address.port());
+    NodeProfile {
+        name: config.node_name.clone(),
+        given_ips: config.node_ips.clone(),
+        ipv6_first: config.ipv6_first,
+        root_dir: config.root_dir.clone(),
+        port,
+        version: NODE_VERSION,
+        node: config.node.clone(),
+    }
+}
+
+pub(super) fn node(config: &KubeletConfig) -> node::Config {
+    let phases = if config.is_on(FeatureGate::GracefulNodeShutdown) {
+        shutdown_phases(&config.effective)
+    } else {
+        Vec::new()
+    };
+    node::Config {
+        profile: profile(config),
+        image_gc: config.image_gc,
+        eviction: eviction(config),
+        shutdown_phases: phases,
+    }
+}
+
+fn eviction(config: &KubeletConfig) -> EvictionSettings {
+    let given = &config.effective;
+    let map = |map: &Option<BTreeMap<String, String>>| map.clone().unwrap_or_default();
+    let grace = map(&given.eviction_soft_grace_period);
+    let grace = grace.into_iter().filter_map(|(signal, period)| {
+        let period = period.parse::<GoDuration>().ok()?;
+        Some((signal, period.to_std()))
+    });
+    let mut thresholds = thresholds(
+        &map(&given.eviction_hard),
+        &map(&given.eviction_soft),
+        &grace.collect(),
+        &map(&given.eviction_minimum_reclaim),
+    );
+    if config.cgroups.enforce_pods {
+        thresholds = with_allocatable(thresholds);
+    }
+    let transition = given.eviction_pressure_transition_period;
+    EvictionSettings {
+        node_name: config.node_name.clone(),
+        thresholds,
+        transition: transition.map(GoDuration::to_std).unwrap_or_default(),
+        max_grace: given.eviction_max_pod_grace_period.unwrap_or(0).into(),
+        local_storage: config.node.local_storage_isolation,
+    }
+}
+
+fn shutdown_phases(config: &KubeletConfiguration) -> Vec<ShutdownPhase> {
+    let periods = config
+        .shutdown_grace_period_by_pod_priority
+        .iter()
+        .flatten();
+    let by_priority = periods.map(|period| ShutdownPhase {
+        priority: period.priority.unwrap_or_default(),
+        grace: period.shutdown_grace_period_seconds.unwrap_or_default(),
+    });
+    let time = |given: Option<GoDuration>| given.unwrap_or_default().to_std();
+    plan::phases(
+        by_priority.collect(),
+        time(config.shutdown_grace_period),
+        time(config.shutdown_grace_period_critical_pods),
+    )
+}
+
+pub(super) fn system_cgroups(
+    config: &KubeletConfig,
+    pods: watch::Receiver<Option<String>>,
+) -> SystemCgroups {
+    SystemCgroups {
+        kubelet: config.cgroups.kubelet.clone(),
+        runtime: config.cgroups.runtime.clone(),
+        system: config.cgroups.system.clone(),
+        pods,
+    }
+}
+
+/// The addresses in a self-signed certificate.
+pub(super) fn addresses(config: &KubeletConfig, own: Option<IpAddr>) -> Vec<IpAddr> {
+    if config.node_ips.is_empty() {
+        own.into_iter().collect()
+    } else {
+        config.node_ips.clone()
+    }
+}
+
+pub(super) fn server(config: &KubeletConfig) -> server::Config {
+    server::Config {
+        node_name: config.node_name.clone(),
+        checkpoints_dir: config.root_dir.join("checkpoints"),
+        log_path: log_paths::log_path(config.container_logs.pod_logs_dir.clone()),
+        split_log_streams: config.is_on(FeatureGate::PodLogsQuerySplitStreams),
+        log_query: config.effective.enable_system_log_query == Some(true),
+        stream_idle: config.server.stream_idle,
+        off: config.server.off.clone(),
+    }
+}

@@ -1,0 +1,83 @@
+//! What this process uses of the machine, as every Prometheus client reports it.
+
+use super::proc::{OwnProcess, own_process};
+use crate::base::metrics::{AtScrape, Metrics};
+use parking_lot::Mutex;
+use std::{
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+/// For how long a reading of the process counts: the families of one scrape are of one reading, which is most of what
+/// a scrape costs.
+const ONE_SCRAPE: Duration = Duration::from_millis(50);
+
+/// The latest reading of the process.
+#[derive(Clone, Default)]
+struct ProcessReader(Arc<Mutex<Option<(Instant, OwnProcess)>>>);
+
+impl ProcessReader {
+    fn now(&self) -> OwnProcess {
+        let mut last = self.0.lock();
+        match *last {
+            Some((at, own)) if at.elapsed() < ONE_SCRAPE => own,
+            _ => {
+                let own = own_process();
+                *last = Some((Instant::now(), own));
+                own
+            }
+        }
+    }
+}
+
+/// Declares when this process started.
+pub fn register_start_time(metrics: &Metrics) {
+    // It stays what it was.
+    let started = OnceLock::new();
+    metrics.register(
+        "process_start_time_seconds",
+        "Start time of the process since unix epoch in seconds.",
+        AtScrape::number(move || *started.get_or_init(|| own_process().started)),
+    );
+}
+
+/// Declares what this process uses of the machine, and when it started.
+pub fn register(metrics: &Metrics) {
+    register_start_time(metrics);
+    let reader = ProcessReader::default();
+    let own = reader.clone();
+    metrics.register(
+        "process_cpu_seconds_total",
+        "Total user and system CPU time spent in seconds.",
+        AtScrape::counter(move || vec![(Vec::new(), own.now().cpu_seconds)]),
+    );
+    for (name, help, value) in [
+        (
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            (|own| own.resident) as fn(OwnProcess) -> u64,
+        ),
+        (
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            |own| own.virtual_bytes,
+        ),
+        (
+            "process_open_fds",
+            "Number of open file descriptors.",
+            |own| own.open_files,
+        ),
+        (
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            |own| own.max_files,
+        ),
+    ] {
+        let own = reader.clone();
+        metrics.register(
+            name,
+            help,
+            AtScrape::number(move || value(own.now()) as f64),
+        );
+    }
+}

@@ -1,0 +1,136 @@
+//! The area's clients and records, from the configuration.
+
+use super::{
+    ImageManager, ImageManagerParts, PullConfig, PullMetrics,
+    credentials::{CredentialPlugins, Keyring, NodeFiles},
+    records::{PullRecords, VerificationPolicy},
+};
+use crate::{
+    apiserver::ApiServer, base::metrics::Metrics, cri::ImageClient, state::events::EventRecorder,
+};
+use anyhow::Context as _;
+use std::path::{Path, PathBuf};
+
+/// Image pulls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImagesConfig {
+    /// Pulls per second; `None` is unlimited.
+    pub qps: Option<u32>,
+    /// Burst above that rate.
+    pub burst: u32,
+    /// One pull at a time.
+    pub serialize: bool,
+    /// Most pulls at once when not serialized; `None` leaves it to the puller.
+    pub max_parallel: Option<u32>,
+    /// Whose right to an image that is here is verified; `None` if nothing is recorded at all.
+    pub verification: Option<VerificationPolicy>,
+    /// Programs that provide logins.
+    pub credential_providers: Option<CredentialProviders>,
+}
+
+/// Where programs that provide logins are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialProviders {
+    /// Their configuration: a file, or a directory of files.
+    pub config: PathBuf,
+    /// The directory of the programs.
+    pub programs: PathBuf,
+    /// They may be given tokens of service accounts.
+    pub account_tokens: bool,
+}
+
+/// What pulls of images share; cheap to clone.
+#[derive(Clone)]
+pub struct Images {
+    /// The image service of the runtime.
+    pub client: ImageClient,
+    /// The node's registry credentials.
+    pub keyring: Keyring,
+    /// Records of what was pulled, and with which credentials.
+    pub records: PullRecords,
+}
+
+impl Images {
+    /// Reads the node's registry credentials and the records of an earlier kubelet.
+    ///
+    /// # Errors
+    /// The configuration of credential provider plugins, or the directory of records, cannot be used.
+    pub fn open(
+        config: &ImagesConfig,
+        root_dir: &Path,
+        client: ImageClient,
+        api: Option<ApiServer>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<Self> {
+        let records = match &config.verification {
+            Some(policy) => PullRecords::open(root_dir, policy.clone())
+                .context("cannot use the records of image pulls in the root directory")?,
+            None => PullRecords::off(),
+        };
+        let keyring = keyring(config, root_dir, api, metrics)?;
+        Ok(Self {
+            client,
+            keyring,
+            records,
+        })
+    }
+
+    /// Completes the records of pulls during which an earlier kubelet was killed. To be called before anything is
+    /// pulled.
+    pub async fn recover_pulls(&self) {
+        if !self.records.has_interrupted_pulls() {
+            return;
+        }
+        match self.client.list_images(None).await {
+            Ok(images) => self.records.recover(&images).await,
+            Err(error) => tracing::warn!(
+                err = %error,
+                "Failed to list images; the records of interrupted pulls stay incomplete"
+            ),
+        }
+    }
+
+    /// The manager that pulls.
+    pub fn manager(
+        &self,
+        config: &ImagesConfig,
+        events: EventRecorder,
+        metrics: &Metrics,
+    ) -> ImageManager {
+        ImageManager::new(ImageManagerParts {
+            images: self.client.clone(),
+            events,
+            pulls: PullConfig {
+                serialize: config.serialize,
+                max_parallel: config.max_parallel,
+                qps: config.qps.map_or(0.0, f64::from),
+                burst: config.burst,
+            },
+            keyring: self.keyring.clone(),
+            records: self.records.clone(),
+            metrics: PullMetrics::new(metrics),
+        })
+    }
+}
+
+/// Docker's files and credential provider plugins.
+fn keyring(
+    config: &ImagesConfig,
+    root_dir: &Path,
+    api: Option<ApiServer>,
+    metrics: &Metrics,
+) -> anyhow::Result<Keyring> {
+    let working = std::env::current_dir().unwrap_or_default();
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let home = home.map(PathBuf::from);
+    let files = NodeFiles::of_node(root_dir, &working, home.as_deref());
+    let plugins = match &config.credential_providers {
+        Some(providers) => {
+            let tokens = providers.account_tokens;
+            let (config, programs) = (&providers.config, &providers.programs);
+            CredentialPlugins::load(config, programs, tokens, api, metrics)?
+        }
+        None => CredentialPlugins::default(),
+    };
+    Ok(Keyring::new(files, plugins))
+}

@@ -1,0 +1,351 @@
+//! The face of the area: its stores, which others read from the start on, and its parts, which exist once the runtime
+//! has answered.
+
+use super::{
+    mirror::{MirrorDeps, MirrorPods},
+    pleg::{self, Pleg, PlegMetrics, RuntimeStateReader},
+    pod_config::{self, PodConfig, PostedPods, SourcesReadyReader},
+    pod_sync::{ClusterInputs, KnownPods, PodStartMetrics, PodSync, StatusPublisher},
+    pod_workers::{self, Delays, PodSyncObserver, PodWorkers, WorkerPhase},
+    prober::{ProbeManager, ProberDeps, container_view},
+    status::{StatusManager, Statuses},
+    status_writer::{StatusWriter, StatusWriterDeps},
+    sync_loop::{
+        Heartbeat, LoopMetrics, PodAdmission, ResizeRules, Resizes, SyncLoop, SyncLoopDeps,
+    },
+};
+use crate::{
+    apiserver::ApiServer,
+    base::{Tasks, metrics::Metrics, otel::Tracer},
+    cri::{
+        FeaturesWriter, RuntimeClient, RuntimeInfo,
+        events::{EventMetrics, EventStream, event_stream},
+    },
+    model::{PodSource, PodUid},
+    resources::ResourceArea,
+    runtime::{handlers::runtime_exec, kuberuntime::KubeGenericRuntimeManager},
+    state::{
+        State, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
+        probe_results::ProbeResultsWriter,
+    },
+    volumes::VolumeManager,
+};
+use jiff::Timestamp;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+
+/// What others read of the area; cheap to clone.
+#[derive(Clone)]
+pub struct PodsReader {
+    /// The API statuses of pods.
+    pub statuses: Statuses,
+    /// The pods that are shown.
+    pub known: KnownPods,
+    /// Pods that clients posted; `None` when that is not allowed.
+    pub posted: Option<PostedPods>,
+    /// When the sync loop last ran.
+    pub heartbeat: Heartbeat,
+    /// Whether every source has delivered.
+    pub all_delivered: watch::Receiver<bool>,
+    /// The parts of the area; `None` until the runtime has answered.
+    pub parts: watch::Receiver<Option<Pods>>,
+}
+
+/// The writing ends of the area's stores, for [`build`].
+pub struct PodsWriters {
+    statuses: StatusManager,
+    all_delivered: watch::Sender<bool>,
+    parts: watch::Sender<Option<Pods>>,
+}
+
+/// Opens the stores of the area.
+pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
+    let changed = state.changes.as_ref();
+    let statuses = StatusManager::marking(changed.map(|changes| changes.pods.clone()));
+    let writers = PodsWriters {
+        statuses,
+        all_delivered: watch::Sender::new(false),
+        parts: watch::Sender::new(None),
+    };
+    let statuses = writers.statuses.reader();
+    let counted = statuses.clone();
+    state.sizes.add("statuses", move || counted.len());
+    let reader = PodsReader {
+        known: KnownPods::new(
+            state.pods.clone(),
+            statuses.clone(),
+            state.state_store.clone(),
+        ),
+        statuses,
+        posted,
+        heartbeat: Heartbeat::new(),
+        all_delivered: writers.all_delivered.subscribe(),
+        parts: writers.parts.subscribe(),
+    };
+    (reader, writers)
+}
+
+/// The parts of the area that others use; cheap to clone.
+#[derive(Clone)]
+pub struct Pods {
+    /// One worker per pod.
+    pub workers: PodWorkers,
+    /// Makes the runtime match a pod.
+    pub runtime: KubeGenericRuntimeManager,
+    /// Probes.
+    pub probes: ProbeManager,
+    /// The runtime's health.
+    pub runtime_state: RuntimeStateReader,
+    /// Which sources have delivered.
+    pub sources: SourcesReadyReader,
+}
+
+impl Pods {
+    /// Pods that are terminating.
+    pub fn terminating(&self) -> HashSet<PodUid> {
+        let known = self.workers.known().into_iter();
+        known
+            .filter(|pod| matches!(pod.phase, WorkerPhase::Terminating { .. }))
+            .map(|pod| pod.uid)
+            .collect()
+    }
+
+    /// Errors of the runtime and its network.
+    pub fn runtime_errors(&self) -> Vec<String> {
+        let state = self.runtime_state.borrow();
+        [state.runtime_error(Instant::now()), state.network_error()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+}
+
+/// The settings of the area.
+pub struct Config {
+    /// The node's name.
+    pub node_name: String,
+    /// Where pods come from.
+    pub sources: pod_config::Config,
+    /// Longest time between two syncs of a pod.
+    pub sync_frequency: Duration,
+    /// Periods of the PLEG.
+    pub pleg: pleg::Config,
+    /// Period of housekeeping.
+    pub housekeeping_period: Duration,
+    /// Which resources this node does not resize.
+    pub resize_rules: ResizeRules,
+    /// Where containers on the host network are probed.
+    pub node_ip: String,
+}
+
+/// What the area works with.
+pub struct PodsDeps<'a> {
+    /// The API server; `None` for a node of its own.
+    pub api: Option<ApiServer>,
+    /// The runtime.
+    pub client: RuntimeClient,
+    /// What the runtime answered first.
+    pub info: &'a RuntimeInfo,
+    /// What the runtime can do, to be kept up to date.
+    pub features: FeaturesWriter,
+    /// The stores.
+    pub state: &'a State,
+    /// The one writing end of the pod cache.
+    pub cache: PodCacheWriter,
+    /// The one writing end of the desired pods.
+    pub desired: PodManagerWriter,
+    /// The one writing end of the probe results.
+    pub results: ProbeResultsWriter,
+    /// Resources of pods.
+    pub resources: &'a ResourceArea,
+    /// Volumes.
+    pub volumes: VolumeManager,
+    /// Makes the runtime match a pod.
+    pub runtime: KubeGenericRuntimeManager,
+    /// Which pods this node rejects.
+    pub admission: PodAdmission,
+    /// The node's addresses.
+    pub host_ips: HostIps,
+    /// When the kubelet started.
+    pub started_at: Timestamp,
+    /// Registry of the area's families.
+    pub metrics: &'a Metrics,
+    /// Registry of the families about probes, which have a page of their own.
+    pub probe_metrics: &'a Metrics,
+    /// Spans of syncs.
+    pub tracer: &'a Tracer,
+}
+
+/// The tasks of the area, which do not run yet.
+pub struct PodsTasks {
+    sources: PodConfig,
+    pleg: Pleg,
+    events: EventStream,
+    cluster: Option<(MirrorPods, StatusWriter)>,
+    all_delivered: watch::Receiver<bool>,
+    sync_loop: SyncLoop,
+}
+
+/// Builds the parts of the area and shows them to the readers. Nothing runs until [`PodsTasks::start`].
+///
+/// # Errors
+/// The URL of static pods, or one of its headers, is invalid.
+pub fn build(
+    config: Config,
+    reader: &PodsReader,
+    writers: PodsWriters,
+    deps: PodsDeps<'_>,
+) -> anyhow::Result<(Pods, PodsTasks)> {
+    let state = deps.state;
+    let (events, hints) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
+    let (pleg, runtime_state) = pleg::build(
+        deps.client.clone(),
+        deps.cache,
+        hints,
+        config.pleg,
+        &deps.info.status,
+        deps.features,
+        PlegMetrics::new(deps.metrics, &state.cache),
+    );
+    let statuses = StatusPublisher::new(
+        deps.runtime.clone(),
+        deps.info.version.runtime_name.clone(),
+        writers.statuses,
+        state.cache.clone(),
+        state.results.clone(),
+        state.state_store.clone(),
+    )
+    .timing(PodStartMetrics::new(deps.metrics))
+    .in_cluster(deps.api.as_ref().map(|_| ClusterInputs {
+        pods: state.pods.clone(),
+        host_ips: deps.host_ips,
+    }));
+    let probes = ProberDeps {
+        started_at: deps.started_at,
+        exec: runtime_exec(deps.client),
+        view: container_view(
+            state.cache.clone(),
+            state.pods.clone(),
+            reader.statuses.clone(),
+            config.node_ip,
+        ),
+        results: deps.results,
+        state_store: state.state_store.clone(),
+        events: state.events.clone(),
+    };
+    let pod_sync = Arc::new(PodSync {
+        runtime: deps.runtime.clone(),
+        cache: state.cache.clone(),
+        status_publisher: Arc::new(statuses),
+        probes: ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
+        volumes: deps.volumes,
+        cgroups: deps.resources.cgroups.clone(),
+        state_store: state.state_store.clone(),
+        events: state.events.clone(),
+        pod_history: state.pod_history.clone(),
+        state: runtime_state.clone(),
+    });
+    let delays = Delays {
+        resync: config.sync_frequency,
+        ..Delays::default()
+    };
+    let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
+    let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
+    let desired = state.pods.clone();
+    pod_workers::metrics::count(&workers, move || desired.uids(), deps.metrics);
+    let (sources, updates, sources_ready) = PodConfig::build(config.sources, state.events.clone())?;
+    let pods = Pods {
+        workers: workers.clone(),
+        runtime: deps.runtime,
+        probes: pod_sync.probes.clone(),
+        runtime_state,
+        sources: sources_ready.reader(),
+    };
+    show_sizes(state, &pods, &pod_sync);
+    let cluster = deps
+        .api
+        .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
+    let sync_loop = SyncLoop::new(SyncLoopDeps {
+        updates,
+        sources: sources_ready,
+        metrics: LoopMetrics::new(deps.metrics, &state.pods, &workers),
+        manager: deps.desired,
+        workers,
+        cache: state.cache.clone(),
+        results: state.results.clone(),
+        pod_sync,
+        admission: deps.admission,
+        heartbeat: reader.heartbeat.clone(),
+        resizes: Resizes::new(config.resize_rules, deps.resources.resize_metrics.clone()),
+        housekeeping_period: config.housekeeping_period,
+        all_delivered: writers.all_delivered,
+        runtime_returned: pleg.returned.clone(),
+    });
+    writers.parts.send_replace(Some(pods.clone()));
+    let tasks = PodsTasks {
+        sources,
+        pleg,
+        events,
+        cluster,
+        all_delivered: reader.all_delivered.clone(),
+        sync_loop,
+    };
+    Ok((pods, tasks))
+}
+
+fn show_sizes(state: &State, pods: &Pods, pod_sync: &PodSync) {
+    let probes = pods.probes.clone();
+    state.sizes.add("probed_pods", move || probes.len());
+    let statuses = pod_sync.status_publisher.clone();
+    state.sizes.add("status_notes", move || statuses.len());
+    let workers = pods.workers.clone();
+    state.sizes.add_all(move || workers.kept());
+    let runtime = pods.runtime.clone();
+    state.sizes.add_all(move || runtime.kept());
+}
+
+/// What the API server sees of pods: mirrors and statuses.
+fn cluster_writers(
+    api: ApiServer,
+    node_name: String,
+    reader: &PodsReader,
+    pods: &Pods,
+    state: &State,
+) -> Option<(MirrorPods, StatusWriter)> {
+    let changes = state.changes.as_ref()?;
+    let (in_use, may_run) = (pods.workers.clone(), pods.workers.clone());
+    let (mirrors, everything) = (pods.sources.clone(), pods.sources.clone());
+    let mirror_pods = MirrorPods::new(MirrorDeps {
+        api: api.clone(),
+        node_name,
+        pods: state.pods.clone(),
+        name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
+        mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),
+        pods_known: Box::new(move || everything.everything_known()),
+        changed: changes.mirrors.clone(),
+    });
+    let status_writer = StatusWriter::new(StatusWriterDeps {
+        api,
+        statuses: reader.statuses.clone(),
+        pods: state.pods.clone(),
+        may_run: Box::new(move |uid| may_run.could_have_running_containers(uid)),
+        changed: changes.pods.clone(),
+    });
+    Some((mirror_pods, status_writer))
+}
+
+impl PodsTasks {
+    /// Starts them, the sync loop last.
+    pub fn start(self, tasks: &mut Tasks) {
+        let shutdown = tasks.shutdown();
+        self.sources.start(tasks);
+        if let Some((mirrors, statuses)) = self.cluster {
+            let mirrors = mirrors.run(self.all_delivered, shutdown.clone());
+            tasks.spawn("mirror_pods", mirrors);
+            tasks.spawn("status_writer", statuses.run(shutdown.clone()));
+        }
+        tasks.spawn("cri.events", self.events.run(shutdown.clone()));
+        self.pleg.start(tasks);
+        tasks.spawn("sync_loop", self.sync_loop.run(shutdown));
+    }
+}

@@ -1,0 +1,33 @@
+//! What the stores say of a container that is probed.
+
+use super::{ProbedContainer, ProbedContainerReader};
+use crate::{
+    model::{Pod, PodExt, PodUid, is_terminal},
+    pods::status::Statuses,
+    state::{pod_cache::PodCache, pod_manager::PodManager},
+};
+use std::sync::Arc;
+
+/// Reads the stores. A pod on the host network is probed at `node_ip`.
+pub fn container_view(
+    cache: PodCache,
+    manager: PodManager,
+    statuses: Statuses,
+    node_ip: String,
+) -> ProbedContainerReader {
+    Arc::new(move |uid: &PodUid, name: &str| {
+        let runtime_status = cache.latest(uid);
+        let pod: Option<Arc<Pod>> = manager.get(uid);
+        let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
+        ProbedContainer {
+            container: runtime_status.newest(name).cloned(),
+            pod_ip: if host_network {
+                Some(node_ip.clone())
+            } else {
+                runtime_status.ips().first().cloned()
+            },
+            pod_terminal: statuses.get(uid).is_some_and(|status| is_terminal(&status)),
+            deleting: pod.is_some_and(|pod| pod.is_being_deleted()),
+        }
+    })
+}

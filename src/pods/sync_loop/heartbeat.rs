@@ -1,0 +1,82 @@
+//! Whether the loop runs, for health checks and the watchdog.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// When the last iteration of the loop began, for `/healthz`.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    started: Instant,
+    /// Seconds since then, one more than they are; zero while the loop has not begun.
+    last: Arc<AtomicU64>,
+}
+
+impl Heartbeat {
+    /// A heartbeat at this moment.
+    pub fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            last: Arc::default(),
+        }
+    }
+
+    pub(super) fn beat(&self) {
+        let seconds = self.started.elapsed().as_secs();
+        self.last.store(seconds + 1, Ordering::Relaxed);
+    }
+
+    /// Whether the loop runs. It does not before the runtime was reached.
+    pub fn has_begun(&self) -> bool {
+        self.last.load(Ordering::Relaxed) > 0
+    }
+
+    /// The check of `/healthz`: whether an iteration began within `limit`.
+    ///
+    /// # Errors
+    /// None did; upstream's text.
+    pub fn check(&self, limit: Duration) -> Result<(), String> {
+        if self.age() > limit {
+            return Err("sync Loop took longer than expected".to_owned());
+        }
+        Ok(())
+    }
+
+    /// How long ago the last iteration began, to the second.
+    fn age(&self) -> Duration {
+        let last = self.last.load(Ordering::Relaxed).saturating_sub(1);
+        let last = Duration::from_secs(last);
+        self.started.elapsed().saturating_sub(last)
+    }
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_has_begun_fails_its_check_when_an_iteration_takes_too_long() {
+        let limit = Duration::from_secs(300);
+        let heartbeat = Heartbeat::new();
+        assert!(!heartbeat.has_begun());
+        assert_eq!(heartbeat.check(limit), Ok(()));
+        tokio::time::advance(Duration::from_secs(400)).await;
+        assert!(heartbeat.check(limit).is_err(), "it has not begun in time");
+        heartbeat.beat();
+        assert!(heartbeat.has_begun());
+        assert_eq!(heartbeat.check(limit), Ok(()));
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert!(heartbeat.check(limit).is_err());
+    }
+}

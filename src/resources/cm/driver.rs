@@ -1,0 +1,78 @@
+//! The cgroup driver, which the kubelet and the runtime must share.
+
+use super::CgroupDriver;
+use crate::{
+    base::{chain, metrics::Metrics},
+    cri::{CriError, RuntimeClient, v1},
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+};
+use std::time::Duration;
+
+/// Attempts to get the cgroup driver from a runtime that does not answer.
+const TRIES: usize = 3;
+const BETWEEN_TRIES: Duration = Duration::from_secs(2);
+
+/// The driver that the runtime says it uses; `configured` if it cannot say.
+pub(super) async fn driver(
+    runtime: &RuntimeClient,
+    metrics: &Metrics,
+    configured: CgroupDriver,
+) -> anyhow::Result<CgroupDriver> {
+    let mut tries = 0;
+    let reply = loop {
+        match runtime.runtime_config().await {
+            Ok(reply) => break reply,
+            Err(CriError::Unimplemented { .. }) => {
+                cri_loses_support(metrics);
+                tracing::info!(
+                    "CRI implementation should be updated to support RuntimeConfig. Falling back to using cgroupDriver from kubelet config."
+                );
+                return Ok(configured);
+            }
+            Err(error) => {
+                tries += 1;
+                anyhow::ensure!(
+                    tries < TRIES,
+                    "cannot read the runtime's cgroup driver: {}",
+                    chain(&error)
+                );
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+        }
+    };
+    let Some(linux) = reply.linux else {
+        return Ok(configured);
+    };
+    let driver = match v1::CgroupDriver::try_from(linux.cgroup_driver) {
+        Ok(v1::CgroupDriver::Systemd) => CgroupDriver::Systemd,
+        Ok(v1::CgroupDriver::Cgroupfs) => CgroupDriver::Cgroupfs,
+        Err(_) => anyhow::bail!(
+            "runtime returned an unknown cgroup driver {}",
+            linux.cgroup_driver
+        ),
+    };
+    tracing::info!(
+        cgroupDriver = driver.as_str(),
+        "Using cgroup driver setting received from the CRI runtime"
+    );
+    Ok(driver)
+}
+
+/// Says in metrics from which version on the Go kubelet wants a newer runtime.
+fn cri_loses_support(metrics: &Metrics) {
+    #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+    struct CgroupVersionLabel {
+        version: &'static str,
+    }
+    let family: Family<CgroupVersionLabel, Gauge> = metrics.register(
+        "kubelet_cri_losing_support",
+        "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
+        Family::default(),
+    );
+    family
+        .get_or_create(&CgroupVersionLabel { version: "1.37.0" })
+        .set(1);
+}

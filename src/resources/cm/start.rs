@@ -1,0 +1,193 @@
+//! Makes the node's cgroups from the configuration, and starts the tasks that keep them.
+
+use super::{
+    CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
+    SystemContainers, SystemContainersConfig,
+    driver::driver,
+    wanted::{NodeAmounts, PodRules},
+};
+use crate::{
+    base::Tasks,
+    host::{
+        HostMachine, ProcDir, Slices,
+        cgroup::{CgroupPath, Cgroups},
+        proc,
+    },
+    resources::{CpuEnforcement, Deps, managers::ResourceManagers},
+};
+use anyhow::Context as _;
+use std::path::Path;
+
+/// What the cgroups of pods follow besides their own settings.
+pub struct CgroupRules {
+    /// How CPU and memory limits are enforced.
+    pub enforcement: CpuEnforcement,
+    /// CPUs are assigned to containers, so that the cgroup of all pods names none.
+    pub assigns_cpus: bool,
+    /// `oomScoreAdj` of the kubelet.
+    pub oom_score_adj: i32,
+}
+
+/// Makes the node's cgroups and starts the task that keeps them.
+///
+/// # Errors
+/// A cgroup that the configuration names cannot be used, or the runtime does not say which driver it uses.
+pub async fn start(
+    config: &CgroupsConfig,
+    rules: CgroupRules,
+    deps: &Deps,
+    managers: &ResourceManagers,
+    tasks: &mut Tasks,
+) -> anyhow::Result<ContainerManager> {
+    start_system_containers(config, rules.oom_score_adj, deps, tasks)?;
+    if !config.per_qos {
+        return Ok(ContainerManager::off());
+    }
+    let driver = driver(&deps.runtime, &deps.metrics, config.driver).await?;
+    let node = NodeCgroups {
+        slices: (driver == CgroupDriver::Systemd).then(|| Slices::new(deps.system.bus.clone())),
+        ..node_cgroups(config, rules, deps)
+    };
+    let managers = managers.clone();
+    let metrics = CgroupMetrics::new(&deps.metrics);
+    let (events, active) = (deps.events.clone(), deps.active_pods.clone());
+    let (v2, plain) = (deps.machine.cgroup_v2, deps.system.cgroups.clone());
+    let make = move || {
+        let root = CgroupName::of_cgroupfs(&node.root).path(driver)?;
+        let cgroups = match plain {
+            Some(directory) => Cgroups::in_directory(&directory, root, v2),
+            None => Cgroups::below(root, v2)?,
+        };
+        let node = with_huge_pages(node, &cgroups);
+        ContainerManager::start(node, cgroups, metrics, events, active, managers)
+    };
+    let manager = tokio::task::spawn_blocking(make).await?;
+    let manager = manager.context("Failed to start ContainerManager")?;
+    let delivered = deps.all_delivered.clone();
+    tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
+    Ok(manager)
+}
+
+/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, because memory stays charged to the
+/// cgroup in which it was allocated. If that fails, a task tries again later and logs the error. Blocking.
+pub fn enter_kubelet_cgroup(config: &CgroupsConfig, oom_score_adj: i32) {
+    let Some(kubelet) = &config.kubelet else {
+        return;
+    };
+    let v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let cgroups = Cgroups::below(CgroupPath::default(), v2);
+    if let (Ok(path), Ok(cgroups)) = (CgroupPath::parse(kubelet), cgroups) {
+        let settings = SystemContainersConfig {
+            kubelet: Some(path),
+            system: None,
+            oom_score_adj,
+        };
+        SystemContainers::new(settings, cgroups, ProcDir::default()).enter();
+    }
+}
+
+/// Starts the task that keeps the kubelet, and processes that belong to nothing else, where they are to be. With
+/// cgroups in the place of the kernel's and without processes in the place of its, nothing is moved.
+fn start_system_containers(
+    config: &CgroupsConfig,
+    oom_score_adj: i32,
+    deps: &Deps,
+    tasks: &mut Tasks,
+) -> anyhow::Result<()> {
+    let (kubelet, system) = (&config.kubelet, &config.system);
+    let v2 = deps.machine.cgroup_v2;
+    let real_processes = deps.system.proc == Path::new("/proc");
+    if kubelet.is_none() {
+        report_kubelet_cgroup(v2);
+    }
+    if deps.system.cgroups.is_some() && real_processes {
+        return Ok(());
+    }
+    let path = |path: &Option<String>| path.as_deref().map(CgroupPath::parse).transpose();
+    let settings = SystemContainersConfig {
+        kubelet: path(kubelet).context("kubeletCgroups")?,
+        system: path(system).context("systemCgroups")?,
+        oom_score_adj,
+    };
+    let top = CgroupPath::default();
+    let cgroups = match &deps.system.cgroups {
+        Some(directory) => Cgroups::in_directory(directory, top, v2),
+        None => match Cgroups::below(top, v2) {
+            // Nothing is moved, and a kubelet that makes no cgroups does without.
+            Err(_) if kubelet.is_none() && system.is_none() => return Ok(()),
+            found => found.context("Failed to start ContainerManager")?,
+        },
+    };
+    let proc = ProcDir::from(deps.system.proc.clone());
+    let containers = SystemContainers::new(settings, cgroups, proc);
+    tasks.spawn("system_containers", containers.run(tasks.shutdown()));
+    Ok(())
+}
+
+fn report_kubelet_cgroup(v2: bool) {
+    let cgroups = ProcDir::default().cgroups(std::process::id());
+    let found = cgroups.map_err(anyhow::Error::from);
+    let found = found.and_then(|cgroups| Ok(cgroups.accounted(v2)?));
+    if let Err(error) = found {
+        tracing::info!(
+            err = %error,
+            "Failed to get the kubelet's cgroup. Kubelet system container metrics may be missing"
+        );
+    }
+}
+
+/// Without the controller huge pages are not limited.
+fn with_huge_pages(mut node: NodeCgroups, cgroups: &Cgroups) -> NodeCgroups {
+    if !cgroups.has("hugetlb") {
+        node.rules.page_sizes.clear();
+    }
+    node
+}
+
+fn node_cgroups(config: &CgroupsConfig, rules: CgroupRules, deps: &Deps) -> NodeCgroups {
+    let machine = &deps.machine;
+    let allocatable = allocatable(config, machine);
+    let memory_qos = config.memory_qos && machine.cgroup_v2;
+    let memory = allocatable.memory.unwrap_or_default();
+    let percent = config.qos_reserved_percent;
+    NodeCgroups {
+        node_name: deps.node_name.clone(),
+        root: config.root.clone(),
+        slices: None,
+        pods: if config.enforce_pods {
+            allocatable
+        } else {
+            capacity(machine)
+        },
+        cpus: if rules.assigns_cpus {
+            String::new()
+        } else {
+            machine.online_cpus.clone()
+        },
+        rules: PodRules {
+            cpu: rules.enforcement,
+            pids: config.pod_pids,
+            page_sizes: machine.hugepage_sizes.clone(),
+            protect_memory: memory_qos && config.tiered_reservation,
+        },
+        memory_qos,
+        qos_reserved: percent.map(|percent| (memory, percent)),
+        reserved: config.reserved.clone(),
+    }
+}
+
+fn capacity(machine: &HostMachine) -> NodeAmounts {
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let (_, most_threads) = proc::thread_counts();
+    NodeAmounts {
+        milli_cpu: Some(i64::from(machine.cpus).saturating_mul(1000)),
+        memory: Some(number(machine.memory_bytes)),
+        pids: most_threads.map(number),
+    }
+}
+
+/// What is not reserved; eviction thresholds are not subtracted.
+pub fn allocatable(config: &CgroupsConfig, machine: &HostMachine) -> NodeAmounts {
+    let [system, kube] = &config.reservations;
+    capacity(machine).without(&[system, kube])
+}

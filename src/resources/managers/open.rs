@@ -1,0 +1,137 @@
+//! Opens the managers of exclusive CPUs and memory with the state of an earlier kubelet.
+
+use super::{ManagerMetrics, ResourceManagerDeps, ResourceManagers, StateFiles};
+use crate::{
+    host::MachineTopology,
+    resources::{
+        Deps,
+        cpu::{self, CpuManager, CpuOptions, CpuSet, CpuTopology},
+        memory::{self, MemoryManager, NodeReservation, ReservedMemory},
+        topology::{TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope},
+    },
+};
+use anyhow::Context as _;
+use std::time::Duration;
+
+/// Which policies the managers have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ManagersConfig {
+    /// Options of the static policy of the CPU manager; `None` for the policy `none`.
+    pub cpu: Option<CpuOptions>,
+    /// `reservedSystemCPUs`.
+    pub reserved_cpus: CpuSet,
+    /// How long after a failure CPUs of containers are updated again.
+    pub retry_after: Duration,
+    /// Containers with exclusive CPUs have no CPU quota.
+    pub no_quota: bool,
+    /// What the Static policy of the memory manager reserves; `None` for the policy `None`.
+    pub memory: Option<ReservedMemory>,
+    /// The policy of the topology manager.
+    pub topology_policy: TopologyPolicy,
+    /// What gets one affinity.
+    pub topology_scope: TopologyScope,
+    /// Options of that policy.
+    pub topology_options: TopologyOptions,
+}
+
+impl ManagersConfig {
+    /// Whether nothing depends on the machine's topology.
+    pub fn is_off(&self) -> bool {
+        self.cpu.is_none() && self.memory.is_none() && self.topology_policy == TopologyPolicy::None
+    }
+}
+
+/// What is kept from pods.
+#[derive(Debug, Clone, Default)]
+pub struct NodeReserved {
+    /// CPU time, thousandths of a CPU.
+    pub milli_cpu: i64,
+    /// Memory, with the hard eviction threshold.
+    pub memory: NodeReservation,
+}
+
+/// Reads the machine and the state files.
+///
+/// # Errors
+/// The topology cannot be read, a policy does not fit it, or a state file does not fit the policy.
+pub async fn open(
+    config: ManagersConfig,
+    reserved: NodeReserved,
+    deps: &Deps,
+) -> anyhow::Result<ResourceManagers> {
+    let sys = deps.system.sys.clone();
+    let deps = ResourceManagerDeps {
+        runtime: deps.runtime.clone(),
+        cache: deps.cache.clone(),
+        files: StateFiles::new(&deps.root_dir),
+        metrics: ManagerMetrics::new(&deps.metrics),
+        retry_after: config.retry_after,
+        no_quota: config.no_quota,
+    };
+    let build = move || {
+        let machine = if config.is_off() {
+            MachineTopology::default()
+        } else {
+            MachineTopology::read(&sys).context("cannot read the CPU topology")?
+        };
+        let topology = topology(&config, &machine)?;
+        let cpu = cpu_manager(&config, reserved.milli_cpu, &machine, &deps.files)?;
+        let memory = memory_manager(&config, &reserved.memory, &machine, &deps.files)?;
+        anyhow::Ok(ResourceManagers::new(topology, cpu, memory, deps))
+    };
+    let managers = tokio::task::spawn_blocking(build).await?;
+    managers.context("Failed to start ContainerManager")
+}
+
+fn topology(config: &ManagersConfig, machine: &MachineTopology) -> anyhow::Result<TopologyManager> {
+    let nodes = machine.nodes.iter();
+    let nodes = nodes.map(|node| (node.id, node.distances.clone()));
+    TopologyManager::new(
+        config.topology_policy,
+        config.topology_scope,
+        config.topology_options,
+        nodes.collect(),
+    )
+    .map_err(anyhow::Error::msg)
+}
+
+fn cpu_manager(
+    config: &ManagersConfig,
+    milli_cpu: i64,
+    machine: &MachineTopology,
+    files: &StateFiles,
+) -> anyhow::Result<CpuManager> {
+    let Some(options) = config.cpu else {
+        files.cpu("none")?;
+        return Ok(CpuManager::default());
+    };
+    let reserved = cpu::ReservedCpus {
+        milli_cpu,
+        cpus: config.reserved_cpus.clone(),
+    };
+    let policy = cpu::StaticCpuPolicy::new(
+        CpuTopology::new(machine),
+        options,
+        &reserved,
+        config.topology_policy,
+    );
+    let policy = policy.map_err(anyhow::Error::msg)?;
+    let manager = CpuManager::new(policy, files.cpu("static")?).map_err(anyhow::Error::msg);
+    manager.context("invalid state, please drain node and remove policy state file")
+}
+
+fn memory_manager(
+    config: &ManagersConfig,
+    of_node: &NodeReservation,
+    machine: &MachineTopology,
+    files: &StateFiles,
+) -> anyhow::Result<MemoryManager> {
+    let Some(reserved) = &config.memory else {
+        files.memory("None")?;
+        return Ok(MemoryManager::default());
+    };
+    let policy = memory::StaticMemoryPolicy::new(machine, reserved, of_node);
+    let policy = policy.map_err(anyhow::Error::msg)?;
+    let manager = MemoryManager::new(&policy, files.memory("Static")?).map_err(anyhow::Error::msg);
+    manager.context("invalid state, please drain node and remove policy state file")
+}

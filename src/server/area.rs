@@ -1,0 +1,189 @@
+//! The face of the area: what the ports serve, from the stores.
+
+use super::{
+    Handlers,
+    checkpoint::Checkpoints,
+    container_logs::{LogParts, LogReaders},
+    health::HealthChecks,
+    metrics::HttpMetrics,
+    node_logs::NodeLogs,
+    pod_reporter::PodReporter,
+    pods::PodLists,
+    process::Process,
+    router::Views,
+    routes::Switch,
+    scrapes::{BeforeScrape, Scrapes},
+    stats::StatsViews,
+    streaming::{StreamMetrics, StreamParts, StreamTable},
+    views::{PodsView, Recorded, ViewsReady},
+};
+use crate::{
+    base::{metrics::Metrics, otel::Tracer},
+    cri::RuntimeClient,
+    host::HostMachine,
+    node::stats::{ClaimMeter, Stats},
+    pods::PodsReader,
+    runtime::logs::{ContainerLogs, LogPath},
+    state::State,
+    volumes::VolumeManager,
+};
+use futures::future::BoxFuture;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Where the node's programs log.
+const NODE_LOGS: &str = "/var/log";
+/// The program that reads the logs of the node's services.
+const JOURNALCTL: &str = "journalctl";
+/// Time after the kubelet's start during which requests for pods wait until the pods are known.
+const STARTUP_WAIT: Duration = Duration::from_secs(3);
+
+/// The settings of what is served.
+pub struct Config {
+    /// The node's name.
+    pub node_name: String,
+    /// Where checkpoints of containers are written.
+    pub checkpoints_dir: PathBuf,
+    /// Where the log of a container is.
+    pub log_path: LogPath,
+    /// Whether a client may ask for one stream of a log.
+    pub split_log_streams: bool,
+    /// Whether the logs of the node's services are served.
+    pub log_query: bool,
+    /// How long nothing may happen on a stream; zero means no limit.
+    pub stream_idle: Duration,
+    /// Groups of routes that are switched off.
+    pub off: Vec<Switch>,
+}
+
+/// What is served.
+pub struct ServerDeps<'a> {
+    /// The stores.
+    pub state: &'a State,
+    /// The stores of pods.
+    pub pods: &'a PodsReader,
+    /// The runtime, for streams and checkpoints.
+    pub runtime: &'a RuntimeClient,
+    /// Volumes.
+    pub volumes: &'a VolumeManager,
+    /// Usage.
+    pub stats: &'a Stats,
+    /// The machine.
+    pub machine: &'a HostMachine,
+    /// The process itself.
+    pub process: Process,
+    /// The kubelet's families.
+    pub metrics: &'a Metrics,
+    /// Families about probes.
+    pub probe_metrics: &'a Metrics,
+    /// Families about health checks.
+    pub sli_metrics: &'a Metrics,
+    /// Spans of requests.
+    pub tracer: &'a Tracer,
+}
+
+/// The handlers of all ports but the health port, and the streams of clients, which end after `shutdown`.
+pub fn build(
+    config: Config,
+    checks: HealthChecks,
+    deps: ServerDeps<'_>,
+    shutdown: CancellationToken,
+) -> (Handlers, StreamTable) {
+    let node_name: Arc<str> = config.node_name.into();
+    let known = deps.pods.known.clone();
+    let pods: PodsView = Arc::new(move || known.list());
+    let ready = pods_known(deps.pods.all_delivered.clone());
+    let streams = StreamParts {
+        runtime: deps.runtime.clone(),
+        metrics: StreamMetrics::new(deps.metrics),
+        cache: deps.state.cache.clone(),
+        pods: pods.clone(),
+        known: ready.clone(),
+        idle: config.stream_idle,
+    };
+    let logs = LogParts {
+        logs: ContainerLogs::new(deps.state.cache.clone(), config.log_path),
+        pods: pods.clone(),
+        known: ready.clone(),
+        split_streams: config.split_log_streams,
+        stall: config.stream_idle,
+    };
+    let state_store = deps.state.state_store.clone();
+    let recorded: Recorded = Arc::new(move || -> BoxFuture<'static, ()> {
+        let state_store = state_store.clone();
+        Box::pin(async move { state_store.flush().await })
+    });
+    let reporter = PodReporter::new(
+        deps.state.clone(),
+        deps.pods.clone(),
+        deps.volumes.clone(),
+        node_name.clone(),
+        deps.runtime.connection().endpoint().to_string(),
+        deps.process.started,
+    );
+    let cache = deps.state.cache.clone();
+    let running = move || {
+        let mut pods = cache.pods();
+        pods.retain(|pod| pod.is_active());
+        pods
+    };
+    let node_logs = NodeLogs::of(NODE_LOGS);
+    let (metrics, sli_metrics) = (deps.metrics.clone(), deps.sli_metrics.clone());
+    let views = Views {
+        streams: StreamTable::new(streams, shutdown),
+        logs: LogReaders::new(logs),
+        scrapes: Scrapes::new(
+            Arc::new(move || metrics.text()),
+            Arc::new(move || sli_metrics.text()),
+            claims(deps.volumes.clone(), deps.metrics),
+        ),
+        http: Some(HttpMetrics::new(deps.metrics)),
+        stats: StatsViews::of(deps.stats, deps.probe_metrics.clone()),
+        explanations: reporter.explanations(recorded.clone(), deps.process.version),
+        pods: PodLists {
+            pods,
+            running: Arc::new(running),
+            ready,
+            recorded,
+        },
+        events: deps.state.events.clone(),
+        node_name,
+        process: deps.process,
+        node_logs: if config.log_query {
+            node_logs.with_journal(JOURNALCTL)
+        } else {
+            node_logs
+        },
+        posted: deps.pods.posted.clone(),
+        checkpoints: Checkpoints {
+            directory: Arc::new(config.checkpoints_dir),
+        },
+        machine: Arc::new(deps.machine.clone()),
+    };
+    let streams = views.streams.clone();
+    let handlers = Handlers::read_only(checks, views, config.off);
+    (handlers.traced(deps.tracer.clone()), streams)
+}
+
+/// Until the runtime status is complete and the sources have delivered, a response would say that there are no
+/// pods. Both may take long, so there is a deadline.
+fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
+    let deadline = Instant::now() + STARTUP_WAIT;
+    Arc::new(move || -> BoxFuture<'static, ()> {
+        let mut all_delivered = all_delivered.clone();
+        Box::pin(async move {
+            let known = all_delivered.wait_for(|all_delivered| *all_delivered);
+            let _ = tokio::time::timeout_at(deadline, known).await;
+        })
+    })
+}
+
+/// Measures the volumes of claims before a scrape of `/metrics`.
+fn claims(volumes: VolumeManager, metrics: &Metrics) -> BeforeScrape {
+    let meter = ClaimMeter::new(Arc::new(move || volumes.claims()), metrics);
+    Arc::new(move || {
+        let meter = meter.clone();
+        Box::pin(async move { meter.measure().await })
+    })
+}

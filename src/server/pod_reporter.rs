@@ -1,0 +1,221 @@
+//! Explains pods to clients: reads the stores, and the parts of pods once those exist.
+
+use super::{
+    explanations::{ExplainQuery, Explanations, OverviewVersion},
+    views::Recorded,
+};
+use crate::{
+    model::{Pod, PodExt, ProbeResult},
+    pods::{
+        Pods, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus, prober::ProbeView,
+        status::Statuses,
+    },
+    server::explain::{
+        EventReport, Explanation, Overview, ProbeReport, explain,
+        generate::{ExplainInputs, PendingVolume},
+        row,
+    },
+    state::{State, events::KeptEvent, pod_history::PodHistory},
+    volumes::{VolumeManager, state::VolumeState},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PodStatus;
+use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
+
+/// Explains pods from the stores; cheap to clone.
+#[derive(Clone)]
+pub(super) struct PodReporter {
+    state: State,
+    pods: PodsReader,
+    volumes: VolumeManager,
+    node_name: Arc<str>,
+    endpoint: String,
+    overview_version: OverviewVersion,
+}
+
+impl PodReporter {
+    /// Of these stores. `endpoint` is where the runtime is; `started` names this process.
+    pub(super) fn new(
+        state: State,
+        pods: PodsReader,
+        volumes: VolumeManager,
+        node_name: Arc<str>,
+        endpoint: String,
+        started: Timestamp,
+    ) -> Self {
+        let (statuses, history) = (pods.statuses.clone(), state.pod_history.clone());
+        Self {
+            overview_version: overview_version(statuses, history, started),
+            state,
+            pods,
+            volumes,
+            node_name,
+            endpoint,
+        }
+    }
+
+    /// For the routes. `recorded` ends when the stores are on disk; `version` is that of this program.
+    pub(super) fn explanations(self, recorded: Recorded, version: &'static str) -> Explanations {
+        let (overview, explain) = (self.clone(), self.clone());
+        Explanations {
+            overview: Arc::new(move || overview.overview()),
+            explain: Arc::new(move |query| explain.explain(query)),
+            overview_version: self.overview_version,
+            recorded,
+            version,
+        }
+    }
+
+    fn overview(&self) -> Overview {
+        // Read before the stores, so that a change in between is not missed.
+        let (version, _) = (self.overview_version)();
+        let parts = self.pods.parts.borrow().clone();
+        let terminating = parts.as_ref().map(Pods::terminating).unwrap_or_default();
+        let pods = self.pods.known.list();
+        let line = |(pod, status): &PodWithStatus| {
+            row(pod, status.as_deref(), terminating.contains(&pod.uid()))
+        };
+        let mut pods: Vec<_> = pods.iter().map(line).collect();
+        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+        let unreached = || {
+            let endpoint = &self.endpoint;
+            vec![format!("waiting for the container runtime at {endpoint}")]
+        };
+        Overview {
+            version,
+            node: self.node_name.to_string(),
+            remarks: parts.map_or_else(unreached, |parts| parts.runtime_errors()),
+            pods,
+        }
+    }
+
+    /// Of several pods of the name, one that a source wants comes before one that is on its way out.
+    fn explain(&self, query: &ExplainQuery) -> Option<Explanation> {
+        let mut pods = self.pods.known.list().into_iter();
+        let (pod, status) = pods.find(|(pod, _)| {
+            pod.namespace() == query.namespace
+                && pod.name() == query.name
+                && query
+                    .uid
+                    .as_ref()
+                    .is_none_or(|uid| *uid == *pod.uid().as_str())
+        })?;
+        let parts = self.pods.parts.borrow().clone()?;
+        Some(self.explain_pod(&parts, &pod, status.as_deref()))
+    }
+
+    fn explain_pod(&self, parts: &Pods, pod: &Arc<Pod>, status: Option<&PodStatus>) -> Explanation {
+        let uid = pod.uid();
+        let now = (Timestamp::now(), Instant::now());
+        let worker: Option<WorkerStatus> = parts.workers.worker_status(&uid);
+        let record = self.state.pod_history.of(&uid);
+        let runtime_status = self.state.cache.latest(&uid);
+        let restart = |name: &String| {
+            let back_off = parts
+                .runtime
+                .restart_back_off(pod, name, &runtime_status, now.0);
+            back_off.map(|(delay, at)| (name.clone(), delay, at))
+        };
+        let containers = pod.init_containers().iter().chain(pod.containers());
+        let restarts: Vec<(String, Duration, Timestamp)> = containers
+            .filter_map(|container| restart(&container.name))
+            .collect();
+        let probe = |view: ProbeView| {
+            let newest = runtime_status.newest(&view.container);
+            let probe_result =
+                newest.and_then(|seen| self.state.results.get(&seen.id).get(view.kind));
+            probe_report(view, probe_result, now)
+        };
+        let probes = parts.probes.views(&uid).into_iter().map(probe).collect();
+        let pending = |(name, state): (String, VolumeState)| {
+            Some(PendingVolume {
+                reason: state.reason()?,
+                error: state.last_error.filter(|_| state.waits_for.is_none()),
+                name,
+            })
+        };
+        let volumes = self.volumes.states(&uid).into_iter();
+        let volumes: Vec<_> = volumes.filter_map(pending).collect();
+        let mut events = self.state.events.recent();
+        events.retain(|event| event.object.uid == uid);
+        explain(ExplainInputs {
+            pod,
+            status,
+            worker: worker.as_ref(),
+            record: &record,
+            restarts: &restarts,
+            volumes: &volumes,
+            probes,
+            events: events.iter().map(|e| event_report(e)).collect(),
+            now,
+        })
+    }
+}
+
+/// The version of the overview changes with every status and every entry of the history. It names this process,
+/// so that a client notices a restart.
+fn overview_version(
+    statuses: Statuses,
+    pod_history: PodHistory,
+    started: Timestamp,
+) -> OverviewVersion {
+    let started = started.as_millisecond();
+    Arc::new(move || {
+        let (mut statuses, mut pod_history) = (statuses.subscribe(), pod_history.subscribe());
+        let (of_statuses, of_decisions) = (
+            *statuses.borrow_and_update(),
+            *pod_history.borrow_and_update(),
+        );
+        let changed = async move {
+            tokio::select! {
+                _ = statuses.changed() => {}
+                _ = pod_history.changed() => {}
+            }
+        };
+        let version = format!("{started}-{of_statuses}-{of_decisions}");
+        (version, Box::pin(changed))
+    })
+}
+
+fn probe_report(
+    view: ProbeView,
+    probe_result: Option<ProbeResult>,
+    (wall, here): (Timestamp, Instant),
+) -> ProbeReport {
+    let text = |probe_result| {
+        match probe_result {
+            ProbeResult::Success => "success",
+            ProbeResult::Failure => "failure",
+            ProbeResult::Unknown => "unknown",
+        }
+        .to_string()
+    };
+    let due = view.due.map(|due| due.saturating_duration_since(here));
+    let mut report = ProbeReport {
+        container: view.container.to_string(),
+        kind: view.kind.to_string(),
+        probe_result: text(probe_result.unwrap_or(ProbeResult::Unknown)),
+        next: due.and_then(|due| wall.checked_add(due).ok()),
+        ..ProbeReport::default()
+    };
+    if let Some(last) = view.last {
+        report.last_result = Some(text(last.result));
+        report.last_at = Some(last.at);
+        report.in_a_row = last.in_a_row;
+        report.message = last.message.into();
+    }
+    report
+}
+
+fn event_report(event: &KeptEvent) -> EventReport {
+    EventReport {
+        kind: event.kind.as_str().into(),
+        reason: event.reason.clone().into(),
+        container: event.object.container_name().into(),
+        message: event.message.clone(),
+        count: event.count,
+        first: event.first_seen,
+        last: event.last_seen,
+    }
+}

@@ -1,0 +1,134 @@
+//! The ports and the local socket: bound before there is anything to serve, then served.
+
+use super::{
+    Handlers, Listener,
+    auth::{AuthSettings, KubeletAuth},
+    health::HealthChecks,
+    routes::Switch,
+    tls::{ClientAuthorities, Tls, TlsSettings},
+};
+use crate::{
+    apiserver::ApiServer,
+    base::{Tasks, chain, metrics::Metrics},
+};
+use anyhow::Context as _;
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+/// Addresses to listen on, and their authentication and authorization.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Whether the authenticated API is wanted.
+    pub enabled: bool,
+    /// Where the authenticated API listens.
+    pub address: SocketAddr,
+    /// Authentication and authorization.
+    pub auth: AuthSettings,
+    /// Its certificate and what may be agreed on.
+    pub tls: TlsSettings,
+    /// Where the read-only API listens; `None` is off.
+    pub read_only: Option<SocketAddr>,
+    /// Where `/healthz` listens; `None` is off.
+    pub healthz: Option<SocketAddr>,
+    /// Groups of routes that are switched off.
+    pub off: Vec<Switch>,
+    /// How long nothing may happen on a stream (exec, attach, port-forward); zero means no limit.
+    pub stream_idle: Duration,
+}
+
+/// The ports, bound. A connection waits until they are served.
+#[derive(Default)]
+pub struct Ports {
+    healthz: Option<Listener>,
+    read_only: Option<Listener>,
+    secured: Option<(Listener, KubeletAuth)>,
+    local: Option<Listener>,
+}
+
+impl Ports {
+    /// Binds the ports without authentication.
+    ///
+    /// # Errors
+    /// A port is in use.
+    pub async fn bind(config: &ServerConfig) -> anyhow::Result<Self> {
+        Ok(Self {
+            healthz: bind("healthz", config.healthz).await?,
+            read_only: bind("read-only", config.read_only).await?,
+            secured: None,
+            local: None,
+        })
+    }
+
+    /// Binds the secured port unless it is switched off. A self-signed certificate names the node and `addresses`.
+    ///
+    /// # Errors
+    /// An unusable file, settings that need an API server, or a port in use.
+    pub async fn secure(
+        &mut self,
+        config: ServerConfig,
+        node_name: String,
+        addresses: Vec<IpAddr>,
+        api: Option<ApiServer>,
+        metrics: &Metrics,
+    ) -> anyhow::Result<()> {
+        if !config.enabled {
+            return Ok(());
+        }
+        let address = config.address;
+        let read = move || -> anyhow::Result<_> {
+            let authorities = config.auth.client_ca_file.as_deref();
+            let authorities = authorities.map(ClientAuthorities::open).transpose()?;
+            let authorities = authorities.map(Arc::new);
+            let auth = KubeletAuth::new(config.auth, &node_name, authorities.clone(), api)?;
+            let tls = Tls::open(&config.tls, (&node_name, &addresses), authorities)?;
+            Ok((tls, auth))
+        };
+        let read = tokio::task::spawn_blocking(read);
+        let (tls, auth) = read.await.context("reading certificates")??;
+        let listener = Listener::bind("the kubelet API", address).await?;
+        self.secured = Some((listener.tls(tls), auth.measured(metrics)));
+        Ok(())
+    }
+
+    /// Binds the socket of the local commands. Pods run without it.
+    pub fn bind_local(&mut self, path: &Path) {
+        match Listener::bind_local("local", path) {
+            Ok(listener) => self.local = Some(listener),
+            Err(error) => {
+                tracing::warn!(err = %chain(&error), "Failed to bind the local socket; `kubelet pods` and `kubelet explain` will not work");
+            }
+        }
+    }
+
+    /// Starts a task per port: the health port with `healthz`, all others with `handlers`.
+    pub fn serve(self, healthz: HealthChecks, handlers: &Handlers, tasks: &mut Tasks) {
+        let shutdown = tasks.shutdown();
+        if let Some(listener) = self.healthz {
+            let serving = listener.serve(Handlers::health(healthz), shutdown.clone());
+            tasks.spawn("server.healthz", serving);
+        }
+        if let Some((listener, auth)) = self.secured {
+            let handlers = handlers.clone().secured(auth);
+            tasks.spawn("server.main", listener.serve(handlers, shutdown.clone()));
+        }
+        if let Some(listener) = self.read_only {
+            let serving = listener.serve(handlers.clone(), shutdown.clone());
+            tasks.spawn("server.readonly", serving);
+        }
+        if let Some(listener) = self.local {
+            let serving = listener.serve(handlers.clone().local(), shutdown);
+            tasks.spawn("server.local", serving);
+        }
+    }
+}
+
+async fn bind(name: &'static str, address: Option<SocketAddr>) -> anyhow::Result<Option<Listener>> {
+    match address {
+        Some(address) => Ok(Some(Listener::bind(name, address).await?)),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,118 @@
+//! Opens the stores: the reading ends for everybody, and each writing end for its one owner.
+
+use super::{
+    events::EventRecorder,
+    node_object::{NodeObject, NodeObjectWriter},
+    node_pressure::{NodePressureReader, NodePressureWriter},
+    node_shutdown::{NodeShutdownReader, NodeShutdownWriter},
+    pod_cache::{PodCache, PodCacheWriter, pod_cache_with},
+    pod_history::PodHistory,
+    pod_manager::{PodChanges, PodManager, PodManagerWriter},
+    pod_state_store::PodStateStore,
+    probe_results::{ProbeResults, ProbeResultsWriter, probe_results},
+    store_sizes::StoreSizes,
+};
+use crate::{base::metrics::Metrics, model::AddressOrder};
+use std::{path::PathBuf, sync::Arc};
+
+/// The settings of the area.
+pub struct Config {
+    /// Where the pod state store keeps its files.
+    pub pod_state_dir: PathBuf,
+    /// Which of a pod's addresses comes first.
+    pub address_order: AddressOrder,
+    /// There is an API server to report changes to.
+    pub in_cluster: bool,
+}
+
+/// The stores, to be read; cheap to clone. Events, history and the pod state store take entries of several areas.
+#[derive(Clone)]
+pub struct State {
+    /// Recent events.
+    pub events: EventRecorder,
+    /// The Node object of the API server.
+    pub node_object: NodeObject,
+    /// The resources that the node is short of.
+    pub pressure: NodePressureReader,
+    /// Whether the machine is shutting down.
+    pub shutting_down: NodeShutdownReader,
+    /// The latest decisions about each pod.
+    pub pod_history: PodHistory,
+    /// Facts that survive a restart.
+    pub state_store: PodStateStore,
+    /// The runtime status of every pod.
+    pub cache: PodCache,
+    /// Desired pods.
+    pub pods: PodManager,
+    /// Pods that changed, if there is an API server to report them to.
+    pub changes: Option<Arc<PodChanges>>,
+    /// Probe results.
+    pub results: ProbeResults,
+    /// The sizes of the stores of pods, as a metric.
+    pub sizes: StoreSizes,
+}
+
+/// The writing ends of stores with one writer.
+pub struct Writers {
+    /// For the task that registers the node.
+    pub node_object: NodeObjectWriter,
+    /// For the eviction manager.
+    pub pressure: NodePressureWriter,
+    /// For the shutdown manager.
+    pub shutting_down: NodeShutdownWriter,
+    /// For the PLEG.
+    pub cache: PodCacheWriter,
+    /// For the sync loop.
+    pub pods: PodManagerWriter,
+    /// For the prober.
+    pub results: ProbeResultsWriter,
+}
+
+/// Opens the stores. The pod state store has the facts of an earlier kubelet; the others are empty.
+///
+/// # Errors
+/// The directory of the pod state store cannot be used.
+pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(State, Writers)> {
+    let (cache_writer, cache) = pod_cache_with(config.address_order);
+    let (results_writer, results) = probe_results();
+    let changes = config.in_cluster.then(Arc::<PodChanges>::default);
+    let writers = Writers {
+        node_object: NodeObjectWriter::default(),
+        pressure: NodePressureWriter::default(),
+        shutting_down: NodeShutdownWriter::default(),
+        cache: cache_writer,
+        pods: PodManagerWriter::default().keeping(changes.clone()),
+        results: results_writer,
+    };
+    let state = State {
+        events: EventRecorder::new(),
+        node_object: writers.node_object.reader(),
+        pressure: writers.pressure.subscribe(),
+        shutting_down: writers.shutting_down.subscribe(),
+        pod_history: PodHistory::new(),
+        state_store: PodStateStore::open(config.pod_state_dir)?,
+        cache,
+        pods: writers.pods.reader(),
+        changes,
+        results,
+        sizes: StoreSizes::new(metrics),
+    };
+    state.show_sizes();
+    Ok((state, writers))
+}
+
+impl State {
+    fn show_sizes(&self) {
+        let state = self.clone();
+        self.sizes.add_all(move || {
+            let mut sizes = vec![
+                ("desired_pods", state.pods.len()),
+                ("pod_state_store", state.state_store.len()),
+                ("pod_history", state.pod_history.len()),
+                ("probe_results", state.results.len()),
+            ];
+            sizes.extend(state.cache.kept());
+            sizes
+        });
+    }
+}

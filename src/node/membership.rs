@@ -292,6 +292,8 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
 /// Whether something is mounted where volume plugins mount for the whole node, or for a pod.
 fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     let (plugins, pods) = (root.join("plugins"), root.join("pods"));
+    // Devices of local volumes are no attached ones.
+    let local = plugins.join("kubernetes.io/local-volume");
     // In a pod's directory: `UID/volumes/kubernetes.io~csi/NAME`.
     let of_plugin = |path: &Path| {
         let mut parts = path.iter().skip(1);
@@ -303,7 +305,8 @@ fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     };
     mounts.iter().any(|mount| {
         let below = mount.mount_point.strip_prefix(&pods);
-        mount.is_beneath(&plugins) || below.is_ok_and(of_plugin)
+        let of_node = mount.is_beneath(&plugins) && !mount.is_beneath(&local);
+        of_node || below.is_ok_and(of_plugin)
     })
 }
 
@@ -390,6 +393,10 @@ mod tests {
             ),
             (
                 "/var/lib/kubelet/pods/u/volumes/kubernetes.io~projected/v",
+                false,
+            ),
+            (
+                "/var/lib/kubelet/plugins/kubernetes.io/local-volume/mounts/v",
                 false,
             ),
             ("/var/lib/kubelet/pods/u/volume-subpaths/v/c/0", false),

@@ -1,7 +1,7 @@
 //! What the volume of a claim is on this node. Pure.
 
 use super::{
-    SetUpError, VolumeError,
+    SetUpError, VolumeError, local,
     plan::{ClaimVolume, HostPathCheck},
 };
 use crate::apiserver::claim::ClaimError;
@@ -53,6 +53,19 @@ pub(super) struct NodePath {
     pub(super) is_device: bool,
     /// A group that containers get besides their own.
     pub(super) group: Option<i64>,
+    /// It is a directory or a device of a `local` volume that containers mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) local: Option<LocalMount>,
+}
+
+/// How a `local` volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LocalMount {
+    /// The file system of a device.
+    pub(super) fs_type: String,
+    /// `spec.mountOptions`.
+    pub(super) options: Vec<String>,
 }
 
 /// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of
@@ -122,22 +135,19 @@ fn node_path(
             field,
         }));
     }
-    if spec
-        .mount_options
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
-        return unsupported("spec.mountOptions");
-    }
     let annotations = volume.metadata.annotations.as_ref();
     let group = annotations.and_then(|all| all.get(GROUP)?.parse().ok());
     check_affinity(spec, node).map_err(|why| VolumeError::NodeAffinity {
         volume: own_name.clone(),
         why,
     })?;
+    let options = local::mount_options(volume);
     if let Some(host_path) = &spec.host_path {
         if is_device {
             return unsupported("spec.volumeMode \"Block\" beside spec.hostPath");
+        }
+        if !options.is_empty() {
+            return Err(VolumeError::MountOptions(own_name));
         }
         let wanted = host_path.type_.as_deref().unwrap_or_default();
         let check = HostPathCheck::parse(wanted);
@@ -149,13 +159,18 @@ fn node_path(
             measured: false,
             is_device,
             group,
+            local: None,
         });
     }
-    let Some(local) = &spec.local else {
+    let Some(source) = &spec.local else {
         return unsupported(&format!("spec.{}", kind(spec)));
     };
+    let Some(fs_type) = local::fs_type(source.fs_type.as_deref()) else {
+        let wanted = source.fs_type.as_deref().unwrap_or_default();
+        return unsupported(&format!("spec.local.fsType {wanted:?}"));
+    };
     Ok(NodePath {
-        path: local.path.clone(),
+        path: source.path.clone(),
         check: if is_device {
             HostPathCheck::BlockDevice
         } else {
@@ -166,6 +181,7 @@ fn node_path(
         measured: !is_device,
         is_device,
         group,
+        local: (!is_device).then_some(LocalMount { fs_type, options }),
     })
 }
 
@@ -300,6 +316,7 @@ mod tests {
                 measured: true,
                 is_device: false,
                 group: None,
+                local: None,
             },
         };
         let away = || ClaimError::Unsynced("away".into());
@@ -357,10 +374,10 @@ mod tests {
                 Err(r#"spec.csi of PersistentVolume "pv1" is not supported by this kubelet"#),
             ),
             (
-                json!({"hostPath": {"path": "/d"}, "mountOptions": ["noatime"]}),
+                json!({"local": {"path": "/d", "fsType": "a/b"}}),
                 None,
                 Err(
-                    r#"spec.mountOptions of PersistentVolume "pv1" is not supported by this kubelet"#,
+                    r#"spec.local.fsType "a/b" of PersistentVolume "pv1" is not supported by this kubelet"#,
                 ),
             ),
             (
@@ -374,8 +391,13 @@ mod tests {
                 Err("Odd is an invalid volume type"),
             ),
         ] {
+            let local = || LocalMount {
+                fs_type: "ext4".into(),
+                options: Vec::new(),
+            };
             let expected = expected
                 .map(|(path, check, managed, owned)| NodePath {
+                    local: managed.then(local),
                     measured: managed,
                     path: path.to_owned(),
                     check,
@@ -387,6 +409,37 @@ mod tests {
                 .map_err(|why| format!("{set_up}: {why}"));
             assert_eq!(found(spec, group, None), expected);
         }
+    }
+
+    #[test]
+    fn mount_options_and_file_systems_are_for_local_volumes_that_are_mounted() {
+        let options = json!(["noatime"]);
+        let spec = json!({"hostPath": {"path": "/d"}, "mountOptions": options});
+        assert_eq!(
+            found(spec, None, None).unwrap_err(),
+            r#"MountVolume.MountOptionSupport check failed for volume "pv1" : mount options are not supported for this volume type"#
+        );
+        let spec = json!({"local": {"path": "/d", "fsType": "xfs"}, "mountOptions": options});
+        let expected = LocalMount {
+            fs_type: "xfs".into(),
+            options: vec!["noatime".into()],
+        };
+        let local = found(spec.clone(), None, None).unwrap().local;
+        assert_eq!(local, Some(expected));
+        // What an earlier version noted.
+        let noted = r#"{"path":"/d","check":"Directory","managed":true,"owned":false,"measured":true,"isDevice":false,"group":null}"#;
+        let noted: NodePath = serde_json::from_str(noted).unwrap();
+        assert_eq!(noted.local, None);
+        let claim = ClaimVolume {
+            is_mounted: false,
+            is_mapped: true,
+            ..claim(None)
+        };
+        let volume = json!({"metadata": {"name": "pv1"}, "spec": {
+            "local": {"path": "/dev/sdb"}, "volumeMode": "Block", "mountOptions": options,
+        }});
+        let device = node_path("v", &claim, &serde_json::from_value(volume).unwrap(), None);
+        assert_eq!(device.unwrap().local, None);
     }
 
     #[test]

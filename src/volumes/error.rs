@@ -38,6 +38,27 @@ pub enum VolumeError {
         /// Why.
         source: Box<ClaimError>,
     },
+    /// What a volume of kind `local` names cannot be mounted.
+    #[error("MountVolume.NewMounter initialization failed for volume {volume:?} ")]
+    NewMounter {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        source: SetUpError,
+    },
+    /// A device cannot be formatted, checked or mounted.
+    #[error("MountVolume.MountDevice failed for volume {volume:?} ")]
+    MountDevice {
+        /// Name of the PersistentVolume.
+        volume: String,
+        /// Why.
+        source: SetUpError,
+    },
+    /// A volume has mount options, and those of its kind have none.
+    #[error(
+        "MountVolume.MountOptionSupport check failed for volume {0:?} : mount options are not supported for this volume type"
+    )]
+    MountOptions(String),
     /// The volume of a claim is for other nodes.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
     NodeAffinity {
@@ -184,6 +205,9 @@ pub enum SetUpError {
     /// The files of the volume cannot be made.
     #[error(transparent)]
     Content(#[from] ContentErrors),
+    /// A device, or the program that was to do something with it, failed; the text is upstream's.
+    #[error("{0}")]
+    Device(String),
     /// No huge pages of a size that fits.
     #[error("{0}")]
     HugePages(String),

@@ -2,7 +2,7 @@
 //!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; what each
 //!   pod has been given (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files
-//!   that the kubelet writes, sub-paths).
+//!   that the kubelet writes, sub-paths), and the devices of `local` volumes that are mounted for them.
 //! * Woken by its callers; nothing is polled. Each volume that is set up or brought up to date is a task of its own,
 //!   which outlives a sync that no longer waits for it. A pod that has its volumes costs
 //!   one comparison per sync, and one of the objects and tokens in its volumes, if there are any.
@@ -10,7 +10,7 @@
 //!   pods whose objects or tokens changed, or whose volumes became ready after a sync gave up.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a
 //!   volume of another kind; never log what a volume says.
-//! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,configmap,
+//! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,local,configmap,
 //!   secret,downwardapi,projected}`, `pkg/volume/util` and the directory half of
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
@@ -21,6 +21,7 @@ pub mod content;
 mod empty_dir;
 mod error;
 mod host_path;
+mod local;
 mod mounter;
 mod ownership;
 mod paths;
@@ -41,6 +42,7 @@ pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
+use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
 use crate::resources::NodeFacts;
 use parking_lot::Mutex;
@@ -51,13 +53,19 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
     sync::Arc,
+    time::Duration,
 };
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The most threads that volumes may hold: an eighth of those that the process may have.
 const MAX_BLOCKED: usize = 64;
+
+/// How long the end of a pod waits for devices that it was the last to have.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where one volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,6 +113,8 @@ struct VolumeManagerInner {
     objects: Objects,
     cluster: Cluster,
     mounter: Box<dyn Mounter>,
+    /// Of devices that are mounted for claims.
+    locks: local::VolumeLocks,
     /// Of pods that mount volumes.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
     /// Threads for volumes of all pods that may hang.
@@ -157,6 +167,7 @@ impl VolumeManager {
                 objects,
                 cluster,
                 mounter: Box::new(mounter),
+                locks: local::VolumeLocks::default(),
                 pods: Mutex::default(),
                 blocking: Arc::new(Semaphore::new(MAX_BLOCKED)),
             }),
@@ -314,11 +325,34 @@ impl VolumeManager {
         self.shared.pods.lock().remove(uid);
         let shared = self.shared.clone();
         let uid = uid.clone();
-        tokio::task::spawn_blocking(move || {
-            let pod = shared.root.pod(&uid)?;
-            teardown::volumes(&pod, shared.mounter.as_ref())
-        })
-        .await?
+        let tear_down = move || {
+            let mounter = shared.mounter.as_ref();
+            let pod = shared.root.pod(&uid).map_err(VolumeError::from);
+            let torn_down = pod.and_then(|pod| teardown::volumes(&pod, mounter));
+            (torn_down, local::has_devices(&shared.root))
+        };
+        let (torn_down, has_devices) = tokio::task::spawn_blocking(tear_down).await?;
+        // Also after an error: other volumes may have been unmounted.
+        if has_devices {
+            self.release_devices().await;
+        }
+        torn_down
+    }
+
+    /// Unmounts devices that no pod has any more. One that takes long goes on by itself.
+    async fn release_devices(&self) {
+        let shared = self.shared.clone();
+        let release = async move {
+            let Ok(permit) = shared.blocking.clone().acquire_owned().await else {
+                return;
+            };
+            let release = move || {
+                let _permit = permit;
+                local::release_unused(&shared.root, shared.mounter.as_ref(), &shared.locks);
+            };
+            let _ = tokio::task::spawn_blocking(release).await;
+        };
+        let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
     }
 
     /// Removes the pod's directory, termination messages included. To be called after

@@ -1,7 +1,7 @@
 //! Mounting needs root, so it is behind a trait: tests record.
 
-use crate::host::{MountEntry, mount};
-use std::{io, path::Path};
+use crate::host::{MountEntry, ProgramEnd, mount, program};
+use std::{io, path::Path, time::Duration};
 
 /// The mount operations that volumes need. All block.
 pub trait Mounter: Send + Sync + 'static {
@@ -17,6 +17,8 @@ pub trait Mounter: Send + Sync + 'static {
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()>;
     /// Unmounts; not mounted counts as done.
     fn unmount(&self, target: &Path) -> io::Result<()>;
+    /// Runs a program of the node that formats, checks or mounts a device.
+    fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd>;
 }
 
 /// The kernel.
@@ -46,5 +48,9 @@ impl Mounter for HostMounter {
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         mount::unmount(target)
+    }
+
+    fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
+        program::run(program, args, limit)
     }
 }

@@ -47,6 +47,12 @@ impl KubeletRoot {
         self.0.join("pods")
     }
 
+    /// Where devices of `local` volumes are mounted, each at the name of its volume.
+    pub fn local_devices(&self) -> PathBuf {
+        let plugins = self.0.join("plugins");
+        plugins.join(VolumePlugin::Local.name()).join("mounts")
+    }
+
     /// `seccomp`, below which Localhost profiles are.
     pub fn seccomp_dir(&self) -> PathBuf {
         self.0.join("seccomp")
@@ -75,7 +81,7 @@ pub enum VolumePlugin {
     Projected,
     /// downwardAPI.
     DownwardApi,
-    /// A persistent volume of kind local, as another kubelet binds it.
+    /// A persistent volume of kind local: of a device, or with options.
     Local,
 }
 
@@ -103,7 +109,7 @@ impl VolumePlugin {
     }
 
     /// The name as a directory's.
-    fn directory(self) -> String {
+    pub(super) fn directory(self) -> String {
         self.name().replace('/', "~")
     }
 }

@@ -3,10 +3,14 @@
 
 use super::{
     NotPrepared, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
-    VolumePath, claim, claim_note,
+    VolumePath,
+    claim::{self, ResolvedClaim},
+    claim_note,
     cluster::VolumeKeys,
     content::{self, ContentVolume, VolumeSources},
-    empty_dir, host_path, ownership,
+    empty_dir, host_path,
+    local::{self, LocalVolume},
+    ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs,
     pod_volumes::{Attempted, MadeVolume, PodVolumes, TIMEOUT},
@@ -32,7 +36,11 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Semaphore,
+    task::JoinError,
+    time::{Instant, sleep_until},
+};
 
 /// How long a sync waits for the other volumes once one has failed, so that failures are reported together.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -129,19 +137,16 @@ impl VolumeManagerInner {
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
         volumes.waits(&planned.name, wait_of(&planned.kind));
+        if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.made) {
+            return self.attempt_claim(&attempt, claim, inputs).await;
+        }
         let blocking = self.blocking.clone();
         let work = move || match &attempt.made {
             Some(made) => self.refresh(&attempt, made, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
         if planned.is_of_node() {
-            // What a host path leads to may hang: it must not take all threads of the process.
-            let permit = blocking.acquire_owned().await;
-            let work = move || {
-                let _permit = permit;
-                work()
-            };
-            tokio::task::spawn_blocking(work).await?
+            on_a_thread(blocking, work).await?
         } else {
             with_own_files(work).await?
         }
@@ -164,6 +169,7 @@ impl VolumeManagerInner {
         let fail = |source| of_volume(name, source);
         let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
+            VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
             VolumeKind::EmptyDir { medium, group } => {
                 let mounter = self.mounter.as_ref();
                 let path = empty_dir::set_up(&pod.directory, name, *medium, *group, mounter);
@@ -177,10 +183,6 @@ impl VolumeManagerInner {
                 drop(creating);
                 let path = host_path::set_up(path, *check).map_err(fail)?;
                 Attempted::of(VolumePath::of(path))
-            }
-            VolumeKind::Claim(claim) => {
-                drop(creating);
-                Attempted::of(self.set_up_claim(pod, name, claim, inputs)?)
             }
             VolumeKind::Content(content) => self
                 .set_up_content(&pod.directory, name, content, inputs)
@@ -219,38 +221,84 @@ impl VolumeManagerInner {
         Ok(attempted)
     }
 
+    /// Sets the volume of a claim up. What others do with the same device goes first, and takes no thread meanwhile.
+    async fn attempt_claim(
+        self: Arc<Self>,
+        attempt: &Attempt,
+        claim: &ClaimVolume,
+        inputs: VolumeSources,
+    ) -> Result<Attempted, VolumeError> {
+        let (pod, name) = (attempt.pod.clone(), attempt.planned.name.clone());
+        let of_claim = ClaimAttempt {
+            claim: claim.clone(),
+            noted: {
+                let (pod, name) = (pod.directory.clone(), name.clone());
+                with_own_files(move || claim_note::read(&pod, &name)).await?
+            },
+            pod,
+            name,
+        };
+        let resolved = of_claim.resolve(&inputs)?;
+        let lock = match &resolved.at.local {
+            Some(_) => Some(self.locks.lock(&resolved.volume).await),
+            None => None,
+        };
+        let blocking = self.blocking.clone();
+        let set_up = move || {
+            let _lock = lock;
+            self.set_up_claim(&of_claim, resolved)
+        };
+        on_a_thread(blocking, set_up).await?
+    }
+
     fn set_up_claim(
         &self,
-        pod: &VolumePod,
-        name: &str,
-        claim: &ClaimVolume,
-        inputs: &VolumeSources,
-    ) -> Result<VolumePath, VolumeError> {
-        let found = match inputs.claims.get(&claim.key) {
-            Some(Ok(volume)) => Ok(volume.as_ref()),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(ClaimError::Claim("it was not looked up".into())),
-        };
-        let noted = claim_note::read(&pod.directory, name);
-        let resolved = claim::resolve(name, claim, found, inputs.node.as_deref(), noted)?;
+        attempt: &ClaimAttempt,
+        resolved: ResolvedClaim,
+    ) -> Result<Attempted, VolumeError> {
+        let (pod, claim) = (&attempt.pod, &attempt.claim);
+        // The pod may have ended while another one had the device.
+        drop(pod.volumes.creating().ok_or(VolumeError::Cancelled)?);
         let (at, own_name) = (&resolved.at, &resolved.volume);
         let fail = |source| of_volume(own_name, source);
-        let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
-        if at.owned {
-            let owner = (claim.group, claim.change_policy);
-            let shared = self.is_in_use(&host_path);
-            ownership::set_up(&pod.directory, own_name, &host_path, owner, shared).map_err(fail)?;
-        }
+        let owner = at.owned.then_some((claim.group, claim.change_policy));
+        let place = match &at.local {
+            Some(mount) => local::set_up(&LocalVolume {
+                root: &self.root,
+                mounter: self.mounter.as_ref(),
+                pod: &pod.directory,
+                volumes: &pod.volumes,
+                name: own_name,
+                path: &at.path,
+                mount,
+                read_only: claim.read_only,
+                owner,
+                was_made: attempt.noted.as_ref() == Some(&resolved),
+            })?,
+            None => None,
+        };
+        let host_path = match place {
+            Some(place) => place,
+            None => {
+                let host_path = host_path::set_up(&at.path, at.check).map_err(fail)?;
+                if let Some(owner) = owner {
+                    let shared = self.is_in_use(&host_path);
+                    ownership::set_up(&pod.directory, own_name, &host_path, owner, shared)
+                        .map_err(fail)?;
+                }
+                host_path
+            }
+        };
         let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
-        claim_note::write(&pod.directory, name, &resolved).map_err(fail)?;
-        Ok(VolumePath {
+        claim_note::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
+        Ok(Attempted::of(VolumePath {
             managed: at.managed,
             read_only: claim.read_only,
             measured: at.measured,
             is_device: at.is_device,
             group: at.group,
             ..VolumePath::of(host_path)
-        })
+        }))
     }
 
     /// Whether a pod has been given this path of the node.
@@ -343,6 +391,42 @@ impl VolumeManagerInner {
             }),
         }
     }
+}
+
+/// One try to set the volume of a claim up.
+struct ClaimAttempt {
+    pod: VolumePod,
+    /// Of the volume, in the pod.
+    name: String,
+    claim: ClaimVolume,
+    /// What an earlier attempt that succeeded noted.
+    noted: Option<ResolvedClaim>,
+}
+
+impl ClaimAttempt {
+    fn resolve(&self, inputs: &VolumeSources) -> Result<ResolvedClaim, VolumeError> {
+        let found = match inputs.claims.get(&self.claim.key) {
+            Some(Ok(volume)) => Ok(volume.as_ref()),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(ClaimError::Claim("it was not looked up".into())),
+        };
+        let (node, noted) = (inputs.node.as_deref(), self.noted.clone());
+        claim::resolve(&self.name, &self.claim, found, node, noted)
+    }
+}
+
+/// Does work with what is the node's, which may hang: it must not take all threads of the process.
+async fn on_a_thread<T: Send + 'static>(
+    threads: Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, JoinError> {
+    // The semaphore is never closed.
+    let permit = threads.acquire_owned().await;
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work).await
 }
 
 /// Makes the pod's directory and records what is about to be made in it.

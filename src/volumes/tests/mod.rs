@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::chain;
-use crate::host::MountEntry;
+use crate::host::{MountEntry, ProgramEnd};
 use parking_lot::Condvar;
 use serde_json::{Value, json};
 use std::{
@@ -18,6 +18,7 @@ mod dirs;
 mod empty_dir;
 mod host_path;
 mod kernel;
+mod local;
 mod pending;
 mod sub_path;
 mod teardown;
@@ -38,6 +39,9 @@ struct Fake {
     huge: Vec<(PathBuf, u64)>,
     bound: Vec<(PathBuf, PathBuf)>,
     unmounted: Vec<PathBuf>,
+    /// Programs that ran, with their arguments, and with what code the next ones end.
+    ran: Vec<String>,
+    code: i32,
     busy: bool,
     lists: usize,
     /// What hangs when something is mounted on it, by its file name, and how many calls hang.
@@ -131,6 +135,17 @@ impl Mounter for FakeMounter {
         self.0.lock().bound.push((real, target.into()));
         self.add(target, "ext4");
         Ok(())
+    }
+
+    fn run(&self, program: &str, args: &[String], _: Duration) -> io::Result<ProgramEnd> {
+        let mut fake = self.0.lock();
+        fake.spend()?;
+        fake.ran.push(format!("{program} {}", args.join(" ")));
+        Ok(ProgramEnd {
+            code: Some(fake.code),
+            stderr: "scripted".into(),
+            ..ProgramEnd::default()
+        })
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {

@@ -6,6 +6,7 @@ mod claims;
 mod joining;
 mod kubeadm;
 mod leaving;
+mod local_devices;
 mod mirrors;
 mod node;
 mod objects;
@@ -58,6 +59,7 @@ scenarios! {
     resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,
     swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
+    local_devices::an_empty_disk_is_formatted_for_its_first_pod_and_unmounted_after_its_last_one,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,
     node::a_node_that_is_deleted_registers_again,
 }

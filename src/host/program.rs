@@ -1,0 +1,103 @@
+//! Programs of the node, such as `mount` and `mkfs.ext4`, with a time limit.
+
+use std::{io, process::Stdio, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    process::Command,
+    runtime::Handle,
+    time::timeout,
+};
+
+/// Bytes of each stream that are kept.
+const MAX_OUTPUT: u64 = 4096;
+
+/// How a program ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramEnd {
+    /// Its exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// The beginning of its standard output.
+    pub stdout: String,
+    /// The beginning of its standard error.
+    pub stderr: String,
+}
+
+/// Runs a program and waits for its end. To be called from `spawn_blocking`.
+///
+/// # Errors
+/// There is no such program (`NotFound`), or it has not ended within `limit` (`TimedOut`): it is killed then, and one
+/// that the kernel does not let go is left behind.
+pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
+    let runtime = Handle::try_current().map_err(io::Error::other)?;
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    runtime.block_on(async {
+        let mut child = command.spawn()?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let ended = async {
+            let (stdout, stderr) = tokio::join!(read_head(stdout), read_head(stderr));
+            Ok(ProgramEnd {
+                code: child.wait().await?.code(),
+                stdout,
+                stderr,
+            })
+        };
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("it ran for {limit:?}"));
+        timeout(limit, ended).await.map_err(late)?
+    })
+}
+
+/// The beginning of what a program writes; the rest is read and dropped, so that it can go on.
+async fn read_head(output: Option<impl AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut output) = output {
+        let mut head = (&mut output).take(MAX_OUTPUT);
+        // What cannot be read counts as not written.
+        let _ = head.read_to_end(&mut bytes).await;
+        let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    async fn sh(script: &'static str, limit: Duration) -> io::Result<ProgramEnd> {
+        let args = ["-c".to_owned(), script.to_owned()];
+        let run = move || run("sh", &args, limit);
+        tokio::task::spawn_blocking(run).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_program_ends_with_its_code_and_both_streams() {
+        let limit = Duration::from_secs(30);
+        let end = sh("echo out; echo err >&2; exit 3", limit).await.unwrap();
+        let expected = ProgramEnd {
+            code: Some(3),
+            stdout: "out\n".into(),
+            stderr: "err\n".into(),
+        };
+        assert_eq!(end, expected);
+        let end = sh("head -c 100000 /dev/zero", limit).await.unwrap();
+        assert_eq!((end.code, end.stdout.len()), (Some(0), 4096));
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_end_is_killed_and_one_that_is_missing_is_not_found() {
+        let started_at = Instant::now();
+        let error = sh("exec sleep 60", Duration::from_millis(50)).await;
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(started_at.elapsed() < Duration::from_secs(30));
+        let run = || run("no-such-program", &[], Duration::from_secs(1));
+        let error = tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,327 @@
+//! `local` volumes that are mounted: a device once for the node, and for each pod a bind mount of it or of a directory
+//! that has options. Blocking.
+//!
+//! What is mounted is read from the kernel, so that a kubelet that starts goes on with what an earlier one left.
+
+mod locks;
+mod rules;
+
+pub(super) use locks::VolumeLocks;
+pub(super) use rules::{fs_type, mount_options};
+
+use super::{
+    KubeletRoot, Mounter, PodDir, SetUpError, VolumeError,
+    claim::LocalMount,
+    content::VolumeGroup,
+    error::io_error,
+    ownership::{self, ChangePolicy},
+    paths::VolumePlugin,
+    pod_volumes::PodVolumes,
+};
+use crate::host::ProgramEnd;
+use rules::DeviceStep;
+use rustix::{
+    fd::AsRawFd,
+    fs::{Mode, OFlags},
+};
+use std::{
+    fs, io,
+    io::Read as _,
+    os::unix::fs::{DirBuilderExt, FileTypeExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// For a program that only reads a little or changes a mount.
+const SHORT_LIMIT: Duration = Duration::from_secs(60);
+/// For one that goes through a whole disk, which may take long where nothing is wrong.
+const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
+/// What has to be readable of a device before it is taken for empty.
+const DEVICE_HEAD: usize = 4096;
+
+/// A volume that one pod is to have.
+pub(super) struct LocalVolume<'a> {
+    pub(super) root: &'a KubeletRoot,
+    pub(super) mounter: &'a dyn Mounter,
+    pub(super) pod: &'a PodDir,
+    pub(super) volumes: &'a PodVolumes,
+    /// Name of the PersistentVolume.
+    pub(super) name: &'a str,
+    /// The directory or the device.
+    pub(super) path: &'a str,
+    pub(super) mount: &'a LocalMount,
+    pub(super) read_only: bool,
+    /// The group that its files are given to.
+    pub(super) owner: Option<(VolumeGroup, ChangePolicy)>,
+    /// An earlier attempt came to its end.
+    pub(super) was_made: bool,
+}
+
+/// Mounts a volume for a pod; `None` if it needs no mount: a directory without options. The volume has to be locked.
+pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, VolumeError> {
+    let target = volume.pod.volume(VolumePlugin::Local, volume.name)?;
+    let bound = volume.mounter.is_mounted(&target);
+    let bound = bound.map_err(|e| volume.fail(io_error("read", &target)(e)))?;
+    if bound && volume.was_made {
+        return Ok(Some(target));
+    }
+    let is_device = volume.is_device()?;
+    let source = if is_device {
+        volume.mount_device()?
+    } else if volume.mount.options.is_empty() && !bound {
+        return Ok(None);
+    } else {
+        PathBuf::from(volume.path)
+    };
+    let result = volume.give_and_bind(&source, &target, bound);
+    if result.is_err() && is_device {
+        // The pod may not try again, and another one may have waited for the lock in vain.
+        release(volume.root, volume.mounter, volume.name);
+    }
+    result.map(|()| Some(target))
+}
+
+impl LocalVolume<'_> {
+    fn fail(&self, source: SetUpError) -> VolumeError {
+        VolumeError::SetUp {
+            volume: self.name.to_owned(),
+            source,
+        }
+    }
+
+    /// Whether its path is a device; otherwise it is a directory. Links are followed.
+    fn is_device(&self) -> Result<bool, VolumeError> {
+        let path = Path::new(self.path);
+        let source = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => return Ok(false),
+            Ok(metadata) if metadata.file_type().is_block_device() => return Ok(true),
+            Ok(_) => SetUpError::Device("only directory and block device are supported".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                SetUpError::Device(format!("path {:?} does not exist", self.path))
+            }
+            Err(error) => io_error("read", path)(error),
+        };
+        Err(VolumeError::NewMounter {
+            volume: self.name.to_owned(),
+            source,
+        })
+    }
+
+    /// Mounts the device, unless that was done for another pod.
+    fn mount_device(&self) -> Result<PathBuf, VolumeError> {
+        let target = self.root.local_devices().join(super::component(self.name)?);
+        let fail = |source| VolumeError::MountDevice {
+            volume: self.name.to_owned(),
+            source,
+        };
+        let is_mounted = self.mounter.is_mounted(&target);
+        if is_mounted.map_err(|e| fail(io_error("read", &target)(e)))? {
+            return Ok(target);
+        }
+        make_dir(&target).map_err(fail)?;
+        if let Err(error) = self.format_and_mount(&target) {
+            // It is empty; one that stays is removed with the next device.
+            let _ = fs::remove_dir(&target);
+            let (path, fs_type) = (self.path, &self.mount.fs_type);
+            let at = target.display();
+            return Err(fail(SetUpError::Device(format!(
+                "local: failed to mount device {path} at {at} (fstype: {fs_type}), error {error}"
+            ))));
+        }
+        Ok(target)
+    }
+
+    fn format_and_mount(&self, target: &Path) -> Result<(), String> {
+        let (device, fs_type) = (self.path, &self.mount.fs_type);
+        let options = rules::device_options(&self.mount.options, self.read_only);
+        let found = self.format()?;
+        match rules::device_step(found.as_deref(), rules::is_read_only(&options)) {
+            None => {
+                return Err(format!(
+                    "cannot mount unformatted disk {device} as we are manipulating it in read-only mode"
+                ));
+            }
+            Some(DeviceStep::Format) => self.make_file_system(target, &options)?,
+            Some(DeviceStep::Check) => self.check()?,
+            Some(DeviceStep::Nothing) => {}
+        }
+        if let Some(found) = found.filter(|found| found != fs_type) {
+            tracing::warn!(
+                volume = self.name,
+                device,
+                fsType = fs_type,
+                found,
+                "Device has another file system than its volume asks for"
+            );
+        }
+        let args = rules::mount_args(device, fs_type, &options, &target.to_string_lossy());
+        self.mount(args, LONG_LIMIT)
+    }
+
+    /// What is on the device; `None` if it is empty.
+    fn format(&self) -> Result<Option<String>, String> {
+        let device = self.path;
+        let failed = |why| format!("failed to get disk format of disk {device}: {why}");
+        let end = self.run("blkid", &rules::probe_args(device), SHORT_LIMIT);
+        let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
+        if found.is_none() {
+            // `blkid` finds nothing on a device that cannot be read either.
+            let read =
+                fs::File::open(device).and_then(|mut it| it.read_exact(&mut [0; DEVICE_HEAD]));
+            read.map_err(|error| failed(error.to_string()))?;
+        }
+        Ok(found)
+    }
+
+    fn make_file_system(&self, target: &Path, options: &[String]) -> Result<(), String> {
+        let (device, fs_type) = (self.path, &self.mount.fs_type);
+        let (program, args) = rules::format_command(fs_type, device);
+        tracing::info!(
+            volume = self.name,
+            device,
+            fsType = fs_type,
+            "Formatting an empty device"
+        );
+        let end = self.run(&program, &args, LONG_LIMIT);
+        let (status, output) = match &end {
+            Ok(end) if end.code == Some(0) => return Ok(()),
+            Ok(end) => (rules::status(end), rules::output(end)),
+            Err(error) => (error.clone(), String::new()),
+        };
+        Err(format!(
+            "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
+            target.to_string_lossy(),
+            options.join(","),
+        ))
+    }
+
+    /// Checks the file system. Only errors that are left are a reason not to mount it.
+    fn check(&self) -> Result<(), String> {
+        let device = self.path;
+        match self.run("fsck", &rules::check_args(device), LONG_LIMIT) {
+            Ok(end) if rules::has_errors_left(&end) => Err(format!(
+                "'fsck' found errors on device {device} but could not correct them: {}",
+                rules::output(&end)
+            )),
+            Ok(end) => {
+                if end.code != Some(0) {
+                    let (status, output) = (rules::status(&end), rules::output(&end));
+                    tracing::warn!(volume = self.name, device, status, output, "fsck has ended");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(
+                    volume = self.name,
+                    device,
+                    err = error,
+                    "Failed to run fsck"
+                );
+                Ok(())
+            }
+        }
+    }
+
+    fn mount(&self, args: Vec<String>, limit: Duration) -> Result<(), String> {
+        let end = self.run("mount", &args, limit);
+        let (status, output) = match &end {
+            Ok(end) if end.code == Some(0) => return Ok(()),
+            Ok(end) => (rules::status(end), rules::output(end)),
+            Err(error) => (error.clone(), String::new()),
+        };
+        Err(format!(
+            "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
+            args.join(" ")
+        ))
+    }
+
+    fn run(&self, program: &str, args: &[String], limit: Duration) -> Result<ProgramEnd, String> {
+        let end = self.mounter.run(program, args, limit);
+        end.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("exec: {program:?}: executable file not found in $PATH")
+            }
+            _ => error.to_string(),
+        })
+    }
+
+    /// Gives what is mounted to the pod's group and binds it in the pod's directory, with the volume's options.
+    fn give_and_bind(&self, source: &Path, target: &Path, bound: bool) -> Result<(), VolumeError> {
+        let fail = |source| self.fail(source);
+        if let Some(owner) = self.owner {
+            let mounts = self.mounter.list();
+            let mounts = mounts.map_err(|e| fail(io_error("list the mounts of", source)(e)))?;
+            let (pods, pod) = (self.root.pods_dir(), Some(self.pod.path()));
+            let shared = rules::is_bound(&mounts, &pods, self.name, pod);
+            ownership::set_up(self.pod, self.name, source, owner, shared).map_err(fail)?;
+        }
+        // It is opened first: that may hang, and the tear-down waits for what follows.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(source, flags, Mode::empty())
+            .map_err(|e| fail(io_error("open", source)(e.into())))?;
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        let _creating = self.volumes.creating().ok_or(VolumeError::Cancelled)?;
+        if bound {
+            // An attempt that was cut short: it may lack its options.
+            self.unbind(target).map_err(fail)?;
+        }
+        make_dir(target).map_err(fail)?;
+        self.mounter
+            .bind(&opened, target)
+            .map_err(|e| fail(io_error("bind onto", target)(e)))?;
+        let (from, to) = (source.to_string_lossy(), target.to_string_lossy());
+        let options = &self.mount.options;
+        let Some(args) = rules::bind_args(&from, options, self.read_only, &to) else {
+            return Ok(());
+        };
+        self.mount(args, SHORT_LIMIT).map_err(|error| {
+            if let Err(error) = self.unbind(target) {
+                tracing::warn!(volume = self.name, err = %error, "Failed to unmount volume");
+            }
+            fail(SetUpError::Device(error))
+        })
+    }
+
+    fn unbind(&self, target: &Path) -> Result<(), SetUpError> {
+        let unmounted = self.mounter.unmount(target);
+        unmounted.map_err(io_error("unmount", target))?;
+        fs::remove_dir(target).map_err(io_error("remove", target))
+    }
+}
+
+/// Whether there is a device to release.
+pub(super) fn has_devices(root: &KubeletRoot) -> bool {
+    fs::read_dir(root.local_devices()).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Unmounts the devices that no pod has bound. One that is locked is left to who has locked it.
+pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &VolumeLocks) {
+    let entries = fs::read_dir(root.local_devices());
+    for entry in entries.into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some(_lock) = locks.try_lock(&name) {
+            release(root, mounter, &name);
+        }
+    }
+}
+
+/// Unmounts a device unless a pod has it bound. What fails is tried again when the next pod ends.
+fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
+    let target = root.local_devices().join(volume);
+    let released = mounter.list().and_then(|mounts| {
+        if rules::is_bound(&mounts, &root.pods_dir(), volume, None) {
+            return Ok(());
+        }
+        mounter.unmount(&target)?;
+        fs::remove_dir(&target)
+    });
+    if let Err(error) = released {
+        tracing::warn!(volume, path = %target.display(), err = %error, "Failed to unmount device");
+    }
+}
+
+fn make_dir(path: &Path) -> Result<(), SetUpError> {
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o750).create(path);
+    made.map_err(io_error("make directory", path))
+}

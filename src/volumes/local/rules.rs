@@ -1,0 +1,360 @@
+//! How a `local` volume is formatted, checked and mounted, and when it is unmounted. Pure.
+//!
+//! Answers to upstream's `pkg/volume/local` and to `SafeFormatAndMount` and `MakeBindOpts` of `k8s.io/mount-utils`.
+
+use crate::host::{MountEntry, ProgramEnd};
+use crate::volumes::paths::VolumePlugin;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use std::{collections::BTreeSet, ffi::OsStr, path::Path};
+
+/// The file system of a device whose volume does not name one.
+const DEFAULT_FS_TYPE: &str = "ext4";
+/// What a device with partitions counts as having: it is not formatted, and mounting it fails.
+const PARTITIONS: &str = "unknown data, probably partitions";
+/// An older place of `spec.mountOptions`, which is read first.
+const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
+
+/// The options that a volume is mounted with, each once and in order.
+pub(in crate::volumes) fn mount_options(volume: &PersistentVolume) -> Vec<String> {
+    let annotations = volume.metadata.annotations.as_ref();
+    let spec = volume.spec.as_ref();
+    let options: BTreeSet<String> = match annotations.and_then(|all| all.get(OPTIONS_ANNOTATION)) {
+        Some(listed) => listed.split(',').map(str::to_owned).collect(),
+        None => {
+            let options = spec.and_then(|spec| spec.mount_options.clone());
+            options.into_iter().flatten().collect()
+        }
+    };
+    options.into_iter().filter(|it| !it.is_empty()).collect()
+}
+
+/// The file system that a device is mounted as. `None` if it cannot be one's name.
+pub(in crate::volumes) fn fs_type(wanted: Option<&str>) -> Option<String> {
+    let wanted = wanted.filter(|it| !it.is_empty());
+    let fs_type = wanted.unwrap_or(DEFAULT_FS_TYPE);
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    // It becomes a part of a program's name.
+    let is_name = fs_type.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (is_name && fs_type.chars().all(is_of_name)).then(|| fs_type.to_owned())
+}
+
+/// The arguments of `blkid` that says how a device is formatted.
+pub(super) fn probe_args(device: &str) -> Vec<String> {
+    strings(&["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device])
+}
+
+/// What `blkid` found on a device: nothing, if it is not formatted.
+///
+/// # Errors
+/// It failed, or its output cannot be read.
+pub(super) fn format_of(end: &ProgramEnd) -> Result<Option<String>, String> {
+    match end.code {
+        Some(0) => {}
+        Some(2) if end.stderr.trim().is_empty() => return Ok(None),
+        _ => return Err(status(end)),
+    }
+    let (mut format, mut has_partitions) = (None, false);
+    for line in end.stdout.lines().filter(|line| !line.is_empty()) {
+        match line.split_once('=') {
+            Some(("TYPE", value)) => format = Some(value.to_owned()),
+            Some(("PTTYPE", value)) => has_partitions |= !value.is_empty(),
+            Some(_) => {}
+            None => return Err(format!("blkid returns invalid output: {}", end.stdout)),
+        }
+    }
+    Ok(if has_partitions {
+        Some(PARTITIONS.to_owned())
+    } else {
+        format
+    })
+}
+
+/// What is done with a device before it is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DeviceStep {
+    /// It is empty and gets a file system.
+    Format,
+    /// Its file system is checked, and repaired where that is safe.
+    Check,
+    /// Nothing.
+    Nothing,
+}
+
+/// Decides what is done with a device by what was found on it. A device that has anything on it is never formatted.
+/// `None` if it cannot be used: an empty one that is only to be read.
+pub(super) fn device_step(found: Option<&str>, read_only: bool) -> Option<DeviceStep> {
+    match (found, read_only) {
+        (None, true) => None,
+        (None, false) => Some(DeviceStep::Format),
+        (Some(_), true) => Some(DeviceStep::Nothing),
+        (Some(_), false) => Some(DeviceStep::Check),
+    }
+}
+
+/// The program that formats a device, with its arguments.
+pub(super) fn format_command(fs_type: &str, device: &str) -> (String, Vec<String>) {
+    let args = match fs_type {
+        "ext3" | "ext4" => strings(&["-F", "-m0", device]),
+        "xfs" => strings(&["-f", device]),
+        _ => strings(&[device]),
+    };
+    (format!("mkfs.{fs_type}"), args)
+}
+
+/// The arguments of `fsck`.
+pub(super) fn check_args(device: &str) -> Vec<String> {
+    strings(&["-a", device])
+}
+
+/// Whether `fsck` has left errors on a device, which is not mounted then.
+pub(super) fn has_errors_left(end: &ProgramEnd) -> bool {
+    end.code == Some(4)
+}
+
+/// The options that a device is mounted with.
+pub(super) fn device_options(options: &[String], read_only: bool) -> Vec<String> {
+    let mut all: BTreeSet<&str> = options.iter().map(String::as_str).collect();
+    if read_only {
+        all.insert("ro");
+    }
+    let all = all.into_iter().chain(["defaults"]);
+    all.map(str::to_owned).collect()
+}
+
+/// Whether these options let nothing be written.
+pub(super) fn is_read_only(options: &[String]) -> bool {
+    options.iter().any(|option| option == "ro")
+}
+
+/// The arguments of `mount` that mounts a device.
+pub(super) fn mount_args(
+    device: &str,
+    fs_type: &str,
+    options: &[String],
+    target: &str,
+) -> Vec<String> {
+    strings(&["-t", fs_type, "-o", &options.join(","), device, target])
+}
+
+/// The arguments of `mount` that gives a directory that is bound its options; `None` if it has none. A bind mount takes
+/// them only once it is there.
+pub(super) fn bind_args(
+    source: &str,
+    options: &[String],
+    read_only: bool,
+    target: &str,
+) -> Option<Vec<String>> {
+    let mut own: BTreeSet<&str> = options.iter().map(String::as_str).collect();
+    if read_only {
+        own.insert("ro");
+    }
+    own.remove("bind");
+    own.remove("remount");
+    if own.is_empty() {
+        return None;
+    }
+    let all: Vec<&str> = ["bind", "remount"].into_iter().chain(own).collect();
+    Some(strings(&["-o", &all.join(","), source, target]))
+}
+
+/// Whether a pod has the volume bound, other than the one with this directory.
+pub(super) fn is_bound(
+    mounts: &[MountEntry],
+    pods: &Path,
+    volume: &str,
+    but: Option<&Path>,
+) -> bool {
+    let is_other = |mount: &&MountEntry| !but.is_some_and(|but| mount.is_beneath(but));
+    let mut bound = mounts.iter().filter(is_other);
+    bound.any(|mount| bound_volume(mount, pods).is_some_and(|name| name == volume))
+}
+
+/// The volume that is bound there, if it is `<pods>/<uid>/volumes/kubernetes.io~local-volume/<volume>`.
+fn bound_volume<'m>(mount: &'m MountEntry, pods: &Path) -> Option<&'m OsStr> {
+    let mut parts = mount.mount_point.strip_prefix(pods).ok()?.iter();
+    let (_uid, volumes, plugin) = (parts.next()?, parts.next()?, parts.next()?);
+    let name = parts.next()?;
+    let is_volume = volumes == "volumes" && *plugin == *VolumePlugin::Local.directory();
+    (is_volume && parts.next().is_none()).then_some(name)
+}
+
+/// As Go prints how a program ended.
+pub(super) fn status(end: &ProgramEnd) -> String {
+    match end.code {
+        Some(code) => format!("exit status {code}"),
+        None => "it was killed".to_owned(),
+    }
+}
+
+/// All that a program wrote.
+pub(super) fn output(end: &ProgramEnd) -> String {
+    format!("{}{}", end.stdout, end.stderr)
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn end(code: i32, stdout: &str, stderr: &str) -> ProgramEnd {
+        ProgramEnd {
+            code: Some(code),
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+        }
+    }
+
+    #[test]
+    fn options_are_those_of_the_annotation_or_of_the_spec_each_once_and_in_order() {
+        for (annotation, options, expected) in [
+            (None, json!(null), &[][..]),
+            (
+                None,
+                json!(["noatime", "", "discard", "noatime"]),
+                &["discard", "noatime"],
+            ),
+            (Some("sync,ro"), json!(["noatime"]), &["ro", "sync"]),
+            (Some(""), json!(["noatime"]), &[]),
+        ] {
+            let annotations = annotation.map(|text: &str| json!({OPTIONS_ANNOTATION: text}));
+            let volume = json!({
+                "metadata": {"annotations": annotations},
+                "spec": {"mountOptions": options},
+            });
+            let volume = serde_json::from_value(volume).unwrap();
+            assert_eq!(mount_options(&volume), expected, "{annotation:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_system_is_ext4_unless_it_has_a_name_and_a_name_is_no_path() {
+        for (wanted, expected) in [
+            (None, Some("ext4")),
+            (Some(""), Some("ext4")),
+            (Some("xfs"), Some("xfs")),
+            (Some("../../bin/sh"), None),
+            (Some("ext4 -n"), None),
+            (Some("-x"), None),
+        ] {
+            assert_eq!(fs_type(wanted).as_deref(), expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn what_blkid_says_is_the_format_of_a_device() {
+        let partitions = Some(PARTITIONS.to_owned());
+        for (found, expected) in [
+            (end(2, "", ""), Ok(None)),
+            (
+                end(0, "DEVNAME=/dev/x\nTYPE=xfs\n", ""),
+                Ok(Some("xfs".to_owned())),
+            ),
+            (end(0, "PTTYPE=gpt\n", ""), Ok(partitions.clone())),
+            (end(0, "TYPE=vfat\nPTTYPE=dos\n", ""), Ok(partitions)),
+            (end(0, "DEVNAME=/dev/x\n", ""), Ok(None)),
+            (
+                end(0, "odd", ""),
+                Err("blkid returns invalid output: odd".to_owned()),
+            ),
+            (
+                end(2, "", "blkid: I/O error"),
+                Err("exit status 2".to_owned()),
+            ),
+            // Several signatures: it is not known which one holds.
+            (end(8, "", ""), Err("exit status 8".to_owned())),
+            (
+                ProgramEnd {
+                    code: None,
+                    ..end(0, "", "")
+                },
+                Err("it was killed".to_owned()),
+            ),
+        ] {
+            assert_eq!(format_of(&found), expected, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_empty_device_that_is_written_to_is_formatted() {
+        for (found, read_only, expected) in [
+            (None, false, Some(DeviceStep::Format)),
+            (None, true, None),
+            (Some("ext4"), false, Some(DeviceStep::Check)),
+            (Some("xfs"), false, Some(DeviceStep::Check)),
+            (Some(PARTITIONS), false, Some(DeviceStep::Check)),
+            (Some("ext4"), true, Some(DeviceStep::Nothing)),
+        ] {
+            let text = format!("{found:?} {read_only}");
+            assert_eq!(device_step(found, read_only), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn programs_are_called_as_upstream_calls_them() {
+        let joined = |args: Vec<String>| args.join(" ");
+        for (fs_type, expected) in [
+            ("ext4", "mkfs.ext4 -F -m0 /dev/x"),
+            ("ext3", "mkfs.ext3 -F -m0 /dev/x"),
+            ("xfs", "mkfs.xfs -f /dev/x"),
+            ("btrfs", "mkfs.btrfs /dev/x"),
+        ] {
+            let (program, args) = format_command(fs_type, "/dev/x");
+            assert_eq!(format!("{program} {}", joined(args)), expected);
+        }
+        let options = strings(&["noatime", "discard"]);
+        let device = device_options(&options, true);
+        assert!(is_read_only(&device) && !is_read_only(&device_options(&options, false)));
+        assert_eq!(
+            joined(mount_args("/dev/x", "ext4", &device, "/g")),
+            "-t ext4 -o discard,noatime,ro,defaults /dev/x /g"
+        );
+        let rebind = strings(&["remount", "bind", "noexec"]);
+        for (options, read_only, expected) in [
+            (&[][..], false, None),
+            (&[], true, Some("-o bind,remount,ro /g /p")),
+            (&rebind, true, Some("-o bind,remount,noexec,ro /g /p")),
+        ] {
+            let args = bind_args("/g", options, read_only, "/p").map(joined);
+            assert_eq!(args.as_deref(), expected);
+        }
+        assert!(has_errors_left(&end(4, "", "")));
+        for code in [0, 1, 2, 8, 16, 32] {
+            assert!(!has_errors_left(&end(code, "", "")), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_volume_is_bound_in_the_directories_of_pods_alone() {
+        let mount = |path: &str| MountEntry {
+            mount_point: path.into(),
+            root: "/".into(),
+            fs_type: "ext4".into(),
+            source: "/dev/x".into(),
+        };
+        let mounts = [
+            "/k/plugins/kubernetes.io/local-volume/mounts/b",
+            "/k/pods/u1/volumes/kubernetes.io~local-volume/a",
+            "/k/pods/u2/volumes/kubernetes.io~local-volume/c/below",
+            "/k/pods/u2/volumes/kubernetes.io~csi/b",
+            "/k/pods/u2/volume-subpaths/b/c/0",
+            "/k/other/u2/volumes/kubernetes.io~local-volume/b",
+        ]
+        .map(mount);
+        for (volume, but, expected) in [
+            ("a", None, true),
+            ("a", Some("u2"), true),
+            ("a", Some("u1"), false),
+            ("a", Some("u"), true),
+            ("b", None, false),
+            ("c", None, false),
+        ] {
+            let but = but.map(|uid| Path::new("/k/pods").join(uid));
+            let found = is_bound(&mounts, Path::new("/k/pods"), volume, but.as_deref());
+            assert_eq!(found, expected, "{volume} {but:?}");
+        }
+    }
+}

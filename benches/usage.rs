@@ -74,6 +74,7 @@ async fn measure(pods: usize, mode: &str) {
         images: ImageClient::new(connection),
         cache,
         volumes: Arc::new(|_| Vec::new()),
+        hosts_file: Arc::new(|_| None),
         node_name: "n1".into(),
         root_dir: directory.path().to_owned(),
         pod_logs_dir: directory.path().join("logs"),

@@ -15,7 +15,7 @@ use crate::{
     pods::{self, PodsReader, PodsWriters},
     resources::{self, NodeFacts, pod_resources::PodResourcesSocket},
     state::{self, State, Writers},
-    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager},
+    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager, hosts_file},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -100,12 +100,16 @@ pub(super) fn open(
     let (pods, pods_writers) = pods::open(&state, posted);
     let pods_cgroup = watch::Sender::new(None);
     let measured = volumes.clone();
-    let period = config.effective.volume_stats_agg_period;
+    let (period, root_dir) = (
+        config.effective.volume_stats_agg_period,
+        config.root_dir.clone(),
+    );
     let stats = StatsParts {
         runtime: runtime.clone(),
         images: image_client,
         cache: state.cache.clone(),
         volumes: Arc::new(move |uid| measured.measurable(uid)),
+        hosts_file: Arc::new(move |uid| hosts_file(&root_dir, uid).ok()),
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
         pod_logs_dir: config.container_logs.pod_logs_dir.clone(),

@@ -89,6 +89,9 @@ const STATIC_SOURCE: CachePolicy = CachePolicy {
 /// The measurable volumes of a pod.
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
+/// The hosts file of a pod, whether or not it has one.
+pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
+
 /// The input of stats.
 pub struct StatsParts {
     /// The runtime.
@@ -99,6 +102,8 @@ pub struct StatsParts {
     pub cache: PodCache,
     /// The volumes of each pod.
     pub volumes: VolumesOf,
+    /// The hosts file of each pod.
+    pub hosts_file: HostsFileOf,
     /// The node's name.
     pub node_name: String,
     /// The kubelet's directory.

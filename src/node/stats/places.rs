@@ -6,9 +6,7 @@ use super::{
     generate::PodPlaces,
     sampler::{PodSample, Snapshot},
 };
-use crate::{
-    model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::Owner, volumes::hosts_file,
-};
+use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::Owner};
 use futures::future::BoxFuture;
 use std::{collections::HashMap, time::Duration};
 
@@ -37,8 +35,8 @@ impl StatsState {
                     .filter_map(|container| log(&container.name))
                     .collect(),
                 files: [
-                    log_paths::pod_logs_dir(logs, &owner),
-                    hosts_file(&self.parts.root_dir, &subject.uid),
+                    log_paths::pod_logs_dir(logs, &owner).ok(),
+                    (self.parts.hosts_file)(&subject.uid),
                 ]
                 .into_iter()
                 .flatten()

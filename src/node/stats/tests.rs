@@ -17,6 +17,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
         images: ImageClient::new(connection),
         cache,
         volumes: Arc::new(|_| Vec::new()),
+        hosts_file: Arc::new(|_| None),
         node_name: "node".into(),
         root_dir: "/nonexistent".into(),
         pod_logs_dir: "/nonexistent".into(),

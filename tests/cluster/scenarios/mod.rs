@@ -58,6 +58,7 @@ scenarios! {
     claims::a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back,
     resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,
     swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,
+    swap::devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the_kubelet_changes,
     objects::a_pod_waits_for_its_claim_and_reads_the_volume_that_it_is_bound_to,
     local_devices::an_empty_disk_is_formatted_for_its_first_pod_and_unmounted_after_its_last_one,
     node::a_node_registers_as_it_is_configured_and_then_only_renews_its_lease,

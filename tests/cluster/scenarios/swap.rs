@@ -1,14 +1,22 @@
 //! A node that changes from the Go kubelet to this one and back, while pods run.
 
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../../src/resources/devices/tests/plugin.rs"]
+mod plugin;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
+use kubelet::resources::devices::proto;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use crate::cluster::{Cluster, DEADLINE, NODE};
 use crate::inventory::{instances, nothing_is_leaked};
 use crate::kubelet::Flavour;
 use crate::support::runner::Flavour as _;
 use crate::support::wait::{holds, wait_for};
+use plugin::{FakePlugin, VERSION};
 
 /// Each with something that a kubelet prepares and could prepare in another way than the one before.
 const PODS: &str = "
@@ -145,5 +153,193 @@ pub async fn a_node_changes_from_the_go_kubelet_and_back_and_no_container_restar
     cluster.manifests().remove("static.yaml");
     cluster.kubectl(&["delete", "deployment/web", "pod/once"]);
     cluster.wait("delete", "pod/static-node1");
+    nothing_is_leaked(&cluster).await;
+}
+
+const GPU: &str = "example.com/gpu";
+const DEVICES: [&str; 2] = ["one", "two"];
+/// One of the CPUs is for everybody, and half of it for pods.
+const FLAGS: [&str; 2] = ["--cpu-manager-policy=static", "--system-reserved=cpu=500m"];
+
+/// A pod whose container has these resources.
+fn with_resources(name: &str, resources: &Value) -> String {
+    let container = json!({
+        "name": "main", "image": "localhost/busybox:dev", "command": ["sleep", "1000"], "resources": resources,
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"part": "all"}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+    })
+    .to_string()
+}
+
+/// What containers have of resources that a kubelet hands out.
+#[derive(Debug, PartialEq)]
+struct HandedOut {
+    /// The device of each pod that has one.
+    devices: Vec<(String, String)>,
+    /// The CPUs of the pod with one of its own, and of another one.
+    cpus: [String; 2],
+    /// The limits of the pod that is resized, in its cgroup and in its status.
+    limits: [String; 2],
+}
+
+fn handed_out(cluster: &Cluster, with_devices: &[&str]) -> HandedOut {
+    let exec = |pod: &str, script: &str| {
+        let shown = cluster.kubectl(&["exec", pod, "--", "sh", "-c", script]);
+        shown.trim().to_owned()
+    };
+    let device = |pod: &&str| ((*pod).to_owned(), exec(pod, "echo $DEVICES"));
+    let cpus = |pod: &str| exec(pod, "grep Cpus_allowed_list /proc/1/status | cut -f2");
+    let sized = cluster.get(&["pod", "sized"]);
+    let status = &sized["status"]["containerStatuses"][0];
+    let id = status["containerID"].as_str().unwrap();
+    let id = id.rsplit('/').next().unwrap();
+    let script = format!(
+        "for d in $(find /sys/fs/cgroup -type d -name '*{id}*'); do cd $d; \
+         cat cpu.cfs_quota_us cpu.max memory.limit_in_bytes memory.max 2>/dev/null; done | sort -u | tr '\\n' ' '"
+    );
+    let limits = cluster.inside(&["sh", "-c", &script]).trim().to_owned();
+    HandedOut {
+        devices: with_devices.iter().map(device).collect(),
+        cpus: [cpus("pinned"), cpus("sized")],
+        limits: [limits, status["resources"]["limits"].to_string()],
+    }
+}
+
+async fn resize(cluster: &Cluster, cpu: &str) {
+    let limits = json!({"limits": {"cpu": cpu, "memory": "64Mi"}});
+    let patch = json!({"spec": {"containers": [{"name": "main", "resources": limits}]}});
+    let patch = patch.to_string();
+    cluster.kubectl(&[
+        "patch",
+        "pod",
+        "sized",
+        "--subresource",
+        "resize",
+        "--patch",
+        &patch,
+    ]);
+    wait_for("the pod is resized", DEADLINE, || async {
+        let status = cluster.get(&["pod", "sized"])["status"].clone();
+        let has = status["containerStatuses"][0]["resources"]["limits"]["cpu"] == cpu;
+        holds(
+            has && !status.to_string().contains("PodResize"),
+            status.to_string(),
+        )
+    })
+    .await;
+}
+
+/// A plugin in a runtime of its own: scenarios block while kubectl runs, and kubelets wait for plugins.
+struct Plugin {
+    runtime: Option<Runtime>,
+    _serving: FakePlugin,
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A plugin that has registered with the kubelet that runs. Kubelets forget plugins when they end.
+async fn registered(cluster: &Cluster) -> Plugin {
+    let directory = || {
+        let pid = cluster.kubelet.pid()?;
+        let path = PathBuf::from(format!("/proc/{pid}/root/var/lib/kubelet/device-plugins"));
+        path.join("kubelet.sock").exists().then_some(path)
+    };
+    let directory = wait_for("the kubelet listens for plugins", DEADLINE, || async {
+        directory().ok_or("there is no socket".to_owned())
+    })
+    .await;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let plugin = {
+        let _entered = runtime.enter();
+        FakePlugin::listen(&directory, "gpu.sock")
+    };
+    plugin.send(&DEVICES);
+    wait_for("the plugin is registered", DEADLINE, || async {
+        let registered = plugin.register(GPU, VERSION).await;
+        registered.map_err(|error| error.to_string())
+    })
+    .await;
+    wait_for("the node has the devices", DEADLINE, || async {
+        let node = cluster.get(&["node", NODE]);
+        let amount = node["status"]["allocatable"][GPU].clone();
+        holds(amount == "2", amount.to_string())
+    })
+    .await;
+    Plugin {
+        runtime: Some(runtime),
+        _serving: plugin,
+    }
+}
+
+pub async fn devices_exclusive_cpus_and_resized_pods_stay_what_they_are_when_the_kubelet_changes() {
+    Flavour::Go.make_current();
+    let mut cluster = Cluster::start_with_flags(&FLAGS);
+    let mut plugin = registered(&cluster).await;
+    let gpu = json!({"limits": {GPU: "1"}});
+    cluster.create(&with_resources(
+        "pinned",
+        &json!({"limits": {"cpu": "1", "memory": "32Mi"}}),
+    ));
+    cluster.create(&with_resources(
+        "sized",
+        &json!({"requests": {"cpu": "50m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}),
+    ));
+    cluster.create(&with_resources("gpu-0", &gpu));
+    let mut pods = vec!["gpu-0".to_owned()];
+    for pod in ["pinned", "sized", "gpu-0"] {
+        cluster.wait("condition=Ready", &format!("pod/{pod}"));
+    }
+    resize(&cluster, "150m").await;
+    for (turn, flavour) in [Flavour::Rust, Flavour::Go, Flavour::Rust]
+        .into_iter()
+        .enumerate()
+    {
+        let names: Vec<_> = pods.iter().map(String::as_str).collect();
+        let (before, containers) = (handed_out(&cluster, &names), running(&cluster));
+        assert_eq!(before.cpus[0], "1", "{before:?}");
+        let reported = version(&cluster);
+        drop(plugin);
+        flavour.make_current();
+        cluster.restart_kubelet_with(&FLAGS);
+        wait_for("the other kubelet reports the node", DEADLINE, || async {
+            holds(version(&cluster) != reported, "the last one's report")
+        })
+        .await;
+        plugin = registered(&cluster).await;
+        // Long enough for its first sync of every pod, and of the CPUs of all containers.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert_eq!(running(&cluster), containers, "{flavour:?}");
+        assert_eq!(handed_out(&cluster, &names), before, "{flavour:?}");
+        let status = cluster.get(&["pod", "sized"])["status"].to_string();
+        assert!(!status.contains("PodResize"), "{flavour:?}: {status}");
+
+        // It goes on from there: the other device, and another size.
+        let next = format!("gpu-{}", turn + 1);
+        cluster.create(&with_resources(&next, &gpu));
+        cluster.wait("condition=Ready", &format!("pod/{next}"));
+        pods.push(next);
+        let names: Vec<_> = pods.iter().map(String::as_str).collect();
+        let mut devices = handed_out(&cluster, &names).devices;
+        devices.sort_by(|a, b| a.1.cmp(&b.1));
+        let devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
+        assert_eq!(devices, DEVICES, "{flavour:?}");
+        resize(&cluster, &format!("{}m", 200 + 50 * turn)).await;
+        let oldest = format!("pod/{}", pods.remove(0));
+        cluster.kubectl(&["delete", &oldest]);
+    }
+    let all = [&["delete", "pod", "pinned", "sized"][..], &[&pods[0]]].concat();
+    cluster.kubectl(&all);
     nothing_is_leaked(&cluster).await;
 }

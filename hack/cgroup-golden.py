@@ -340,7 +340,7 @@ def in_machine(arguments):
         machine = ["--append", "hugepages=16"]
         machine += ["--cpus", "8,sockets=2,cores=2,threads=2"] if arguments.managers else []
         machine += ["--cgroup-v1"] if arguments.cgroup_v1 else []
-        return subprocess.run([REPO / "hack/vm.sh", "run", *machine, stage, "--", command], check=False).returncode
+        return subprocess.run([REPO / "hack/vm.sh", "run", "--timeout", "2400", *machine, stage, "--", command], check=False).returncode
     finally:
         shutil.rmtree(stage)
 

@@ -128,6 +128,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         collector: ImageCollector::new(collector, deps.metrics),
         runtime: deps.pods.runtime.clone(),
         cache: state.cache.clone(),
+        workers: deps.pods.workers.clone(),
         events: state.events.clone(),
         node_name: name.clone(),
         tracer: deps.tracer.clone(),

@@ -1,11 +1,12 @@
-//! Gives disk space back, in stages: superseded containers, then unused images.
+//! Gives disk space back, in stages: superseded containers and those of pods that have ended, then unused images.
 
 use crate::{
     base::chain,
     base::otel::{Parent, TraceSpanKind, Tracer, traced},
     images::gc::ImageCollector,
-    model::reasons::event,
+    model::{PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
+    pods::pod_workers::PodWorkers,
     runtime::kuberuntime::KubeGenericRuntimeManager,
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::PodCache,
@@ -27,6 +28,8 @@ pub struct Reclaim {
     pub runtime: KubeGenericRuntimeManager,
     /// The runtime status of every pod.
     pub cache: PodCache,
+    /// Which pods have ended.
+    pub workers: PodWorkers,
     /// Events.
     pub events: EventRecorder,
     /// The node's name.
@@ -80,7 +83,7 @@ impl Reclaim {
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers, and then images that no pod needs, until `is_done`.
+    /// Removes superseded containers and those of pods that have ended, and then images that no pod needs, until `is_done`.
     ///
     /// # Errors
     /// What could not be removed.
@@ -96,16 +99,20 @@ impl Reclaim {
         self.collector.remove_unused(inventory, is_done).await
     }
 
-    /// Removes superseded containers. One that cannot be removed keeps no image from being removed.
+    /// Removes superseded containers, and those of pods that have ended: an evicted pod stays in the API server, and with
+    /// it what its containers wrote, which it was evicted for. As upstream's `DeleteAllUnusedContainers`. One that cannot be removed keeps no image from being removed.
     async fn collect_containers(&self) {
         let Some(complete) = self.cache.is_complete() else {
             return;
         };
         let mut settled = self.cache.pods();
         settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
-        let collect = self.runtime.collect_superseded(&settled, complete);
+        let workers = &self.workers;
+        let has_ended =
+            |uid: &PodUid| workers.knows(uid) && !workers.could_have_running_containers(uid);
+        let collect = self.runtime.collect_dead(&settled, &has_ended, complete);
         if let Err(error) = self.spanned("Containers/GarbageCollect", collect).await {
-            tracing::warn!(err = %chain(error.as_ref()), "Failed to remove superseded containers");
+            tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
         }
     }
 

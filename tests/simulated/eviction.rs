@@ -75,6 +75,20 @@ async fn a_disk_is_freed_of_images_before_a_pod_is_evicted() {
 }
 
 #[tokio::test]
+async fn what_an_evicted_pod_wrote_into_its_containers_goes_while_the_pod_stays_in_the_api_server()
+{
+    let (mut node, api) = stopped_with_web().await;
+    node.configure("evictionHard: {nodefs.available: \"99.9%\"}");
+    node.start().await;
+    wait_evicted(&api, "web", "ephemeral-storage").await;
+    wait_called(&node, Rpc::RemoveContainer).await;
+    wait_called(&node, Rpc::RemovePodSandbox).await;
+    let pod = api.object(&path("web")).unwrap();
+    assert_eq!(pod["status"]["reason"], "Evicted", "{pod}");
+    assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod}");
+}
+
+#[tokio::test]
 async fn a_pod_of_which_nothing_runs_is_not_evicted_for_memory() {
     let (mut node, api) = joined().await;
     node.configure(

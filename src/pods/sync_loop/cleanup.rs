@@ -239,7 +239,9 @@ impl SyncLoop {
                     }
                 }
             }
-            if let Err(error) = pod_sync.runtime.collect_superseded(&pods, complete).await {
+            // What pods that have ended leave stays for their users until the disk is needed.
+            let collecting = pod_sync.runtime.collect_dead(&pods, &|_| false, complete);
+            if let Err(error) = collecting.await {
                 tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });

@@ -383,18 +383,19 @@ impl KubeGenericRuntimeManager {
         self.gc.collect_pod(status, owner, content_goes).await
     }
 
-    /// Housekeeping: removes superseded instances that no pod's own worker has removed. The proof says that
-    /// the runtime statuses come from a complete list.
+    /// Housekeeping: removes superseded instances that no pod's own worker has removed, and all that is left of pods
+    /// that have ended by `has_ended`. The proof says that the runtime statuses come from a complete list.
     ///
     /// # Errors
     /// Something could not be removed.
-    pub async fn collect_superseded(
+    pub async fn collect_dead(
         &self,
         pods: &[Arc<PodStatus>],
+        has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         proof: Complete,
     ) -> anyhow::Result<()> {
         self.back_off.collect(Timestamp::now());
-        self.gc.collect_superseded(pods, proof).await
+        self.gc.collect_dead(pods, has_ended, proof).await
     }
 
     /// Removes all logs of a UID, whatever the names of the pods that had it.

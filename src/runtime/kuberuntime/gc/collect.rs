@@ -38,7 +38,7 @@ impl ContainerGc {
         owner: &Owner,
         content_goes: bool,
     ) -> anyhow::Result<()> {
-        self.collect(std::slice::from_ref(status), content_goes)
+        self.collect(std::slice::from_ref(status), &|_| content_goes)
             .await?;
         if content_goes {
             self.links.remove_pod_logs(owner).await;
@@ -46,20 +46,26 @@ impl ContainerGc {
         Ok(())
     }
 
-    /// Housekeeping: superseded instances that no pod's own worker has removed. The proof says that the
-    /// runtime statuses come from a complete list. Pods of the API server are left to it.
-    pub(in crate::runtime::kuberuntime) async fn collect_superseded(
+    /// Housekeeping: superseded instances that no pod's own worker has removed, and all that is left of pods that
+    /// have ended. The proof says that the runtime statuses come from a complete list. Pods of the API server that have
+    /// not ended are left to their workers.
+    pub(in crate::runtime::kuberuntime) async fn collect_dead(
         &self,
         pods: &[Arc<PodStatus>],
+        has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         _proof: Complete,
     ) -> anyhow::Result<()> {
-        let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api;
+        let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
         let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
-        self.collect(&ours, false).await
+        self.collect(&ours, has_ended).await
     }
 
-    async fn collect(&self, pods: &[Arc<PodStatus>], content_goes: bool) -> anyhow::Result<()> {
-        let goes = |_: &PodUid| content_goes;
+    async fn collect(
+        &self,
+        pods: &[Arc<PodStatus>],
+        content_goes: &(dyn Fn(&PodUid) -> bool + Send + Sync),
+    ) -> anyhow::Result<()> {
+        let goes = |uid: &PodUid| content_goes(uid);
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
         let removals = plan::containers(instances(pods), &self.policy, Some(&goes), now);
         let sandbox_removals =

@@ -52,7 +52,6 @@ pub(super) struct BusObject {
     pub(super) interface: &'static str,
 }
 
-/// Where the bus is.
 #[derive(Debug)]
 enum BusAddress {
     /// Where the environment says, or at the usual place; without a bus at systemd's own socket.

@@ -104,21 +104,15 @@ pub struct NodeProfile {
 pub(super) struct MembershipDeps<'a> {
     /// Where the Node object is.
     pub(super) api: ApiServer,
-    /// The runtime.
     pub(super) client: RuntimeClient,
-    /// Its image service.
     pub(super) images: ImageClient,
     /// What the runtime answered first.
     pub(super) info: &'a RuntimeInfo,
-    /// The runtime's health.
     pub(super) runtime_state: RuntimeStateReader,
-    /// The stores.
     pub(super) state: &'a State,
     /// The one writing end of the Node object.
     pub(super) node_object: NodeObjectWriter,
-    /// The machine.
     pub(super) machine: &'a HostMachine,
-    /// Devices of plugins.
     pub(super) devices: &'a DeviceManager,
     /// Registry of the area's families.
     pub(super) metrics: &'a Metrics,

@@ -233,18 +233,19 @@ pub fn build(
         state_store: state.state_store.clone(),
         events: state.events.clone(),
     };
-    let pod_sync = Arc::new(PodSync {
-        runtime: deps.runtime.clone(),
-        cache: state.cache.clone(),
-        status_publisher: Arc::new(statuses),
-        probes: ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
-        volumes: deps.volumes,
-        cgroups: deps.resources.cgroups.clone(),
-        state_store: state.state_store.clone(),
-        events: state.events.clone(),
-        pod_history: state.pod_history.clone(),
-        state: runtime_state.clone(),
-    });
+    let (statuses, probes) = (
+        Arc::new(statuses),
+        ProbeManager::new(probes, deps.metrics, deps.probe_metrics),
+    );
+    let pod_sync = Arc::new(PodSync::new(
+        state,
+        deps.runtime.clone(),
+        statuses.clone(),
+        probes.clone(),
+        deps.volumes,
+        deps.resources.cgroups.clone(),
+        runtime_state.clone(),
+    ));
     let delays = Delays {
         resync: config.sync_frequency,
         ..Delays::default()
@@ -257,11 +258,11 @@ pub fn build(
     let pods = Pods {
         workers: workers.clone(),
         runtime: deps.runtime,
-        probes: pod_sync.probes.clone(),
+        probes,
         runtime_state,
         sources: sources_ready.reader(),
     };
-    show_sizes(state, &pods, &pod_sync);
+    show_sizes(state, &pods, statuses);
     let cluster = deps
         .api
         .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
@@ -293,10 +294,9 @@ pub fn build(
     Ok((pods, tasks))
 }
 
-fn show_sizes(state: &State, pods: &Pods, pod_sync: &PodSync) {
+fn show_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     let probes = pods.probes.clone();
     state.sizes.add("probed_pods", move || probes.len());
-    let statuses = pod_sync.status_publisher.clone();
     state.sizes.add("status_notes", move || statuses.len());
     let workers = pods.workers.clone();
     state.sizes.add_all(move || workers.kept());

@@ -210,7 +210,6 @@ impl<'a> CgroupReading<'a> {
         (reading, &mut scratch.first, &mut scratch.second)
     }
 
-    /// A file's text.
     pub(super) fn read<'b>(
         &mut self,
         file: CgroupFile,

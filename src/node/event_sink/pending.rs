@@ -20,7 +20,6 @@ pub(super) fn delay_after(tries: u32) -> Option<Duration> {
     (tries < MAX_TRIES).then(|| FIRST_DELAY.saturating_mul(1 << doublings).min(MAX_DELAY))
 }
 
-/// An event that waits.
 #[derive(Debug)]
 pub(super) struct PendingEvent {
     pub(super) record: EventRecord,

@@ -33,14 +33,12 @@ pub(super) struct SummaryInputs<'a> {
     pub(super) disks: Option<Disks<'a>>,
 }
 
-/// Disk usage.
 #[derive(Clone, Copy)]
 pub(super) struct Disks<'a> {
     /// The file system of the kubelet's directory.
     pub(super) node: Option<&'a (Time, FilesystemUsage)>,
     /// That of images and of containers' writable layers.
     pub(super) images: Option<&'a FsStats>,
-    /// Directories.
     pub(super) facts: &'a DiskFacts,
     pub(super) pods: &'a HashMap<PodUid, PodPlaces>,
     /// Current threads and their limit.
@@ -57,7 +55,6 @@ pub(super) struct PodPlaces {
     pub(super) files: Vec<std::path::PathBuf>,
 }
 
-/// The whole summary.
 pub(super) fn summary(inputs: &SummaryInputs<'_>) -> Summary {
     let pods: Vec<PodStats> = inputs
         .snapshot

@@ -89,7 +89,6 @@ enum MirrorRequest {
     Delete(Arc<Pod>),
 }
 
-/// How it ended.
 struct EndedMirrorRequest {
     name: PodFullName,
     request: MirrorRequest,

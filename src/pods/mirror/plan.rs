@@ -30,9 +30,7 @@ pub(super) enum MirrorStep {
     Nothing,
     /// An earlier pod of this name has to end first.
     Wait,
-    /// Create the mirror.
     Create,
-    /// Delete the mirror.
     Delete,
 }
 

@@ -12,6 +12,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use std::{collections::HashSet, time::Duration};
+use tokio_util::sync::CancellationToken;
 
 /// How long the runtime status of a pod that is gone may take to settle.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -19,10 +20,16 @@ const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 impl PodSync {
     /// Removes everything of a pod that no source has and none of whose containers runs: containers,
     /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
-    /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's.
-    pub async fn remove_pod(&self, uid: &PodUid, back: Option<&Pod>) -> bool {
-        let Ok(runtime_status) = tokio::time::timeout(CACHE_TIMEOUT, self.cache.settled(uid)).await
-        else {
+    /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's. Once
+    /// `stop` is cancelled it does not wait for the runtime status any more, which nobody reads then.
+    pub async fn remove_pod(
+        &self,
+        uid: &PodUid,
+        back: Option<&Pod>,
+        stop: &CancellationToken,
+    ) -> bool {
+        let settled = tokio::time::timeout(CACHE_TIMEOUT, self.cache.settled(uid));
+        let Some(Ok(runtime_status)) = stop.run_until_cancelled(settled).await else {
             return false;
         };
         if runtime_status.maybe_running().next().is_some() {

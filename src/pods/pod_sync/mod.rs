@@ -6,6 +6,7 @@
 //! * Must never run beside itself for one UID, or wait for anything but its own pod.
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
+mod bookkeeping;
 mod clean_up;
 mod deadline;
 mod held;
@@ -18,7 +19,7 @@ mod unread;
 
 use crate::{
     base::chain,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid, is_terminal, reasons::event},
+    model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
     pods::status::generate::FailedBecause,
@@ -27,6 +28,7 @@ use crate::{
         cm::ContainerManager,
     },
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
+    state::State,
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{Owner, PodCache},
     state::pod_history::{Action, HistoryEntry, PodHistory},
@@ -39,7 +41,7 @@ use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use statuses::PodStage;
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -54,28 +56,47 @@ const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
 /// The syncer of real pods.
 pub struct PodSync {
     /// Makes the runtime match a pod.
-    pub runtime: KubeGenericRuntimeManager,
+    runtime: KubeGenericRuntimeManager,
     /// The runtime status of every pod.
-    pub cache: PodCache,
-    /// Statuses.
-    pub status_publisher: Arc<StatusPublisher>,
-    /// Probes.
-    pub probes: ProbeManager,
-    /// Volumes.
-    pub volumes: VolumeManager,
-    /// The cgroups of pods.
-    pub cgroups: ContainerManager,
+    cache: PodCache,
+    status_publisher: Arc<StatusPublisher>,
+    probes: ProbeManager,
+    volumes: VolumeManager,
+    cgroups: ContainerManager,
     /// Facts that survive a restart.
-    pub state_store: PodStateStore,
-    /// Events.
-    pub events: EventRecorder,
+    state_store: PodStateStore,
+    events: EventRecorder,
     /// Decisions about pods, and their reasons.
-    pub pod_history: PodHistory,
+    pod_history: PodHistory,
     /// The runtime's health.
-    pub state: RuntimeStateReader,
+    state: RuntimeStateReader,
 }
 
 impl PodSync {
+    /// A syncer that has done nothing yet.
+    pub fn new(
+        state: &State,
+        runtime: KubeGenericRuntimeManager,
+        status_publisher: Arc<StatusPublisher>,
+        probes: ProbeManager,
+        volumes: VolumeManager,
+        cgroups: ContainerManager,
+        runtime_state: RuntimeStateReader,
+    ) -> Self {
+        Self {
+            runtime,
+            cache: state.cache.clone(),
+            status_publisher,
+            probes,
+            volumes,
+            cgroups,
+            state_store: state.state_store.clone(),
+            events: state.events.clone(),
+            pod_history: state.pod_history.clone(),
+            state: runtime_state,
+        }
+    }
+
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> PodSyncResult {
         let uid = pod.uid();
         let known = Deadline::of(&pod, self.status_publisher.start_time(&pod));
@@ -334,28 +355,6 @@ impl PodSync {
             let text = event_message("Pod resize completed", pod, generation, "");
             self.events.normal(&object, event::RESIZE_COMPLETED, text);
         }
-    }
-
-    /// Whether this or an earlier kubelet recorded that the pod has ended for good.
-    pub fn has_ended(&self, uid: &PodUid) -> bool {
-        self.state_store
-            .read(uid, |record| record.terminal.is_some())
-    }
-
-    /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
-    /// restart the pod is admitted again.
-    pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
-        tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
-        self.events
-            .warning(&ObjectRef::pod(pod), reason.clone(), message);
-        let refused = format!("the node rejects the pod: {reason}: {message}");
-        self.record_history(pod, Action::Fail, refused);
-        let because = FailedBecause {
-            reason: reason.into_owned(),
-            message: format!("Pod was rejected: {message}"),
-            disruption: false,
-        };
-        self.status_publisher.reject(pod, because);
     }
 
     /// Publishes the pod as failed because its deadline is over, with one event.

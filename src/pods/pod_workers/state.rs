@@ -122,7 +122,6 @@ pub(super) enum Effect {
     Drop,
 }
 
-/// One pod's state.
 #[derive(Clone, Debug)]
 pub(super) struct PodState {
     subject: Subject,

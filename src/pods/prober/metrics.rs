@@ -38,7 +38,6 @@ fn histogram() -> Histogram {
     Histogram::new(DEFAULT_BUCKETS)
 }
 
-/// Handles to the families.
 pub(super) struct ProberMetrics {
     probes: Family<ProbeLabels, Counter>,
     durations: Durations,

@@ -67,7 +67,6 @@ enum StatusRequest {
     Delete,
 }
 
-/// How it ended.
 struct EndedRequest {
     uid: PodUid,
     object: Arc<Pod>,

@@ -4,14 +4,15 @@ use super::{
     SyncLoop,
     admission::{AdmissionRefusal, NodeView, Others, Rejection, admit, may_have_devices},
     dispatch::Precedence,
-    waiting::INTERVAL,
+    waiting::{INTERVAL, Wait},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdateOptions},
-    state::events::ObjectRef,
+    resources::devices::{DeviceAllocationError, DeviceManager, Unallocated},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 /// The reason of a critical pod's wait.
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
@@ -33,7 +34,7 @@ impl SyncLoop {
     pub(super) fn precedence(&self, uid: &PodUid) -> Precedence {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             Precedence::Runs
-        } else if self.pod_sync.runtime.allocations().knows(uid) {
+        } else if self.pod_sync.allocations().knows(uid) {
             Precedence::Admitted
         } else {
             Precedence::New
@@ -75,7 +76,7 @@ impl SyncLoop {
             self.pod_sync
                 .reject(pod, rejection.reason, &rejection.message);
         } else {
-            self.pod_sync.runtime.allocations().allocate(pod);
+            self.pod_sync.allocations().allocate(pod);
         }
         true
     }
@@ -90,9 +91,7 @@ impl SyncLoop {
                 requestingPod = %pod.log_name(),
                 "Preempting pod to free up resources"
             );
-            let object = ObjectRef::pod(&victim);
-            let events = &self.pod_sync.events;
-            events.warning(&object, event::PREEMPTING, PREEMPTED);
+            self.pod_sync.warn(&victim, event::PREEMPTING, PREEMPTED);
             self.metrics.preempted(resource);
             let reason = TerminationReason::Evicted {
                 reason: event::PREEMPTING.to_owned(),
@@ -118,8 +117,7 @@ impl SyncLoop {
                 "Failed to allocate exclusive resources of a pod that runs already"
             );
             let text = format!("{NOTHING_EXCLUSIVE}: {error}");
-            let events = &self.pod_sync.events;
-            events.warning(&ObjectRef::pod(pod), error.reason, text);
+            self.pod_sync.warn(pod, error.reason, text);
             return Ok(());
         }
         Err(Rejection {
@@ -217,4 +215,96 @@ impl SyncLoop {
         }
         others
     }
+
+    /// Whether the wait for admission has timed out; if not, the pod is held, with an event after `event_delay`.
+    fn admission_timed_out(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> bool {
+        let uid = pod.uid();
+        if !self.waiting.contains(&uid) {
+            self.hold(pod, why);
+        }
+        let wait = self.waiting.wait(uid.clone(), Instant::now(), event_delay);
+        if wait == Wait::TimedOut {
+            return true;
+        }
+        self.held.insert(uid);
+        if wait == Wait::Announce {
+            self.pod_sync.warn(pod, event::ADMISSION_PENDING, why);
+        }
+        false
+    }
+
+    /// A pod waits for its place, or for more of the node.
+    pub(super) fn something_waits(&self) -> bool {
+        !self.waiting.is_empty() || self.resizes.is_some_wanted()
+    }
+
+    /// Tries again to admit the pods that wait, those that wait longest first.
+    pub(super) fn retry_waiting(&mut self) {
+        let manager = self.manager.reader();
+        for uid in self.waiting.in_order() {
+            if let Some(pod) = manager.get(&uid) {
+                self.create_held(pod);
+            } else {
+                self.waiting.remove(&uid);
+            }
+        }
+    }
+
+    pub(super) fn devices(&self) -> &DeviceManager {
+        &self.pod_sync.devices().plugins
+    }
+
+    /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
+    fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
+        if runs {
+            self.devices().mark_running(pod);
+            return Ok(());
+        }
+        let hints = |nodes| self.devices().hints(pod, nodes);
+        let align = || self.admission.resources.align(pod, hints);
+        match self.devices().allocate(pod, align) {
+            Ok(()) => Ok(()),
+            Err(Unallocated::InProgress) => Err(AdmissionRefusal::NotYet {
+                why: "device plugins are preparing its devices".into(),
+                rejection: Some(rejection("the device plugins did not respond in time")),
+                brief: true,
+            }),
+            Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
+            Err(Unallocated::Misaligned(error)) => Err(AdmissionRefusal::Rejected(Rejection::new(
+                error.reason,
+                error.message,
+            ))),
+        }
+    }
+
+    fn refusal(&self, error: &DeviceAllocationError) -> AdmissionRefusal {
+        let text = error.to_string();
+        let waits = error.may_pass()
+            || error.short_of().is_some_and(|resource| {
+                let holders = self.devices().holders(resource);
+                holders.iter().any(|uid| self.gives_back(uid))
+            });
+        if waits {
+            AdmissionRefusal::NotYet {
+                why: format!("waiting for devices: {text}"),
+                rejection: Some(rejection(&text)),
+                brief: false,
+            }
+        } else {
+            AdmissionRefusal::Rejected(rejection(&text))
+        }
+    }
+
+    /// Whether a pod that has devices is ending, or gone.
+    fn gives_back(&self, uid: &PodUid) -> bool {
+        let wanted = self.manager.reader().get(uid);
+        wanted.is_none_or(|pod| self.is_ending(&pod))
+    }
+}
+
+fn rejection(error: &str) -> Rejection {
+    Rejection::new(
+        "UnexpectedAdmissionError",
+        format!("Allocate failed due to {error}, which is unexpected"),
+    )
 }

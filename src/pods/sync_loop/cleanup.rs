@@ -7,16 +7,11 @@ use super::{
     uid_owner::UidOwner,
 };
 use crate::{
-    base::{
-        chain,
-        panics::{PanicScope, contain},
-        spawn,
-    },
+    base::chain,
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
     pods::pod_workers::{Collected, UpdateOptions},
-    state::events::ObjectRef,
     state::pod_cache::Complete,
     state::pod_state_store::PodOrigin,
 };
@@ -45,9 +40,7 @@ impl SyncLoop {
             return;
         }
         let mut pods = self.manager.reader().pods();
-        pods.retain(|pod| {
-            pod.is_static() && self.pod_sync.status_publisher.ended_by_shutdown(&pod.uid())
-        });
+        pods.retain(|pod| pod.is_static() && self.pod_sync.ended_by_shutdown(&pod.uid()));
         for pod in pods {
             self.create(pod);
         }
@@ -56,7 +49,7 @@ impl SyncLoop {
     /// A source no longer has the pod. One that had ended before has only its remains left.
     pub(super) fn handle_pod_removal(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if self.waiting.remove(&uid).is_some() {
+        if self.waiting.remove(&uid) {
             self.held.remove(&uid);
             self.clean(uid);
         } else if self.held.remove(&uid) {
@@ -79,7 +72,7 @@ impl SyncLoop {
             if !gone {
                 self.metrics.left_over();
             }
-            self.cleaning.remove(&uid);
+            self.removals.finish(&uid);
             let wanted = manager.get(&uid);
             let knew = self.workers.knows(&uid);
             let collected = self.workers.collect(&uid, wanted.is_some());
@@ -112,32 +105,24 @@ impl SyncLoop {
     /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
     /// of the same UID cannot start into its own removal.
     fn clean(&mut self, uid: PodUid) {
-        if !self.cleaning.insert(uid.clone()) {
+        if self.removals.contains(&uid) {
             return;
         }
         let back = self.manager.reader().get(&uid);
         let back = back.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
-        let (pod_sync, cleaned) = (self.pod_sync.clone(), self.cleaned.clone());
-        spawn(PanicScope::CleanUp, async move {
-            // A panic must not keep the UID from ever being used again.
-            let removal = contain(
-                PanicScope::CleanUp,
-                pod_sync.remove_pod(&uid, back.as_deref()),
-            )
-            .await;
-            cleaned.mark((uid, removal.unwrap_or(false)));
+        let pod_sync = self.pod_sync.clone();
+        self.removals.start(uid.clone(), |stop| async move {
+            pod_sync.remove_pod(&uid, back.as_deref(), &stop).await
         });
     }
 
     /// Whether a pod that is in no list is gone.
     fn is_gone(&self, pod: &PodStatus) -> bool {
         let source = pod.source();
-        self.pod_sync.state_store.read(&pod.uid, |record| {
-            let origin = record.origin.as_ref();
-            let origin = origin.filter(|origin| origin.source() == Some(source));
-            let manifest = origin.and_then(|origin| origin.manifest.as_deref());
-            self.sources.ready(source, &pod.uid, manifest)
-        })
+        let origin = self.pod_sync.origin(&pod.uid);
+        let origin = origin.filter(|origin| origin.source() == Some(source));
+        let manifest = origin.and_then(|origin| origin.manifest);
+        self.sources.ready(source, &pod.uid, manifest.as_deref())
     }
 
     /// Looks for orphans. Acts only on settled runtime statuses from a complete list, and only on pods
@@ -157,7 +142,7 @@ impl SyncLoop {
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
         let wanted = self.manager.reader().uids();
         let claimed = |uid: &PodUid| {
-            wanted.contains(uid) || self.workers.knows(uid) || self.cleaning.contains(uid)
+            wanted.contains(uid) || self.workers.knows(uid) || self.removals.contains(uid)
         };
         let claims = PodOwners {
             claimed: &claimed,
@@ -197,7 +182,7 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in found.to_create {
             // The remains of those that were forgotten just now are removed first.
-            let waits = self.cleaning.contains(&uid) || self.held.contains(&uid);
+            let waits = self.removals.contains(&uid) || self.held.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
             }
@@ -215,12 +200,12 @@ impl SyncLoop {
         mut claimed: HashSet<PodUid>,
         complete: Complete,
     ) {
-        claimed.extend(self.cleaning.iter().cloned());
+        claimed.extend(self.removals.uids().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_delivered = self.sources.all_ready().is_some();
         if all_delivered {
             self.check_devices(&claimed);
-            let allocations = self.pod_sync.runtime.allocations();
+            let allocations = self.pod_sync.allocations();
             allocations.keep(|uid| claimed.contains(uid));
         }
         let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
@@ -239,12 +224,24 @@ impl SyncLoop {
                     }
                 }
             }
-            // What pods that have ended leave stays for their users until the disk is needed.
-            let collecting = pod_sync.runtime.collect_dead(&pods, &|_| false, complete);
-            if let Err(error) = collecting.await {
+            if let Err(error) = pod_sync.collect_all_superseded(&pods, complete).await {
                 tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });
+    }
+
+    /// All that runs on the node is known, and so are the pods that should.
+    fn check_devices(&self, claimed: &HashSet<PodUid>) {
+        let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
+        let is_here = |uid: &PodUid| claimed.contains(uid) || runs(uid);
+        let devices = self.pod_sync.devices();
+        devices.plugins.retain(is_here);
+        devices.dra.retain(is_here);
+        let pods = self.cache.pods();
+        let mut orphans = pods.iter().filter(|pod| !claimed.contains(&pod.uid));
+        if !orphans.any(|pod| pod.is_active()) {
+            self.devices().inventory_complete();
+        }
     }
 
     /// Whether a desired pod may get a worker, as far as its UID goes. Another pod that has the UID is
@@ -255,7 +252,7 @@ impl SyncLoop {
         match self.uid_owner(pod) {
             UidOwner::Itself => {
                 // Before what is recorded of it is read.
-                self.pod_sync.status_publisher.remember_origin(pod);
+                self.pod_sync.remember_origin(pod);
                 return true;
             }
             UidOwner::Other => {
@@ -273,9 +270,7 @@ impl SyncLoop {
                 let why = format!(
                     "UID {uid} is already in use by pod {namespace}/{name} of the API server"
                 );
-                let object = ObjectRef::pod(pod);
-                let events = &self.pod_sync.events;
-                events.warning(&object, event::FAILED_SYNC, why.as_str());
+                self.pod_sync.warn(pod, event::FAILED_SYNC, why.as_str());
                 self.hold(pod, &why);
             }
             UidOwner::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),

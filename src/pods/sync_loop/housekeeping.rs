@@ -17,7 +17,6 @@ const HOUSEKEEPING_DELAY: Duration = Duration::from_millis(100);
 /// The delay after remains that could not be removed.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// The schedule of housekeeping.
 #[derive(Debug)]
 pub(super) struct HousekeepingSchedule {
     period: Duration,

@@ -12,13 +12,13 @@ mod admit;
 pub mod admission;
 mod housekeeping;
 mod cleanup;
-mod devices;
 pub mod dispatch;
 mod heartbeat;
 mod metrics;
 pub mod uid_owner;
 pub mod orphans;
 mod preemption;
+mod removals;
 mod resize;
 mod waiting;
 
@@ -28,14 +28,15 @@ pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
 
 use housekeeping::HousekeepingSchedule;
+use removals::Removals;
 use resize::ResizeTrigger;
-use waiting::Waiting;
+use waiting::WaitingPods;
 
 use crate::{
     base::DirtySet,
     cri::FeaturesReader,
     model::validation::sysctl_allowlist::Allowlist,
-    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, is_terminal},
+    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::UpdateKind},
     pods::pod_workers::{PodWorkers, UpdateOptions},
@@ -50,11 +51,7 @@ use crate::{
 };
 use dispatch::{DispatchStep, dispatch};
 use k8s_openapi::api::core::v1::Node;
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, mpsc, watch},
     time::{Instant, sleep_until},
@@ -136,13 +133,11 @@ pub struct SyncLoop {
     all_delivered: watch::Sender<bool>,
     runtime_returned: Arc<Notify>,
     /// Pods whose remains are being removed.
-    cleaning: HashSet<PodUid>,
-    /// Pods whose removal of remains ended, and whether all of them are gone.
-    cleaned: Arc<DirtySet<(PodUid, bool)>>,
+    removals: Removals,
     /// Desired pods without a worker, because of what the runtime has under their UID.
     held: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
-    waiting: HashMap<PodUid, Waiting>,
+    waiting: WaitingPods,
     /// Pods of which housekeeping found files, logs or cgroups, and nothing else.
     orphans_on_disk: Arc<DirtySet<PodUid>>,
 }
@@ -165,10 +160,9 @@ impl SyncLoop {
             housekeeping_schedule: HousekeepingSchedule::every(deps.housekeeping_period),
             all_delivered: deps.all_delivered,
             runtime_returned: deps.runtime_returned,
-            cleaning: HashSet::new(),
-            cleaned: Arc::default(),
+            removals: Removals::default(),
             held: HashSet::new(),
-            waiting: HashMap::new(),
+            waiting: WaitingPods::default(),
             orphans_on_disk: Arc::default(),
         }
     }
@@ -212,11 +206,11 @@ impl SyncLoop {
                     }
                 }
                 uids = self.results.changed() => self.on_probe_results(uids),
-                uids = self.pod_sync.volumes.changed() => self.on_probe_results(uids),
-                changes = self.pod_sync.runtime.devices().plugins.changed() => self.on_devices(changes),
-                uids = self.pod_sync.runtime.devices().dra.changed() => self.on_probe_results(uids),
+                uids = self.pod_sync.volumes_changed() => self.on_probe_results(uids),
+                changes = self.pod_sync.devices().plugins.changed() => self.on_devices(changes),
+                uids = self.pod_sync.devices().dra.changed() => self.on_probe_results(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.cleaned.take() => if self.on_cleaned(uids) { self.housekeeping_schedule.soon() } else { self.housekeeping_schedule.again() },
+                uids = self.removals.ended() => if self.on_cleaned(uids) { self.housekeeping_schedule.soon() } else { self.housekeeping_schedule.again() },
                 uids = self.orphans_on_disk.take() => self.on_orphaned_logs(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(complete),
@@ -226,7 +220,10 @@ impl SyncLoop {
                     self.retry_resizes(ResizeTrigger::NodeChanged);
                 }
                 () = sleep_until(next_beat) => {}
-                () = shutdown.cancelled() => return Ok(()),
+                () = shutdown.cancelled() => {
+                    self.removals.stop().await;
+                    return Ok(());
+                }
             }
         }
     }
@@ -302,10 +299,10 @@ impl SyncLoop {
         let ending = self.workers.is_pod_termination_requested(&uid);
         if self.manager.reader().get(&uid).is_none()
             && !ending
-            && !self.cleaning.contains(&uid)
+            && !self.removals.contains(&uid)
             && self.uid_owner(pod) == UidOwner::Itself
         {
-            self.pod_sync.status_publisher.publish(pod);
+            self.pod_sync.publish(pod);
         }
     }
 
@@ -315,13 +312,9 @@ impl SyncLoop {
         let uid = pod.uid();
         let settled = self.cache.try_settled(&uid);
         let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
-        self.pod_sync.state_store.read(&uid, |record| {
-            let remembered = record
-                .origin
-                .as_ref()
-                .and_then(|o| o.spec_digest.as_deref());
-            uid_owner(pod, &status, settled.is_some(), remembered)
-        })
+        let origin = self.pod_sync.origin(&uid);
+        let remembered = origin.and_then(|origin| origin.spec_digest);
+        uid_owner(pod, &status, settled.is_some(), remembered.as_deref())
     }
 
     /// Active pods that no source has (any more), and that have the name of one of these static pods. One
@@ -350,7 +343,7 @@ impl SyncLoop {
         let manager = self.manager.reader();
         let mut orphans = false;
         for uid in uids {
-            self.pod_sync.probes.pod_changed(&uid);
+            self.pod_sync.runtime_status_changed(&uid);
             match manager.get(&uid) {
                 Some(pod) if self.held.contains(&uid) => self.create_held(pod),
                 Some(pod) => self.sync(pod),
@@ -386,10 +379,10 @@ impl SyncLoop {
         let uid = pod.uid();
         // What the runtime has may be of the pod before it, whose own worker publishes its status.
         let is_anothers = self.workers.wants_restart(&uid)
-            || self.cleaning.contains(&uid)
+            || self.removals.contains(&uid)
             || self.held.contains(&uid);
         if !is_anothers {
-            self.pod_sync.status_publisher.publish(pod);
+            self.pod_sync.publish(pod);
         }
     }
 
@@ -430,11 +423,11 @@ impl SyncLoop {
         if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
-        let is_new = !self.workers.knows(&uid) && !self.waiting.contains_key(&uid);
+        let is_new = !self.workers.knows(&uid) && !self.waiting.contains(&uid);
         if self.manager.reader().contains(&uid) && is_new {
             self.metrics.created(&pod);
         }
-        let waits = self.workers.knows(&uid) || self.cleaning.contains(&uid);
+        let waits = self.workers.knows(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);
         // What runs has its place on the node already.
         let runs = self.runs(&uid, seen.as_deref());
@@ -448,14 +441,13 @@ impl SyncLoop {
     }
 
     fn has_ended(&self, uid: &PodUid) -> bool {
-        let status = self.pod_sync.status_publisher.statuses().get(uid);
-        status.is_some_and(|status| is_terminal(&status))
+        self.pod_sync.is_shown_as_ended(uid)
     }
 
     /// Updates the pod's worker. While the remains of an earlier pod of this UID are being removed there
     /// must be none, or the new pod would be removed with them: it is created after that.
     fn update_worker(&self, uid: &PodUid, options: UpdateOptions) {
-        if self.workers.knows(uid) || !self.cleaning.contains(uid) {
+        if self.workers.knows(uid) || !self.removals.contains(uid) {
             self.workers.update_pod(options);
         }
     }

@@ -12,9 +12,7 @@ use std::{cmp::Ordering, fmt, sync::Arc};
 /// So much is missing for a pod: thousandths of a CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shortage {
-    /// The resource.
     pub(super) resource: String,
-    /// How much.
     pub(super) amount: i64,
 }
 

@@ -25,7 +25,6 @@ use crate::{
         },
         pod_qos,
     },
-    state::events::ObjectRef,
 };
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 use tokio::time::Instant;
@@ -225,8 +224,7 @@ impl SyncLoop {
             self.resizes.metrics.accepted_late(trigger.as_str());
         }
         let text = event_message("Pod resize started", &pod, generation, "");
-        let events = &self.pod_sync.events;
-        events.normal(&ObjectRef::pod(&pod), event::RESIZE_STARTED, text);
+        self.pod_sync.report(&pod, event::RESIZE_STARTED, text);
         self.manager.set(pod.clone());
         self.publish(&pod);
         let update = UpdateOptions::sync(UpdateKind::Update, pod);
@@ -254,8 +252,7 @@ impl SyncLoop {
                 PendingReason::Deferred => event::RESIZE_DEFERRED,
                 PendingReason::Infeasible => event::RESIZE_INFEASIBLE,
             };
-            let events = &self.pod_sync.events;
-            events.warning(&ObjectRef::pod(pod), reason, text);
+            self.pod_sync.warn(pod, reason, text);
         }
         if pending.reason == PendingReason::Infeasible {
             self.resizes.metrics.infeasible(refused.detail);
@@ -267,6 +264,6 @@ impl SyncLoop {
     }
 
     fn allocations(&self) -> &Allocations {
-        self.pod_sync.runtime.allocations()
+        self.pod_sync.allocations()
     }
 }

@@ -1,11 +1,7 @@
-//! Pods that wait for admission.
+//! How long pods wait for admission.
 
-use super::SyncLoop;
-use crate::{
-    model::{Pod, PodExt, reasons::event},
-    state::events::ObjectRef,
-};
-use std::time::Duration;
+use crate::model::PodUid;
+use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 /// The longest time that a pod waits before it is rejected.
@@ -13,61 +9,85 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest time until a pod that waits is checked again.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// A pod that waits.
+#[derive(Debug, Default)]
+pub(super) struct WaitingPods(HashMap<PodUid, Waiting>);
+
 #[derive(Debug)]
-pub(super) struct Waiting {
+struct Waiting {
     since: Instant,
     /// There was an event.
     announced: bool,
 }
 
-impl SyncLoop {
-    /// Whether the wait for admission has timed out; if not, the pod is held, with an event after `event_delay`.
-    pub(super) fn admission_timed_out(
-        &mut self,
-        pod: &Pod,
-        why: &str,
-        event_delay: Duration,
-    ) -> bool {
-        let uid = pod.uid();
-        if !self.waiting.contains_key(&uid) {
-            self.hold(pod, why);
-        }
-        let waiting = self.waiting.entry(uid.clone()).or_insert(Waiting {
-            since: Instant::now(),
+/// What follows from how long a pod has waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It goes on.
+    On,
+    /// It goes on, and it is time for its one event.
+    Announce,
+    /// It was too long.
+    TimedOut,
+}
+
+impl WaitingPods {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn contains(&self, uid: &PodUid) -> bool {
+        self.0.contains_key(uid)
+    }
+
+    /// The pod waits no longer. Whether it did.
+    pub(super) fn remove(&mut self, uid: &PodUid) -> bool {
+        self.0.remove(uid).is_some()
+    }
+
+    /// The pod cannot be admitted at `now`; an event follows after `event_delay`.
+    pub(super) fn wait(&mut self, uid: PodUid, now: Instant, event_delay: Duration) -> Wait {
+        let waiting = self.0.entry(uid).or_insert(Waiting {
+            since: now,
             announced: false,
         });
-        let waited = waiting.since.elapsed();
+        let waited = now.saturating_duration_since(waiting.since);
         if waited >= TIMEOUT {
-            return true;
-        }
-        self.held.insert(uid);
-        if waited >= event_delay && !waiting.announced {
+            Wait::TimedOut
+        } else if waited >= event_delay && !waiting.announced {
             waiting.announced = true;
-            let object = ObjectRef::pod(pod);
-            let events = &self.pod_sync.events;
-            events.warning(&object, event::ADMISSION_PENDING, why);
+            Wait::Announce
+        } else {
+            Wait::On
         }
-        false
     }
 
-    /// A pod waits for its place, or for more of the node.
-    pub(super) fn something_waits(&self) -> bool {
-        !self.waiting.is_empty() || self.resizes.is_some_wanted()
-    }
-
-    /// Tries again to admit the pods that wait, those that wait longest first.
-    pub(super) fn retry_waiting(&mut self) {
-        let mut waiting: Vec<_> = self.waiting.iter().collect();
+    /// Those that wait longest first.
+    pub(super) fn in_order(&self) -> Vec<PodUid> {
+        let mut waiting: Vec<_> = self.0.iter().collect();
         waiting.sort_by_key(|(_, waiting)| waiting.since);
-        let uids: Vec<_> = waiting.into_iter().map(|(uid, _)| uid.clone()).collect();
-        let manager = self.manager.reader();
-        for uid in uids {
-            if let Some(pod) = manager.get(&uid) {
-                self.create_held(pod);
-            } else {
-                self.waiting.remove(&uid);
-            }
-        }
+        waiting.into_iter().map(|(uid, _)| uid.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_announced_once_and_ends() {
+        let (mut waiting, begin) = (WaitingPods::default(), Instant::now());
+        let mut step = |uid: &str, seconds| {
+            let now = begin + Duration::from_secs(seconds);
+            waiting.wait(uid.into(), now, INTERVAL)
+        };
+        let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
+        let expected = [Wait::On, Wait::On, Wait::Announce, Wait::On, Wait::On];
+        assert_eq!(steps[..5], expected);
+        assert_eq!(steps[5], Wait::TimedOut);
+        assert_eq!(step("second", 121), Wait::On);
+        assert_eq!(waiting.in_order(), ["first".into(), "second".into()]);
+        assert!(waiting.remove(&"first".into()));
+        assert!(!waiting.remove(&"first".into()));
+        assert!(waiting.contains(&"second".into()) && !waiting.is_empty());
     }
 }

@@ -25,11 +25,8 @@ pub fn runtime_exec(client: RuntimeClient) -> ExecFn {
     })
 }
 
-/// How a command ended.
 pub(super) enum ExecEnded {
-    /// It exited.
     Exited(ExecOutput),
-    /// It outlived its timeout.
     TimedOut,
     /// It could not be run, or the outcome is unknown.
     Error(CriError),

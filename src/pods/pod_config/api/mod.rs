@@ -94,7 +94,6 @@ enum Found {
 /// The identity of the cluster, if it can be read.
 type Learning = BoxFuture<'static, Result<Option<String>, String>>;
 
-/// The source.
 pub(super) struct ApiSource {
     api: ApiServer,
     cache: PodCache,

@@ -174,7 +174,6 @@ impl ManifestCache {
         }
     }
 
-    /// Forgets one file.
     pub(super) fn forget(&mut self, path: &Path) {
         if let Some(record) = self.files.remove(path.as_os_str()) {
             replaced(&mut self.names, &mut self.pods, record.good, None);

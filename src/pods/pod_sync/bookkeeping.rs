@@ -1,0 +1,111 @@
+//! What the sync loop reads and does of a pod outside the pod's own syncs. Nothing here waits for a pod.
+
+use super::PodSync;
+use crate::{
+    model::{Pod, PodExt as _, PodStatus, PodUid, is_terminal},
+    pods::status::generate::FailedBecause,
+    resources::{ContainerDevices, allocation::Allocations},
+    state::events::ObjectRef,
+    state::pod_cache::Complete,
+    state::pod_history::Action,
+    state::pod_state_store::PodOrigin,
+};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
+
+impl PodSync {
+    /// Whether this or an earlier kubelet recorded that the pod has ended for good.
+    pub fn has_ended(&self, uid: &PodUid) -> bool {
+        self.state_store
+            .read(uid, |record| record.terminal.is_some())
+    }
+
+    /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
+    /// restart the pod is admitted again.
+    pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
+        tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
+        self.events
+            .warning(&ObjectRef::pod(pod), reason.clone(), message);
+        let refused = format!("the node rejects the pod: {reason}: {message}");
+        self.record_history(pod, Action::Fail, refused);
+        let because = FailedBecause {
+            reason: reason.into_owned(),
+            message: format!("Pod was rejected: {message}"),
+            disruption: false,
+        };
+        self.status_publisher.reject(pod, because);
+    }
+
+    /// Publishes the pod's status as of now.
+    pub fn publish(&self, pod: &Arc<Pod>) {
+        self.status_publisher.publish(pod);
+    }
+
+    /// Whether the status that is shown is that of a pod that has ended.
+    pub fn is_shown_as_ended(&self, uid: &PodUid) -> bool {
+        let status = self.status_publisher.statuses().get(uid);
+        status.is_some_and(|status| is_terminal(&status))
+    }
+
+    /// Whether the pod was ended because the machine goes down.
+    pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
+        self.status_publisher.ended_by_shutdown(uid)
+    }
+
+    /// Where the pod of this UID came from, as it was recorded when it was first started.
+    pub fn origin(&self, uid: &PodUid) -> Option<PodOrigin> {
+        self.state_store.read(uid, |record| record.origin.clone())
+    }
+
+    /// The runtime status of the pod changed: its probes check that.
+    pub fn runtime_status_changed(&self, uid: &PodUid) {
+        self.probes.pod_changed(uid);
+    }
+
+    /// Pods whose volumes changed after their last sync. Safe to cancel.
+    pub async fn volumes_changed(&self) -> HashSet<PodUid> {
+        self.volumes.changed().await
+    }
+
+    /// Which containers have which devices.
+    pub fn devices(&self) -> &ContainerDevices {
+        self.runtime.devices()
+    }
+
+    /// What pods are allocated.
+    pub fn allocations(&self) -> &Allocations {
+        self.runtime.allocations()
+    }
+
+    /// Records a warning about the pod.
+    pub fn warn(
+        &self,
+        pod: &Pod,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) {
+        self.events.warning(&ObjectRef::pod(pod), reason, message);
+    }
+
+    /// Records a normal event about the pod.
+    pub fn report(&self, pod: &Pod, reason: &'static str, message: String) {
+        self.events.normal(&ObjectRef::pod(pod), reason, message);
+    }
+
+    /// Records where the pod comes from, before anything that is recorded of it is read.
+    pub fn remember_origin(&self, pod: &Pod) {
+        self.status_publisher.remember_origin(pod);
+    }
+
+    /// Removes superseded containers of these pods; what pods that have ended leave stays for their users until the
+    /// disk is needed. Takes the proof that the runtime was listed in full.
+    ///
+    /// # Errors
+    /// The runtime did not remove one; the others were removed.
+    pub async fn collect_all_superseded(
+        &self,
+        pods: &[Arc<PodStatus>],
+        proof: Complete,
+    ) -> anyhow::Result<()> {
+        self.runtime.collect_dead(pods, &|_| false, proof).await
+    }
+}

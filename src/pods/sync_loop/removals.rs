@@ -1,0 +1,112 @@
+//! Removals of what is left of pods, beside the loop.
+//!
+//! They write: they delete files, cgroups and records of the pod state store. So the loop ends only when they have, under
+//! the deadline of the shutdown, and the store is flushed after that.
+
+use crate::{
+    base::{
+        DirtySet,
+        panics::{PanicScope, contain},
+        spawn,
+    },
+    model::PodUid,
+};
+use std::{collections::HashSet, sync::Arc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The removals under way, one per UID.
+#[derive(Default)]
+pub(super) struct Removals {
+    running: HashSet<PodUid>,
+    /// Pods whose removal ended, and whether all of them is gone.
+    ended: Arc<DirtySet<(PodUid, bool)>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Removals {
+    /// Whether the remains of this pod are being removed. That lasts until [`Self::finish`].
+    pub(super) fn contains(&self, uid: &PodUid) -> bool {
+        self.running.contains(uid)
+    }
+
+    pub(super) fn uids(&self) -> impl Iterator<Item = &PodUid> {
+        self.running.iter()
+    }
+
+    /// Starts a removal, which returns whether all of the pod is gone. Its token is cancelled at the shutdown: then it
+    /// begins nothing long. One removal runs per UID: the caller checks that there is none.
+    pub(super) fn start<F>(&mut self, uid: PodUid, removal: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        self.running.insert(uid.clone());
+        let (removal, ended) = (removal(self.stop.clone()), self.ended.clone());
+        let work = async move {
+            // A panic must not keep the UID from ever being used again.
+            let gone = contain(PanicScope::CleanUp, removal).await;
+            ended.mark((uid, gone.unwrap_or(false)));
+        };
+        spawn(PanicScope::CleanUp, self.tasks.track_future(work));
+    }
+
+    /// Waits until some have ended. Safe to cancel.
+    pub(super) async fn ended(&self) -> HashSet<(PodUid, bool)> {
+        self.ended.take().await
+    }
+
+    /// The end of a removal was handled.
+    pub(super) fn finish(&mut self, uid: &PodUid) {
+        self.running.remove(uid);
+    }
+
+    /// Waits until all have ended; the caller sets the deadline.
+    pub(super) async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        time::Duration,
+    };
+    use tokio::time::{Instant, sleep};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_stop_waits_for_what_is_being_written_and_not_for_what_waits() {
+        let mut removals = Removals::default();
+        let written = Arc::new(AtomicBool::new(false));
+        let writes = written.clone();
+        removals.start("writes".into(), |_| async move {
+            sleep(Duration::from_secs(3)).await;
+            writes.store(true, Ordering::SeqCst);
+            true
+        });
+        removals.start("waits".into(), |stop| async move {
+            stop.cancelled().await;
+            false
+        });
+        let before = Instant::now();
+        removals.stop().await;
+        assert!(written.load(Ordering::SeqCst));
+        assert_eq!(before.elapsed(), Duration::from_secs(3));
+    }
+
+    #[tokio::test]
+    async fn a_removal_is_known_until_its_end_was_handled_also_when_it_panicked() {
+        let mut removals = Removals::default();
+        let uid = PodUid::from("a");
+        removals.start(uid.clone(), |_| async { panic!("as scripted") });
+        assert!(removals.contains(&uid));
+        let ended = removals.ended().await;
+        assert_eq!(ended, HashSet::from([(uid.clone(), false)]));
+        assert!(removals.contains(&uid));
+        removals.finish(&uid);
+        assert_eq!(removals.uids().count(), 0);
+    }
+}

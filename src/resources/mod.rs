@@ -9,27 +9,26 @@
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
 //!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.
 
-pub mod allocation;
-mod assignments;
+mod checkpoint;
 mod checkpoint_file;
-mod checksum;
-pub mod cm;
-mod container_devices;
-pub mod cpu;
+pub mod allocation;
 mod deps;
+mod node;
+mod field_ref;
+pub mod plugin_manager;
+mod qos;
+mod memory_controls;
+mod linux;
+pub mod topology;
+pub mod cpu;
 pub mod devices;
 pub mod dra;
-mod field_ref;
-mod linux;
-mod memory_controls;
-pub mod managers;
+mod container_devices;
 pub mod memory;
-mod node;
-pub mod plugin_manager;
+pub mod managers;
+pub mod cm;
 pub mod pod_resources;
-mod qos;
 mod area;
-pub mod topology;
 
 /// The generated messages, clients and servers of interfaces in their first version: PodResources, and the health that
 /// drivers report.
@@ -46,7 +45,7 @@ pub mod v1alpha1 {
 
 pub use crate::model::requests::{self, BadAmount, Resources};
 pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
-pub use assignments::Assignments;
+pub use checkpoint::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};
 pub use deps::{ActivePodsReader, Deps};
 pub use field_ref::{FieldRefError, field_ref_value};

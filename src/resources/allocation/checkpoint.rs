@@ -3,7 +3,10 @@
 //! A file has the data as JSON in a string, and the checksum of that string.
 
 use super::{AmountsByPod, PodAmounts};
-use crate::{model::PodUid, resources::checksum};
+use crate::{
+    model::PodUid,
+    resources::checkpoint::{CORRUPTED, checksum},
+};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
@@ -36,7 +39,7 @@ struct AllocatedPodEntry {
 pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
     let file: AllocationFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.checksum != sum(&file.data) {
-        return Err(checksum::CORRUPTED.to_owned());
+        return Err(CORRUPTED.to_owned());
     }
     let data: AllocationData =
         serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
@@ -70,5 +73,5 @@ pub(super) fn encode(known: &AmountsByPod) -> serde_json::Result<Vec<u8>> {
 }
 
 fn sum(data: &str) -> u64 {
-    checksum::of(&format!("(string){data}"))
+    checksum(&format!("(string){data}"))
 }

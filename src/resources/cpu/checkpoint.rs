@@ -2,7 +2,7 @@
 
 use super::{CpuSet, CpuState};
 use crate::resources::Assignments;
-use crate::resources::checksum::{self, CORRUPTED};
+use crate::resources::checkpoint::{CORRUPTED, checksum};
 use serde::{Deserialize, Serialize};
 
 /// The file's name in the kubelet's directory.
@@ -31,7 +31,7 @@ impl CpuCheckpoint {
             let containers: Vec<_> = containers.collect();
             format!("{pod}:map[{}]", containers.join(" "))
         });
-        checksum::of(&format!(
+        checksum(&format!(
             "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]map[string]string)map[{}] Checksum:(checksum.Checksum)0}}",
             self.policy_name,
             self.default_cpu_set,

@@ -4,7 +4,7 @@ use super::{CpuSet, CpuState, StaticCpuPolicy, requests};
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::{
-        assignments,
+        checkpoint::release,
         topology::{HintProvider, ResourceHints, TopologyError, TopologyHint},
     },
 };
@@ -127,7 +127,7 @@ impl CpuManager {
 
     /// Releases the CPUs of containers for which `keep` is false; returns whether there were some.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
-        let released = assignments::release(&mut self.state.assigned, keep);
+        let released = release(&mut self.state.assigned, keep);
         for (pod, _, cpus) in &released {
             let others = self.state.assigned.get(pod);
             let others = others.into_iter().flat_map(BTreeMap::values);

@@ -111,7 +111,7 @@ fn checksum(data: &DeviceData) -> u64 {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = dump(data, &mut text);
-    crate::resources::checksum::of(&text)
+    crate::resources::checkpoint::checksum(&text)
 }
 
 fn dump(data: &DeviceData, out: &mut String) -> fmt::Result {

@@ -78,7 +78,6 @@ impl DevicePlugins {
     }
 }
 
-/// A registered plugin.
 pub(super) struct PluginConnection {
     pub(super) resource: String,
     pub(super) client: PluginClient,

@@ -2,7 +2,7 @@
 
 use super::{Block, MemoryState, MemoryTable, NodeMemory};
 use crate::resources::Assignments;
-use crate::resources::checksum::{self, CORRUPTED};
+use crate::resources::checkpoint::{CORRUPTED, checksum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -87,7 +87,7 @@ fn expected_checksum(policy: &str, state: &MemoryState) -> u64 {
             .map(|(name, blocks)| format!("{name}:[{}]", join(blocks.iter().map(dump_block))));
         format!("{pod}:map[{}]", join(containers))
     });
-    checksum::of(&format!(
+    checksum(&format!(
         "(*state.MemoryManagerCheckpoint){{PolicyName:(string){policy} MachineState:(state.NUMANodeMap)map[{}] Entries:(state.ContainerMemoryAssignments)map[{}] Checksum:(checksum.Checksum)0}}",
         join(nodes),
         join(pods)

@@ -6,7 +6,7 @@ use super::{Block, MemoryBytes, MemoryState, hints, requests};
 use crate::{
     model::{Pod, PodExt},
     resources::{
-        assignments,
+        checkpoint::release,
         topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint},
     },
 };
@@ -92,7 +92,7 @@ impl MemoryManager {
 
     /// Releases the memory of containers for which `keep` is false; returns whether there was some.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
-        let released = assignments::release(&mut self.state.assigned, keep);
+        let released = release(&mut self.state.assigned, keep);
         for block in released.iter().flat_map(|(_, _, blocks)| blocks) {
             policy::release(&mut self.state.nodes, block);
         }

@@ -145,7 +145,6 @@ pub(super) fn reserve(nodes: &mut Nodes, block: &Block, mut bytes: u64) {
     }
 }
 
-/// Releases a block.
 pub(super) fn release(nodes: &mut Nodes, block: &Block) {
     let mut bytes = block.size;
     for id in &block.nodes {

@@ -1,10 +1,44 @@
 //! The affinity of a pod's containers, and the allocation of their resources. Pure.
 
-use super::{
-    NumaInfo, NumaMask, ResourceHints, TopologyError, TopologyHint, TopologyOptions, TopologyPolicy,
-};
+use super::{NumaInfo, NumaMask, ResourceHints, TopologyHint, TopologyOptions, TopologyPolicy};
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::Container;
+
+/// The reason of a pod's status, and the text that goes with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct TopologyError {
+    /// `status.reason`.
+    pub reason: &'static str,
+    /// `status.message`, without upstream's prefix for the pod.
+    pub message: String,
+}
+
+impl TopologyError {
+    /// An error that has a reason of its own.
+    pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// No allocation satisfies the policy of the topology manager.
+    pub fn topology() -> Self {
+        Self::new(
+            "TopologyAffinityError",
+            "Resources cannot be allocated with Topology locality",
+        )
+    }
+
+    /// Any other error of a provider.
+    pub fn unexpected(why: impl std::fmt::Display) -> Self {
+        Self::new(
+            "UnexpectedAdmissionError",
+            format!("Allocate failed due to {why}, which is unexpected"),
+        )
+    }
+}
 
 /// A manager of exclusive resources.
 pub trait HintProvider {

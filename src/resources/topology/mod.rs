@@ -8,17 +8,13 @@
 //!
 //! Managers of resources implement [`HintProvider`].
 
-mod error;
-mod hint;
 mod manager;
 mod mask;
 mod merge;
 mod options;
 
-pub use error::TopologyError;
-pub use hint::{ResourceHints, TopologyHint};
-pub use manager::{HintProvider, TopologyAdmission, TopologyManager, TopologyScope};
-pub use mask::{NumaMask, combinations, subsets};
+pub use manager::{HintProvider, TopologyAdmission, TopologyError, TopologyManager, TopologyScope};
+pub use mask::{NumaMask, ResourceHints, TopologyHint, combinations, subsets};
 pub use merge::{NumaInfo, TopologyPolicy};
 pub use options::{TopologyOptions, parse_bool};
 

@@ -15,7 +15,6 @@ mod hooks;
 mod http;
 mod net;
 mod request;
-mod tcp;
 mod tls;
 mod url;
 
@@ -156,7 +155,7 @@ pub async fn run_handler(
             }
         }
         Handler::TcpSocket(action) => match tcp_address(action, target) {
-            Ok((host, port)) => tcp::probe(host, port, timeout).await,
+            Ok((host, port)) => net::probe_tcp(host, port, timeout).await,
             Err(error) => ProbeOutcome::unknown(error),
         },
         Handler::Grpc(action) => match grpc_address(action, target) {

@@ -1,6 +1,10 @@
 //! Connections of handlers: opened without ceremony, closed with a reset.
 
-use std::io;
+use super::{
+    ProbeOutcome,
+    deadline::{Late, within},
+};
+use std::{io, time::Duration};
 
 use rustix::io::Errno;
 use tokio::net::TcpStream;
@@ -65,6 +69,17 @@ pub(super) fn io_text(error: &io::Error) -> String {
     match chars.next() {
         Some(first) => first.to_lowercase().chain(chars).collect(),
         None => String::new(),
+    }
+}
+
+/// tcpSocket: whether something accepts connections.
+pub(super) async fn probe_tcp(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
+    match within(timeout, dial(host, port)).await {
+        Ok(Ok(_stream)) => ProbeOutcome::success(""),
+        Ok(Err(error)) if error.local => ProbeOutcome::unknown(error.text),
+        Ok(Err(error)) => ProbeOutcome::failure(error.text),
+        Err(Late::TimedOut) => ProbeOutcome::failure(dial_timed_out(host, port)),
+        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
     }
 }
 

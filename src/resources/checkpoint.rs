@@ -1,6 +1,15 @@
-//! Resources assigned to containers. Pure.
+//! What upstream's checkpoints hold: assignments by pod and container, and a checksum. Pure.
 
+use crate::model::fnv32a;
 use std::collections::BTreeMap;
+
+/// The error of a checkpoint whose checksum is wrong.
+pub(super) const CORRUPTED: &str = "checkpoint is corrupted";
+
+/// The checksum of a structure as Go's spew prints it.
+pub(super) fn checksum(dump: &str) -> u64 {
+    u64::from(fnv32a(dump.bytes()))
+}
 
 /// Something by the UID of a pod and the name of a container.
 pub type Assignments<T> = BTreeMap<String, BTreeMap<String, T>>;

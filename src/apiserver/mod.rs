@@ -8,23 +8,23 @@
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
-pub mod claim;
-mod cluster_objects;
-mod collection;
-pub mod configmap_secret;
 mod error;
-mod kubeconfig;
 mod metrics;
 mod recovery;
 mod request;
 mod review;
-pub mod runtime_class;
-pub mod service;
 mod subscriptions;
+pub mod claim;
 pub mod token;
 mod transport;
-pub mod trust_bundle;
+mod kubeconfig;
 mod watch;
+mod collection;
+pub mod configmap_secret;
+pub mod runtime_class;
+pub mod service;
+pub mod trust_bundle;
+mod cluster_objects;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -9,9 +9,9 @@
 //! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
 //! their current step, drain the servers and flush the pod state store, within 12 seconds in all.
 
-mod open;
 mod process_metrics;
 mod settings;
+mod open;
 mod start;
 
 use crate::{

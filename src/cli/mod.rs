@@ -12,10 +12,10 @@
 
 mod args;
 mod client;
-mod explain;
-mod pods;
 pub mod table;
 mod term;
+mod explain;
+mod pods;
 mod validate;
 
 pub use args::{Command, Subcommand, parse};

@@ -416,6 +416,12 @@ pub(super) fn unknown_message(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::locked_gates::{OFF, ON};
+
+    #[test]
+    fn gates_that_are_locked_are_known() {
+        assert!(ON.iter().chain(OFF).all(|name| is_known(name)));
+    }
 
     #[test]
     fn the_table_is_sorted_so_that_it_can_be_searched() {

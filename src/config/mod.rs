@@ -20,33 +20,35 @@
 //!            KubeletConfig
 //! ```
 
-mod cgroups;
-mod defaults;
 mod document;
 mod decode;
-#[cfg(test)]
-mod decode_tests;
-mod feature_gates;
 mod locked_gates;
-pub use feature_gates::FeatureGate;
+mod feature_gates;
+pub mod kubelet_configuration;
+mod defaults;
 mod files;
 pub mod flags;
-pub mod kubelet_configuration;
 pub mod logging;
-mod managers;
-mod resolve;
 mod resolved;
-mod server;
 mod redacted;
-mod node;
 mod supported;
+mod values;
+mod cgroups;
+mod managers;
+mod server;
+mod node;
+mod validate;
+mod resolve;
+#[cfg(test)]
+mod decode_tests;
 #[cfg(test)]
 mod tests;
-mod validate;
-mod values;
+#[cfg(test)]
+mod validate_tests;
 
 pub use decode::closest;
 pub use document::{ConfigProblem, Problems};
+pub use feature_gates::FeatureGate;
 pub use flags::{
     ArgsError, Flags, Invocation, KUBERNETES_VERSION, NODE_VERSION, SUBCOMMANDS, parse_args,
     parse_subcommand_args, version,

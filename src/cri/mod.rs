@@ -10,21 +10,21 @@
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;
-mod connect;
-mod connection;
 mod endpoint;
-mod error;
-pub mod events;
 mod features;
-mod image;
-mod lists;
-mod metrics;
 mod relist;
 mod rpc;
-mod runtime;
+mod metrics;
 mod secrets;
-mod streaming;
 pub mod transport;
+mod error;
+mod connection;
+mod image;
+mod runtime;
+mod connect;
+pub mod events;
+mod lists;
+mod streaming;
 mod wait;
 
 #[cfg(test)]

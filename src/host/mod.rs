@@ -9,30 +9,30 @@
 //!   cgroups count, what directories take up.
 
 mod address;
-pub mod cgroup;
-mod disk_usage;
 pub mod files;
 mod identity;
 mod kernel_log;
 mod lock_file;
-mod logind;
 mod machine;
 pub mod memory;
-pub mod mount;
 mod mountinfo;
+pub mod mount;
 mod peer;
 pub mod proc;
-mod proc_dir;
 mod process_limits;
 pub mod process_metrics;
 pub mod profile;
 pub mod program;
 pub mod remove;
+mod disk_usage;
 mod service_manager;
 mod confined;
-mod system;
 mod system_bus;
+mod logind;
+mod system;
 mod systemd;
+pub mod cgroup;
+mod proc_dir;
 pub mod terminal;
 mod topology;
 pub mod unix_socket;

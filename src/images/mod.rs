@@ -12,16 +12,16 @@
 mod backoff;
 pub mod credentials;
 mod error;
-pub mod gc;
-mod getter;
 mod image_name;
+mod pull_metrics;
+pub mod records;
+pub mod gc;
+mod puller;
+mod request;
+mod getter;
+mod prefetch;
 mod manager;
 mod open;
-mod prefetch;
-mod pull_metrics;
-mod puller;
-pub mod records;
-mod request;
 
 #[cfg(test)]
 mod tests;

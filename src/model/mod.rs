@@ -5,23 +5,23 @@
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
-pub mod validation;
 mod addresses;
-mod amount;
-mod field_path;
 mod grace;
 mod hash;
 mod ids;
 pub mod keys;
 mod measurable_volume;
 pub mod node_selector;
-mod pod;
 mod probe;
 mod quantity;
+mod amount;
 pub mod reasons;
-pub mod requests;
-mod restart;
 mod source;
+mod pod;
+mod field_path;
+pub mod requests;
+pub mod validation;
+mod restart;
 mod status;
 mod update;
 

@@ -33,7 +33,6 @@ const MAX_UNITS: u64 = 1 << 20;
 /// Where logs of the node are.
 #[derive(Clone)]
 pub struct NodeLogs {
-    /// The directory.
     root: PathBuf,
     /// What reads the journal; `None` where the logs of services are turned off.
     journal: Option<Journal>,

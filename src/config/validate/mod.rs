@@ -6,8 +6,6 @@
 mod images;
 mod nodes;
 mod pods;
-#[cfg(test)]
-mod tests;
 
 use std::net::IpAddr;
 

@@ -29,7 +29,6 @@ impl fmt::Debug for TokenMetrics {
 }
 
 impl TokenMetrics {
-    /// Declares the families.
     pub(super) fn new(metrics: &Metrics) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(DEFAULT_BUCKETS);
         Self {

@@ -21,7 +21,6 @@ const BUFFER: usize = 32 * 1024;
 /// How long a stream may last at shutdown, so that what has been sent arrives.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpliceEnd {
     /// Both sides closed, after so many bytes to the runtime and from it.

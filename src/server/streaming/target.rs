@@ -13,7 +13,6 @@ use std::{
 /// Longest URL, bytes.
 const MAX_URL: usize = 8 * 1024;
 
-/// Where to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     /// A port of this node.

@@ -15,6 +15,7 @@
 # In DIR: admin.conf, bootstrap.conf (of a bootstrap token; the certificate of its node is approved), pki/ca.crt,
 # audit.log (every request of nodes and of bootstrap tokens with its body), *.log, and private/, which `stop` removes.
 # The programs are those of hack/build-kubernetes.sh --control-plane, and --metrics.
+# KUBE_APISERVER_FLAGS are more flags of the API server.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -179,6 +180,8 @@ run_etcd() {
 
 # ResourceHealthStatus is off in v1.35.
 run_kube-apiserver() {
+    local more
+    read -ra more <<<"${KUBE_APISERVER_FLAGS:-}"
     in_background kube-apiserver --etcd-servers http://127.0.0.1:2379 --advertise-address "$address" \
         --secure-port 6443 --tls-cert-file "$pki/apiserver.crt" --tls-private-key-file "$pki/apiserver.key" \
         --client-ca-file "$pki/ca.crt" --kubelet-client-certificate "$pki/apiserver-kubelet-client.crt" \
@@ -190,7 +193,8 @@ run_kube-apiserver() {
         --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
         --requestheader-extra-headers-prefix X-Remote-Extra- --enable-aggregator-routing \
         --proxy-client-cert-file "$pki/front-proxy-client.crt" --proxy-client-key-file "$pki/front-proxy-client.key" \
-        --feature-gates ResourceHealthStatus=true --allow-privileged --audit-policy-file "$dir/audit-policy.yaml" --audit-log-path "$dir/audit.log"
+        --feature-gates ResourceHealthStatus=true --allow-privileged --audit-policy-file "$dir/audit-policy.yaml" \
+        --audit-log-path "$dir/audit.log" "${more[@]}"
 }
 
 run_controllers() {

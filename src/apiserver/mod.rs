@@ -10,6 +10,8 @@
 
 mod error;
 mod metrics;
+mod pem;
+pub mod pod_certificate;
 mod recovery;
 mod request;
 mod review;

@@ -7,14 +7,13 @@
 //! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.
 
 use super::{
-    ApiError, ApiItem, ApiServer, Selection, WatchEvent,
+    ApiError, ApiItem, ApiServer, Selection, WatchEvent, pem,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
     base::{DirtySet, chain},
     model::PodUid,
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use k8s_openapi::{
     api::{certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection},
@@ -26,9 +25,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-
-/// Base64 characters in a line of PEM.
-const PEM_LINE: usize = 64;
 
 /// Why there are no trust anchors; upstream's texts where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -148,7 +144,7 @@ impl Bundles {
         let certificates: BTreeSet<&Bytes> = certificates.collect();
         let mut text = String::new();
         for certificate in certificates {
-            add_pem(certificate, &mut text);
+            pem::add_block("CERTIFICATE", certificate, &mut text);
         }
         Ok(text.into())
     }
@@ -183,17 +179,6 @@ fn name(item: &ApiItem<ClusterTrustBundle>) -> String {
         Err(unreadable) => &unreadable.metadata,
     };
     metadata.name.clone().unwrap_or_default()
-}
-
-fn add_pem(der: &[u8], text: &mut String) {
-    text.push_str("-----BEGIN CERTIFICATE-----\n");
-    for (at, character) in STANDARD.encode(der).chars().enumerate() {
-        if at > 0 && at % PEM_LINE == 0 {
-            text.push('\n');
-        }
-        text.push(character);
-    }
-    text.push_str("\n-----END CERTIFICATE-----\n");
 }
 
 /// The bundles as they are known now, or why they are not.

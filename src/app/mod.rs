@@ -12,6 +12,7 @@
 mod process_metrics;
 mod settings;
 mod open;
+mod pod_certificates;
 mod start;
 
 use crate::{

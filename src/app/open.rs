@@ -1,6 +1,9 @@
 //! Opens each area before the runtime has answered: reads the state on disk and prepares the clients.
 
-use super::settings;
+use super::{
+    pod_certificates::{self, CertificateNotices},
+    settings,
+};
 use crate::{
     apiserver::{ApiServer, ClusterObjects},
     base::{GoDuration, metrics::Metrics, otel::Tracer},
@@ -44,6 +47,7 @@ pub(super) struct Opened {
     pub(super) root: KubeletRoot,
     pub(super) facts: Arc<NodeFacts>,
     pub(super) volumes: VolumeManager,
+    pub(super) certificate_notices: Option<CertificateNotices>,
     pub(super) pods: PodsReader,
     pub(super) pods_writers: PodsWriters,
     pub(super) stats: Stats,
@@ -81,9 +85,12 @@ pub(super) fn open(
     )?;
     let facts = node::facts(&settings::profile(config), &machine)?;
     let facts = Arc::new(facts);
+    let (certificates, certificate_notices) =
+        pod_certificates::open(config, api.as_ref(), &objects.objects, &state, &metrics);
     let cluster = Cluster {
         tokens: objects.tokens.clone(),
         bundles: objects.bundles.clone(),
+        certificates,
         claims: objects.claims.clone(),
         node: state.node_object.clone(),
     };
@@ -141,6 +148,7 @@ pub(super) fn open(
         root,
         facts,
         volumes,
+        certificate_notices,
         pods,
         pods_writers,
         stats,

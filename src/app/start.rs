@@ -1,6 +1,6 @@
 //! Starts each area once the runtime has answered, bottom to top.
 
-use super::{Periods, open::Opened, settings};
+use super::{Periods, open::Opened, pod_certificates, settings};
 use crate::{
     base::Tasks,
     config::KubeletConfig,
@@ -68,6 +68,10 @@ pub(super) async fn start(
         .pods_cgroup
         .send_replace(resources.cgroups.all_pods());
 
+    if let Some(notices) = opened.certificate_notices {
+        pod_certificates::start(notices, state.events.clone(), tasks);
+    }
+
     images.recover_pulls().await;
 
     let own = own_address(config.ipv6_first);
@@ -112,6 +116,7 @@ pub(super) async fn start(
             &config.containers.allowed_unsafe_sysctls,
         )?,
         app_armor: machine.app_armor,
+        certificates: volumes.serves_certificates(),
         pressure: state.pressure.clone(),
         shutting_down: state.shutting_down.clone(),
         features,

@@ -284,6 +284,8 @@ pub enum FeatureGate {
     KubeletServiceAccountTokenForCredentialProviders,
     /// Requests and limits of memory are given to cgroups of version 2.
     MemoryQos,
+    /// Volumes have keys of pods, with certificates of signers.
+    PodCertificateRequest,
     /// A client may read one output of a container alone.
     PodLogsQuerySplitStreams,
     /// Memory that pods request is kept from lower QoS classes.
@@ -306,7 +308,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -316,6 +318,7 @@ impl FeatureGate {
         Self::KubeletEnsureSecretPulledImages,
         Self::KubeletServiceAccountTokenForCredentialProviders,
         Self::MemoryQos,
+        Self::PodCertificateRequest,
         Self::PodLogsQuerySplitStreams,
         Self::QosReserved,
         Self::ResourceHealthStatus,
@@ -338,6 +341,7 @@ impl FeatureGate {
                 "KubeletServiceAccountTokenForCredentialProviders"
             }
             Self::MemoryQos => "MemoryQoS",
+            Self::PodCertificateRequest => "PodCertificateRequest",
             Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
             Self::QosReserved => "QOSReserved",
             Self::ResourceHealthStatus => "ResourceHealthStatus",
@@ -360,6 +364,7 @@ impl FeatureGate {
             | Self::MemoryQos
             | Self::PodLogsQuerySplitStreams
             | Self::QosReserved => (GateStage::Alpha, false),
+            Self::PodCertificateRequest => (GateStage::Beta, false),
             Self::DisableCpuQuotaWithExclusiveCpus => (GateStage::Deprecated, true),
         }
     }

@@ -1,7 +1,8 @@
 //! What the volume of a claim is on this node. Pure.
 
 use super::{
-    SetUpError, VolumeError, local,
+    SetUpError, VolumeError,
+    local::{self, LocalMount},
     plan::{ClaimVolume, HostPathCheck},
 };
 use crate::apiserver::claim::ClaimError;
@@ -56,16 +57,6 @@ pub(super) struct NodePath {
     /// It is a directory or a device of a `local` volume that containers mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) local: Option<LocalMount>,
-}
-
-/// How a `local` volume is mounted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct LocalMount {
-    /// The file system of a device.
-    pub(super) fs_type: String,
-    /// `spec.mountOptions`.
-    pub(super) options: Vec<String>,
 }
 
 /// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of

@@ -5,6 +5,7 @@ use crate::{
     apiserver::{
         claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
         configmap_secret::{ObjectKey, ObjectsByKey, PodObjects},
+        pod_certificate::{PodCertificateKey, PodCertificates},
         token::{TokenKey, Tokens},
         trust_bundle::TrustBundles,
     },
@@ -20,6 +21,8 @@ pub struct Cluster {
     pub tokens: Tokens,
     /// ClusterTrustBundles.
     pub bundles: TrustBundles,
+    /// Certificates of pods.
+    pub certificates: PodCertificates,
     /// Volumes of claims.
     pub claims: ApiPersistentVolumeClaims,
     /// The Node object, whose labels say which volumes the node can have.
@@ -32,6 +35,7 @@ impl Default for Cluster {
         Self {
             tokens: Tokens::default(),
             bundles: TrustBundles::default(),
+            certificates: PodCertificates::default(),
             claims: ApiPersistentVolumeClaims::default(),
             node: watch::Sender::new(None).subscribe(),
         }
@@ -42,6 +46,7 @@ impl Default for Cluster {
 pub(super) struct VolumeKeys {
     objects: BTreeSet<ObjectKey>,
     tokens: BTreeSet<TokenKey>,
+    certificates: BTreeSet<PodCertificateKey>,
     claims: BTreeSet<PersistentVolumeClaimKey>,
     has_bundles: bool,
 }
@@ -51,6 +56,7 @@ impl VolumeKeys {
         Self {
             objects: plan::object_keys(plan),
             tokens: plan::token_keys(plan),
+            certificates: plan::certificate_keys(plan),
             claims: plan::claim_keys(plan),
             has_bundles: plan::has_bundles(plan),
         }
@@ -58,9 +64,14 @@ impl VolumeKeys {
 
     pub(super) fn is_empty(&self) -> bool {
         let Self {
-            objects, tokens, ..
+            objects,
+            tokens,
+            certificates,
+            claims,
+            has_bundles,
         } = self;
-        objects.is_empty() && tokens.is_empty() && self.claims.is_empty() && !self.has_bundles
+        let no_secrets = tokens.is_empty() && certificates.is_empty();
+        objects.is_empty() && no_secrets && claims.is_empty() && !has_bundles
     }
 }
 
@@ -69,12 +80,14 @@ impl Cluster {
     pub(super) fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) {
         let keys = VolumeKeys::of(plan);
         self.tokens.register(uid, keys.tokens);
+        self.certificates.register(uid, keys.certificates);
         self.claims.register(uid, keys.claims);
         self.bundles.register(uid, keys.has_bundles);
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {
         self.tokens.forget(uid);
+        self.certificates.forget(uid);
         self.claims.forget(uid);
         self.bundles.forget(uid);
     }
@@ -98,13 +111,16 @@ impl Cluster {
         };
         let objects = objects.get(keys.objects);
         let tokens = self.tokens.get(keys.tokens);
+        let certificates = self.certificates.get(keys.certificates);
         let claims = self.claims.get(uid, keys.claims);
-        let (mut objects, tokens, claims, bundles) = tokio::join!(objects, tokens, claims, bundles);
+        let (mut objects, tokens, certificates, claims, bundles) =
+            tokio::join!(objects, tokens, certificates, claims, bundles);
         let fixed = fixed.into_iter().flatten();
         objects.extend(fixed.map(|(key, found)| (key.clone(), found.clone())));
         VolumeSources {
             objects,
             tokens,
+            certificates,
             claims,
             bundles,
             node: self.node.borrow().clone(),

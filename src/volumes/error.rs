@@ -3,6 +3,7 @@
 use super::{UnsafeName, content::payload::PathError};
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
+use crate::apiserver::pod_certificate::PodCertificateError;
 use crate::apiserver::token::TokenError;
 use crate::apiserver::trust_bundle::TrustBundleError;
 use crate::base::panics::Panicked;
@@ -268,9 +269,15 @@ pub enum ContentError {
     /// The bundles were not looked up.
     #[error("the ClusterTrustBundles were not looked up")]
     BundlesNotLookedUp,
+    /// There is no certificate.
+    #[error(transparent)]
+    Certificate(#[from] PodCertificateError),
+    /// A certificate was not looked up.
+    #[error("the certificate was not looked up")]
+    CertificateNotLookedUp,
     /// A source that this kubelet does not have.
-    #[error("a {0} source of a projected volume is not supported by this kubelet")]
-    UnknownSource(&'static str),
+    #[error("an unknown source of a projected volume is not supported by this kubelet")]
+    UnknownSource,
 }
 
 /// All that is wrong, as upstream lists it: one thing as it is, several in brackets.

@@ -214,6 +214,11 @@ impl VolumeManager {
         volumes.map(|volumes| volumes.states()).unwrap_or_default()
     }
 
+    /// Whether pods can have certificates in their volumes.
+    pub fn serves_certificates(&self) -> bool {
+        self.shared.cluster.certificates.is_served()
+    }
+
     /// The root directory everything is below.
     pub fn root(&self) -> &KubeletRoot {
         &self.shared.root

@@ -5,7 +5,8 @@ use super::{
     SetUpError, VolumeError, ownership::ChangePolicy, paths::VolumePlugin, record::VolumeRecord,
 };
 use crate::apiserver::{
-    claim::PersistentVolumeClaimKey, configmap_secret::ObjectKey, token::TokenKey,
+    claim::PersistentVolumeClaimKey, configmap_secret::ObjectKey,
+    pod_certificate::PodCertificateKey, token::TokenKey,
 };
 use crate::model::{ClaimRef, Pod, PodExt, Quantity};
 use crate::resources::{NodeFacts, requests};
@@ -203,6 +204,14 @@ pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
     let contents = plan.iter().filter_map(PlannedVolume::content);
     contents
         .flat_map(|volume| content::token_keys(&volume.sources))
+        .collect()
+}
+
+/// The certificates that are in volumes.
+pub(super) fn certificate_keys(plan: &[PlannedVolume]) -> BTreeSet<PodCertificateKey> {
+    let contents = plan.iter().filter_map(PlannedVolume::content);
+    contents
+        .flat_map(|volume| content::certificate_keys(&volume.sources))
         .collect()
 }
 

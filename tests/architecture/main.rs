@@ -28,9 +28,9 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "chain", "dirty", "document", "early_release", "encoding", "own_files", "path_authority", "connections", "go_duration", "go_quote", "http1", "panics", "rate", "reload", "single_flight", "strings", "tasks", "url", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "validation", "restart", "status", "update"]),
-    ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_limits", "process_metrics", "profile", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "terminal", "topology", "unix_socket"]),
+    ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_limits", "process_metrics", "profile", "program", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
-    ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "trust_bundle", "cluster_objects"]),
+    ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
     ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "node", "field_ref", "plugin_manager", "qos", "memory_controls", "linux", "topology", "cpu", "devices", "dra", "container_devices", "memory", "managers", "cm", "pod_resources", "area"]),
     ("images", &["backoff", "credentials", "error", "image_name", "pull_metrics", "records", "gc", "puller", "request", "getter", "prefetch", "manager", "open"]),
@@ -40,7 +40,7 @@ const AREAS: Areas = &[
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
     ("server", &[]),
     ("config", &["document", "decode", "locked_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
-    ("app", &["process_metrics", "settings", "open", "start"]),
+    ("app", &["process_metrics", "settings", "pod_certificates", "open", "start"]),
     ("cli", &["args", "client", "table", "term", "explain", "pods", "validate"]),
 ];
 

@@ -38,6 +38,12 @@ impl Cluster {
         Self::start_all(Join::Certificate, std::process::id(), flags)
     }
 
+    /// The same with more flags of the API server, too.
+    pub fn start_with_api_server_flags(api_server: &str, flags: &[&str]) -> Cluster {
+        let machine = Machine::start(std::process::id(), None, api_server);
+        Self::start_on(machine, Join::Certificate, flags)
+    }
+
     /// `owner`: the process with which the cluster ends, also when that is killed.
     pub fn start_with(join: Join, owner: u32) -> Cluster {
         Self::start_all(join, owner, &[])
@@ -48,12 +54,12 @@ impl Cluster {
         let built = scripts::installed("build-containerd2.sh", &[]);
         built.unwrap_or_else(|missing| panic!("{missing:?}"));
         let directory = scripts::target().join("tools/containerd2");
-        let machine = Machine::start(std::process::id(), Some(&directory));
+        let machine = Machine::start(std::process::id(), Some(&directory), "");
         Self::start_on(machine, Join::Certificate, &[])
     }
 
     fn start_all(join: Join, owner: u32, flags: &[&str]) -> Cluster {
-        Self::start_on(Machine::start(owner, None), join, flags)
+        Self::start_on(Machine::start(owner, None, ""), join, flags)
     }
 
     fn start_on(machine: Machine, join: Join, flags: &[&str]) -> Cluster {
@@ -214,11 +220,12 @@ struct Machine {
     /// `unix://...`, inside.
     runtime: String,
     dir: tempfile::TempDir,
+    api_server_flags: String,
 }
 
 impl Machine {
     /// `containerd`: where another one is than the machine's own.
-    fn start(owner: u32, containerd: Option<&Path>) -> Machine {
+    fn start(owner: u32, containerd: Option<&Path>, api_server_flags: &str) -> Machine {
         let dir = tempfile::Builder::new()
             .prefix("kcluster")
             .tempdir()
@@ -226,6 +233,7 @@ impl Machine {
         let mut machine = Machine {
             runtime: String::new(),
             dir,
+            api_server_flags: api_server_flags.to_owned(),
         };
         let started = printed(machine.command("start").arg(owner.to_string()));
         started.unwrap_or_else(|error| panic!("control-plane.sh start: {error}"));
@@ -254,6 +262,7 @@ impl Machine {
     fn command(&self, word: &str) -> Command {
         let mut command = script("control-plane.sh");
         command.arg(word).arg(self.dir.path());
+        command.env("KUBE_APISERVER_FLAGS", &self.api_server_flags);
         command
     }
 }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 use tokio::sync::watch;
 
@@ -38,6 +38,7 @@ struct State {
     lists: AtomicUsize,
     posts: Mutex<Vec<(String, Value)>>,
     post: Mutex<Arc<Post>>,
+    stores_posts: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -83,6 +84,7 @@ impl Stored {
             lists: AtomicUsize::new(0),
             posts: Mutex::default(),
             post: Mutex::new(Arc::new(|_, _| (404, json!({})))),
+            stores_posts: AtomicBool::new(false),
         });
         let of = state.clone();
         let server = Scripted::serve(move |request| answer(&of, request)).await;
@@ -126,6 +128,11 @@ impl Stored {
     /// Answers to posts from now on: of the path and the body, the status and the body.
     pub fn on_post(&self, post: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) {
         *self.state.post.lock() = Arc::new(post);
+    }
+
+    /// What is answered to posts with 201 is stored from now on, by its name.
+    pub fn store_posts(&self) {
+        self.state.stores_posts.store(true, Ordering::SeqCst);
     }
 
     /// All posts so far: path and body.
@@ -173,6 +180,20 @@ impl State {
     }
 }
 
+/// Where an object is that is posted to a namespace.
+fn place_of(path: &str, object: &Value) -> Place {
+    let mut parts = path.rsplit('/').map(str::to_owned);
+    let (resource, namespace) = (parts.next(), parts.next());
+    Place {
+        resource: resource.unwrap_or_default(),
+        namespace: namespace.unwrap_or_default(),
+        name: object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+    }
+}
+
 fn answer(state: &Arc<State>, request: &Received) -> Reply {
     match *state.mode.borrow() {
         Mode::Refusing(status) => return Reply::status(status, "Refused"),
@@ -184,6 +205,9 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
         state.posts.lock().push((path.clone(), body.clone()));
         let post = state.post.lock().clone();
         let (status, answer) = post(&path, &body);
+        if status == 201 && state.stores_posts.load(Ordering::SeqCst) {
+            state.record("ADDED", place_of(&path, &answer), answer.clone());
+        }
         return Reply::Json(status, answer);
     }
     let parts: Vec<&str> = request.path.split('/').collect();
@@ -203,7 +227,10 @@ fn answer(state: &Arc<State>, request: &Received) -> Reply {
     let query = Query {
         resource: parts.last().copied().unwrap_or_default().to_owned(),
         namespace: namespaced.map(|at| parts[at + 1].to_owned()),
-        name: selector.map(|it| it.trim_start_matches("metadata.name=").to_owned()),
+        name: selector.and_then(|it| {
+            let names = it.split(',').map(|one| one.strip_prefix("metadata.name="));
+            names.flatten().next().map(str::to_owned)
+        }),
     };
     if request.parameter("watch").is_some() {
         let from = request.parameter("resourceVersion");

@@ -23,6 +23,8 @@ pub struct NodeView<'a> {
     pub sysctls: &'a Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
+    /// Pods can have certificates in their volumes.
+    pub certificates: bool,
     /// The runtime can run containers without the groups that their images name.
     pub supplemental_groups_policy: bool,
     /// What the node is short of.
@@ -128,7 +130,7 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
 
 /// The rules that come before devices are allocated.
 pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    unsupported(pod, node.in_place)?;
+    unsupported(pod, node)?;
     pressure::admit(pod, node)?;
     sysctls(pod, node.sysctls)
 }
@@ -232,11 +234,11 @@ pub(super) fn fits_with(
 
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when
 /// they are read. One that another kubelet started runs on. Upstream has no counterpart.
-fn unsupported(pod: &Pod, in_place: bool) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || in_place {
+fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
+    let fields = if pod.is_static() || node.in_place {
         Vec::new()
     } else {
-        unsupported_api_fields(pod)
+        unsupported_api_fields(pod, node.certificates)
     };
     if fields.is_empty() {
         return Ok(());

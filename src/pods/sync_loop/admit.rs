@@ -165,6 +165,7 @@ impl SyncLoop {
         let before = NodeView {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
+            certificates: admission.certificates,
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),

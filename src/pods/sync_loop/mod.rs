@@ -70,6 +70,8 @@ pub struct PodAdmission {
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
+    /// Pods can have certificates in their volumes.
+    pub certificates: bool,
     /// What the runtime can do.
     pub features: FeaturesReader,
     /// What the node is short of.

@@ -13,14 +13,16 @@ pub use atomic_writer::{Written, write as write_files};
 pub use owner::VolumeGroup;
 pub use payload::{FileContent, PathError, Payload};
 pub use plan::{
-    BundleSource, ContentVolume, FileItem, ObjectSource, TokenSource, VolumeFileSource,
+    BundleSource, CertificateSource, ContentVolume, FileItem, ObjectSource, TokenSource,
+    VolumeFileSource,
 };
 
 pub(super) use mount_points::mount_points;
 pub(super) use owner::READ_WRITE;
 pub(super) use plan::sources;
 pub(super) use sources::{
-    VolumeSources, has_bundles, is_fixed, may_change, object_keys, payload, token_keys,
+    VolumeSources, certificate_keys, has_bundles, is_fixed, may_change, object_keys, payload,
+    token_keys,
 };
 
 use super::{Mounter, PodDir, SetUpError, error::io_error, pod_dirs::create_dir};

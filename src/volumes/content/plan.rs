@@ -2,6 +2,7 @@
 
 use super::{Payload, owner::VolumeGroup};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
+use crate::apiserver::pod_certificate::PodCertificateKey;
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{Pod, PodExt, pod_field};
@@ -9,13 +10,13 @@ use crate::resources::{NodeFacts, field_ref_value};
 use crate::volumes::{error::ContentError, paths::VolumePlugin};
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,
-    ProjectedVolumeSource, SecretProjection, ServiceAccountTokenProjection, Volume,
-    VolumeProjection,
+    PodCertificateProjection, ProjectedVolumeSource, SecretProjection,
+    ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
 /// The API's default for files.
 const DEFAULT_MODE: i32 = 0o644;
-/// Tokens and trust anchors that have an owner.
+/// Tokens, keys and trust anchors that have an owner.
 const OWNERS_ONLY: u32 = 0o600;
 
 /// A volume whose files the kubelet writes.
@@ -42,6 +43,8 @@ pub enum VolumeFileSource {
     Object(ObjectSource),
     /// A token of the pod's service account.
     Token(TokenSource),
+    /// A key of the pod and its certificate.
+    Certificate(CertificateSource),
     /// Trust anchors of ClusterTrustBundles.
     Bundle(BundleSource),
 }
@@ -71,6 +74,23 @@ pub struct TokenSource {
     /// Its permission bits.
     pub mode: u32,
     /// Its owner, when all containers run as one user.
+    pub owner: Option<u32>,
+}
+
+/// A key and its certificate as files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateSource {
+    /// Which certificate.
+    pub key: PodCertificateKey,
+    /// The file of both, the key first.
+    pub bundle_path: Option<String>,
+    /// The file of the key.
+    pub key_path: Option<String>,
+    /// The file of the certificate and those of its issuers.
+    pub chain_path: Option<String>,
+    /// Their permission bits.
+    pub mode: u32,
+    /// Their owner, when all containers run as one user.
     pub owner: Option<u32>,
 }
 
@@ -136,7 +156,7 @@ pub(in crate::volumes) fn sources(
     match &volume.projected {
         Some(wanted) => Ok(Some((
             VolumePlugin::Projected,
-            projected(pod, wanted, node)?,
+            projected(pod, &volume.name, wanted, node)?,
         ))),
         None => Ok(None),
     }
@@ -144,12 +164,13 @@ pub(in crate::volumes) fn sources(
 
 fn projected(
     pod: &Pod,
+    volume: &str,
     wanted: &ProjectedVolumeSource,
     node: &NodeFacts,
 ) -> Result<Vec<VolumeFileSource>, Vec<ContentError>> {
     let mut sources = Vec::new();
     let mut errors = Vec::new();
-    for projection in wanted.sources.iter().flatten() {
+    for (index, projection) in wanted.sources.iter().flatten().enumerate() {
         if let Some(source) = &projection.secret {
             sources.push(secret(pod, source, wanted.default_mode));
         } else if let Some(source) = &projection.config_map {
@@ -171,8 +192,11 @@ fn projected(
                 Ok(source) => sources.push(VolumeFileSource::Bundle(source)),
                 Err(error) => errors.push(error),
             }
+        } else if let Some(source) = &projection.pod_certificate {
+            let source = certificate(pod, (volume, index), source, wanted.default_mode);
+            sources.push(VolumeFileSource::Certificate(source));
         } else if *projection != VolumeProjection::default() {
-            errors.push(ContentError::UnknownSource(unknown_source(projection)));
+            errors.push(ContentError::UnknownSource);
         }
     }
     if errors.is_empty() {
@@ -182,11 +206,35 @@ fn projected(
     }
 }
 
-fn unknown_source(projection: &VolumeProjection) -> &'static str {
-    if projection.pod_certificate.is_some() {
-        "podCertificate"
-    } else {
-        "unknown"
+fn certificate(
+    pod: &Pod,
+    (volume, source_index): (&str, usize),
+    source: &PodCertificateProjection,
+    default_mode: Option<i32>,
+) -> CertificateSource {
+    let (mode, owner) = mode_and_owner(pod, default_mode);
+    let account = pod
+        .spec()
+        .and_then(|spec| spec.service_account_name.clone());
+    let path = |path: &Option<String>| path.clone().filter(|path| !path.is_empty());
+    CertificateSource {
+        key: PodCertificateKey {
+            namespace: pod.namespace().to_owned(),
+            pod_name: pod.name().to_owned(),
+            pod_uid: pod.uid(),
+            service_account: account.unwrap_or_default(),
+            volume: volume.to_owned(),
+            source_index,
+            signer: source.signer_name.clone(),
+            key_type: source.key_type.clone(),
+            max_expiration_seconds: source.max_expiration_seconds,
+            annotations: source.user_annotations.clone().unwrap_or_default(),
+        },
+        bundle_path: path(&source.credential_bundle_path),
+        key_path: path(&source.key_path),
+        chain_path: path(&source.certificate_chain_path),
+        mode,
+        owner,
     }
 }
 

@@ -1,9 +1,10 @@
 //! From sources to files. Pure.
 
 use super::Payload;
-use super::plan::{BundleSource, ObjectSource, TokenSource, VolumeFileSource};
+use super::plan::{BundleSource, CertificateSource, ObjectSource, TokenSource, VolumeFileSource};
 use crate::apiserver::claim::FoundClaims;
 use crate::apiserver::configmap_secret::{ObjectData, ObjectKey, ObjectKind, ObjectsByKey};
+use crate::apiserver::pod_certificate::{FoundCertificates, PodCertificateKey};
 use crate::apiserver::token::{FoundTokens, TokenKey};
 use crate::apiserver::trust_bundle::FoundBundles;
 use crate::volumes::error::{ContentError, ContentErrors};
@@ -15,6 +16,7 @@ use std::{collections::BTreeSet, sync::Arc};
 pub(in crate::volumes) struct VolumeSources {
     pub(in crate::volumes) objects: ObjectsByKey,
     pub(in crate::volumes) tokens: FoundTokens,
+    pub(in crate::volumes) certificates: FoundCertificates,
     pub(in crate::volumes) claims: FoundClaims,
     /// `None` when no volume has one.
     pub(in crate::volumes) bundles: Option<FoundBundles>,
@@ -26,7 +28,7 @@ pub(in crate::volumes) struct VolumeSources {
 pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
     let key = |source: &VolumeFileSource| match source {
         VolumeFileSource::Object(object) => Some(object.key.clone()),
-        VolumeFileSource::Pod(_) | VolumeFileSource::Token(_) | VolumeFileSource::Bundle(_) => None,
+        _ => None,
     };
     sources.iter().filter_map(key).collect()
 }
@@ -35,9 +37,18 @@ pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<
 pub(in crate::volumes) fn token_keys(sources: &[VolumeFileSource]) -> BTreeSet<TokenKey> {
     let key = |source: &VolumeFileSource| match source {
         VolumeFileSource::Token(token) => Some(token.key.clone()),
-        VolumeFileSource::Pod(_) | VolumeFileSource::Object(_) | VolumeFileSource::Bundle(_) => {
-            None
-        }
+        _ => None,
+    };
+    sources.iter().filter_map(key).collect()
+}
+
+/// The certificates that sources need.
+pub(in crate::volumes) fn certificate_keys(
+    sources: &[VolumeFileSource],
+) -> BTreeSet<PodCertificateKey> {
+    let key = |source: &VolumeFileSource| match source {
+        VolumeFileSource::Certificate(certificate) => Some(certificate.key.clone()),
+        _ => None,
     };
     sources.iter().filter_map(key).collect()
 }
@@ -50,7 +61,8 @@ pub(in crate::volumes) fn has_bundles(sources: &[VolumeFileSource]) -> bool {
 
 /// Whether the files follow something besides objects.
 pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
-    !token_keys(sources).is_empty() || has_bundles(sources)
+    let has_secrets = !token_keys(sources).is_empty() || !certificate_keys(sources).is_empty();
+    has_secrets || has_bundles(sources)
 }
 
 /// Whether the files are made from objects that are all there and all immutable.
@@ -81,6 +93,10 @@ pub(in crate::volumes) fn payload(
                 let added = add_token(source, &inputs.tokens, &mut payload);
                 errors.extend(added.err());
             }
+            VolumeFileSource::Certificate(source) => {
+                let added = add_certificate(source, &inputs.certificates, &mut payload);
+                errors.extend(added.err());
+            }
             VolumeFileSource::Bundle(source) => {
                 let added = add_bundle(source, inputs.bundles.as_ref(), &mut payload);
                 errors.extend(added.err());
@@ -105,6 +121,26 @@ fn add_token(
     let token = tokens.get(&source.key);
     let token = token.ok_or(ContentError::TokenNotLookedUp)?.clone()?;
     payload.insert_owned(&source.path, token.0, source.mode, source.owner)?;
+    Ok(())
+}
+
+fn add_certificate(
+    source: &CertificateSource,
+    certificates: &FoundCertificates,
+    payload: &mut Payload,
+) -> Result<(), ContentError> {
+    let found = certificates.get(&source.key);
+    let found = found.ok_or(ContentError::CertificateNotLookedUp)?.clone()?;
+    let bundle = [found.key.as_ref(), found.chain.as_ref()].concat();
+    for (path, content) in [
+        (&source.bundle_path, bundle.into()),
+        (&source.key_path, found.key),
+        (&source.chain_path, found.chain),
+    ] {
+        if let Some(path) = path {
+            payload.insert_owned(path, content, source.mode, source.owner)?;
+        }
+    }
     Ok(())
 }
 

@@ -7,11 +7,10 @@ mod locks;
 mod rules;
 
 pub(super) use locks::VolumeLocks;
-pub(super) use rules::{fs_type, mount_options};
+pub(super) use rules::{LocalMount, fs_type, mount_options};
 
 use super::{
     KubeletRoot, Mounter, PodDir, SetUpError, VolumeError,
-    claim::LocalMount,
     content::VolumeGroup,
     error::io_error,
     ownership::{self, ChangePolicy},

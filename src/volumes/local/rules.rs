@@ -5,6 +5,7 @@
 use crate::host::{MountEntry, ProgramEnd};
 use crate::volumes::paths::VolumePlugin;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, ffi::OsStr, path::Path};
 
 /// The file system of a device whose volume does not name one.
@@ -13,6 +14,16 @@ const DEFAULT_FS_TYPE: &str = "ext4";
 const PARTITIONS: &str = "unknown data, probably partitions";
 /// An older place of `spec.mountOptions`, which is read first.
 const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
+
+/// How a `local` volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::volumes) struct LocalMount {
+    /// The file system of a device.
+    pub(in crate::volumes) fs_type: String,
+    /// `spec.mountOptions`.
+    pub(in crate::volumes) options: Vec<String>,
+}
 
 /// The options that a volume is mounted with, each once and in order.
 pub(in crate::volumes) fn mount_options(volume: &PersistentVolume) -> Vec<String> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::apiserver::{
     claim::ApiPersistentVolumeClaims,
+    pod_certificate::PodCertificates,
     tests::stored::{Mode, Stored},
     token::Tokens,
     trust_bundle::TrustBundles,
@@ -45,12 +46,19 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     });
     let api = Some(server.client().await);
     let objects = Objects::new(None, api.clone());
-    let labelled = json!({"metadata": {"name": "node1", "labels": {"zone": "a"}}});
+    let labelled = json!({"metadata": {"name": "node1", "uid": "n1", "labels": {"zone": "a"}}});
     let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
     let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
     let cluster = super::super::Cluster {
         tokens: Tokens::new(api.clone(), objects.changes()),
         bundles: TrustBundles::new(api.clone(), objects.changes()),
+        certificates: PodCertificates::new(
+            server.client().await,
+            objects.changes(),
+            object.subscribe(),
+        )
+        .0
+        .without_jitter(),
         claims: ApiPersistentVolumeClaims::new(api, objects.changes()),
         node: object.subscribe(),
     };
@@ -64,6 +72,27 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         server,
         node,
     }
+}
+
+/// What a kubelet has that starts on the node of a cluster.
+pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
+    let objects = Objects::new(None, Some(cluster.server.client().await));
+    let node = tokio::sync::watch::Sender::new(None).subscribe();
+    let api = cluster.server.client().await;
+    let (certificates, _) = PodCertificates::new(api, objects.changes(), node);
+    let of = super::super::Cluster {
+        certificates,
+        ..Default::default()
+    };
+    let root = cluster.manager.root().clone();
+    let mounter = cluster.node.mounter.clone();
+    VolumeManager::in_cluster(
+        root,
+        cluster.manager.shared.node.clone(),
+        objects,
+        of,
+        mounter,
+    )
 }
 
 /// The pod with the volume that the API server adds to pods.
@@ -238,17 +267,6 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
         assert!(started_at.elapsed() < TIMEOUT);
         cluster.changed().await;
     }
-}
-
-#[tokio::test]
-async fn sources_that_are_not_served_are_named() {
-    let cluster = cluster(3607).await;
-    let source = json!({"podCertificate": {"signerName": "x/y", "keyType": "ED25519"}});
-    let mut pod = pod(json!([{"name": "v", "projected": {"sources": [source]}}]));
-    pod.metadata.annotations = None;
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
-    let expected = "a podCertificate source of a projected volume is not supported by this kubelet";
-    assert!(error.ends_with(expected), "{error}");
 }
 
 /// A pod that mounts the claim `data`.

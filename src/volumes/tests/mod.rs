@@ -11,6 +11,7 @@ use std::{
     path::Path,
 };
 
+mod certificates;
 mod cluster;
 mod content;
 mod crashes;

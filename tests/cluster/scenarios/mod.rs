@@ -2,6 +2,7 @@
 
 mod absences;
 mod access;
+mod certificates;
 mod claims;
 mod joining;
 mod kubeadm;
@@ -55,6 +56,7 @@ scenarios! {
     pressure::pods_that_use_up_what_all_of_them_may_have_are_evicted,
     pressure::a_node_filled_as_fast_as_a_pod_can_stays_and_so_do_its_critical_pods,
     usage::metrics_server_shows_what_the_node_and_its_pods_use,
+    certificates::a_pod_has_the_certificates_of_a_signer_or_an_event_says_why_not,
     claims::a_pod_has_the_device_that_was_allocated_to_it_and_gives_it_back,
     resize::a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits,
     swap::a_node_changes_from_the_go_kubelet_and_back_and_no_container_restarts,

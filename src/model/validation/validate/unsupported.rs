@@ -29,11 +29,11 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
     fields(pod, &VOLUME_KINDS, errors)
 }
 
-/// The same for a pod of the API server, which has what such fields refer to.
-pub fn unsupported_api_fields(pod: &Pod) -> Vec<FieldError> {
+/// The same for a pod of the API server, which has what such fields refer to, and which may issue `certificates`.
+pub fn unsupported_api_fields(pod: &Pod, certificates: bool) -> Vec<FieldError> {
     let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
     let mut errors = Errors::default();
-    if let Some(spec) = &pod.spec {
+    if let Some(spec) = pod.spec.as_ref().filter(|_| !certificates) {
         pod_certificates(spec, &Path::root("spec"), &mut errors);
     }
     fields(pod, &kinds, errors)

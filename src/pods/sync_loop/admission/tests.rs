@@ -27,6 +27,7 @@ impl EmptyNode {
         NodeView {
             sysctls: &self.sysctls,
             app_armor: false,
+            certificates: false,
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,

@@ -1,0 +1,450 @@
+//! Certificates of pods for volumes.
+//!
+//! * Owns: per projection of a pod a private key and the certificate that a signer issued for it, replaced before it
+//!   expires. Nothing of it is on disk outside of the pod's volume: a kubelet that starts requests new ones.
+//! * Woken by its callers, by the watch of a request that is under way, and by the clock.
+//! * Publishes: the pods whose certificates changed; what their users have to know ([`CertificateNotice`]).
+//! * Must never log a key, nor take a certificate away because it cannot be replaced.
+//! * Answers to upstream's `pkg/kubelet/podcertificate`.
+
+mod certificate;
+mod der;
+mod key;
+mod rules;
+
+pub use certificate::{
+    CertificateNotice, FoundCertificates, PodCertificate, PodCertificateError, PodCertificateKey,
+};
+
+use super::{
+    ApiError, ApiServer, ResourcePath, Selection, WatchEvent,
+    subscriptions::{NoValue, Publisher, Subscriptions},
+};
+use crate::{
+    base::{
+        DirtySet, chain,
+        metrics::{AtScrape, Metrics, ScrapeSample},
+    },
+    model::PodUid,
+};
+use anyhow::Context as _;
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    certificates::v1beta1::PodCertificateRequest,
+    core::v1::{Node, ServiceAccount},
+};
+use key::{KeyAndRequest, KeyType};
+use parking_lot::Mutex;
+use rules::{CertificateState, IssuedCertificate, Refusal, RequestOutcome};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    convert::Infallible,
+    future::pending,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::{Instant, sleep},
+};
+
+/// Keys that are made at the same time: one of RSA takes seconds of a processor.
+const MAX_KEYS: usize = 1;
+/// Notices that wait to be read.
+const MAX_NOTICES: usize = 64;
+/// The delay after a failure doubles from the first to the second.
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_secs(60);
+/// The clock of the node may jump: it is read again after this.
+const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
+
+/// The certificates that pods mount. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct PodCertificates(Option<ApiCertificates>);
+
+#[derive(Clone)]
+struct ApiCertificates {
+    api: ApiServer,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    certificates: Subscriptions<PodCertificateKey, Result<PodCertificate, PodCertificateError>>,
+    making: Arc<Semaphore>,
+    notices: mpsc::Sender<CertificateNotice>,
+    states: Arc<Mutex<HashMap<PodCertificateKey, CertificateState>>>,
+    /// Certificates are replaced up to so much of the longest delay later.
+    max_jitter: f64,
+}
+
+impl PodCertificates {
+    /// Certificates from signers of this API server. Pods are marked in the set when one of theirs changes.
+    pub fn new(
+        api: ApiServer,
+        changed: Arc<DirtySet<PodUid>>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+    ) -> (Self, mpsc::Receiver<CertificateNotice>) {
+        let (notices, to_read) = mpsc::channel(MAX_NOTICES);
+        let certificates = ApiCertificates {
+            api,
+            node,
+            certificates: Subscriptions::new(changed),
+            making: Arc::new(Semaphore::new(MAX_KEYS)),
+            notices,
+            states: Arc::default(),
+            max_jitter: 1.0,
+        };
+        (Self(Some(certificates)), to_read)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn without_jitter(self) -> Self {
+        let without = |of| ApiCertificates {
+            max_jitter: 0.0,
+            ..of
+        };
+        Self(self.0.map(without))
+    }
+
+    /// Whether pods can have certificates.
+    pub fn is_served(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Registers `kubelet_podcertificate_states`.
+    pub fn measured(self, metrics: &Metrics) -> Self {
+        if let Some(of) = &self.0 {
+            let states = of.states.clone();
+            metrics.register(
+                "kubelet_podcertificate_states",
+                "Gauge vector reporting the number of pod certificate projected volume sources, faceted by signer_name and state",
+                AtScrape::gauge(move || samples(&states.lock(), Timestamp::now())),
+            );
+        }
+        self
+    }
+
+    /// Which certificates a pod mounts from now on.
+    pub fn register(&self, uid: &PodUid, keys: BTreeSet<PodCertificateKey>) {
+        let Some(of) = &self.0 else {
+            return;
+        };
+        let own = of.clone();
+        of.certificates.register(uid, keys, move |key, publisher| {
+            let own = own.clone();
+            async move { own.keep(&key, &publisher).await }
+        });
+    }
+
+    /// A pod mounts none any more.
+    pub fn forget(&self, uid: &PodUid) {
+        if let Some(of) = &self.0 {
+            of.certificates.forget(uid);
+        }
+    }
+
+    /// These certificates, within a bounded time.
+    pub async fn get(&self, keys: BTreeSet<PodCertificateKey>) -> FoundCertificates {
+        let Some(of) = &self.0 else {
+            let without = |key| (key, Err(PodCertificateError::Standalone));
+            return keys.into_iter().map(without).collect();
+        };
+        let found = of.certificates.get(keys).await.into_iter();
+        let value = |(key, value): (PodCertificateKey, Result<_, NoValue>)| {
+            let value = value.unwrap_or_else(|none| {
+                Err(PodCertificateError::NotIssued(match none {
+                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
+                    NoValue::Unsynced(why) => why,
+                }))
+            });
+            (key, value)
+        };
+        found.map(value).collect()
+    }
+}
+
+fn samples(
+    states: &HashMap<PodCertificateKey, CertificateState>,
+    now: Timestamp,
+) -> Vec<ScrapeSample> {
+    let mut counts: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for (key, state) in states {
+        *counts.entry((&key.signer, state.label(now))).or_default() += 1.0;
+    }
+    let sample = |((signer, state), count): ((&str, &str), f64)| {
+        let labels = [("signer_name", signer), ("state", state)];
+        (
+            labels.map(|(name, value)| (name, value.to_owned())).into(),
+            count,
+        )
+    };
+    counts.into_iter().map(sample).collect()
+}
+
+/// What is counted of one projection, until it is dropped.
+struct CountedCertificate<'a> {
+    of: &'a ApiCertificates,
+    key: &'a PodCertificateKey,
+}
+
+impl CountedCertificate<'_> {
+    fn is(&self, state: CertificateState) {
+        self.of.states.lock().insert(self.key.clone(), state);
+    }
+}
+
+impl Drop for CountedCertificate<'_> {
+    fn drop(&mut self) {
+        self.of.states.lock().remove(self.key);
+    }
+}
+
+impl ApiCertificates {
+    /// Requests a certificate, and another one before it expires, until the signer refuses.
+    async fn keep(
+        &self,
+        key: &PodCertificateKey,
+        publisher: &Publisher<Result<PodCertificate, PodCertificateError>>,
+    ) {
+        let counted = CountedCertificate { of: self, key };
+        counted.is(CertificateState::NotIssued);
+        let mut held = None;
+        loop {
+            // Boxed, so that a task that waits for the next request does not keep room for it.
+            let deciding = Box::pin(self.decided(key, publisher));
+            let (name, made, outcome) = tokio::select! {
+                biased;
+                decided = deciding => decided,
+                never = self.remind(key, held) => match never {},
+            };
+            match outcome {
+                DecidedOutcome::Issued(issued) => {
+                    let refresh_at = rules::refresh_at(&issued, fastrand::f64() * self.max_jitter);
+                    let not_after = issued.not_after;
+                    counted.is(CertificateState::Issued {
+                        refresh_at,
+                        not_after,
+                    });
+                    held = Some((refresh_at, not_after));
+                    publisher.publish(Ok(PodCertificate {
+                        key: made,
+                        chain: issued.chain,
+                    }));
+                    if refresh_at <= Timestamp::now() {
+                        // A signer whose clock differs, or one that issues what is useless.
+                        sleep(MAX_DELAY).await;
+                    }
+                    sleep_until(refresh_at).await;
+                }
+                DecidedOutcome::Denied(refusal) => {
+                    counted.is(CertificateState::Denied);
+                    self.notice(key, "Denied", refused("was denied", &name, &refusal));
+                    let Refusal { reason, message } = refusal;
+                    publisher.publish(Err(PodCertificateError::Denied { reason, message }));
+                    return pending().await;
+                }
+                DecidedOutcome::Failed(refusal) => {
+                    counted.is(CertificateState::Failed);
+                    self.notice(key, "Failed", refused("failed", &name, &refusal));
+                    let Refusal { reason, message } = refusal;
+                    publisher.publish(Err(PodCertificateError::Failed { reason, message }));
+                    return pending().await;
+                }
+            }
+        }
+    }
+
+    /// Requests a certificate until a signer has decided: the request's name, the private key, and the outcome.
+    async fn decided(
+        &self,
+        key: &PodCertificateKey,
+        publisher: &Publisher<Result<PodCertificate, PodCertificateError>>,
+    ) -> (String, Bytes, DecidedOutcome) {
+        let mut delay = FIRST_DELAY;
+        let mut recovery = self.api.recovery();
+        loop {
+            let error = match self.request(key).await {
+                Ok((name, made)) => {
+                    tracing::debug!(
+                        namespace = key.namespace,
+                        pod = key.pod_name,
+                        request = name,
+                        "Waiting for the certificate to be issued"
+                    );
+                    // Why a pod waits, for its event.
+                    publisher.failed(format!(
+                        "PodCertificateRequest {} is pending",
+                        full(key, &name)
+                    ));
+                    match self.wait(key, &name).await {
+                        Ok(outcome) => return (full(key, &name), made, outcome),
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            let why = chain(error.as_ref());
+            if publisher.failed(why.clone()) {
+                tracing::warn!(
+                    namespace = key.namespace, pod = key.pod_name, podUID = %key.pod_uid, volume = key.volume, err = why,
+                    "Failed to request a certificate"
+                );
+            }
+            let wait = delay.mul_f64(1.0 + 0.5 * fastrand::f64());
+            recovery.wait(&mut (Instant::now() + wait)).await;
+            delay = (delay * 2).min(MAX_DELAY);
+        }
+    }
+
+    /// Makes a key and a request for its certificate; the request's name, and the key.
+    async fn request(&self, key: &PodCertificateKey) -> anyhow::Result<(String, Bytes)> {
+        let account = ResourcePath::namespaced(&key.namespace, &key.service_account);
+        let account: ServiceAccount = self
+            .api
+            .get(account)
+            .await
+            .context("while fetching service account")?;
+        let node = self.node.borrow().clone();
+        let node = node.context("the Node object is not known yet")?;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let made = self.make(&key.key_type).await?;
+        let (node_name, node_uid) = (text(&node.metadata.name), text(&node.metadata.uid));
+        let of = (&*text(&account.metadata.uid), &*node_name, &*node_uid);
+        let object = rules::request(key, of, made.request);
+        let created = self.api.create(Some(&key.namespace), &object).await;
+        let created = created
+            .map_err(not_served)
+            .context("while creating on API")?;
+        let name = created.metadata.name.context("the request has no name")?;
+        Ok((name, made.key))
+    }
+
+    async fn make(&self, key_type: &str) -> anyhow::Result<KeyAndRequest> {
+        let parsed = KeyType::parse(key_type);
+        let parsed = parsed.with_context(|| format!("unknown key type {key_type:?}"))?;
+        // It is never closed.
+        let _permit = self.making.acquire().await;
+        let made = tokio::task::spawn_blocking(move || key::generate(parsed));
+        made.await?.context("while generating keypair")
+    }
+
+    /// Waits until a signer has decided about a request.
+    async fn wait(&self, key: &PodCertificateKey, name: &str) -> anyhow::Result<DecidedOutcome> {
+        let node = self.node.borrow().clone();
+        let node = node.and_then(|node| node.metadata.name.clone());
+        // The node may watch requests of its own alone.
+        let node = node.context("the Node object is not known yet")?;
+        let mut watch = self.api.list_watch::<PodCertificateRequest>(Selection {
+            namespace: Some(key.namespace.clone()),
+            field_selector: Some(format!("metadata.name={name},spec.nodeName={node}")),
+        });
+        let deleted = || anyhow::anyhow!("PodCertificateRequest {} was deleted", full(key, name));
+        loop {
+            let item = match watch.next().await {
+                WatchEvent::Listed(mut items) => items.pop().ok_or_else(deleted)?,
+                WatchEvent::Applied(item) => item,
+                WatchEvent::Deleted(_) => return Err(deleted()),
+                WatchEvent::Failed(error) => {
+                    tracing::debug!(
+                        request = name,
+                        err = chain(&*error),
+                        "Failed to watch a request for a certificate"
+                    );
+                    continue;
+                }
+            };
+            // One that cannot be decoded may be in its next state.
+            let Ok(request) = item else { continue };
+            match rules::outcome(&request) {
+                RequestOutcome::Pending => {}
+                RequestOutcome::Issued(issued) => return Ok(DecidedOutcome::Issued(issued)),
+                RequestOutcome::Denied(refusal) => return Ok(DecidedOutcome::Denied(refusal)),
+                RequestOutcome::Failed(refusal) => return Ok(DecidedOutcome::Failed(refusal)),
+                RequestOutcome::Unreadable => {
+                    anyhow::bail!(
+                        "PodCertificateRequest {} has no certificate",
+                        full(key, name)
+                    )
+                }
+            }
+        }
+    }
+
+    /// Gives notice once a certificate that is to be replaced is overdue, and once it has expired.
+    async fn remind(
+        &self,
+        key: &PodCertificateKey,
+        held: Option<(Timestamp, Timestamp)>,
+    ) -> Infallible {
+        if let Some((refresh_at, not_after)) = held {
+            let mut reminders = [
+                (
+                    rules::overdue_at(refresh_at),
+                    "CertificateOverdueForRefresh",
+                    "PodCertificate refresh overdue",
+                ),
+                (not_after, "CertificateExpired", "PodCertificate expired"),
+            ];
+            reminders.sort_unstable();
+            for (at, reason, message) in reminders {
+                sleep_until(at).await;
+                self.notice(key, reason, message.to_owned());
+            }
+        }
+        pending().await
+    }
+
+    fn notice(&self, key: &PodCertificateKey, reason: &'static str, message: String) {
+        let notice = CertificateNotice {
+            namespace: key.namespace.clone(),
+            pod_name: key.pod_name.clone(),
+            pod_uid: key.pod_uid.clone(),
+            reason,
+            message,
+        };
+        if self.notices.try_send(notice).is_err() {
+            tracing::warn!(
+                pod = key.pod_name,
+                reason,
+                "Dropped an event of a certificate"
+            );
+        }
+    }
+}
+
+/// What a signer has decided.
+enum DecidedOutcome {
+    Issued(IssuedCertificate),
+    Denied(Refusal),
+    Failed(Refusal),
+}
+
+fn full(key: &PodCertificateKey, name: &str) -> String {
+    format!("{}/{name}", key.namespace)
+}
+
+fn refused(how: &str, name: &str, refusal: &Refusal) -> String {
+    let Refusal { reason, message } = refusal;
+    format!("PodCertificateRequest {name} {how}, reason={reason:?}, message={message:?}")
+}
+
+fn not_served(error: ApiError) -> anyhow::Error {
+    if error.is_not_served() {
+        anyhow::anyhow!(
+            "the API server does not serve podcertificaterequests of certificates.k8s.io/v1beta1"
+        )
+    } else {
+        error.into()
+    }
+}
+
+async fn sleep_until(at: Timestamp) {
+    loop {
+        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
+        match Duration::try_from(left) {
+            Ok(left) if !left.is_zero() => sleep(left).await,
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

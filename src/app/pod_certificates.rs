@@ -1,0 +1,61 @@
+//! Certificates of pods: their source, and events of what users have to know of them.
+
+use crate::{
+    apiserver::{
+        ApiServer,
+        configmap_secret::Objects,
+        pod_certificate::{CertificateNotice, PodCertificates},
+    },
+    base::{Tasks, metrics::Metrics},
+    config::{FeatureGate, KubeletConfig},
+    state::{
+        State,
+        events::{EventRecorder, ObjectRef},
+    },
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// What users have to know of the certificates of their pods.
+pub(super) type CertificateNotices = mpsc::Receiver<CertificateNotice>;
+
+/// The certificates; none without an API server or the gate.
+pub(super) fn open(
+    config: &KubeletConfig,
+    api: Option<&ApiServer>,
+    objects: &Objects,
+    state: &State,
+    metrics: &Metrics,
+) -> (PodCertificates, Option<CertificateNotices>) {
+    let is_on = config.is_on(FeatureGate::PodCertificateRequest);
+    let Some(api) = api.filter(|_| is_on) else {
+        return (PodCertificates::default(), None);
+    };
+    let node = state.node_object.clone();
+    let (certificates, notices) = PodCertificates::new(api.clone(), objects.changes(), node);
+    (certificates.measured(metrics), Some(notices))
+}
+
+/// Starts the task that makes events of the notices.
+pub(super) fn start(notices: CertificateNotices, events: EventRecorder, tasks: &mut Tasks) {
+    let recording = record(notices, events, tasks.shutdown());
+    tasks.spawn("pod_certificates", recording);
+}
+
+async fn record(
+    mut notices: mpsc::Receiver<CertificateNotice>,
+    events: EventRecorder,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    while let Some(Some(notice)) = shutdown.run_until_cancelled(notices.recv()).await {
+        let pod = ObjectRef {
+            kind: "Pod",
+            namespace: notice.namespace,
+            name: notice.pod_name,
+            uid: notice.pod_uid,
+            field_path: String::new(),
+        };
+        events.warning(&pod, notice.reason, notice.message);
+    }
+    Ok(())
+}

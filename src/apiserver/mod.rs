@@ -10,8 +10,6 @@
 
 mod error;
 mod metrics;
-mod pem;
-pub mod pod_certificate;
 mod recovery;
 mod request;
 mod review;
@@ -25,7 +23,9 @@ mod collection;
 pub mod configmap_secret;
 pub mod runtime_class;
 pub mod service;
+mod pem;
 pub mod trust_bundle;
+pub mod pod_certificate;
 mod cluster_objects;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -11,8 +11,8 @@
 
 mod process_metrics;
 mod settings;
-mod open;
 mod pod_certificates;
+mod open;
 mod start;
 
 use crate::{

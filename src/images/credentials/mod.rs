@@ -19,4 +19,6 @@ mod pull_secret;
 pub use keyring::{Keyring, NodeFiles};
 pub(super) use login::{LoginOwner, PullLogin, UsedAccount, UsedSecret};
 pub use plugins::CredentialPlugins;
+#[cfg(test)]
+pub(in crate::images) use plugins::tests as plugin_tests;
 pub use pull_secret::{PullSecret, PullSecrets, pull_secret_keys, pull_secrets};

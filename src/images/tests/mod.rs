@@ -7,6 +7,7 @@ use prost::Message;
 use tokio::task::JoinSet;
 use tonic::Code;
 
+mod accounts;
 mod prefetch;
 mod verified;
 
@@ -20,10 +21,10 @@ use crate::cri::v1::{
 use crate::model::{Pod, PodUid, reasons};
 use crate::state::events::{EventRecorder, EventType, ObjectRef};
 
-pub(super) struct World {
-    pub(super) runtime: TestRuntime,
+struct World {
+    runtime: TestRuntime,
     recorder: EventRecorder,
-    pub(super) manager: ImageManager,
+    manager: ImageManager,
 }
 
 fn world(config: &PullConfig) -> World {
@@ -34,7 +35,7 @@ fn world_with(config: &PullConfig, keyring: Keyring) -> World {
     world_of(config, keyring, PullRecords::off())
 }
 
-pub(super) fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> World {
+fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> World {
     let runtime = TestRuntime::started();
     let recorder = EventRecorder::new();
     let manager = ImageManager::new(ImageManagerParts {
@@ -68,7 +69,7 @@ fn serial() -> PullConfig {
 }
 
 impl World {
-    pub(super) fn present(&self, id: &'static str) {
+    fn present(&self, id: &'static str) {
         self.runtime.script.on("ImageStatus", move |_| {
             let image = Image {
                 id: id.into(),
@@ -82,13 +83,13 @@ impl World {
         });
     }
 
-    pub(super) fn absent(&self) {
+    fn absent(&self) {
         self.runtime.script.on("ImageStatus", |_| {
             Reply::message(&ImageStatusResponse::default())
         });
     }
 
-    pub(super) fn pulls(&self, image_ref: &'static str) {
+    fn pulls(&self, image_ref: &'static str) {
         self.runtime.script.on("PullImage", move |_| {
             Reply::message(&PullImageResponse {
                 image_ref: image_ref.into(),
@@ -121,7 +122,7 @@ impl World {
     }
 }
 
-pub(super) async fn ensure(
+async fn ensure(
     manager: &ImageManager,
     pod: &Pod,
     image: &str,

@@ -16,7 +16,7 @@ mod metrics;
 mod response;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::images) mod tests;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -43,15 +43,15 @@ pub(super) fn settings(name: &str) -> ProviderSettings {
 }
 
 /// Providers from files; each run of a program leaves a line in `runs`.
-struct World {
+pub(in crate::images) struct World {
     dir: tempfile::TempDir,
-    api: Option<ApiServer>,
+    pub(in crate::images) api: Option<ApiServer>,
     metrics: Metrics,
     config: String,
 }
 
 impl World {
-    fn new() -> World {
+    pub(in crate::images) fn new() -> World {
         World {
             dir: tempfile::tempdir().unwrap(),
             api: None,
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// A program that answers with this, and its lines of configuration.
-    fn provider(mut self, name: &str, answer: &str, more: &str) -> World {
+    pub(in crate::images) fn provider(mut self, name: &str, answer: &str, more: &str) -> World {
         let runs = self.dir.path().join("runs");
         let answer = answer.replace("V1", V1);
         let body = format!("echo {name} >> {}\ncat <<'E'\n{answer}\nE", runs.display());
@@ -74,7 +74,7 @@ impl World {
         self
     }
 
-    fn load(&self) -> anyhow::Result<CredentialPlugins> {
+    pub(in crate::images) fn load(&self) -> anyhow::Result<CredentialPlugins> {
         let config = self.dir.path().join("config.yaml");
         fs::write(&config, &self.config).unwrap();
         CredentialPlugins::load(
@@ -92,7 +92,7 @@ impl World {
     }
 }
 
-fn answer(scope: &str, user: &str, more: &str) -> String {
+pub(in crate::images) fn answer(scope: &str, user: &str, more: &str) -> String {
     format!(
         r#"{{"kind": "CredentialProviderResponse", "apiVersion": "V1", "cacheKeyType": "{scope}",
             "auth": {{"*.io": {{"username": "{user}", "password": "secret"}}}}{more}}}"#
@@ -208,7 +208,7 @@ fn a_provider_without_a_program_keeps_the_kubelet_from_starting() {
 }
 
 /// A pod of the API server, with this service account.
-fn pod_with_account(name: &str, account: &str) -> Pod {
+pub(in crate::images) fn pod_with_account(name: &str, account: &str) -> Pod {
     serde_json::from_value(json!({
         "metadata": {
             "name": name, "namespace": "ns", "uid": name,
@@ -220,7 +220,7 @@ fn pod_with_account(name: &str, account: &str) -> Pod {
 }
 
 /// Issues tokens `token-1`, `token-2` and so on.
-async fn issuer() -> Stored {
+pub(in crate::images) async fn issuer() -> Stored {
     let server = Stored::start().await;
     for account in ["puller", "plain"] {
         let annotations = match account {
@@ -246,7 +246,7 @@ async fn issuer() -> Stored {
     server
 }
 
-fn with_account(cache: &str, more: &str) -> String {
+pub(in crate::images) fn with_account(cache: &str, more: &str) -> String {
     format!(
         ", tokenAttributes: {{ serviceAccountTokenAudience: registry, cacheType: {cache}{more} }}"
     )
@@ -326,51 +326,4 @@ async fn an_answer_serves_a_token_or_all_tokens_of_a_service_account() {
         assert_eq!(world.runs(), runs, "{cache}");
         assert_eq!(server.posts().len(), 2, "a token for each pod");
     }
-}
-
-#[tokio::test]
-async fn an_image_that_was_pulled_for_a_service_account_is_here_for_its_other_pods_and_for_no_others()
- {
-    use crate::images::credentials::{Keyring, NodeFiles};
-    use crate::images::records::{PullRecords, VerificationPolicy};
-    use crate::images::tests::{ensure, world_of};
-    use crate::images::{PullConfig, PullPolicy::IfNotPresent};
-    let server = issuer().await;
-    let more = with_account("ServiceAccount", ", requireServiceAccount: true");
-    let mut world = World::new().provider("p", &answer("Image", "u", ""), &more);
-    world.api = Some(server.client().await);
-    let keyring = Keyring::new(NodeFiles::default(), world.load().unwrap());
-    let records = tempfile::tempdir().unwrap();
-    let open = || {
-        let policy = VerificationPolicy::NeverVerifyPreloadedImages;
-        let records = PullRecords::open(records.path(), policy).unwrap();
-        world_of(&PullConfig::default(), keyring.clone(), records)
-    };
-    let images = open();
-    images.absent();
-    images.pulls("sha256:1");
-    let get = async |images: &crate::images::tests::World, pod: &str, account: &str| {
-        let pod = pod_with_account(pod, account);
-        let got = ensure(&images.manager, &pod, "r.io/x:1", IfNotPresent).await;
-        assert_eq!(got.unwrap(), "sha256:1");
-        images.runtime.script.calls("PullImage")
-    };
-    assert_eq!(get(&images, "one", "puller").await, 1);
-    images.present("sha256:1");
-    assert_eq!(
-        get(&images, "two", "puller").await,
-        1,
-        "of the same account"
-    );
-    assert_eq!(get(&images, "three", "plain").await, 2, "of another one");
-    assert_eq!(get(&images, "four", "plain").await, 2, "it is recorded");
-    // A pod without an account pulls anonymously, which opens the image to all: another test's matter. After a restart
-    // the account still counts, and an account that was made again is another one.
-    let images = open();
-    images.present("sha256:1");
-    images.pulls("sha256:1");
-    assert_eq!(get(&images, "five", "puller").await, 0);
-    let again = json!({"metadata": {"uid": "made-again"}});
-    server.put("serviceaccounts", "ns", "puller", again);
-    assert_eq!(get(&images, "six", "puller").await, 1);
 }

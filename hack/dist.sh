@@ -36,7 +36,8 @@ make -s install "DESTDIR=$work" PREFIX=/usr KUBEADM=no "KUBELET=$kubelet" >/dev/
 depends=
 # The versions of glibc whose symbols it uses; there are none in a static program.
 glibc=$(grep -ao 'GLIBC_2\.[0-9]*' "$kubelet" | sort -uV | tail -n 1 || true)
-if ldd "$kubelet" >/dev/null 2>&1; then
+# `ldd` takes a static program that can be loaded anywhere as well.
+if ldd "$kubelet" 2>/dev/null | grep -q libc.so; then
     depends="libc6 (>= ${glibc#GLIBC_}), libgcc-s1, "
 fi
 install -D -m 644 LICENSE "$work/usr/share/doc/kubelet-rs/copyright"

@@ -45,6 +45,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "kubelet_container_requested_resizes_total",
         "a resize; tests of resize",
     ),
+    (
+        "kubelet_podcertificate_states",
+        "a signer of the API server; tests of apiserver::pod_certificate",
+    ),
     ("kubelet_volume_stats_", "a claim; tests of node::stats"),
     (
         "kubelet_preemptions",

@@ -114,7 +114,7 @@ other_version() {
     [[ $version =~ ^v1\.[0-9]+\.[0-9]+$ ]] || die "KUBERNETES_VERSION=$version: not a version like v1.35.4"
     [[ ${programs[*]} == "${control_plane[*]}" ]] || die "of another version only --control-plane is built"
     programs=(kube-apiserver kube-controller-manager kube-scheduler)
-    mod=mod
+    mod='mod'
     module=$kubernetes_dir/.module
     mkdir -p "$module"
     awk -v part="v0.${version#v1.}" -v whole="$version" '
@@ -148,7 +148,7 @@ for word in "$@"; do
     esac
 done
 ((${#programs[@]})) || programs=("${control_plane[@]}" "${kubelet[@]}" "${kubeadm[@]}" "${metrics[@]}" "${e2e[@]}")
-mod=readonly
+mod='readonly'
 if [[ -n ${KUBERNETES_VERSION:-} ]]; then
     other_version
 fi

@@ -132,6 +132,19 @@ impl Cluster {
         assert!(child.wait().unwrap().success(), "{manifest}");
     }
 
+    /// Resizes the containers of a pod in place.
+    pub fn resize(&self, pod: &str, patch: &str) {
+        self.kubectl(&[
+            "patch",
+            "pod",
+            pod,
+            "--subresource",
+            "resize",
+            "--patch",
+            patch,
+        ]);
+    }
+
     /// Starts metrics-server beside the control plane; does not wait for it.
     pub fn start_metrics_server(&self) {
         let started = printed(&mut self.machine.command("metrics"));

@@ -2,6 +2,7 @@
 
 use super::{
     cluster::{Cluster, cluster, pod_with_claim, with_mounter},
+    disk::Disk,
     *,
 };
 use crate::host::mount;
@@ -135,43 +136,11 @@ async fn who_waits_for_a_volume_takes_no_thread_and_ends_with_its_pod() {
     assert!(!cluster.bound("a").exists());
 }
 
-/// An empty disk. `None`, with a loud line, where this machine has none to give.
-struct Disk {
-    device: String,
-    _image: tempfile::NamedTempFile,
-}
-
 impl Disk {
-    fn new() -> Option<Self> {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        image.as_file().set_len(64 << 20).unwrap();
-        let path = image.path().to_str().unwrap();
-        let attached = Command::new("losetup")
-            .args(["-f", "--show", path])
-            .output();
-        match attached {
-            Ok(output) if output.status.success() => Some(Self {
-                device: String::from_utf8(output.stdout).unwrap().trim().to_owned(),
-                _image: image,
-            }),
-            failed => {
-                assert!(std::env::var_os("CI").is_none(), "{failed:?}");
-                eprintln!("SKIPPED, no loop device here: {failed:?}");
-                None
-            }
-        }
-    }
-
     fn run(&self, program: &str, args: &[&str]) {
         let end = Command::new(program).args(args).arg(&self.device).output();
         let end = end.unwrap();
         assert!(end.status.success(), "{program}: {end:?}");
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.device]).status();
     }
 }
 

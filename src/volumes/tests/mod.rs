@@ -16,6 +16,7 @@ mod cluster;
 mod content;
 mod crashes;
 mod dirs;
+mod disk;
 mod empty_dir;
 mod host_path;
 mod kernel;

@@ -1,9 +1,11 @@
 //! A disk of the node as a volume.
 
-use std::process::Command;
+#[path = "../../../src/volumes/tests/disk.rs"]
+mod disk;
 
 use crate::cluster::{Cluster, DEADLINE};
 use crate::support::wait::{holds, wait_for};
+use disk::Disk;
 
 const VOLUME: &str = "
 apiVersion: v1
@@ -66,41 +68,6 @@ spec:
   accessModes: [ReadWriteOnce]
   resources: {requests: {storage: 1Mi}}
 ";
-
-/// An empty disk.
-struct Disk {
-    device: String,
-    _image: tempfile::NamedTempFile,
-}
-
-impl Disk {
-    /// `None`, with a loud line, where this machine has none to give.
-    fn new() -> Option<Disk> {
-        let image = tempfile::NamedTempFile::new().unwrap();
-        image.as_file().set_len(64 << 20).unwrap();
-        let path = image.path().to_str().unwrap();
-        let attached = Command::new("losetup")
-            .args(["-f", "--show", path])
-            .output();
-        match attached {
-            Ok(output) if output.status.success() => Some(Disk {
-                device: String::from_utf8(output.stdout).unwrap().trim().to_owned(),
-                _image: image,
-            }),
-            failed => {
-                assert!(std::env::var_os("CI").is_none(), "{failed:?}");
-                eprintln!("SKIPPED, no loop device here: {failed:?}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.device]).status();
-    }
-}
 
 async fn printed(cluster: &Cluster, pod: &str, expected: &str) {
     wait_for("it has its disk", DEADLINE, || async {

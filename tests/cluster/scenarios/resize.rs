@@ -59,18 +59,7 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
         .next()
         .unwrap()
         .to_owned();
-    let patch = |cluster: &Cluster, patch: &str| {
-        cluster.kubectl(&[
-            "patch",
-            "pod",
-            "sized",
-            "--subresource",
-            "resize",
-            "--patch",
-            patch,
-        ]);
-    };
-    patch(&cluster, LARGER);
+    cluster.resize("sized", LARGER);
     let resources = |pod: &Value| pod["status"]["containerStatuses"][0]["resources"].clone();
     wait_for("the pod has what it requests", DEADLINE, || async {
         let pod = cluster.get(&["pod", "sized"]);
@@ -89,7 +78,7 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
     cluster.wait("condition=Ready", "pod/beside");
     let node = cluster.get(&["node", NODE]);
     let all = node["status"]["allocatable"]["cpu"].as_str().unwrap();
-    patch(&cluster, &LARGER.replace("100m", all).replace("300m", all));
+    cluster.resize("sized", &LARGER.replace("100m", all).replace("300m", all));
     let deferred = async |cluster: &Cluster| {
         wait_for("the resize is deferred", DEADLINE, || async {
             let pod = cluster.get(&["pod", "sized"]);
@@ -107,7 +96,7 @@ pub async fn a_pod_is_resized_while_it_runs_and_a_resize_without_room_waits() {
     assert_eq!(container["containerID"], started, "nothing was restarted");
     assert_eq!(container["restartCount"], 0);
     assert_eq!(container["allocatedResources"]["cpu"], "100m");
-    patch(&cluster, LARGER);
+    cluster.resize("sized", LARGER);
     wait_for("the resize is over", DEADLINE, || async {
         let text = cluster.get(&["pod", "sized"])["status"].to_string();
         holds(!text.contains("PodResize"), text)

@@ -210,16 +210,7 @@ fn handed_out(cluster: &Cluster, with_devices: &[&str]) -> HandedOut {
 async fn resize(cluster: &Cluster, cpu: &str) {
     let limits = json!({"limits": {"cpu": cpu, "memory": "64Mi"}});
     let patch = json!({"spec": {"containers": [{"name": "main", "resources": limits}]}});
-    let patch = patch.to_string();
-    cluster.kubectl(&[
-        "patch",
-        "pod",
-        "sized",
-        "--subresource",
-        "resize",
-        "--patch",
-        &patch,
-    ]);
+    cluster.resize("sized", &patch.to_string());
     wait_for("the pod is resized", DEADLINE, || async {
         let status = cluster.get(&["pod", "sized"])["status"].clone();
         let has = status["containerStatuses"][0]["resources"]["limits"]["cpu"] == cpu;

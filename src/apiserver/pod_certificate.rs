@@ -149,12 +149,8 @@ impl PodCertificates {
         };
         let found = of.certificates.get(keys).await.into_iter();
         let value = |(key, value): (PodCertificateKey, Result<_, NoValue>)| {
-            let value = value.unwrap_or_else(|none| {
-                Err(PodCertificateError::NotIssued(match none {
-                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
-                    NoValue::Unsynced(why) => why,
-                }))
-            });
+            let not_issued = |none: NoValue| Err(PodCertificateError::NotIssued(none.why()));
+            let value = value.unwrap_or_else(not_issued);
             (key, value)
         };
         found.map(value).collect()

@@ -91,6 +91,16 @@ pub(super) enum NoValue {
     Unsynced(String),
 }
 
+impl NoValue {
+    /// The same in words.
+    pub(super) fn why(self) -> String {
+        match self {
+            Self::NotRegistered => "the pod is not registered".to_owned(),
+            Self::Unsynced(why) => why,
+        }
+    }
+}
+
 impl<V: PartialEq> Publisher<V> {
     /// Sets the value, and marks the pods that use it if they have seen another one or waited in vain.
     pub(super) fn publish(&self, value: V) {

@@ -142,12 +142,7 @@ impl Tokens {
         };
         let found = tokens.tokens.get(keys).await.into_iter();
         let value = |(key, value): (TokenKey, Result<_, NoValue>)| {
-            let value = value.unwrap_or_else(|none| {
-                Err(TokenError::Fetch(match none {
-                    NoValue::NotRegistered => "the pod is not registered".to_owned(),
-                    NoValue::Unsynced(why) => why,
-                }))
-            });
+            let value = value.unwrap_or_else(|none| Err(TokenError::Fetch(none.why())));
             (key, value)
         };
         found.map(value).collect()

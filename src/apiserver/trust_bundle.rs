@@ -230,13 +230,8 @@ impl TrustBundles {
             return Err(TrustBundleError::Standalone);
         };
         let found = of.bundles.get(BTreeSet::from([()])).await.remove(&());
-        match found.unwrap_or(Err(NoValue::NotRegistered)) {
-            Ok(bundles) => Ok(bundles),
-            Err(NoValue::Unsynced(why)) => Err(TrustBundleError::Unsynced(why)),
-            Err(NoValue::NotRegistered) => Err(TrustBundleError::Unsynced(
-                "the pod is not registered".to_owned(),
-            )),
-        }
+        let found = found.unwrap_or(Err(NoValue::NotRegistered));
+        found.map_err(|none| TrustBundleError::Unsynced(none.why()))
     }
 }
 

@@ -41,7 +41,7 @@ pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<Progra
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let ended = async {
-            let (stdout, stderr) = tokio::join!(read_head(stdout), read_head(stderr));
+            let (stdout, stderr) = tokio::join!(written(stdout), written(stderr));
             Ok(ProgramEnd {
                 code: child.wait().await?.code(),
                 stdout,
@@ -53,16 +53,28 @@ pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<Progra
     })
 }
 
-/// The beginning of what a program writes; the rest is read and dropped, so that it can go on.
-async fn read_head(output: Option<impl AsyncRead + Unpin>) -> String {
+async fn written(output: Option<impl AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
-    if let Some(mut output) = output {
-        let mut head = (&mut output).take(MAX_OUTPUT);
-        // What cannot be read counts as not written.
-        let _ = head.read_to_end(&mut bytes).await;
-        let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
-    }
+    // What cannot be read counts as not written.
+    let _ = read_head(output, MAX_OUTPUT, &mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Appends the beginning of what a program writes, at most `limit` bytes; the rest is read and dropped, so that the
+/// program can go on.
+///
+/// # Errors
+/// The pipe cannot be read. What was read before is in `head`.
+pub async fn read_head(
+    output: Option<impl AsyncRead + Unpin>,
+    limit: u64,
+    head: &mut Vec<u8>,
+) -> io::Result<()> {
+    if let Some(mut output) = output {
+        (&mut output).take(limit).read_to_end(head).await?;
+        tokio::io::copy(&mut output, &mut tokio::io::sink()).await?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

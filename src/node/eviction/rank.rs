@@ -227,9 +227,7 @@ pub fn message(
             resource.as_str()
         );
     }
-    let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
-    for (stats, used, request) in usage.filter_map(|stats| over_request(candidate, stats, resource))
-    {
+    for (stats, used, request) in over_requests(candidate, resource) {
         let _ = write!(
             text,
             "Container {} was using {}, request is {request}, has larger consumption of {}. ",
@@ -243,9 +241,7 @@ pub fn message(
 
 /// What upstream's event of an eviction is annotated with: the resource, and the containers over their requests.
 pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotations {
-    let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
-    let over = usage.filter_map(|stats| over_request(candidate, stats, resource));
-    let (names, used): (Vec<&str>, Vec<String>) = over
+    let (names, used): (Vec<&str>, Vec<String>) = over_requests(candidate, resource)
         .map(|(stats, used, _)| (stats.name.as_str(), resource.show(used)))
         .unzip();
     let all = [
@@ -266,6 +262,15 @@ fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
     let memory = candidate.usage.as_ref()?.memory.as_ref()?;
     let used = bytes(memory.working_set_bytes.unwrap_or(0));
     Some((used, canonical(request).0))
+}
+
+/// The containers that use more than they request, with what they use and their requests.
+fn over_requests(
+    candidate: &Candidate,
+    resource: EvictionResource,
+) -> impl Iterator<Item = (&ContainerStats, i64, String)> {
+    let usage = candidate.usage.iter().flat_map(|usage| &usage.containers);
+    usage.filter_map(move |stats| over_request(candidate, stats, resource))
 }
 
 fn over_request<'a>(

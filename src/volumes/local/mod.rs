@@ -80,6 +80,12 @@ pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, Volume
     result.map(|()| Some(target))
 }
 
+/// How a program failed, and all that it wrote.
+struct Failed {
+    status: String,
+    output: String,
+}
+
 impl LocalVolume<'_> {
     fn fail(&self, source: SetUpError) -> VolumeError {
         VolumeError::SetUp {
@@ -181,17 +187,14 @@ impl LocalVolume<'_> {
             fsType = fs_type,
             "Formatting an empty device"
         );
-        let end = self.run(&program, &args, LONG_LIMIT);
-        let (status, output) = match &end {
-            Ok(end) if end.code == Some(0) => return Ok(()),
-            Ok(end) => (rules::status(end), rules::output(end)),
-            Err(error) => (error.clone(), String::new()),
-        };
-        Err(format!(
-            "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
-            target.to_string_lossy(),
-            options.join(","),
-        ))
+        self.succeed(&program, &args, LONG_LIMIT)
+            .map_err(|Failed { status, output }| {
+                format!(
+                    "format of disk {device:?} failed: type:({fs_type:?}) target:({:?}) options:({:?}) errcode:({status}) output:({output}) ",
+                    target.to_string_lossy(),
+                    options.join(","),
+                )
+            })
     }
 
     /// Checks the file system. Only errors that are left are a reason not to mount it.
@@ -222,16 +225,28 @@ impl LocalVolume<'_> {
     }
 
     fn mount(&self, args: Vec<String>, limit: Duration) -> Result<(), String> {
-        let end = self.run("mount", &args, limit);
-        let (status, output) = match &end {
-            Ok(end) if end.code == Some(0) => return Ok(()),
-            Ok(end) => (rules::status(end), rules::output(end)),
-            Err(error) => (error.clone(), String::new()),
-        };
-        Err(format!(
-            "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
-            args.join(" ")
-        ))
+        self.succeed("mount", &args, limit)
+            .map_err(|Failed { status, output }| {
+                format!(
+                    "mount failed: {status}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
+                    args.join(" ")
+                )
+            })
+    }
+
+    /// Runs a program that has to end with 0.
+    fn succeed(&self, program: &str, args: &[String], limit: Duration) -> Result<(), Failed> {
+        match self.run(program, args, limit) {
+            Ok(end) if end.code == Some(0) => Ok(()),
+            Ok(end) => Err(Failed {
+                status: rules::status(&end),
+                output: rules::output(&end),
+            }),
+            Err(error) => Err(Failed {
+                status: error,
+                output: String::new(),
+            }),
+        }
     }
 
     fn run(&self, program: &str, args: &[String], limit: Duration) -> Result<ProgramEnd, String> {

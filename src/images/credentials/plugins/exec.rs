@@ -13,13 +13,14 @@ use tokio::time::timeout;
 
 use super::account::PodAccount;
 use super::config::ProviderSettings;
+use crate::host::program::read_head;
 
 /// How long a program may run.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Longest answer in bytes.
 const MAX_RESPONSE: usize = 1 << 20;
 /// How much of what a program says to people is kept, in bytes.
-const MAX_STDERR: usize = 2048;
+const MAX_STDERR: u64 = 2048;
 
 /// A program and how it is called.
 pub(super) struct Program {
@@ -142,7 +143,7 @@ impl RunningProgram {
             }
             Ok(())
         };
-        let (answer, message, ()) = tokio::try_join!(read_all(output), read_head(stderr), run)?;
+        let (answer, message, ()) = tokio::try_join!(read_all(output), read_message(stderr), run)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
         if status.success() {
             Ok(answer)
@@ -177,16 +178,11 @@ async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Exe
     }
 }
 
-/// The beginning of what a program says; the rest is read and dropped, so that it can go on.
-async fn read_head(output: Option<impl AsyncRead + Unpin>) -> Result<String, ExecError> {
+/// The beginning of what a program writes for people.
+async fn read_message(output: Option<impl AsyncRead + Unpin>) -> Result<String, ExecError> {
     let mut bytes = Vec::new();
-    if let Some(mut output) = output {
-        let mut head = (&mut output).take(MAX_STDERR as u64);
-        let read = head.read_to_end(&mut bytes).await;
-        read.map_err(ExecError::Pipe)?;
-        let rest = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
-        rest.map_err(ExecError::Pipe)?;
-    }
+    let read = read_head(output, MAX_STDERR, &mut bytes).await;
+    read.map_err(ExecError::Pipe)?;
     Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 

@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;
 
 /// Starts a task for one item of work, beside the caller. A panic in it is logged with `place`, counted, and ends
-/// nothing else. Work that does not watch the shutdown ends with the process, so whoever starts work that writes waits
+/// nothing else. Work that does not watch the shutdown ends with the process; a caller whose work writes has to wait
 /// for it, as with a [`TaskTracker`](tokio_util::task::TaskTracker).
 pub fn spawn<T: Send + 'static>(
     place: PanicScope,

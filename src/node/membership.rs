@@ -182,7 +182,7 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     }
 }
 
-/// Facts of the node, gathered once and outside any pod's path. In a cluster, reserved resources are not allocatable.
+/// Facts of the node, gathered once and outside any pod's path. What is reserved is not allocatable.
 ///
 /// # Errors
 /// The file system of the kubelet's directory cannot be measured.

@@ -25,7 +25,7 @@ pub struct PodCertificateKey {
     pub key_type: String,
     /// How long it may be valid.
     pub max_expiration_seconds: Option<i32>,
-    /// What the signer is told besides.
+    /// Annotations for the signer, from the pod (`userAnnotations`).
     pub annotations: BTreeMap<String, String>,
 }
 

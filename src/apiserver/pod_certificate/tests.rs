@@ -1,4 +1,4 @@
-//! What users are told of certificates, and how these are counted. Files are tested with volumes.
+//! Events about certificates, and how certificates are counted. Files are tested with volumes.
 
 use super::*;
 use crate::apiserver::tests::stored::Stored;

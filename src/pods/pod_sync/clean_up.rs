@@ -21,7 +21,7 @@ impl PodSync {
     /// Removes everything of a pod that no source has and none of whose containers runs: containers,
     /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
     /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's. Once
-    /// `stop` is cancelled it does not wait for the runtime status any more, which nobody reads then.
+    /// `stop` is cancelled it no longer waits for the runtime status, because the PLEG that reads it stops as well.
     pub async fn remove_pod(
         &self,
         uid: &PodUid,

@@ -42,7 +42,7 @@ mod tests {
             "startTime": "2026-01-02T03:04:05Z",
             "initContainerStatuses": [
                 container("done", ended(0, None)),
-                container("told", ended(0, Some("42 rows"))),
+                container("with-message", ended(0, Some("42 rows"))),
                 container("failed", ended(1, None)),
             ],
             "containerStatuses": [container("main", ended(0, None))],

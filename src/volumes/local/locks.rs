@@ -1,4 +1,4 @@
-//! One at a time works on a volume. Who waits takes no thread.
+//! A lock for each volume. Waiting for one takes no thread.
 
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
@@ -9,19 +9,19 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 pub(in crate::volumes) struct VolumeLocks(Mutex<HashMap<String, Arc<AsyncMutex<()>>>>);
 
 impl VolumeLocks {
-    /// Waits until nobody else works on a volume.
+    /// Locks a volume, once no other attempt has it.
     pub(in crate::volumes) async fn lock(&self, volume: &str) -> OwnedMutexGuard<()> {
         self.of(volume).lock_owned().await
     }
 
-    /// `None` while somebody else works on it.
+    /// `None` while another attempt has it.
     pub(super) fn try_lock(&self, volume: &str) -> Option<OwnedMutexGuard<()>> {
         self.of(volume).try_lock_owned().ok()
     }
 
     fn of(&self, volume: &str) -> Arc<AsyncMutex<()>> {
         let mut locks = self.0.lock();
-        // Those that nobody has or waits for.
+        // Those that are neither held nor waited for.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         locks.entry(volume.to_owned()).or_default().clone()
     }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_volume_is_locked_alone_and_a_lock_that_nobody_has_is_forgotten() {
+    async fn a_volume_is_locked_alone_and_a_lock_that_is_not_held_is_forgotten() {
         let locks = VolumeLocks::default();
         let first = locks.lock("a").await;
         assert!(locks.try_lock("a").is_none());

@@ -1,4 +1,4 @@
-//! Gives disk space back, in stages: superseded containers and those of pods that have ended, then unused images.
+//! Gives disk space back, in stages: dead containers, then unused images.
 
 use crate::{
     base::chain,
@@ -77,13 +77,16 @@ impl Reclaim {
     async fn collect(&self) -> anyhow::Result<()> {
         let mut inventory = self.collector.take_inventory().await?;
         if self.collector.wants_space(&inventory) {
-            self.collect_containers().await;
+            // Logs and files of ended pods stay for their users: a disk that is fairly full is no emergency.
+            self.collect_containers(&|_| false).await;
             inventory = self.collector.take_inventory().await?;
         }
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers and those of pods that have ended, and then images that no pod needs, until `is_done`.
+    /// Removes superseded containers and those of pods that have ended, and then images that no pod needs, until
+    /// `is_done`. An evicted pod stays in the API server, and with it what its containers wrote, which it was evicted
+    /// for. As upstream's `DeleteAllUnusedContainers`.
     ///
     /// # Errors
     /// What could not be removed.
@@ -91,7 +94,10 @@ impl Reclaim {
     where
         Done: Future<Output = bool>,
     {
-        self.collect_containers().await;
+        let workers = &self.workers;
+        let has_ended =
+            |uid: &PodUid| workers.knows(uid) && !workers.could_have_running_containers(uid);
+        self.collect_containers(&has_ended).await;
         if is_done().await {
             return Ok(());
         }
@@ -99,18 +105,15 @@ impl Reclaim {
         self.collector.remove_unused(inventory, is_done).await
     }
 
-    /// Removes superseded containers, and those of pods that have ended: an evicted pod stays in the API server, and with
-    /// it what its containers wrote, which it was evicted for. As upstream's `DeleteAllUnusedContainers`. One that cannot be removed keeps no image from being removed.
-    async fn collect_containers(&self) {
+    /// Removes superseded containers, and all of the pods that `has_ended` names. One that cannot be removed keeps no
+    /// image from being removed.
+    async fn collect_containers(&self, has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync)) {
         let Some(complete) = self.cache.is_complete() else {
             return;
         };
         let mut settled = self.cache.pods();
         settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
-        let workers = &self.workers;
-        let has_ended =
-            |uid: &PodUid| workers.knows(uid) && !workers.could_have_running_containers(uid);
-        let collect = self.runtime.collect_dead(&settled, &has_ended, complete);
+        let collect = self.runtime.collect_dead(&settled, has_ended, complete);
         if let Err(error) = self.spanned("Containers/GarbageCollect", collect).await {
             tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
         }

@@ -203,3 +203,29 @@ async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_
     let unused = image_id("registry.test/unused:1");
     assert_eq!(removed, [unused]);
 }
+
+#[tokio::test]
+async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
+    let images = ["localhost/busybox:dev", "registry.test/unused:1"];
+    let mut node = Node::with(Options {
+        images: images.map(str::to_owned).to_vec(),
+        ..Options::default()
+    })
+    .await;
+    node.start().await;
+    node.fake
+        .behave("main", Behaviour::exits(Duration::ZERO, 0));
+    let never = json!({"restartPolicy": "Never"});
+    node.put(&pods::with_spec(pods::simple("done"), never));
+    node.wait_phase("done", "Succeeded").await;
+    node.stop().await;
+    node.configure("imageGCHighThresholdPercent: 1");
+    node.configure("imageGCLowThresholdPercent: 0");
+    node.configure("imageMinimumGCAge: 1ns");
+    node.start().await;
+    let gone = |fake: &FakeRuntime| fake.count(Rpc::RemoveImage) > 0;
+    node.fake
+        .wait_until("the image is removed", WAIT_LIMIT, gone)
+        .await;
+    assert_eq!(node.fake.count(Rpc::RemoveContainer), 0);
+}

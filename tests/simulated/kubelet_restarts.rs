@@ -62,6 +62,10 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     put(&kubelet.manifests, &simple("crashy"));
     wait_shown(&kubelet, "web", is_ready).await;
     wait_shown(&kubelet, "done", |pod| phase(pod) == "Succeeded").await;
+    // It is shown as ended before its sandbox is stopped, which a restarted kubelet would have to make good.
+    let stopped = |fake: &FakeRuntime| fake.pod(&full("done")).is_some_and(|pod| !pod.ready);
+    fake.wait_until("the ended pod is stopped", WAIT_LIMIT, stopped)
+        .await;
     let backs_off = |pod: &_| backs_off_for(pod, "main", "10s");
     wait_shown(&kubelet, "crashy", backs_off).await;
     let before = fake.pods();

@@ -21,7 +21,8 @@ cluster:
 cluster-demo:
 	hack/cluster.sh
 
-# Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script.
+# Kubernetes' own node test suite, spec by spec, into docs/conformance.md; ARGS are those of the script. With
+# ARGS="--vm --procs 1 --focus REGEX" in a virtual machine, for what wants cgroup v2, systemd, swap, CPUs or NUMA nodes.
 conformance:
 	hack/install-deps.sh --suite
 	hack/conformance.py $(ARGS)

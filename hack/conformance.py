@@ -3,7 +3,8 @@
 own, and writes spec by spec what passed into docs/conformance.md.
 
 The programs are those of hack/build-kubernetes.sh --e2e --kubelet. What the suite does with systemd goes to
-hack/units.sh. A spec that this run did not choose keeps its line.
+hack/units.sh. With --vm the node is a virtual machine (hack/vm.sh) with cgroup v2, systemd, swap, many CPUs and two NUMA
+nodes, which software emulates: some ten times slower. A spec that this run did not choose keeps its line.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -44,6 +46,22 @@ CONFIG = {
     "evictionHard": {"memory.available": "250Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%"},
     "volumePluginDir": "/var/lib/kubelet/volumeplugins",
 }
+# The machine of --vm: SMT, and the four cores a socket and eight CPUs for pods that specs want.
+MACHINE = "--cpus 16,sockets=2,cores=4,threads=2 --numa 2 --memory 6144"
+SWAP = "fallocate -l 512M /swap && chmod 600 /swap && mkswap -q /swap && swapon /swap"
+RUNTIME_UNIT = """
+[Service]
+Type=notify
+Environment=PATH={path}
+ExecStart={program} --config {directory}/config.toml
+ExecStartPost=/bin/sh -c 'echo $MAINPID >{directory}/daemon.pid'
+Delegate=yes
+KillMode=process
+OOMScoreAdjust=-999
+LimitNOFILE=infinity
+"""
+# What the machine needs beyond the time of the specs, in seconds, for its start and for the end of an interrupted suite.
+MACHINE_SECONDS = 900
 
 
 def options():
@@ -53,11 +71,13 @@ def options():
     parser.add_argument("--focus", default="", help="regular expression on the whole name of a spec")
     parser.add_argument("--skip", default="", help="the same, of specs to leave out")
     parser.add_argument("--procs", type=int, default=4, help="specs at a time; 1 for Serial ones")
-    parser.add_argument("--timeout", default="2h")
+    parser.add_argument("--timeout", default="2h", help="of the whole run, as 90m; what was not run by then is left out")
     parser.add_argument("--cri-proxy", action="store_true", help="the suite sits between the kubelet and the runtime (Feature:CriProxy)")
     parser.add_argument("--standalone", action="store_true", help="the kubelet gets no API server")
     parser.add_argument("--feature-gates", default="", help="of the suite, the API server and the kubelet, as NAME=true,…")
     parser.add_argument("--disk", type=int, metavar="GIB", help="a file system of its own for the node, which specs fill (Feature:Eviction)")
+    parser.add_argument("--vm", nargs="?", const=MACHINE, metavar="OPTIONS", help=f"in a virtual machine, with options of hack/vm.sh ({MACHINE})")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--output", default=TARGET + "/conformance", help="directory for logs and ginkgo's report.json")
     parser.add_argument("--document", default=DOCUMENT)
     return parser.parse_args()
@@ -90,19 +110,23 @@ class Node:
         for name in ("systemctl", "systemd-run", "sudo"):
             os.symlink(f"{ROOT}/hack/units.sh", f"{shims}/{name}")
         self.path = ":".join(filter(None, [shims, os.environ.get("CONTAINERD_DIR"), os.environ["PATH"]]))
+        self.inside("mkdir", "-p", "/run/systemd/system")
+        self.start_runtime(CONFIG["cgroupDriver"])
+
+    def start_runtime(self, driver):
         # The suite takes the kubelet from its own directory, and its node's address from the default route.
         os.symlink(self.kubelet, self.home + "/kubelet")
         os.symlink(PROGRAMS + "/e2e_node.test", self.home + "/e2e_node.test")
         self.inside("ip", "route", "add", "default", "via", "10.88.0.254", "dev", "node0")
-        self.inside("mkdir", "-p", "/run/systemd/system")
-        containerd = self.home + "/containerd"
         images = f"{TARGET}/images/e2e"
         settings = {"IMAGES": images, "REGISTRIES": self.serve(images), "HANDLER": "test-handler", "CDI_DIR": "/var/run/cdi"}
-        self.inside(f"{ROOT}/hack/containerd.sh", "start", containerd, environment=settings)
-        printed = self.inside(f"{ROOT}/hack/containerd.sh", "endpoint", containerd, stdout=subprocess.PIPE, text=True)
-        self.endpoint = printed.stdout.strip()
+        self.containerd("start", environment={**settings, "CGROUP_DRIVER": driver})
+        self.endpoint = self.containerd("endpoint").stdout.strip()
         with open(self.home + "/config.yaml", "w") as file:
-            json.dump(CONFIG, file)
+            json.dump({**CONFIG, "cgroupDriver": driver}, file)
+
+    def containerd(self, verb, **more):
+        return self.inside(f"{ROOT}/hack/containerd.sh", verb, self.home + "/containerd", stdout=subprocess.PIPE, text=True, **more)
 
     def serve(self, images):
         """Starts the registry for specs that always pull; ends with the namespaces. Returns containerd's setting."""
@@ -122,6 +146,59 @@ class Node:
 
     def __exit__(self, *_):
         subprocess.run([f"{ROOT}/hack/namespaces.sh", "stop", self.directory], check=False)
+
+
+class Machine(Node):
+    """The machine as it is, with systemd and nothing else on it: the one that hack/vm.sh boots."""
+
+    def __enter__(self):
+        os.makedirs(self.home + "/shims")
+        # root needs no sudo.
+        with open(self.home + "/shims/sudo", "w") as file:
+            file.write('#!/bin/sh\nexec "$@"\n')
+        os.chmod(file.name, 0o755)
+        self.path = f"{self.home}/shims:{TARGET}/tools/containerd2:{os.environ['PATH']}"
+        self.inside("modprobe", "-a", "bridge", "br_netfilter", "nf_conntrack")
+        self.inside("sh", "-c", "ip link add node0 type bridge && ip addr add 10.88.0.1/24 dev node0 && ip link set node0 up")
+        self.inside("sh", "-c", SWAP)
+        self.start_runtime("systemd")
+        # Specs stop it through systemd, and it gives no process of a pod a lower oom_score_adj than it has.
+        self.containerd("halt")
+        with open("/run/systemd/system/containerd-e2e.service", "w") as file:
+            file.write(RUNTIME_UNIT.format(path=self.path, program=TARGET + "/tools/containerd2/containerd", directory=self.home + "/containerd"))
+        self.inside("systemctl", "daemon-reload")
+        self.inside("systemctl", "start", "containerd-e2e")
+        return self
+
+    def inside(self, *command, environment=None, check=True, **more):
+        return subprocess.run(command, check=check, env={**os.environ, "PATH": self.path, **(environment or {})}, **more)
+
+    def __exit__(self, *_):
+        pass
+
+
+def run_in_machine(chosen, kubelet):
+    """Boots a virtual machine with the programs and images, which runs this script once more; brings its output back."""
+    stage = tempfile.mkdtemp(prefix="conformance-", dir="/tmp")
+    try:
+        tools = [f"tools/kubernetes/{name}" for name in ("e2e_node.test", "ginkgo")]
+        for name in (*tools, "tools/containerd2", "tools/crictl", "images/e2e"):
+            path = f"{stage}/target/{name}"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(f"{TARGET}/{name}", path)
+        os.symlink(ROOT + "/hack", stage + "/hack")
+        os.symlink(kubelet, stage + "/kubelet")
+        words = ["python3", "hack/conformance.py", "--inside", "--kubelet=./kubelet", "--output=out"]
+        for name in ("label_filter", "focus", "skip", "procs", "timeout", "feature_gates"):
+            words.append(f"--{name.replace('_', '-')}={getattr(chosen, name)}")
+        words += [f"--{name.replace('_', '-')}" for name in ("standalone", "cri_proxy") if getattr(chosen, name)]
+        numbers = re.findall(r"(\d+)([hms])", chosen.timeout)
+        seconds = sum(int(number) * {"h": 3600, "m": 60, "s": 1}[unit] for number, unit in numbers) + MACHINE_SECONDS
+        machine = ["run", *shlex.split(chosen.vm), "--timeout", str(seconds), "--out", chosen.output, stage, "--", shlex.join(words)]
+        with open(chosen.output + "/machine.log", "w") as log:
+            subprocess.run([ROOT + "/hack/vm.sh", *machine], check=False, stdout=log, stderr=log)
+    finally:
+        shutil.rmtree(stage)
 
 
 @contextlib.contextmanager
@@ -220,9 +297,18 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if os.geteuid() != 0:
         sys.exit("root is needed: containers, mounts and network namespaces do")
+    if chosen.inside:
+        chosen.output = os.path.abspath(chosen.output)
+        # If the machine does not come to its end, this is all that comes out of it.
+        subprocess.Popen(["tail", "-n", "+1", "-F", chosen.output + "/run.log"], stderr=subprocess.DEVNULL)
+        with Machine(tempfile.mkdtemp(dir="/var/lib"), os.path.abspath(chosen.kubelet)) as node:
+            run_suite(node, chosen)
+        return
     script("install-deps.sh", "--suite")
     script("build-kubernetes.sh", "--e2e")
     script("build-images.sh", "--e2e", TARGET + "/images/e2e")
+    if chosen.vm:
+        script("build-containerd2.sh")
     if not chosen.kubelet:
         subprocess.run(["cargo", "build", "--release", "--bin", "kubelet"], cwd=ROOT, check=True)
         chosen.kubelet = TARGET + "/release/kubelet"
@@ -234,8 +320,12 @@ def main():
     chosen.output = os.path.abspath(chosen.output)
     began = time.monotonic()
     try:
-        with node_directory(chosen.disk) as directory, Node(directory, kubelet) as node:
-            run_suite(node, chosen)
+        if chosen.vm:
+            version += " (vm)"
+            run_in_machine(chosen, kubelet)
+        else:
+            with node_directory(chosen.disk) as directory, Node(directory, kubelet) as node:
+                run_suite(node, chosen)
     except KeyboardInterrupt:
         sys.exit("interrupted")
     report = chosen.output + "/report.json"

@@ -53,7 +53,9 @@ build_e2e_images() {
     rm "$rootfs/bin/sh"
     compile_into sh "$rootfs/bin/sh"
     mkdir -p "$rootfs"/{lib,mnt,usr/local/bin,var/log}
-    suite_image "$suite_images/busybox:1.37.0-1" "$rootfs" '"Cmd":["sh"]'
+    for version in 1.36.1-1 1.37.0-1; do
+        suite_image "$suite_images/busybox:$version" "$rootfs" '"Cmd":["sh"]'
+    done
     suite_image "$suite_images/nonroot:1.5" "$rootfs" '"Cmd":["sh"],"User":"1234"'
 
     cp -a "$rootfs" "$work/nonewprivs"

@@ -142,7 +142,8 @@ pub(super) async fn read(
             user.auth_info = Some(own);
         }
     }
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    without_unused_roots(&mut config);
     let url = SecretUrl::from(config.cluster_url.to_string());
     let host = config.cluster_url.authority().map_or("", |at| at.as_str());
     let host = host.rsplit('@').next().unwrap_or_default().into();
@@ -160,6 +161,13 @@ pub(super) async fn read(
         has_program: needs_program,
         is_pending,
     })
+}
+
+/// A client that verifies nothing needs no certificates of the machine, which may have none.
+pub(super) fn without_unused_roots(config: &mut Config) {
+    if config.accept_invalid_certs {
+        config.root_cert = Some(Vec::new());
+    }
 }
 
 /// The kubeconfig in a file. Blocking.

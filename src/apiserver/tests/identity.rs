@@ -388,3 +388,13 @@ async fn a_certificate_of_a_plugin_is_replaced_before_its_end() {
     }
     assert_eq!(server.certificate().unwrap(), new.der.to_vec());
 }
+
+#[test]
+fn a_client_that_verifies_nothing_needs_no_certificates_of_the_machine() {
+    for (is_insecure, expected) in [(false, None), (true, Some(Vec::new()))] {
+        let mut config = kube::Config::new("https://h".parse().unwrap());
+        config.accept_invalid_certs = is_insecure;
+        kubeconfig::without_unused_roots(&mut config);
+        assert_eq!(config.root_cert, expected, "{is_insecure}");
+    }
+}

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Measures kubelets as the only node of a real cluster, alternating, and writes target/bench/cluster.md.
 
-    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [--managers] NAME=KUBELET...
+    hack/bench-cluster.py [--rounds N] [--rest SECONDS] [--absence SECONDS] [--managers | --pressure] NAME=KUBELET...
 
 Each kubelet gets a new control plane and containerd in namespaces of its own, and the same pods. Times are those of a
 watch of the API server; memory and processor time are what the kernel counts for the kubelet's process; requests are
-those of the audit log. With several rounds a figure is the median of them, for "slowest" the largest.
+those of the audit log. With several rounds a figure is the median of them, for "slowest" the largest. With --pressure,
+pods fill the memory of an otherwise empty node, and nothing else is measured.
 """
 
 import argparse
@@ -34,6 +35,9 @@ DEADLINE = 600
 SINGLE_PODS = 10
 UNLIMITED = [("memory", "available"), ("nodefs", "available"), ("nodefs", "inodesFree"), ("imagefs", "available"), ("imagefs", "inodesFree")]
 SIZES = (100, 200)
+# A pod that fills memory passes the threshold after so many MiB, and stops as many beyond it.
+HEADROOM = 2048
+FILLS = 3
 # The managers of exclusive resources, reservations, evictions and shutdowns, all on.
 MANAGERS = {
     "cpuManagerPolicy": "static",
@@ -69,7 +73,7 @@ def measure(kubelet, chosen):
         endpoint = script(*inside, f"{ROOT}/hack/containerd.sh", "endpoint", containerd, env=environment, stdout=subprocess.PIPE, text=True)
         with open(directory + "/private/kubelet.conf", "w") as file:
             script("control-plane.sh", "kubeconfig", directory, NODE, env=environment, stdout=file)
-        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence), str(chosen.managers)]
+        arguments = [directory, kubelet, endpoint.stdout.strip(), str(chosen.rest), str(chosen.absence), chosen.programme]
         printed = script(*inside, sys.executable, os.path.abspath(__file__), "--inside", *arguments, env=environment, stdout=subprocess.PIPE, text=True)
         return json.loads(printed.stdout)
     finally:
@@ -93,7 +97,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--rest", type=int, default=120, help="seconds over which a node at rest is measured")
     parser.add_argument("--absence", type=int, default=120, help="seconds that the API server is away")
-    parser.add_argument("--managers", action="store_true", help="with static CPU and memory managers, evictions and shutdowns")
+    parser.set_defaults(programme="plain")
+    programme = parser.add_mutually_exclusive_group()
+    programme.add_argument("--managers", dest="programme", action="store_const", const="managers", help="with static CPU and memory managers, evictions and shutdowns")
+    programme.add_argument("--pressure", dest="programme", action="store_const", const="pressure", help="only how soon a pod that fills memory is evicted")
     chosen = parser.parse_args()
     # Whatever stops this script stops its clusters.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -321,6 +328,53 @@ def absence(api, pods, nodes, kubelet, endpoint, seconds, figures):
     figures["pods restarted by the absence"] = sum(restarts(pod) for pod in pods.objects.values()) - 1
 
 
+def available_memory():
+    """MiB by which kubelets measure memory.available on cgroup v1: all but what the kernel would keep under pressure."""
+    root = "/sys/fs/cgroup/memory/memory."
+    with open("/proc/meminfo") as file:
+        total = int(file.readline().split()[1]) << 10
+    with open(root + "usage_in_bytes") as file:
+        used = int(file.read())
+    with open(root + "stat") as file:
+        inactive = next(int(line.split()[1]) for line in file if line.startswith("total_inactive_file "))
+    return (total - max(used - inactive, 0)) >> 20
+
+
+def pressure(api, nodes, pods, threshold, figures):
+    """Pods that write into memory as fast as they can, one after the other; each stops by itself beyond the threshold."""
+    def has_pressure(all):
+        return any(one["type"] == "MemoryPressure" and one["status"] == "True" for one in all[NODE]["status"]["conditions"])
+
+    path = "/api/v1/namespaces/default/pods"
+    script = f"dd if=/dev/zero of=/scratch/file bs=1M count={2 * HEADROOM}; while :; do sleep 1000; done"
+    shown, gone, number = [], [], 0
+    while len(gone) < FILLS:
+        name = f"greedy-{number}"
+        number += 1
+        greedy = spec()
+        greedy["containers"][0].update(command=["sh", "-c", script], volumeMounts=[{"name": "scratch", "mountPath": "/scratch"}])
+        greedy["volumes"] = [{"name": "scratch", "emptyDir": {"medium": "Memory"}}]
+        api.call("POST", path, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": greedy})
+        is_evicted = lambda all: all.get(name, {}).get("status", {}).get("reason") == "Evicted"
+        while available_memory() >= threshold and not is_evicted(pods.objects):
+            time.sleep(0.001)
+        crossed = time.monotonic()
+        # A pod that comes while the node still has the last pressure is refused, and fills nothing.
+        if not is_evicted(pods.objects):
+            shown.append(pods.wait("an eviction", is_evicted) - crossed)
+            while available_memory() < threshold:
+                time.sleep(0.001)
+            gone.append(time.monotonic() - crossed)
+        api.call("DELETE", f"{path}/{name}")
+        pods.wait(name + " gone", lambda all: name not in all)
+        nodes.wait("no pressure", lambda all: not has_pressure(all))
+        time.sleep(1)
+    figures["threshold crossed to pod shown as Evicted, median, s"] = statistics.median(shown)
+    figures["threshold crossed to pod shown as Evicted, slowest, s"] = max(shown)
+    figures["threshold crossed to memory free again, median, s"] = statistics.median(gone)
+    figures["threshold crossed to memory free again, slowest, s"] = max(gone)
+
+
 def restarts(pod):
     statuses = (pod or {}).get("status", {}).get("containerStatuses", [])
     return sum(status["restartCount"] for status in statuses)
@@ -335,25 +389,30 @@ def kill_container(endpoint, pod):
     os.kill(facts["info"]["pid"], signal.SIGKILL)
 
 
-def inside(directory, program, endpoint, seconds, away, managers):
+def inside(directory, program, endpoint, seconds, away, programme):
     api = Api(directory)
     figures = {}
     nodes, pods = Watched(api, "/api/v1/nodes"), Watched(api, "/api/v1/namespaces/default/pods")
+    threshold = available_memory() - HEADROOM
+    more = {"managers": MANAGERS, "plain": {}, "pressure": {"evictionHard": {"memory.available": f"{threshold}Mi"}, "evictionPressureTransitionPeriod": "1s"}}
     since = time.monotonic()
-    kubelet = Kubelet(program, directory, endpoint, MANAGERS if managers else {})
+    kubelet = Kubelet(program, directory, endpoint, more[programme])
     figures["start to node Ready, s"] = nodes.wait("Ready", lambda all: any(map(is_ready, all.values()))) - since
-    rest(kubelet, seconds, 0, figures)
-    one_by_one(api, pods, figures)
-    for size in SIZES:
-        scale(api, pods, size, figures)
-        rest(kubelet, seconds, size, figures)
-    absence(api, pods, nodes, kubelet, endpoint, away, figures)
+    if programme == "pressure":
+        pressure(api, nodes, pods, threshold, figures)
+    else:
+        rest(kubelet, seconds, 0, figures)
+        one_by_one(api, pods, figures)
+        for size in SIZES:
+            scale(api, pods, size, figures)
+            rest(kubelet, seconds, size, figures)
+        absence(api, pods, nodes, kubelet, endpoint, away, figures)
     kubelet.process.kill()
     print(json.dumps(figures))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]), sys.argv[7] == "True")
+        inside(*sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6]), sys.argv[7])
     else:
         main()

@@ -1,8 +1,9 @@
 //! `/checkpoint`: the state of a running container, written to an archive by the runtime.
 
 use super::{
+    query::BadQuery,
     response::{Body, one, text},
-    routes::{BadQuery, RouteParts},
+    route_parts::RouteParts,
     streaming::{ContainerName, StreamTable},
 };
 use crate::base::chain;

@@ -2,8 +2,9 @@
 
 use super::{
     list,
+    query::BadQuery,
     response::{Body, json},
-    routes::{BadQuery, RouteParts},
+    route_parts::RouteParts,
 };
 use crate::{
     model::{PodUid, fnv64a},

@@ -2,8 +2,9 @@
 
 use super::{
     page,
+    query::BadQuery,
     response::{Body, not_found, one},
-    routes::{BadQuery, RouteError, RouteParts},
+    route_parts::{RouteError, RouteParts},
     views::{Recorded, flushed, unless_stopping},
 };
 use crate::server::explain::{Explanation, Overview};

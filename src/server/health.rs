@@ -1,8 +1,9 @@
 //! Named health checks, and the metric families of their results.
 
 use super::{
+    query::BadQuery,
     response::{Body, text},
-    routes::{BadQuery, RouteError, RouteParts},
+    route_parts::{RouteError, RouteParts},
 };
 use crate::base::metrics::Metrics;
 use hyper::{Response, StatusCode};

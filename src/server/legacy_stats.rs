@@ -2,8 +2,9 @@
 //! query or the body, and the response.
 
 use super::{
+    query::BadQuery,
     response::{Body, Request, bad_request, not_found, one, read_body},
-    routes::{BadQuery, RouteError, RouteParts},
+    route_parts::{RouteError, RouteParts},
     stats::{StatsViews, unreadable},
     streaming::{
         ContainerName,

@@ -11,47 +11,47 @@
 //!
 //! A request passes through the listener, the layers (`layers`, stacked in `handlers.rs`) and the router.
 
-pub mod explain;
-mod area;
-pub mod auth;
-mod checkpoint;
-mod connections;
-mod legacy_stats;
-mod container_logs;
-mod cross_site;
-mod events;
-mod explanations;
-mod files;
-mod gzip;
-mod handlers;
-mod layers;
-mod health;
-mod html;
-mod list;
-mod listener;
-mod metrics;
-mod node_log_query;
-mod node_logs;
-mod observed;
-mod page;
-mod pod_reporter;
-mod pods;
-mod ports;
-mod posted;
-pub mod pprof;
-mod process;
-mod profile;
+mod query;
 mod response;
-mod router;
-mod routes;
+mod route_parts;
+mod observed;
+mod views;
+mod list;
+mod websocket;
+mod streaming;
+mod checkpoint;
+mod container_logs;
+pub mod tls;
+pub mod auth;
+mod health;
+mod connections;
+mod events;
+pub mod explain;
+mod html;
+mod page;
+mod explanations;
 mod scrapes;
 mod stats;
-mod streaming;
-#[cfg(test)]
-mod tests;
-pub mod tls;
-mod views;
-mod websocket;
+mod legacy_stats;
+mod node_log_query;
+mod pods;
+mod posted;
+pub mod pprof;
+mod profile;
+mod routes;
+mod metrics;
+mod layers;
+mod cross_site;
+mod gzip;
+mod files;
+mod node_logs;
+mod process;
+mod router;
+mod handlers;
+mod pod_reporter;
+mod listener;
+mod ports;
+mod area;
 
 pub use area::{Config, ServerDeps, build};
 pub use checkpoint::Checkpoints;
@@ -71,11 +71,13 @@ pub use pods::PodLists;
 pub use ports::{Ports, ServerConfig};
 pub use posted::Post;
 pub use process::Process;
+pub use route_parts::RouteError;
 pub use router::Views;
-pub use routes::{
-    ENTRIES, Port, Route, RouteEntry, RouteError, Switch, document, route, subresources,
-};
+pub use routes::{ENTRIES, Port, Route, RouteEntry, Switch, document, route, subresources};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
 pub use views::{PodsView, Recorded, RunningPodsView, ViewsReady};
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! `/logs/?query=…`: a query of the node's journal and log files. Pure.
 
-use super::routes::{BadQuery, RouteParts};
+use super::{query::BadQuery, route_parts::RouteParts};
 use jiff::{Timestamp, tz::TimeZone};
 
 /// Most lines from the end.

@@ -3,8 +3,9 @@
 use super::{
     files,
     node_log_query::{LogSelection, NodeLogQuery, files_of},
+    query::BadQuery,
     response::{Body, respond, text},
-    routes::{BadQuery, RouteError},
+    route_parts::RouteError,
 };
 use crate::host::{Shown, open_confined};
 use bytes::Bytes;

@@ -2,8 +2,9 @@
 
 use super::{
     pprof,
+    query::BadQuery,
     response::{Body, closing, full_bytes, text},
-    routes::{BadQuery, RouteParts},
+    route_parts::RouteParts,
 };
 use crate::{
     base::chain,

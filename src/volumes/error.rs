@@ -1,6 +1,6 @@
 //! What can go wrong with a volume.
 
-use super::{UnsafeName, content::payload::PathError};
+use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::apiserver::configmap_secret::{ObjectError, ObjectKey};
 use crate::apiserver::pod_certificate::PodCertificateError;
@@ -13,6 +13,11 @@ use std::{
     fmt, io,
     path::{Path, PathBuf},
 };
+
+/// Longest path in a volume, bytes (the kernel's limit, as upstream has it).
+pub(super) const MAX_PATH: usize = 4096;
+/// Longest name within such a path, bytes.
+pub(super) const MAX_NAME: usize = 255;
 
 /// A pod's volumes cannot be prepared or taken down. Printed with its causes, the first variant
 /// reads as upstream's `FailedMount` event does.
@@ -278,6 +283,35 @@ pub enum ContentError {
     /// A source that this kubelet does not have.
     #[error("an unknown source of a projected volume is not supported by this kubelet")]
     UnknownSource,
+}
+
+/// Why a path cannot be one in a volume; texts as upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// There is no name in it.
+    #[error("invalid path: must not be empty: {0:?}")]
+    Empty(String),
+    /// It begins at the root.
+    #[error("invalid path: must be relative path: {0}")]
+    Absolute(String),
+    /// It is longer than the kernel takes.
+    #[error("invalid path: must be less than or equal to {MAX_PATH} characters")]
+    TooLong,
+    /// One of its names is longer than file systems take.
+    #[error("invalid path: filenames must be less than or equal to {MAX_NAME} characters")]
+    NameTooLong,
+    /// It steps back.
+    #[error("invalid path: must not contain '..': {0}")]
+    StepsBack(String),
+    /// Names of this form are the writer's own.
+    #[error("invalid path: must not start with '..': {0}")]
+    Reserved(String),
+    /// No file can be named so.
+    #[error("invalid path: must not contain a NUL")]
+    Nul,
+    /// One file would have to be a directory as well.
+    #[error("invalid path: {0} is both a file and a directory")]
+    FileAndDirectory(String),
 }
 
 /// All that is wrong, as upstream lists it: one thing as it is, several in brackets.

@@ -14,31 +14,33 @@
 //!   secret,downwardapi,projected}`, `pkg/volume/util` and the directory half of
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
+mod paths;
+mod mounter;
+mod error;
+pub mod pod_dirs;
+mod prepared;
+pub mod content;
+mod ownership;
+mod record;
+pub mod plan;
+pub mod state;
+mod pod_volumes;
+mod local;
 mod claim;
 mod claim_note;
 mod cluster;
-pub mod content;
 mod empty_dir;
-mod error;
 mod host_path;
-mod local;
-mod mounter;
-mod ownership;
-mod paths;
-pub mod plan;
-pub mod pod_dirs;
-mod pod_volumes;
-mod record;
-mod set_up;
-pub mod state;
-mod steps;
 mod sub_path;
+mod set_up;
+mod steps;
 mod teardown;
 
 pub use cluster::Cluster;
-pub use error::{NotPrepared, SetUpError, VolumeError};
+pub use error::{NotPrepared, PathError, SetUpError, VolumeError};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
+pub use prepared::{Prepared, VolumePath, VolumePaths};
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
@@ -66,40 +68,6 @@ const MAX_BLOCKED: usize = 64;
 
 /// How long the end of a pod waits for devices that it was the last to have.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Where one volume is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumePath {
-    /// On the node.
-    pub host_path: PathBuf,
-    /// The kubelet made it, so the runtime may give it the pod's SELinux label.
-    pub managed: bool,
-    /// Containers only read it, whatever their mounts say.
-    pub read_only: bool,
-    /// It is a file system of the node that is measured for its claim.
-    pub measured: bool,
-    /// It is a device, which containers do not mount.
-    pub is_device: bool,
-    /// A group that containers get besides their own.
-    pub group: Option<i64>,
-}
-
-impl VolumePath {
-    /// A path that is the node's, not the kubelet's.
-    fn of(host_path: PathBuf) -> Self {
-        Self {
-            host_path,
-            managed: false,
-            read_only: false,
-            measured: false,
-            is_device: false,
-            group: None,
-        }
-    }
-}
-
-/// Where a pod's volumes are, by volume name.
-pub type VolumePaths = BTreeMap<String, VolumePath>;
 
 /// Gives pods their volumes and takes them back. Cheap to clone.
 #[derive(Clone)]
@@ -130,15 +98,6 @@ impl VolumeManagerInner {
     fn of_or_new(&self, uid: &PodUid) -> Arc<PodVolumes> {
         self.pods.lock().entry(uid.clone()).or_default().clone()
     }
-}
-
-/// A pod's volumes.
-#[derive(Debug, Default)]
-pub struct Prepared {
-    /// Where they are.
-    pub paths: VolumePaths,
-    /// Volumes that are there and cannot be brought up to date: they show what they showed before.
-    pub stale: Vec<VolumeError>,
 }
 
 impl VolumeManager {

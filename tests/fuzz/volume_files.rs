@@ -3,7 +3,10 @@
 
 use crate::engine::{Target, fuzz, path};
 use bytes::Bytes;
-use kubelet::volumes::content::{PathError, Payload, VolumeGroup, Written, write_files};
+use kubelet::volumes::{
+    PathError,
+    content::{Payload, VolumeGroup, Written, write_files},
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;

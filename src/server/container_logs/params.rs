@@ -3,7 +3,7 @@
 use crate::{
     runtime::logs::{LogOptions, SelectedStreams, since},
     server::{
-        routes::BadQuery,
+        query::BadQuery,
         streaming::params::{Pairs, all, bad},
     },
 };

@@ -16,7 +16,8 @@ pub(super) use trace::Trace;
 use super::{
     auth::User,
     response::{Body, Request},
-    routes::{Port, Route, RouteEntry, RouteError, route},
+    route_parts::RouteError,
+    routes::{Port, Route, RouteEntry, route},
 };
 use futures::future::BoxFuture;
 use hyper::Response;

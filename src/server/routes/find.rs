@@ -1,11 +1,13 @@
 //! From method, path and query to a row of the table.
 
 use super::{
-    parts::{RouteError, RouteParts, captures},
     route::Route,
     table::{ENTRIES, Port, RouteEntry},
 };
-use crate::server::auth::{PROXY, Subresources};
+use crate::server::{
+    auth::{PROXY, Subresources},
+    route_parts::{RouteError, RouteParts, captures},
+};
 use hyper::Method;
 
 /// The row of the table for a request, and its parsed route. HEAD is served wherever GET is; a trailing slash

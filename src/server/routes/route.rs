@@ -1,7 +1,5 @@
 //! The routes, and how the parts of a request become one. Each handler parses its own query.
 
-use super::parts::{RouteError, RouteParts};
-use super::query::BadQuery;
 use crate::{
     cri::StdStreams,
     server::{
@@ -14,6 +12,8 @@ use crate::{
         node_log_query::NodeLogQuery,
         posted::Post,
         profile::seconds,
+        query::BadQuery,
+        route_parts::{RouteError, RouteParts},
         streaming::{ContainerName, PodName, params},
     },
 };

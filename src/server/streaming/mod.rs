@@ -16,8 +16,9 @@ mod upgrade;
 pub use params::{ContainerName, PodName};
 
 use super::{
+    query::pairs,
     response::{Body, Request as BodyRequest, read_body, text},
-    routes::{RouteError, pairs},
+    route_parts::RouteError,
     views::{PodsView, ViewsReady},
     websocket::{is_upgrade, is_websocket},
 };

@@ -6,7 +6,10 @@
 use crate::{
     cri::StdStreams,
     model::PodLogName,
-    server::routes::{BadQuery, RouteError, RouteParts},
+    server::{
+        query::BadQuery,
+        route_parts::{RouteError, RouteParts},
+    },
 };
 
 /// Decoded parameters in their order.

@@ -5,13 +5,13 @@
 mod atomic_writer;
 mod mount_points;
 mod owner;
-pub(super) mod payload;
+mod payload;
 mod plan;
 mod sources;
 
 pub use atomic_writer::{Written, write as write_files};
 pub use owner::VolumeGroup;
-pub use payload::{FileContent, PathError, Payload};
+pub use payload::{FileContent, Payload};
 pub use plan::{
     BundleSource, CertificateSource, ContentVolume, FileItem, ObjectSource, TokenSource,
     VolumeFileSource,

@@ -1,12 +1,8 @@
 //! The files that a volume is to show, and which paths they may have. Pure.
 
+use crate::volumes::error::{MAX_NAME, MAX_PATH, PathError};
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt};
-
-/// Longest path, bytes (the kernel's limit, as upstream has it).
-const MAX_PATH: usize = 4096;
-/// Longest name within a path, bytes.
-const MAX_NAME: usize = 255;
 
 /// One file to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -29,35 +25,6 @@ impl fmt::Debug for FileContent {
 /// All files of a volume by path: relative, clean, none of them within another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload(BTreeMap<String, FileContent>);
-
-/// Why a path cannot be one in a volume; texts as upstream's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
-    /// There is no name in it.
-    #[error("invalid path: must not be empty: {0:?}")]
-    Empty(String),
-    /// It begins at the root.
-    #[error("invalid path: must be relative path: {0}")]
-    Absolute(String),
-    /// It is longer than the kernel takes.
-    #[error("invalid path: must be less than or equal to {MAX_PATH} characters")]
-    TooLong,
-    /// One of its names is longer than file systems take.
-    #[error("invalid path: filenames must be less than or equal to {MAX_NAME} characters")]
-    NameTooLong,
-    /// It steps back.
-    #[error("invalid path: must not contain '..': {0}")]
-    StepsBack(String),
-    /// Names of this form are the writer's own.
-    #[error("invalid path: must not start with '..': {0}")]
-    Reserved(String),
-    /// No file can be named so.
-    #[error("invalid path: must not contain a NUL")]
-    Nul,
-    /// One file would have to be a directory as well.
-    #[error("invalid path: {0} is both a file and a directory")]
-    FileAndDirectory(String),
-}
 
 impl Payload {
     /// Adds a file; a later one of the same path replaces it, as upstream has it.

@@ -13,7 +13,7 @@ pub struct BadQuery {
 }
 
 impl BadQuery {
-    pub(in crate::server) fn new(parameter: &str, detail: impl Into<String>) -> Self {
+    pub(super) fn new(parameter: &str, detail: impl Into<String>) -> Self {
         Self {
             parameter: parameter.to_owned(),
             detail: detail.into(),
@@ -22,7 +22,7 @@ impl BadQuery {
 }
 
 /// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
-pub(in crate::server) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
+pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
     query
         .split('&')
         .filter(|pair| !pair.is_empty())

@@ -1,7 +1,7 @@
 //! The variable parts of a request's path and query, and why a request has no route.
 
 use super::query::{BadQuery, decode_path, pairs};
-use crate::server::response::{Body, text};
+use super::response::{Body, text};
 use hyper::{
     Response, StatusCode,
     header::{self, HeaderValue},
@@ -29,7 +29,7 @@ impl From<BadQuery> for RouteError {
 
 impl RouteError {
     /// The response to such a request.
-    pub(in crate::server) fn response(&self) -> Response<Body> {
+    pub(super) fn response(&self) -> Response<Body> {
         let status = match self {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed(_) => StatusCode::METHOD_NOT_ALLOWED,
@@ -47,7 +47,7 @@ impl RouteError {
 }
 
 /// The variable parts of a request's target.
-pub(in crate::server) struct RouteParts<'a> {
+pub(super) struct RouteParts<'a> {
     pub(super) captures: Vec<(&'static str, String)>,
     /// Not decoded: routes without parameters ignore the query.
     pub(super) query: &'a str,
@@ -56,7 +56,7 @@ pub(in crate::server) struct RouteParts<'a> {
 #[cfg(test)]
 impl<'a> RouteParts<'a> {
     /// Those of a path without variable segments.
-    pub(in crate::server) fn of_query(query: &'a str) -> Self {
+    pub(super) fn of_query(query: &'a str) -> Self {
         Self {
             captures: Vec::new(),
             query,
@@ -66,7 +66,7 @@ impl<'a> RouteParts<'a> {
 
 impl RouteParts<'_> {
     /// The value of `{name}` in the path.
-    pub(in crate::server) fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         let mut named = self.captures.iter().filter(|(known, _)| *known == name);
         named
             .next()
@@ -76,7 +76,7 @@ impl RouteParts<'_> {
 
     /// The same for the name of a namespace, a pod or a container, which needs no escapes. Anything else is not
     /// found.
-    pub(in crate::server) fn name(&self, name: &str) -> Result<String, RouteError> {
+    pub(super) fn name(&self, name: &str) -> Result<String, RouteError> {
         let value = self.path(name);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
         if value.chars().all(plain) {
@@ -86,12 +86,12 @@ impl RouteParts<'_> {
     }
 
     /// The value of a parameter, the last one of several.
-    pub(in crate::server) fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
+    pub(super) fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
         Ok(self.all(parameter)?.pop())
     }
 
     /// All values of a parameter.
-    pub(in crate::server) fn all(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
+    pub(super) fn all(&self, parameter: &str) -> Result<Vec<String>, BadQuery> {
         let of_it = self
             .pairs()?
             .into_iter()
@@ -100,7 +100,7 @@ impl RouteParts<'_> {
     }
 
     /// A parameter that is a whole number.
-    pub(in crate::server) fn count(&self, parameter: &str) -> Result<Option<usize>, BadQuery> {
+    pub(super) fn count(&self, parameter: &str) -> Result<Option<usize>, BadQuery> {
         let Some(value) = self.last(parameter)? else {
             return Ok(None);
         };
@@ -112,7 +112,7 @@ impl RouteParts<'_> {
     }
 
     /// Every parameter, decoded.
-    pub(in crate::server) fn pairs(&self) -> Result<Vec<(String, String)>, BadQuery> {
+    pub(super) fn pairs(&self) -> Result<Vec<(String, String)>, BadQuery> {
         pairs(self.query)
     }
 }

@@ -8,6 +8,7 @@ use crate::base::document::DocumentOrigin;
 use crate::node::NodeConfig;
 use crate::node::event_sink::EventRate;
 use crate::node::node_status::resources::{self, PodLimits, ReservedResources};
+use crate::node::registration::RegistrationConfig;
 use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
 
@@ -32,12 +33,14 @@ const MAX_LABEL: usize = 63;
 /// Of a configuration with its defaults, which has been checked.
 pub(super) fn node(config: &KubeletConfiguration, flags: &Flags) -> NodeConfig {
     NodeConfig {
-        register: config.register_node.unwrap_or(true),
-        labels: flags.node_labels.clone(),
-        taints: taints(config),
-        provider_id: some_text(&config.provider_id),
-        external_cloud_provider: flags.cloud_provider.as_deref() == Some("external"),
-        controller_attach: config.enable_controller_attach_detach.unwrap_or(true),
+        registration: RegistrationConfig {
+            register: config.register_node.unwrap_or(true),
+            labels: flags.node_labels.clone(),
+            taints: taints(config),
+            provider_id: some_text(&config.provider_id),
+            external_cloud_provider: flags.cloud_provider.as_deref() == Some("external"),
+            controller_attach: config.enable_controller_attach_detach.unwrap_or(true),
+        },
         local_storage_isolation: config.local_storage_capacity_isolation.unwrap_or(true),
         update_period: time(config.node_status_update_frequency),
         report_period: time(config.node_status_report_frequency),

@@ -808,7 +808,8 @@ fn traces_are_on_with_their_section_even_an_empty_one() {
 fn the_node_is_what_flags_and_file_say() {
     use crate::node::node_status::resources::{PodLimits, ReservedResources, ThresholdAmount};
     let node = resolved(&[], &[]).unwrap().node;
-    assert!(node.register && node.controller_attach && node.local_storage_isolation);
+    assert!(node.registration.register && node.registration.controller_attach);
+    assert!(node.local_storage_isolation);
     let defaults = ReservedResources {
         memory_threshold: Some(ThresholdAmount::Bytes(100 << 20)),
         storage_threshold: Some(ThresholdAmount::Share(0.1)),
@@ -835,10 +836,12 @@ kubeReserved: {cpu: \"1\", ephemeral-storage: 2Gi}
 ";
     let flags = ["--cloud-provider=external", "--node-labels=a=b"];
     let node = resolved(&flags, &[file]).unwrap().node;
-    assert!(!node.register && node.external_cloud_provider);
-    assert_eq!(node.provider_id.as_deref(), Some("x://1"));
-    assert_eq!((node.taints.len(), &node.taints[0].key[..]), (1, "k"));
-    assert_eq!(node.labels["a"], "b");
+    let registration = node.registration;
+    assert!(!registration.register && registration.external_cloud_provider);
+    assert_eq!(registration.provider_id.as_deref(), Some("x://1"));
+    let taints = registration.taints;
+    assert_eq!((taints.len(), &taints[0].key[..]), (1, "k"));
+    assert_eq!(registration.labels["a"], "b");
     assert_eq!((node.max_images, node.pods), (None, pods(20, 5)));
     let expected = ReservedResources {
         milli_cpu: 1500,

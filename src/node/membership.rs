@@ -8,7 +8,7 @@ use super::{
         self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
         resources::{Allocatable, PodLimits, ReservedResources},
     },
-    registration::{self, RegistrationSettings},
+    registration::{self, RegistrationConfig, RegistrationSettings},
     runtime_facts::RuntimeFactsReader,
 };
 use crate::{
@@ -28,9 +28,8 @@ use crate::{
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{NodeSystemInfo, Taint};
+use k8s_openapi::api::core::v1::NodeSystemInfo;
 use std::{
-    collections::BTreeMap,
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -51,18 +50,8 @@ const OWN_VOLUMES: [&str; 6] = [
 /// The Node object, its status and lease, and events.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// Create the object if it is not there.
-    pub register: bool,
-    /// Labels that it is created with.
-    pub labels: BTreeMap<String, String>,
-    /// Taints that it is created with.
-    pub taints: Vec<Taint>,
-    /// Id of this machine at its provider.
-    pub provider_id: Option<String>,
-    /// A controller of the cloud provider sets addresses and lets pods come.
-    pub external_cloud_provider: bool,
-    /// A controller attaches volumes.
-    pub controller_attach: bool,
+    /// Whether the object is created, and what it says besides its status.
+    pub registration: RegistrationConfig,
     /// Scratch space is a resource.
     pub local_storage_isolation: bool,
     /// How often the status is computed.
@@ -309,7 +298,7 @@ impl NodeProfile {
         StatusSettings {
             node_name: self.name.clone(),
             given_ips: self.given_ips.clone(),
-            external_cloud_provider: self.node.external_cloud_provider,
+            external_cloud_provider: self.node.registration.external_cloud_provider,
             port: self.port.unwrap_or_default(),
             max_images: self.node.max_images,
             pods: self.node.pods,
@@ -318,16 +307,10 @@ impl NodeProfile {
     }
 
     fn registration(&self) -> RegistrationSettings {
-        let node = &self.node;
         RegistrationSettings {
             node_name: self.name.clone(),
             architecture: go_architecture().to_owned(),
-            register: node.register,
-            labels: node.labels.clone(),
-            taints: node.taints.clone(),
-            provider_id: node.provider_id.clone(),
-            external_cloud_provider: node.external_cloud_provider,
-            controller_attach: node.controller_attach,
+            config: self.node.registration.clone(),
         }
     }
 }

@@ -213,10 +213,10 @@ impl NodeManager {
 
     async fn sync(&mut self) -> Result<(), SyncFailure> {
         match self.deps.node.get() {
-            None if !self.listed || !self.deps.registration.register => Ok(()),
+            None if !self.listed || !self.deps.registration.config.register => Ok(()),
             None => self.create().await,
             Some(node) => {
-                if self.deps.registration.register {
+                if self.deps.registration.config.register {
                     self.reconcile(&node).await?;
                 }
                 let node = self.deps.node.get().unwrap_or(node);

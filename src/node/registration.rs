@@ -29,11 +29,7 @@ const RECONCILED_LABELS: [&str; 11] = [
 
 /// What the configuration says of the object.
 #[derive(Clone, Debug)]
-pub struct RegistrationSettings {
-    /// The node's name.
-    pub node_name: String,
-    /// Go's name of the architecture.
-    pub architecture: String,
+pub struct RegistrationConfig {
     /// `--register-node`.
     pub register: bool,
     /// `--node-labels`.
@@ -48,6 +44,17 @@ pub struct RegistrationSettings {
     pub controller_attach: bool,
 }
 
+/// What the object is made from.
+#[derive(Clone, Debug)]
+pub struct RegistrationSettings {
+    /// Its name, and the label `kubernetes.io/hostname`.
+    pub node_name: String,
+    /// Go's name of the architecture.
+    pub architecture: String,
+    /// The rest.
+    pub config: RegistrationConfig,
+}
+
 /// The object without a status.
 pub fn initial(settings: &RegistrationSettings) -> Node {
     let pairs = [
@@ -59,9 +66,9 @@ pub fn initial(settings: &RegistrationSettings) -> Node {
     ];
     let own = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let mut labels = BTreeMap::from(own);
-    labels.extend(settings.labels.clone());
-    let mut taints = settings.taints.clone();
-    if settings.external_cloud_provider {
+    labels.extend(settings.config.labels.clone());
+    let mut taints = settings.config.taints.clone();
+    if settings.config.external_cloud_provider {
         taints.push(Taint {
             key: UNINITIALIZED.into(),
             value: Some("true".into()),
@@ -74,11 +81,14 @@ pub fn initial(settings: &RegistrationSettings) -> Node {
         metadata: ObjectMeta {
             name: Some(settings.node_name.clone()),
             labels: Some(labels),
-            annotations: settings.controller_attach.then(|| [annotation].into()),
+            annotations: settings
+                .config
+                .controller_attach
+                .then(|| [annotation].into()),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec {
-            provider_id: settings.provider_id.clone(),
+            provider_id: settings.config.provider_id.clone(),
             taints: (!taints.is_empty()).then_some(taints),
             ..NodeSpec::default()
         }),
@@ -148,7 +158,7 @@ fn differing_labels(wanted: &Node, existing: &Node) -> Map<String, Value> {
 fn differing_annotation(settings: &RegistrationSettings, existing: &Node) -> Map<String, Value> {
     let annotations = existing.metadata.annotations.as_ref();
     let known = annotations.and_then(|annotations| annotations.get(CONTROLLER_ATTACH));
-    let value = match (settings.controller_attach, known.map(String::as_str)) {
+    let value = match (settings.config.controller_attach, known.map(String::as_str)) {
         (true, Some("true")) | (false, None) => return Map::new(),
         (true, _) => json!("true"),
         (false, Some(_)) => Value::Null,

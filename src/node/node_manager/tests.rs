@@ -3,7 +3,10 @@ use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
 use crate::state::node_pressure::NodePressureWriter;
 use crate::{
     apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
-    node::node_status::resources::{PodLimits, ReservedResources},
+    node::{
+        node_status::resources::{PodLimits, ReservedResources},
+        registration::RegistrationConfig,
+    },
     pods::pleg::RuntimeState,
     state::node_object::NodeObject,
 };
@@ -220,12 +223,14 @@ fn registration(register: bool) -> RegistrationSettings {
     RegistrationSettings {
         node_name: "node1".into(),
         architecture: "amd64".into(),
-        register,
-        labels: BTreeMap::new(),
-        taints: Vec::new(),
-        provider_id: None,
-        external_cloud_provider: false,
-        controller_attach: true,
+        config: RegistrationConfig {
+            register,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            provider_id: None,
+            external_cloud_provider: false,
+            controller_attach: true,
+        },
     }
 }
 

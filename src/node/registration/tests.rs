@@ -3,9 +3,19 @@ use crate::node::node_status::resources::ResourceList;
 use k8s_openapi::{api::core::v1::NodeStatus, apimachinery::pkg::api::resource::Quantity};
 
 fn settings() -> RegistrationSettings {
+    with(config())
+}
+
+fn with(config: RegistrationConfig) -> RegistrationSettings {
     RegistrationSettings {
         node_name: "node1".into(),
         architecture: "amd64".into(),
+        config,
+    }
+}
+
+fn config() -> RegistrationConfig {
+    RegistrationConfig {
         register: true,
         labels: BTreeMap::new(),
         taints: Vec::new(),
@@ -45,14 +55,14 @@ fn a_new_node_has_the_labels_taints_and_annotations_of_upstream() {
         effect: "NoSchedule".into(),
         ..Taint::default()
     };
-    let node = initial(&RegistrationSettings {
+    let node = initial(&with(RegistrationConfig {
         labels: map(&[("a", "b"), ("kubernetes.io/hostname", "other")]),
         taints: vec![taint("k")],
         provider_id: Some("x://1".into()),
         external_cloud_provider: true,
         controller_attach: false,
-        ..settings()
-    });
+        ..config()
+    }));
     let labels = node.metadata.labels.unwrap();
     assert_eq!(
         (&labels["a"], &labels["kubernetes.io/hostname"]),
@@ -103,15 +113,15 @@ fn default_labels_are_brought_in_line_and_all_others_are_the_administrators() {
     labels.insert("topology.kubernetes.io/region".into(), "kept".into());
     labels.insert("a".into(), "of the administrator".into());
     labels.remove("kubernetes.io/arch");
-    let wanted = RegistrationSettings {
+    let wanted = with(RegistrationConfig {
         labels: map(&[
             ("a", "of the flag"),
             ("new", "x"),
             ("topology.kubernetes.io/zone", "z"),
         ]),
         taints: vec![Taint::default()],
-        ..settings()
-    };
+        ..config()
+    });
     assert_eq!(
         reconcile(&wanted, &existing, false),
         Some(json!({ "metadata": { "labels": {
@@ -124,10 +134,10 @@ fn default_labels_are_brought_in_line_and_all_others_are_the_administrators() {
 
 #[test]
 fn the_annotation_of_attaching_controllers_follows_the_configuration() {
-    let off = RegistrationSettings {
+    let off = with(RegistrationConfig {
         controller_attach: false,
-        ..settings()
-    };
+        ..config()
+    });
     let patch =
         |value: Value| json!({ "metadata": { "annotations": { CONTROLLER_ATTACH: value } } });
     let (with, without) = (initial(&settings()), initial(&off));

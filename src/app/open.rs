@@ -11,12 +11,13 @@ use crate::{
     cri::{self, RuntimeClient},
     host::{HostMachine, System},
     images::Images,
+    model::NodeFacts,
     node::{
         self,
         stats::{Stats, StatsParts},
     },
     pods::{self, PodsReader, PodsWriters},
-    resources::{self, NodeFacts, pod_resources::PodResourcesSocket},
+    resources::{self, pod_resources::PodResourcesSocket},
     state::{self, State, Writers},
     volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager, hosts_file},
 };

@@ -8,7 +8,7 @@ use crate::{
         FeatureGate, KubeletConfig, NODE_VERSION, kubelet_configuration::KubeletConfiguration,
     },
     host::HostMachine,
-    model::{AddressOrder, PodSource, Quantity, validation::LocalObjects},
+    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalObjects},
     node::{
         self, NodeProfile,
         certificates::Identity,
@@ -26,7 +26,7 @@ use crate::{
         sync_loop::ResizeRules,
     },
     resources::{
-        self, CpuEnforcement, HealthDetail, MemoryQos, NodeFacts, Swap, cm, managers::NodeReserved,
+        self, CpuEnforcement, HealthDetail, MemoryQos, Swap, cm, managers::NodeReserved,
         memory::NodeReservation,
     },
     runtime::{

@@ -20,6 +20,8 @@ mod source;
 mod pod;
 mod field_path;
 pub mod requests;
+mod node_facts;
+mod field_ref;
 pub mod validation;
 mod restart;
 mod status;
@@ -28,10 +30,12 @@ mod update;
 pub use addresses::AddressOrder;
 pub use amount::{Amount, canonical};
 pub use field_path::pod_field;
+pub use field_ref::{FieldRefError, field_ref_value};
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use measurable_volume::{ClaimRef, MeasurableVolume};
+pub use node_facts::NodeFacts;
 pub use pod::{
     Pod, PodExt, RESTART_PERIODS, RestartPolicy, SYSTEM_CRITICAL_PRIORITY, as_container,
     is_sidecar, is_terminal, parse_restart_period,

@@ -16,8 +16,9 @@ use crate::{
     base::{Tasks, metrics::Metrics},
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
     host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address, proc},
+    model::NodeFacts,
     pods::pleg::RuntimeStateReader,
-    resources::{NodeFacts, devices::DeviceManager},
+    resources::devices::DeviceManager,
     state::{
         State,
         device_capacity::Capacities,
@@ -180,11 +181,27 @@ pub fn facts(profile: &NodeProfile, machine: &HostMachine) -> anyhow::Result<Nod
     let existing = root.ancestors().find(|path| path.exists());
     let storage = host::filesystem_bytes(existing.unwrap_or(root))
         .with_context(|| format!("cannot read {}", root.display()))?;
-    let facts = NodeFacts::of(machine, storage, &profile.given_ips);
+    let facts = unreserved(machine, storage, &profile.given_ips);
     let huge_pages = host::huge_pages().into_iter();
     let huge_pages = huge_pages.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
     let huge_pages = i64::try_from(huge_pages).unwrap_or(i64::MAX);
     Ok(reserve(facts, &profile.node.reservation, huge_pages))
+}
+
+/// Facts of a machine without reservations: everything is allocatable. `given` are the configured addresses.
+fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> NodeFacts {
+    let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    NodeFacts {
+        memory_capacity_bytes: bytes(machine.memory_bytes),
+        allocatable_milli_cpu: i64::from(machine.cpus).saturating_mul(1000),
+        allocatable_memory_bytes: bytes(machine.memory_bytes),
+        unreserved_memory_bytes: bytes(machine.memory_bytes),
+        allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
+        hugepage_sizes: machine.hugepage_sizes.clone(),
+        given_address: given.first().map(ToString::to_string),
+        masked_paths: machine.thermal_paths.clone(),
+        selinux: machine.selinux,
+    }
 }
 
 /// What pods may have where some is reserved, with an API server or without. `huge_pages` is the memory that is kept for
@@ -388,5 +405,18 @@ mod tests {
             };
             assert_eq!(has_plugin_mount(&[mount], root), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn containers_on_the_nodes_network_are_reached_at_the_address_given_for_it_or_else_at_loopback()
+    {
+        let given: IpAddr = "192.0.2.1".parse().unwrap();
+        let of = |given: &[_]| {
+            let facts = unreserved(&HostMachine::default(), 0, given);
+            facts.address().to_string()
+        };
+        assert_eq!(of(&[given]), "192.0.2.1");
+        // What listens on loopback only is reached as well, as upstream reaches it without an API server.
+        assert_eq!(of(&[]), "127.0.0.1");
     }
 }

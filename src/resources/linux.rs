@@ -1,10 +1,10 @@
 //! Converts quantities to the Linux resources of the CRI.
 
 use super::memory_controls::{self, MemoryQos, Swap};
+use super::qos;
 use super::requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources};
-use super::{NodeFacts, qos};
 use crate::cri::v1::{HugepageLimit, LinuxContainerResources};
-use crate::model::{Pod, PodExt, Quantity};
+use crate::model::{NodeFacts, Pod, PodExt, Quantity};
 use k8s_openapi::api::core::v1::Container;
 
 const MIN_SHARES: i64 = 2;

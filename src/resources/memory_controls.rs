@@ -1,10 +1,10 @@
 //! Memory settings of a container's cgroup (version 2) other than its limit. Pure.
 
 use super::{
-    NodeFacts, QosClass, pod_qos,
+    QosClass, pod_qos,
     requests::{BadAmount, MEMORY, Resources},
 };
-use crate::model::{Pod, PodExt};
+use crate::model::{NodeFacts, Pod, PodExt};
 
 const PAGE: f64 = 4096.0;
 

@@ -5,7 +5,7 @@
 //!   carried out by [`managers`]); the devices of plugins ([`devices`]) and of claims ([`dra`]), whose sockets
 //!   [`plugin_manager`] finds; the API that shows agents who has what ([`pod_resources`]).
 //! * Woken by and publishes: see these modules; the rest is pure.
-//! * Must never read the machine outside of [`cm`]: [`NodeFacts`] are an input.
+//! * Must never read the machine outside of [`cm`]: [`NodeFacts`](crate::model::NodeFacts) are an input.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
 //!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.
 
@@ -13,8 +13,6 @@ mod checkpoint;
 mod checkpoint_file;
 pub mod allocation;
 mod deps;
-mod node;
-mod field_ref;
 pub mod plugin_manager;
 mod qos;
 mod memory_controls;
@@ -48,13 +46,11 @@ pub use area::{Config, PluginDeps, ResourceArea, bind_pod_resources, start};
 pub use checkpoint::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};
 pub use deps::{ActivePodsReader, Deps};
-pub use field_ref::{FieldRefError, field_ref_value};
 pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
 pub use memory_controls::{MemoryQos, Swap};
-pub use node::NodeFacts;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
 
 #[cfg(test)]

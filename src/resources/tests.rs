@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Amount, Pod, Quantity};
+use crate::model::{Amount, NodeFacts, Pod, Quantity};
 use serde_json::{Value, json};
 
 fn pod(spec: Value) -> Pod {
@@ -316,16 +316,4 @@ fn amounts_of_many_spellings_add_up_as_they_do_upstream() {
     assert_eq!(shown(&total.requests, "memory"), "115947046400m");
     assert_eq!(shown(&total.limits, "cpu"), "2");
     assert_eq!(shown(&total.limits, "memory"), "270435456");
-}
-
-#[test]
-fn containers_on_the_nodes_network_are_reached_at_the_address_given_for_it_or_else_at_loopback() {
-    let given: std::net::IpAddr = "192.0.2.1".parse().unwrap();
-    let of = |given: &[_]| {
-        let facts = NodeFacts::of(&crate::host::HostMachine::default(), 0, given);
-        facts.address().to_string()
-    };
-    assert_eq!(of(&[given]), "192.0.2.1");
-    // What listens on loopback only is reached as well, as upstream reaches it without an API server.
-    assert_eq!(of(&[]), "127.0.0.1");
 }

@@ -7,8 +7,7 @@ use crate::apiserver::pod_certificate::PodCertificateError;
 use crate::apiserver::token::TokenError;
 use crate::apiserver::trust_bundle::TrustBundleError;
 use crate::base::panics::Panicked;
-use crate::model::QuantityError;
-use crate::resources::{BadAmount, FieldRefError};
+use crate::model::{FieldRefError, QuantityError, requests::BadAmount};
 use std::{
     fmt, io,
     path::{Path, PathBuf},

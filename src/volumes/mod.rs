@@ -45,8 +45,7 @@ pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
 use crate::base::{panics::PanicScope, spawn};
-use crate::model::{ClaimRef, MeasurableVolume, Pod, PodExt, PodUid};
-use crate::resources::NodeFacts;
+use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
 use pod_volumes::{PodVolumes, TIMEOUT};
 use set_up::VolumePod;

@@ -8,8 +8,7 @@ use crate::apiserver::{
     claim::PersistentVolumeClaimKey, configmap_secret::ObjectKey,
     pod_certificate::PodCertificateKey, token::TokenKey,
 };
-use crate::model::{ClaimRef, Pod, PodExt, Quantity};
-use crate::resources::{NodeFacts, requests};
+use crate::model::{ClaimRef, NodeFacts, Pod, PodExt, Quantity, requests};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde::{Deserialize, Serialize};

@@ -27,12 +27,12 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 #[rustfmt::skip]
 const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "chain", "dirty", "document", "early_release", "encoding", "own_files", "path_authority", "connections", "go_duration", "go_quote", "http1", "panics", "rate", "reload", "single_flight", "strings", "tasks", "url", "x509", "work_queue"]),
-    ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "validation", "restart", "status", "update"]),
+    ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_limits", "process_metrics", "profile", "program", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
-    ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "node", "field_ref", "plugin_manager", "qos", "memory_controls", "linux", "topology", "cpu", "devices", "dra", "container_devices", "memory", "managers", "cm", "pod_resources", "area"]),
+    ("resources", &["checkpoint", "checkpoint_file", "allocation", "deps", "plugin_manager", "qos", "memory_controls", "linux", "topology", "cpu", "devices", "dra", "container_devices", "memory", "managers", "cm", "pod_resources", "area"]),
     ("images", &["backoff", "credentials", "error", "image_name", "pull_metrics", "records", "gc", "puller", "request", "getter", "prefetch", "manager", "open"]),
     ("volumes", &["paths", "mounter", "error", "pod_dirs", "prepared", "content", "ownership", "record", "plan", "state", "pod_volumes", "local", "claim", "claim_note", "cluster", "empty_dir", "host_path", "sub_path", "set_up", "steps", "teardown"]),
     ("runtime", &["logs", "handlers", "kuberuntime"]),

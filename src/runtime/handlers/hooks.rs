@@ -10,8 +10,7 @@ use super::{
 use crate::{
     base::metrics::Metrics,
     cri::ExecOutput,
-    model::{ContainerId, NetworkMode, Pod, PodExt, PodStatus, reasons},
-    resources::NodeFacts,
+    model::{ContainerId, NetworkMode, NodeFacts, Pod, PodExt, PodStatus, reasons},
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};

@@ -1,8 +1,9 @@
 //! Pods and settings that the tests of this module share.
 
 use super::generate::SpecSettings;
+use crate::model::NodeFacts;
 use crate::model::Pod;
-use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::resources::CpuEnforcement;
 use crate::state::node_object::{HostIps, NodeObjectWriter};
 use crate::volumes::KubeletRoot;
 use serde_json::{Value, json};

@@ -5,8 +5,7 @@ use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::apiserver::pod_certificate::PodCertificateKey;
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
-use crate::model::{Pod, PodExt, pod_field};
-use crate::resources::{NodeFacts, field_ref_value};
+use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
 use crate::volumes::{error::ContentError, paths::VolumePlugin};
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMapProjection, Container, DownwardAPIVolumeFile, KeyToPath,

@@ -7,9 +7,8 @@
 //! * `# objects: files` when the node has config maps and secrets as files.
 
 use super::*;
-use crate::model::PodSource;
 use crate::model::validation::LocalObjects;
-use crate::resources::NodeFacts;
+use crate::model::{NodeFacts, PodSource};
 use crate::volumes::plan;
 use std::{fs, path::Path};
 

@@ -3,7 +3,7 @@
 use super::{
     env::EnvError, hostname::HostnameError, mounts::MountError, security_context::SecurityError,
 };
-use crate::{resources::BadAmount, volumes::UnsafeName};
+use crate::{model::requests::BadAmount, volumes::UnsafeName};
 
 /// A pod requests something that cannot be made into a configuration. The text is what users see
 /// as `CreateContainerConfigError` (or in a failed sandbox event).

@@ -1,6 +1,7 @@
 //! What every sandbox and container configuration depends on besides the pod.
 
-use crate::resources::{CpuEnforcement, NodeFacts};
+use crate::model::NodeFacts;
+use crate::resources::CpuEnforcement;
 use crate::state::node_object::HostIps;
 use crate::volumes::KubeletRoot;
 use std::{net::IpAddr, path::PathBuf, sync::Arc};

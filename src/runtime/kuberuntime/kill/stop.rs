@@ -11,10 +11,9 @@ use crate::{
     base::chain,
     cri::{CriError, RuntimeClient, v1},
     model::{
-        ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid, SandboxId, SandboxStatus,
-        reasons::event,
+        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, PodUid, SandboxId,
+        SandboxStatus, reasons::event,
     },
-    resources::NodeFacts,
     runtime::handlers::{Hooks, hook_address},
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{ItemId, Owner, PodCache},

@@ -3,8 +3,7 @@
 use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
 use crate::{
     base::chain,
-    model::{ContainerId, ContainerState, Pod, PodExt, reasons, reasons::event},
-    resources::NodeFacts,
+    model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons, reasons::event},
     runtime::{
         handlers::{HookTarget, Hooks, hook_address},
         kuberuntime::{

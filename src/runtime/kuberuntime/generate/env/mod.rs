@@ -6,8 +6,7 @@ pub mod objects;
 mod services;
 
 use crate::apiserver::configmap_secret::ObjectsByKey;
-use crate::model::{Pod, PodExt, pod_field};
-use crate::resources::{FieldRefError, NodeFacts, field_ref_value};
+use crate::model::{FieldRefError, NodeFacts, Pod, PodExt, field_ref_value, pod_field};
 use env_file::{EnvFileError, value_of_key};
 use expansion::expand;
 use k8s_openapi::api::core::v1::{Container, EnvVar, FileKeySelector};

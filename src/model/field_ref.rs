@@ -1,7 +1,9 @@
 //! Amounts of a container's resources as the downward API shows them. Pure.
 
-use super::{BadAmount, NodeFacts, Resources, requests};
-use crate::model::{Pod, PodExt, Quantity, QuantityError};
+use super::{
+    NodeFacts, Pod, PodExt, Quantity, QuantityError,
+    requests::{self, BadAmount, Resources},
+};
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 
 /// Why an amount cannot be shown; texts as upstream's.

@@ -1,7 +1,4 @@
-//! Facts about this node, read once at the start.
-
-use crate::host::HostMachine;
-use std::net::IpAddr;
+//! Facts about this node, read once at the start. Pure.
 
 /// Facts about the node that the configuration of containers depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,21 +27,5 @@ impl NodeFacts {
     /// Where containers on the host network are reached: the configured address, else loopback.
     pub fn address(&self) -> &str {
         self.given_address.as_deref().unwrap_or("127.0.0.1")
-    }
-
-    /// Facts of a machine without reservations: everything is allocatable. `given` are the configured addresses.
-    pub fn of(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> Self {
-        let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        Self {
-            memory_capacity_bytes: bytes(machine.memory_bytes),
-            allocatable_milli_cpu: i64::from(machine.cpus).saturating_mul(1000),
-            allocatable_memory_bytes: bytes(machine.memory_bytes),
-            unreserved_memory_bytes: bytes(machine.memory_bytes),
-            allocatable_ephemeral_storage_bytes: bytes(ephemeral_storage_bytes),
-            hugepage_sizes: machine.hugepage_sizes.clone(),
-            given_address: given.first().map(ToString::to_string),
-            masked_paths: machine.thermal_paths.clone(),
-            selinux: machine.selinux,
-        }
     }
 }

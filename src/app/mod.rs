@@ -306,11 +306,13 @@ impl App {
         let healthz = HealthChecks::ping().with("log", || Ok(()));
         let checks = healthz.clone().with("syncloop", self.sync_loop_check());
         let opened = &self.opened;
+        let (pending, claims) = (opened.volumes.clone(), opened.volumes.clone());
         let deps = ServerDeps {
             state: &opened.state,
             pods: &opened.pods,
             runtime: &opened.runtime,
-            volumes: &opened.volumes,
+            pending_volumes: Arc::new(move |uid| pending.pending(uid)),
+            claims: Arc::new(move || claims.claims()),
             stats: &opened.stats,
             machine: &opened.machine,
             process: self.process(),

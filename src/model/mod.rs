@@ -12,6 +12,7 @@ mod ids;
 pub mod keys;
 mod measurable_volume;
 pub mod node_selector;
+mod pending_volume;
 mod probe;
 mod quantity;
 mod amount;
@@ -36,6 +37,7 @@ pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
 pub use measurable_volume::{ClaimRef, MeasurableVolume};
 pub use node_facts::NodeFacts;
+pub use pending_volume::PendingVolume;
 pub use pod::{
     Pod, PodExt, RESTART_PERIODS, RestartPolicy, SYSTEM_CRITICAL_PRIORITY, as_container,
     is_sidecar, is_terminal, parse_restart_period,

@@ -7,7 +7,7 @@ use super::{
     health::HealthChecks,
     metrics::HttpMetrics,
     node_logs::NodeLogs,
-    pod_reporter::PodReporter,
+    pod_reporter::{PendingVolumesOf, PodReporter},
     pods::PodLists,
     process::Process,
     router::Views,
@@ -21,11 +21,10 @@ use crate::{
     base::{metrics::Metrics, otel::Tracer},
     cri::RuntimeClient,
     host::HostMachine,
-    node::stats::{ClaimMeter, Stats},
+    node::stats::{ClaimMeter, ClaimPaths, Stats},
     pods::PodsReader,
     runtime::logs::{ContainerLogs, LogPath},
     state::State,
-    volumes::VolumeManager,
 };
 use futures::future::BoxFuture;
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -65,8 +64,10 @@ pub struct ServerDeps<'a> {
     pub pods: &'a PodsReader,
     /// The runtime, for streams and checkpoints.
     pub runtime: &'a RuntimeClient,
-    /// Volumes.
-    pub volumes: &'a VolumeManager,
+    /// The volumes of each pod that are not ready.
+    pub pending_volumes: PendingVolumesOf,
+    /// Where the volumes of claims are.
+    pub claims: ClaimPaths,
     /// Usage.
     pub stats: &'a Stats,
     /// The machine.
@@ -117,7 +118,7 @@ pub fn build(
     let reporter = PodReporter::new(
         deps.state.clone(),
         deps.pods.clone(),
-        deps.volumes.clone(),
+        deps.pending_volumes,
         node_name.clone(),
         deps.runtime.connection().endpoint().to_string(),
         deps.process.started,
@@ -136,7 +137,7 @@ pub fn build(
         scrapes: Scrapes::new(
             Arc::new(move || metrics.text()),
             Arc::new(move || sli_metrics.text()),
-            claims(deps.volumes.clone(), deps.metrics),
+            claims(deps.claims, deps.metrics),
         ),
         http: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsViews::of(deps.stats, deps.probe_metrics.clone()),
@@ -180,8 +181,8 @@ fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
 }
 
 /// Measures the volumes of claims before a scrape of `/metrics`.
-fn claims(volumes: VolumeManager, metrics: &Metrics) -> BeforeScrape {
-    let meter = ClaimMeter::new(Arc::new(move || volumes.claims()), metrics);
+fn claims(paths: ClaimPaths, metrics: &Metrics) -> BeforeScrape {
+    let meter = ClaimMeter::new(paths, metrics);
     Arc::new(move || {
         let meter = meter.clone();
         Box::pin(async move { meter.measure().await })

@@ -67,6 +67,7 @@ pub use legacy_stats::{InfoQuery, InfoTarget};
 pub use listener::{BindError, Listener};
 pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
+pub use pod_reporter::PendingVolumesOf;
 pub use pods::PodLists;
 pub use ports::{Ports, ServerConfig};
 pub use posted::Post;

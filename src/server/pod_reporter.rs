@@ -5,30 +5,30 @@ use super::{
     views::Recorded,
 };
 use crate::{
-    model::{Pod, PodExt, ProbeResult},
+    model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
     pods::{
         Pods, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus, prober::ProbeView,
         status::Statuses,
     },
     server::explain::{
-        EventReport, Explanation, Overview, ProbeReport, explain,
-        generate::{ExplainInputs, PendingVolume},
-        row,
+        EventReport, Explanation, Overview, ProbeReport, explain, generate::ExplainInputs, row,
     },
     state::{State, events::KeptEvent, pod_history::PodHistory},
-    volumes::{VolumeManager, state::VolumeState},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
+/// The volumes of a pod that are not ready.
+pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + Sync>;
+
 /// Explains pods from the stores; cheap to clone.
 #[derive(Clone)]
 pub(super) struct PodReporter {
     state: State,
     pods: PodsReader,
-    volumes: VolumeManager,
+    pending_volumes: PendingVolumesOf,
     node_name: Arc<str>,
     endpoint: String,
     overview_version: OverviewVersion,
@@ -39,7 +39,7 @@ impl PodReporter {
     pub(super) fn new(
         state: State,
         pods: PodsReader,
-        volumes: VolumeManager,
+        pending_volumes: PendingVolumesOf,
         node_name: Arc<str>,
         endpoint: String,
         started: Timestamp,
@@ -49,7 +49,7 @@ impl PodReporter {
             overview_version: overview_version(statuses, history, started),
             state,
             pods,
-            volumes,
+            pending_volumes,
             node_name,
             endpoint,
         }
@@ -128,15 +128,6 @@ impl PodReporter {
             probe_report(view, probe_result, now)
         };
         let probes = parts.probes.views(&uid).into_iter().map(probe).collect();
-        let pending = |(name, state): (String, VolumeState)| {
-            Some(PendingVolume {
-                reason: state.reason()?,
-                error: state.last_error.filter(|_| state.waits_for.is_none()),
-                name,
-            })
-        };
-        let volumes = self.volumes.states(&uid).into_iter();
-        let volumes: Vec<_> = volumes.filter_map(pending).collect();
         let mut events = self.state.events.recent();
         events.retain(|event| event.object.uid == uid);
         explain(ExplainInputs {
@@ -145,7 +136,7 @@ impl PodReporter {
             worker: worker.as_ref(),
             record: &record,
             restarts: &restarts,
-            volumes: &volumes,
+            volumes: &(self.pending_volumes)(&uid),
             probes,
             events: events.iter().map(|e| event_report(e)).collect(),
             now,

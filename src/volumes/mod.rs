@@ -45,7 +45,7 @@ pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
 use crate::base::{panics::PanicScope, spawn};
-use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, Pod, PodExt, PodUid};
+use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
 use pod_volumes::{PodVolumes, TIMEOUT};
 use set_up::VolumePod;
@@ -166,8 +166,21 @@ impl VolumeManager {
         volumes.collect()
     }
 
+    /// The volumes of a pod that are not ready.
+    pub fn pending(&self, uid: &PodUid) -> Vec<PendingVolume> {
+        let pending = |(name, state): (String, VolumeState)| {
+            Some(PendingVolume {
+                reason: state.reason()?,
+                error: state.last_error.filter(|_| state.waits_for.is_none()),
+                name,
+            })
+        };
+        let states = self.states(uid).into_iter();
+        states.filter_map(pending).collect()
+    }
+
     /// The state of each volume of a pod, by its name.
-    pub fn states(&self, uid: &PodUid) -> Vec<(String, VolumeState)> {
+    fn states(&self, uid: &PodUid) -> Vec<(String, VolumeState)> {
         let volumes = self.shared.of(uid);
         volumes.map(|volumes| volumes.states()).unwrap_or_default()
     }

@@ -27,7 +27,7 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 #[rustfmt::skip]
 const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "chain", "dirty", "document", "early_release", "encoding", "own_files", "path_authority", "connections", "go_duration", "go_quote", "http1", "panics", "rate", "reload", "single_flight", "strings", "tasks", "url", "x509", "work_queue"]),
-    ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
+    ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_limits", "process_metrics", "profile", "program", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),

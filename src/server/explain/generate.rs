@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     base::GoDuration,
-    model::{Pod, PodExt, is_sidecar, is_terminal, reasons},
+    model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{WorkerPhase, WorkerStatus},
     state::pod_history::{Noted, PodHistoryRecord},
 };
@@ -42,16 +42,6 @@ pub struct ExplainInputs<'a> {
     pub events: Vec<EventReport>,
     /// The current time, on both clocks.
     pub now: (Timestamp, Instant),
-}
-
-/// A volume that is not ready.
-pub struct PendingVolume {
-    /// Its name.
-    pub name: String,
-    /// Why it is not ready.
-    pub reason: String,
-    /// What it failed with, if nothing is under way for it.
-    pub error: Option<String>,
 }
 
 /// Explains the state of a pod.

@@ -45,7 +45,7 @@ const AREAS: Areas = &[
 ];
 
 /// Uses of one area by another.
-const MAX_ARROWS: usize = 93;
+const MAX_ARROWS: usize = 90;
 const MAX_LINES: usize = 500;
 
 /// Starts of tasks that have no name and whose panics nothing contains. `base` has those to use.

@@ -12,7 +12,6 @@ mod deadline;
 mod held;
 mod known_pods;
 mod metrics;
-mod pull_secrets;
 mod statuses;
 pub mod syncer;
 mod unread;
@@ -265,7 +264,11 @@ impl PodSync {
         for error in &volumes.stale {
             failed(&chain(error));
         }
-        let secrets = match self.pull_secrets(pod, &runtime_status, cancel).await {
+        let secrets = match self
+            .runtime
+            .pull_secrets(pod, &runtime_status, cancel)
+            .await
+        {
             Err(VolumeError::Cancelled) => anyhow::bail!("the sync was cancelled"),
             secrets => secrets?,
         };

@@ -73,7 +73,7 @@ pub struct RuntimeManagerDeps {
     pub images: ImageManager,
     /// The stores; the pod cache learns what was touched.
     pub state: State,
-    /// Volumes, for sub-paths and for the config maps and secrets of variables.
+    /// Volumes, for sub-paths and for the config maps and secrets of variables and of pulls.
     pub volumes: VolumeManager,
     /// Who has which ids.
     pub user_namespaces: UserNamespaces,
@@ -117,6 +117,7 @@ pub struct PlanSummary {
 #[derive(Clone)]
 pub struct KubeGenericRuntimeManager {
     images: ImageManager,
+    volumes: VolumeManager,
     events: EventRecorder,
     pod_history: PodHistory,
     state_store: PodStateStore,
@@ -169,7 +170,7 @@ impl KubeGenericRuntimeManager {
         let restarter = restarter(&deps, &killer, &gc, &back_off);
         let builder = Arc::new(ConfigBuilder::new(
             deps.settings,
-            deps.volumes,
+            deps.volumes.clone(),
             deps.config.resolv_conf,
             deps.user_namespaces,
             deps.features,
@@ -218,6 +219,7 @@ impl KubeGenericRuntimeManager {
         };
         Self {
             images: deps.images,
+            volumes: deps.volumes,
             events: deps.state.events,
             pod_history: deps.state.pod_history,
             state_store: deps.state.state_store,

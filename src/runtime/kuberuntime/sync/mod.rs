@@ -12,6 +12,7 @@ mod container;
 mod images;
 mod pod_cgroups;
 mod post_start;
+mod pull_secrets;
 mod replaced;
 mod request;
 mod resize;

@@ -1,18 +1,21 @@
 //! The image pull secrets of a pod.
 
-use super::PodSync;
 use crate::{
     images::{PullSecrets, pull_secret_keys, pull_secrets},
     model::{Pod, PodExt as _, PodStatus, reasons::event},
+    runtime::kuberuntime::KubeGenericRuntimeManager,
     state::events::ObjectRef,
     volumes::VolumeError,
 };
 use tokio_util::sync::CancellationToken;
 
-impl PodSync {
-    /// Reads them. Those that cannot be used are reported and left out: the node may have a login, or the image
-    /// need none.
-    pub(super) async fn pull_secrets(
+impl KubeGenericRuntimeManager {
+    /// Reads the pull secrets for a sync of the pod. Those that cannot be used are reported and left out: the node may
+    /// have a login, or the image need none.
+    ///
+    /// # Errors
+    /// [`VolumeError::Cancelled`] when `cancel` fires first.
+    pub async fn pull_secrets(
         &self,
         pod: &Pod,
         runtime_status: &PodStatus,

@@ -119,7 +119,7 @@ fn read(file: &Path) -> Option<Vec<Namespaced>> {
 
 struct ServicesFile {
     file: PathBuf,
-    /// What it has.
+    /// What the file has, so that the same is not written again.
     stored: Option<Vec<Namespaced>>,
 }
 

@@ -34,7 +34,6 @@ use tower::{
 
 /// Watches on one connection.
 const MAX_WATCHES: usize = 64;
-/// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without an answer to a ping for this long is dead, so that is noticed within 25 s.
 const PING_INTERVAL: Duration = Duration::from_secs(15);

@@ -148,7 +148,6 @@ struct OnlyMetadata {
     metadata: ObjectMeta,
 }
 
-/// What one line of a watch is.
 enum WatchLine<K> {
     Event(WatchEvent<K>, Option<String>),
     Bookmark(Option<String>),

@@ -44,7 +44,6 @@ impl Kubelet {
         Self { socket }
     }
 
-    /// GET of a path.
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         let connected = UnixStream::connect(&self.socket).await;
         let stream = connected.map_err(|source| ClientError::Unreachable {

@@ -26,7 +26,6 @@ use crate::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeE
 pub(crate) enum Reply {
     /// Messages, already encoded, and then success.
     Messages(Vec<Vec<u8>>),
-    /// A failure.
     Fail(Code, &'static str),
     /// No answer at all.
     Hang,

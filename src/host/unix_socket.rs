@@ -10,7 +10,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The backlog of connections.
 const BACKLOG: i32 = 64;
 
 /// The path of a bound socket, which is unlinked with this value.

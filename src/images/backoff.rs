@@ -53,7 +53,7 @@ impl PullBackoff {
         now + self.steps.advance(key, now, now)
     }
 
-    /// A pull worked.
+    /// A pull worked: the next one that fails waits for the shortest time.
     pub(super) fn worked(&mut self, pod: &PodUid, image: &str) {
         let key = (pod.clone(), image.to_owned());
         self.steps.forget(&key);

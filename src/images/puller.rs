@@ -59,7 +59,6 @@ pub(super) struct Pulled {
 /// Pulls of one image, as it was written, with different credentials are different pulls.
 type PullKey = (String, Vec<PullLogin>);
 
-/// What to pull.
 pub(super) struct PullOrder<'a> {
     /// The image as the user wrote it.
     pub(super) image: &'a str,

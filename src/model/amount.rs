@@ -11,7 +11,6 @@ const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 /// Beyond this many digits upstream reads a number in another way, and forgets how it was written.
 const SHORT: usize = 18;
 
-/// A family of suffixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SuffixFamily {
     /// `500m`, `2`, `3k`.

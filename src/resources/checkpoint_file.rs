@@ -15,7 +15,6 @@ use tokio::{
 /// What is added to the name of a file that cannot be used.
 const DAMAGED: &str = ".damaged";
 
-/// The file of one checkpoint.
 pub(super) struct CheckpointFile {
     path: PathBuf,
     damaged: PathBuf,

@@ -25,7 +25,6 @@ use tower::{Service as _, ServiceBuilder, util::BoxCloneSyncService};
 pub(super) struct RequestService(BoxCloneSyncService<Request, Response<Body>, Infallible>);
 
 impl RequestService {
-    /// The response to one request.
     pub(super) fn answer<B>(&self, request: hyper::Request<B>) -> ResponseFuture
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,

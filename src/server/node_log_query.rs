@@ -112,7 +112,6 @@ impl NodeLogQuery {
         *self != names
     }
 
-    /// The arguments of journalctl.
     pub(super) fn journal_arguments(&self, services: &[String]) -> Vec<String> {
         let mut arguments = ["--utc", "--no-pager", "--output=short-precise"]
             .map(str::to_owned)

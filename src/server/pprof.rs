@@ -38,7 +38,7 @@ pub struct Message {
     /// Type of the sampling period.
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
-    /// Sampling period.
+    /// Sampling period, in the unit of `period_type`.
     #[prost(int64, tag = "12")]
     pub period: i64,
     /// Comments: string indices.

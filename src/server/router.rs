@@ -178,6 +178,7 @@ impl Views {
     ) -> Response<Body> {
         let limit = entry.body.unwrap_or(0);
         match route {
+            // Answered before this, because the health port has no views.
             Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
             Route::Pods => self.pods.pods(stopping).await,
             Route::RunningPods => self.pods.running(stopping).await,

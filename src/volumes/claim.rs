@@ -37,7 +37,6 @@ pub(super) struct ResolvedClaim {
     pub(super) at: NodePath,
 }
 
-/// A path of the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePath {
@@ -50,7 +49,6 @@ pub(super) struct NodePath {
     pub(super) owned: bool,
     /// Its file system is measured, as upstream measures that of `local` and not that of `hostPath`.
     pub(super) measured: bool,
-    /// It is a device.
     pub(super) is_device: bool,
     /// A group that containers get besides their own.
     pub(super) group: Option<i64>,

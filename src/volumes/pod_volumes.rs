@@ -44,7 +44,6 @@ impl Drop for BindTurn {
     }
 }
 
-/// The volumes of one pod.
 pub(super) struct PodVolumes {
     /// In the order of the plan.
     volumes: watch::Sender<Vec<Volume>>,
@@ -66,7 +65,6 @@ impl Default for PodVolumes {
     }
 }
 
-/// One volume.
 pub(super) struct Volume {
     planned: Arc<PlannedVolume>,
     state: VolumeState,
@@ -90,7 +88,6 @@ pub(super) struct MadeVolume {
 
 /// How an attempt ended.
 pub(super) struct Attempted {
-    /// The volume.
     pub(super) made: MadeVolume,
     /// Why it is not up to date.
     pub(super) stale: Option<VolumeError>,

@@ -19,7 +19,6 @@ struct Records {
     volumes: Vec<VolumeRecord>,
 }
 
-/// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VolumeRecord {

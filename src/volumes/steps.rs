@@ -7,7 +7,6 @@ use super::{PodDir, paths::VolumePlugin};
 use crate::host::MountEntry;
 use std::path::PathBuf;
 
-/// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TearDownStep {
     /// What this kubelet mounted is unmounted.

@@ -28,7 +28,6 @@ type ObjectFault = String;
 /// Changes when a file is replaced or written.
 type Stamps = BTreeMap<String, [i128; 5]>;
 
-/// Reads one object.
 pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, ObjectError> {
     let not_found = || ObjectError::NotFound(key.clone());
     let unreadable = |why| ObjectError::Unreadable {

@@ -45,7 +45,7 @@ pub(super) fn request_info(public_key: &[u8]) -> Vec<u8> {
     value(SEQUENCE, &[&version, &subject, public_key, &attributes])
 }
 
-/// The request.
+/// A CertificationRequest of PKCS #10.
 pub(super) fn request(info: &[u8], kind: SignatureKind, signature: &[u8]) -> Vec<u8> {
     // No bits of the last byte are unused.
     let signature = value(BIT_STRING, &[&[0], signature]);

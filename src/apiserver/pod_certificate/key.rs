@@ -36,7 +36,6 @@ impl KeyType {
     }
 }
 
-/// A new key.
 pub(super) struct KeyAndRequest {
     /// The private key, as PKCS#8 in PEM. A secret.
     pub(super) key: Bytes,

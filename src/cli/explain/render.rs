@@ -20,7 +20,6 @@ struct Page<'a> {
     out: String,
 }
 
-/// The whole text.
 pub(super) fn text(explanation: &Explanation, paint: Paint, zone: &TimeZone) -> String {
     let out = String::new();
     let mut page = Page {

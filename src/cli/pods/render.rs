@@ -10,12 +10,10 @@ use jiff::Timestamp;
 /// Longest last reason, in characters.
 const REASON: usize = 60;
 
-/// Output options.
 #[derive(Clone, Copy)]
 pub(super) struct RenderOptions {
     /// More columns.
     pub(super) wide: bool,
-    /// Colours.
     pub(super) paint: Paint,
     /// The current time, for ages.
     pub(super) now: Timestamp,

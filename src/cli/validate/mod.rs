@@ -29,7 +29,6 @@ use std::{
     sync::Arc,
 };
 
-/// The whole report.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ValidationReport {
     files: Vec<FileReport>,

@@ -3,7 +3,6 @@
 /// The kinds of values, with Go's spelling rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagKind {
-    /// Any text.
     Text,
     /// A file or directory.
     Path,
@@ -13,7 +12,7 @@ pub(super) enum FlagKind {
     Int32,
     /// 64 bits.
     Int64,
-    /// A Go duration.
+    /// As Go's `time.ParseDuration` reads it.
     Duration,
     /// Comma separated; may be repeated.
     List,
@@ -54,7 +53,6 @@ impl FlagKind {
     }
 }
 
-/// What a flag sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagTarget {
     /// The configuration field of this dotted path; the flag wins over files.

@@ -11,7 +11,6 @@ const MAX_VALUE_CHARS: usize = 16 * 1024;
 pub(super) enum Style {
     /// Go's `strconv.Quote`.
     Go,
-    /// A JSON string.
     Json,
 }
 

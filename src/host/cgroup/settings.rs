@@ -36,7 +36,6 @@ pub(super) struct Write {
 /// What it means when the kernel does not take a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnRefusal {
-    /// The setting failed.
     Fails,
     /// A file that an older kernel does not have is left out.
     UnlessMissing,

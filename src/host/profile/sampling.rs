@@ -57,7 +57,7 @@ struct Held {
 /// What is needed of a thread's registers to follow its frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registers {
-    /// Where it is.
+    /// The program counter.
     pub(super) pc: u64,
     /// The top of its stack.
     pub(super) sp: u64,

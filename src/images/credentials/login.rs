@@ -2,7 +2,6 @@
 
 use crate::cri::v1::AuthConfig;
 
-/// A login for a pull.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) struct PullLogin {
     pub(in crate::images) auth: AuthConfig,

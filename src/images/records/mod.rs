@@ -317,7 +317,6 @@ impl Intent {
         }
     }
 
-    /// The pull failed.
     pub(super) async fn failed(mut self) {
         if let Some(inner) = self.inner.take() {
             inner.end_intent(&self.image).await;

@@ -70,7 +70,7 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
     (!good).then_some(QUALIFIED)
 }
 
-/// Value of a label.
+/// Value of a label, which may be empty.
 pub(super) fn label_value(text: &str) -> Option<&'static str> {
     (!text.is_empty() && !is_name_part(text)).then_some(LABEL_VALUE)
 }

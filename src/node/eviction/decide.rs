@@ -15,9 +15,9 @@ const UNDER_PRESSURE: Duration = Duration::from_secs(1);
 /// How much there is of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What is left.
+    /// What is left, in the unit of its [`Signal`].
     pub available: i64,
-    /// All there is.
+    /// All there is, in the same unit.
     pub capacity: i64,
 }
 
@@ -123,6 +123,7 @@ impl EvictionState {
             if has(resources) {
                 *last = Some(now);
             }
+            // With a transition period of zero the condition still holds for this measurement.
             *last = last.filter(|last| now.duration_since(*last) < transition || *last == now);
         }
         let mut act_on: Vec<_> = self

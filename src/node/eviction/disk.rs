@@ -15,14 +15,11 @@ pub(super) const FREEING_LIMIT: Duration = Duration::from_secs(300);
 /// The removal of containers and images.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Freeing<'a> {
-    /// It has not begun.
     NotBegun,
     /// It has begun.
     Running {
-        /// When.
         since: Instant,
     },
-    /// It has ended.
     Ended {
         /// The thresholds that it was for.
         goal: &'a [EvictionThreshold],
@@ -31,14 +28,12 @@ pub(super) enum Freeing<'a> {
     },
 }
 
-/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskStep {
     /// Begin to remove containers and images.
     Free,
     /// Wait for the removal, or for a measurement of what came of it.
     Wait,
-    /// Evict a pod.
     Evict,
 }
 

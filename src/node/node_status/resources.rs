@@ -148,6 +148,7 @@ pub(super) fn resources(
             .map(|(name, amount)| (name, amount.to_api())),
     );
     let mut allocatable = capacity.clone();
+    // As upstream: huge pages are memory that nothing else can have.
     let memory = left.memory.saturating_sub(huge).max(0);
     allocatable.insert(CPU.into(), Amount::of_milli(left.milli_cpu).to_api());
     allocatable.insert(MEMORY.into(), Amount::of_bytes(memory).to_api());

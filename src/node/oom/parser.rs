@@ -5,7 +5,6 @@
 pub(super) struct SystemOom {
     /// Its name, up to 15 bytes.
     pub(super) process: String,
-    /// Its id.
     pub(super) pid: i32,
 }
 

@@ -90,7 +90,6 @@ pub(super) struct Around<'a> {
     pub(super) filesystems: &'a Filesystems,
 }
 
-/// One cgroup with its names.
 struct NamedCgroup<'a> {
     sample: &'a CgroupSample,
     id: Option<&'a str>,

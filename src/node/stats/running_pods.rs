@@ -17,7 +17,7 @@ pub struct PodSubject {
     pub namespace: Arc<str>,
     /// When its sandbox was created, nanoseconds since the epoch.
     pub created_at: i64,
-    /// Its sandbox.
+    /// The id of its sandbox.
     pub sandbox: Option<Arc<str>>,
     /// It uses the node's network.
     pub host_network: bool,

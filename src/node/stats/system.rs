@@ -34,12 +34,11 @@ impl Default for SystemCgroups {
     }
 }
 
-/// Where a cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CgroupLocation {
-    /// Its path.
+    /// The cgroup of this path.
     Cgroup(String),
-    /// It is that of a process.
+    /// The cgroup that the process of this id is in.
     Process(u32),
 }
 

@@ -29,7 +29,6 @@ pub struct SourcePods {
     pods: HashMap<PodUid, Arc<Pod>>,
     /// The list as it came, when every pod of it counted.
     last: Vec<Arc<Pod>>,
-    /// The names in it.
     names: HashSet<PodFullName>,
     delivered: bool,
 }

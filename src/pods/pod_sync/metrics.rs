@@ -27,7 +27,6 @@ pub(super) enum StartProgress {
     /// This kubelet did not see it start, or its start was measured.
     #[default]
     Past,
-    /// It was Pending.
     Pending,
     /// Something of it runs.
     Running,

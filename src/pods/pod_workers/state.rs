@@ -110,7 +110,6 @@ pub(super) enum Effect {
     CancelSync,
     /// Shorten the running stop.
     ShortenGrace(GraceDeadline),
-    /// Queue to start.
     QueueStart,
     /// Keep others of its name from starting.
     BlockName,

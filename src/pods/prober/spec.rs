@@ -33,7 +33,6 @@ pub(super) fn probes_of(pod: &Pod) -> Vec<Slot> {
     slots
 }
 
-/// One probe of a container.
 pub(super) fn probe(container: &Container, kind: ProbeKind) -> Option<&Probe> {
     match kind {
         ProbeKind::Liveness => container.liveness_probe.as_ref(),

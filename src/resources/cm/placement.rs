@@ -8,11 +8,9 @@ const FIRST: u32 = 1;
 /// One process of the node's root cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostProcess {
-    /// Its id.
     pub(super) id: u32,
     /// It runs no program: a thread of the kernel.
     pub(super) is_kernel: bool,
-    /// Where it is.
     pub(super) cgroups: ProcessCgroups,
 }
 

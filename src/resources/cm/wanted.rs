@@ -160,6 +160,8 @@ pub fn of_classes<'p>(
             continue;
         };
         let memory = total.request(MEMORY).unwrap_or_default().value();
+        // CPU shares are those of the burstable class alone: guaranteed pods are in no class of their own, and
+        // best-effort ones request nothing.
         match pod_qos(pod) {
             Ok(QosClass::Burstable) => {
                 let own = total.request(CPU).unwrap_or_default().milli_value();

@@ -49,7 +49,6 @@ impl CpuPlaces {
         places.filter(|place| id(place, level) == wanted).count()
     }
 
-    /// All CPUs.
     pub(super) fn cpus(&self) -> CpuSet {
         self.0.keys().copied().collect()
     }

@@ -14,7 +14,6 @@ use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial, within
 use std::{path::Path, time::Duration};
 use tonic::{Status, Streaming, transport::Channel};
 
-/// The timeout of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a plugin; clones share it.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status, client::Grpc, transport::Channel};
 
-/// The timeout of one call.
+/// Upstream's `defaultClientCallTimeout`.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);
 
 const PREPARE: &str = "NodePrepareResources";
@@ -58,7 +58,7 @@ impl DraService {
         })
     }
 
-    /// The path of a call.
+    /// Of a gRPC request: `/SERVICE/CALL`.
     fn path(self, call: &'static str) -> &'static str {
         match (self, call) {
             (Self::V1, PREPARE) => "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources",

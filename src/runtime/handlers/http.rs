@@ -36,7 +36,6 @@ pub(super) struct HttpResponse {
 /// No answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FetchError {
-    /// What happened.
     pub(super) error: NetError,
     /// The server answered in plain text to TLS.
     pub(super) no_tls: bool,

@@ -36,11 +36,9 @@ pub(super) struct RestartBackOff {
 pub(super) enum StartAdmission {
     /// Start now.
     Go,
-    /// Wait.
     Wait {
         /// The whole delay, for texts.
         delay: Duration,
-        /// What is left of it.
         left: Duration,
     },
 }

@@ -56,7 +56,6 @@ impl SandboxBackOff {
         self.steps.lock().len()
     }
 
-    /// Forgets a pod.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.steps.lock().forget(uid);
     }

@@ -62,11 +62,9 @@ pub(super) enum RotatedForm {
 /// A rotated file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rotated {
-    /// When.
     pub(super) stamp: RotationStamp,
-    /// As what.
     pub(super) form: RotatedForm,
-    /// Its whole name.
+    /// Of the file, without its directory.
     pub(super) name: String,
 }
 

@@ -217,7 +217,6 @@ impl AuthState {
         }
     }
 
-    /// Reviews a token.
     async fn review(&self, token: &str) -> Result<AuthenticationOutcome, Arc<ReviewFailure>> {
         let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(AuthenticationOutcome::NoCredentials);

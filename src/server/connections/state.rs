@@ -53,7 +53,7 @@ const PREFIX: u32 = 64;
 /// Number of a connection, unique on its port.
 pub(super) type Id = u64;
 
-/// The source of a connection.
+/// Whose connections are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::server) enum ConnectionSource {
     /// An IPv4 address, or the network of an IPv6 address.
@@ -93,7 +93,6 @@ impl TrackedConnection {
     }
 }
 
-/// The connections of one port.
 #[derive(Debug)]
 pub(super) struct PortConnections {
     limits: ConnectionLimits,

@@ -198,7 +198,7 @@ pub struct ExplainedContainer {
     pub ready: bool,
     /// Whether it has started.
     pub started: bool,
-    /// Restarts.
+    /// `restartCount` of the status.
     pub restarts: i32,
     /// How the previous instance terminated.
     pub last: Option<LastEnd>,

@@ -251,7 +251,6 @@ async fn document(url: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The state in the document.
 fn state(document: &str) -> u64 {
     let (_, rest) = document.split_once("state-").unwrap();
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();

@@ -57,7 +57,7 @@ impl Pair {
         &self.facts
     }
 
-    /// The certificate itself.
+    /// The certificate of the key, without those of its issuers.
     pub(super) fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.certified.cert.first()
     }

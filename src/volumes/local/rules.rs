@@ -87,7 +87,6 @@ pub(super) enum DeviceStep {
     Format,
     /// Its file system is checked, and repaired where that is safe.
     Check,
-    /// Nothing.
     Nothing,
 }
 

@@ -209,7 +209,6 @@ impl TraceService for Script {
     }
 }
 
-/// An attribute as text.
 pub(crate) fn attribute(attributes: &[KeyValue], key: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.key == key)?;
     match found.value.as_ref()?.value.as_ref()? {

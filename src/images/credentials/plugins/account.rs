@@ -46,7 +46,7 @@ impl PodAccount {
 pub(super) enum NoAccount {
     /// It does not serve such a pod.
     NotServed(String),
-    /// It would.
+    /// It serves such a pod, and the account or its token could not be had.
     Failed(String),
 }
 

@@ -42,7 +42,6 @@ impl Interest {
     }
 }
 
-/// Directories to watch.
 pub(super) type DirectoryInterests = HashMap<PathBuf, Interest>;
 
 /// What the watched path calls for: the directory itself, and every directory on the way in which

@@ -283,6 +283,7 @@ fn without_instance(
                 "The container could not be located when the pod was deleted.  \
                  The container used to be Running",
             ));
+            // As upstream: a pod that is not deleted starts it again, so the count grows.
             if !inputs.pod.is_being_deleted() && !inputs.pod_is_terminal {
                 status.restart_count = old.restart_count.saturating_add(1);
             }

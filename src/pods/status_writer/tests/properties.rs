@@ -7,7 +7,6 @@ use proptest::prelude::*;
 enum Happens {
     /// The pod's readiness changes here.
     Ready(bool),
-    /// Its container exits.
     Exits(i32),
     /// Its worker has seen that nothing of it runs.
     Stopped,
@@ -22,7 +21,10 @@ enum Happens {
     /// The watch delivers what there is.
     Watched,
     /// The writer has a go; the request may be lost before or after it took effect.
-    Sends { arrives: bool, response: bool },
+    Sends {
+        arrives: bool,
+        response: bool,
+    },
     /// Time passes.
     Later,
 }

@@ -74,7 +74,6 @@ fn failed(predicate: &'static str, why: &str) -> Rejection {
 /// A resource of which there is not enough: thousandths of a CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MissingResource {
-    /// The resource.
     pub(super) resource: String,
     requested: i64,
     used: i64,

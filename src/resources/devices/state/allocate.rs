@@ -164,6 +164,8 @@ impl DeviceManagerCache {
         };
         let (healthy, taken) = (known.healthy(), self.taken(resource));
         let wanted = usize::try_from(amount).unwrap_or(usize::MAX);
+        // As upstream: first what init containers of the pod had, then what the topology manager aligned the pod to; the
+        // preference of the plugin decides about the rest.
         let reusable = self.reusable(request, container, resource);
         let reusable = reusable.into_iter().filter(|id| healthy.contains(id));
         let mut chosen: Vec<String> = reusable.take(wanted).cloned().collect();

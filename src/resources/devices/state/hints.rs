@@ -121,6 +121,7 @@ impl DeviceHints {
             (free, reusable)
         };
         let number = available.union(&reusable).count();
+        // As upstream: devices that a container has are not added to, so another number of them fits nowhere.
         if number < amount || is_allocated && number != amount {
             return Vec::new();
         }

@@ -66,7 +66,6 @@ pub enum ListError {
 /// Devices of one resource, by id.
 pub type DeviceMap = BTreeMap<String, PluginDevice>;
 
-/// The plugin of a resource.
 #[derive(Clone, Debug)]
 enum ResourcePlugin {
     Connected {

@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::Container;
 
 /// What is known of a regular container.
 pub(super) enum SeenContainer<'a> {
-    /// Nothing.
     Never,
     /// The runtime has no instance, but the last one is known to have exited with this code.
     Gone(i32),

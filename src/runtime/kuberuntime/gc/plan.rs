@@ -58,7 +58,7 @@ pub struct GcSandbox {
     pub attempt: u32,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// READY.
+    /// The runtime says SANDBOX_READY.
     pub ready: bool,
     /// Whether any container, dead or alive, is in it.
     pub has_containers: bool,

@@ -49,7 +49,6 @@ pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     devices: ContainerDevices,
 }
 
-/// One container to configure.
 pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
     pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
     pub(in crate::runtime::kuberuntime) container: &'a Container,

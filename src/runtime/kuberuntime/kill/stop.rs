@@ -36,7 +36,6 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 pub(in crate::runtime::kuberuntime) enum Why {
     /// As planned.
     Plan(ContainerKill),
-    /// Its postStart hook failed.
     FailedPostStartHook,
     /// All containers of the pod are restarted: no hook, and no more grace than the least there is.
     RestartAll,

@@ -117,7 +117,6 @@ impl StopTracker {
         }
     }
 
-    /// Forgets a pod.
     pub(in crate::runtime::kuberuntime) fn forget(&self, uid: &PodUid) {
         self.deadlines.lock().remove(uid);
     }

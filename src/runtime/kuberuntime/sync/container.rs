@@ -34,7 +34,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use std::{borrow::Cow, sync::Arc};
 
-/// Starts containers.
 pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,
     pub(in crate::runtime::kuberuntime) cache: PodCache,
@@ -88,6 +87,7 @@ impl ContainerStarter {
         };
         let object = ObjectRef::container(pod, &container.name);
         let config = Box::pin(self.builder.container(build)).await;
+        // Before the error is reported: a sync that is cancelled fails here as well.
         if request.cancel.is_cancelled() {
             return Err(NotStarted::Cancelled);
         }

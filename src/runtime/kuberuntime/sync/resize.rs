@@ -16,7 +16,6 @@ use crate::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// Resizes pods.
 pub(in crate::runtime::kuberuntime) struct PodResizer {
     sandboxes: Arc<SandboxCreator>,
     allocations: Allocations,

@@ -25,7 +25,6 @@ use anyhow::Context as _;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Creates sandboxes.
 pub(in crate::runtime::kuberuntime) struct SandboxCreator {
     pub(in crate::runtime::kuberuntime) cgroups: PodCgroups,
     pub(in crate::runtime::kuberuntime) resources: ResourceManagers,

@@ -96,6 +96,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
+            // What waits for a back-off has been recorded with its end.
             if report.again.is_none() {
                 let why = chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));

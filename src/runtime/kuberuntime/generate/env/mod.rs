@@ -204,7 +204,6 @@ fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> Result<Option<Strin
     }
 }
 
-/// A field of the pod by its path.
 fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, EnvError> {
     let spec = pod.spec();
     let own = |text: Option<&String>| Ok(text.cloned().unwrap_or_default());

@@ -75,7 +75,7 @@ impl IdSpace {
 /// A pod's ids on the node; inside, they begin at 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first.
+    /// The first one, which is root inside.
     pub host_id: u32,
     /// How many.
     pub length: u32,

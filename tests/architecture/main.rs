@@ -28,7 +28,7 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 const AREAS: Areas = &[
     ("base", &["metrics", "otel", "atomic_file", "backoff", "chain", "dirty", "document", "early_release", "encoding", "own_files", "path_authority", "connections", "go_duration", "go_quote", "http1", "panics", "rate", "reload", "single_flight", "strings", "tasks", "url", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
-    ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_limits", "process_metrics", "profile", "program", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "terminal", "topology", "unix_socket"]),
+    ("host", &["address", "files", "identity", "kernel_log", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "disk_usage", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "relist", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
     ("apiserver", &["error", "metrics", "recovery", "request", "review", "subscriptions", "claim", "token", "transport", "kubeconfig", "watch", "collection", "configmap_secret", "runtime_class", "service", "pem", "trust_bundle", "pod_certificate", "cluster_objects"]),
     ("state", &["device_capacity", "events", "node_object", "node_pressure", "node_shutdown", "pod_history", "pod_state_store", "pod_cache", "pod_manager", "probe_results", "store_sizes", "area"]),
@@ -142,19 +142,28 @@ fn modules(files: &[(String, String)]) -> BTreeSet<Module> {
         .collect()
 }
 
-/// Which module uses which, tests left out. What a module only passes on counts as of the module that defines it.
-fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
+/// The modules with their code, tests left out.
+fn production(files: &[(String, String)]) -> Vec<(Module, String)> {
     let production = |(name, text): &(String, String)| {
         let own = module_of(name).filter(|_| !is_test(name))?;
         Some((own, without_tests(&without_comments_and_strings(text))))
     };
-    let production = files.iter().filter_map(production).collect::<Vec<_>>();
+    files.iter().filter_map(production).collect()
+}
+
+fn reexports(files: &[(String, String)]) -> Reexports {
     let mut reexports = Reexports::new(modules(files));
-    for (own, code) in &production {
-        reexports.add(own, code);
+    for (own, code) in production(files) {
+        reexports.add(&own, &code);
     }
+    reexports
+}
+
+/// Which module uses which, tests left out. What a module only passes on counts as of the module that defines it.
+fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
+    let reexports = reexports(files);
     let mut uses = BTreeMap::new();
-    for (own, code) in &production {
+    for (own, code) in &production(files) {
         let found = imports(own, code, |path| reexports.resolve(path));
         let found = found.into_iter().map(|import| import.module).collect();
         uses.insert(own.clone(), found);
@@ -164,7 +173,7 @@ fn graph(files: &[(String, String)]) -> BTreeMap<Module, BTreeSet<Module>> {
 
 /// Every breach, as `file:line: what`.
 fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
-    let all = modules(files);
+    let (all, reexports) = (modules(files), reexports(files));
     let mut broken = Vec::new();
     for (name, text) in files {
         let code = without_comments_and_strings(text);
@@ -175,7 +184,15 @@ fn check(areas: Areas, files: &[(String, String)]) -> Vec<String> {
         check_lists(areas, name, &code, &mut breach);
         check_file(name, text, &code, &mut breach);
         let Some(own) = module_of(name) else { continue };
-        for import in imports(&own, &code, |path| deepest(path, &all)) {
+        let mut found = imports(&own, &code, |path| deepest(path, &all));
+        if !is_test(name) {
+            // A re-export does not hide where a name comes from.
+            let code = without_tests(&code);
+            found.extend(imports(&own, &code, |path| reexports.resolve(path)));
+        }
+        found.sort();
+        found.dedup();
+        for import in found {
             if let Some(what) = check_import(areas, &own, &import) {
                 breach(import.at, what);
             }

@@ -85,6 +85,30 @@ fn an_upward_path_within_an_area_is_a_breach() {
 }
 
 #[test]
+fn a_reexport_does_not_hide_an_upward_path() {
+    let file = |name: &str, text: &str| (format!("src/low/{name}.rs"), text.to_owned());
+    let broken = |one: &str, two: &str| {
+        let area = file(
+            "mod",
+            "mod one;\nmod two;\npub use one::X;\npub use two::Y;",
+        );
+        check(AREAS, &[area, file("one", one), file("two", two)])
+    };
+    let (x, y) = ("pub struct X;", "pub struct Y;");
+    let upward = broken(&format!("use super::Y;\n{x}"), y);
+    assert_eq!(
+        upward,
+        ["src/low/one.rs:1: one may not use two, which is above it"]
+    );
+    let in_a_test = format!("{x}\n#[cfg(test)]\nmod tests {{ use super::super::Y; }}");
+    assert_eq!(broken(&in_a_test, y), Vec::<String>::new());
+    assert_eq!(
+        broken(x, &format!("use super::X;\n{y}")),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
 fn modules_are_those_of_the_table_in_order() {
     let what = "not those of the table";
     assert_breach("src/lib.rs", "pub mod low; pub mod host;", what);

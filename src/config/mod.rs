@@ -23,6 +23,7 @@
 mod document;
 mod decode;
 mod locked_gates;
+mod known_gates;
 mod feature_gates;
 pub mod kubelet_configuration;
 mod defaults;

@@ -10,7 +10,7 @@ mod pods;
 use std::net::IpAddr;
 
 use super::kubelet_configuration::KubeletConfiguration;
-use super::{feature_gates, kubelet_configuration as kc, locked_gates::locked_to};
+use super::{known_gates, kubelet_configuration as kc, locked_gates::locked_to};
 use crate::base::GoDuration;
 use crate::model::Quantity;
 
@@ -356,8 +356,8 @@ fn logging(config: &KubeletConfiguration, found: &mut Violations) {
 fn feature_gate_names(config: &KubeletConfiguration, found: &mut Violations) {
     for (name, value) in config.feature_gates.iter().flatten() {
         let field = format!("featureGates.{name}");
-        found.require(feature_gates::is_known(name), &field, || {
-            feature_gates::unknown_message(name)
+        found.require(known_gates::is_known(name), &field, || {
+            known_gates::unknown_message(name)
         });
         let locked = locked_to(name).unwrap_or(*value);
         found.require(locked == *value, &field, || {

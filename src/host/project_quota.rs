@@ -1,0 +1,128 @@
+//! Project quotas: the file system counts what the files of a project take up. Blocking, but never for long.
+//!
+//! ext4 and XFS have them, when they were made and mounted so. Needs Linux 5.14 (quotactl_fd(2)).
+
+#![allow(
+    unsafe_code,
+    reason = "rustix has neither quotactl_fd(2) nor the ioctls of project IDs"
+)]
+
+use super::DiskUsage;
+use rustix::{
+    fd::{AsRawFd as _, OwnedFd},
+    fs::{Mode, OFlags},
+    ioctl::{Getter, Setter, ioctl, opcode},
+};
+use std::{io, mem, path::Path};
+
+/// What is made in the directory belongs to its project, too.
+const FS_XFLAG_PROJINHERIT: u32 = 0x200;
+/// The kind of quota; not in the `libc` crate.
+const PRJQUOTA: libc::c_int = 2;
+/// What limits are counted in.
+const LIMIT_UNIT: u64 = 1024;
+
+/// `struct fsxattr`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct FsXAttr {
+    xflags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
+const FS_IOC_FSGETXATTR: u32 = opcode::read::<FsXAttr>(b'X', 31);
+const FS_IOC_FSSETXATTR: u32 = opcode::write::<FsXAttr>(b'X', 32);
+
+/// The project of a directory and of what is made in it, if it has one.
+pub fn project_of(directory: &Path) -> io::Result<Option<u32>> {
+    let attributes = attributes(&open(directory)?)?;
+    let inherited = attributes.xflags & FS_XFLAG_PROJINHERIT != 0 && attributes.project != 0;
+    Ok(inherited.then_some(attributes.project))
+}
+
+/// Gives a directory, and what is made in it from now on, to a project. What is in it already stays where it was.
+pub fn set_project(directory: &Path, project: u32) -> io::Result<()> {
+    let directory = open(directory)?;
+    let before = attributes(&directory)?;
+    let attributes = FsXAttr {
+        xflags: before.xflags | FS_XFLAG_PROJINHERIT,
+        project,
+        ..before
+    };
+    // SAFETY: the operation reads one `struct fsxattr`.
+    let set = unsafe { Setter::<FS_IOC_FSSETXATTR, _>::new(attributes) };
+    // SAFETY: as above.
+    Ok(unsafe { ioctl(&directory, set) }?)
+}
+
+/// What all files of a project take up on the file system that a directory is on.
+///
+/// # Errors
+/// The file system does not count, or the kernel is too old.
+pub fn project_usage(directory: &Path, project: u32) -> io::Result<DiskUsage> {
+    match quotactl(&open(directory)?, libc::Q_GETQUOTA, project, no_quota()) {
+        Ok(quota) => Ok(DiskUsage {
+            bytes: quota.dqb_curspace,
+            inodes: quota.dqb_curinodes,
+        }),
+        // XFS has no entry for a project without files.
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(DiskUsage::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Limits what the files of a project may take up, in steps of 1,024 bytes; none is no limit.
+pub fn limit_project(directory: &Path, project: u32, bytes: Option<u64>) -> io::Result<()> {
+    let limit = bytes.unwrap_or(0) / LIMIT_UNIT;
+    let quota = libc::dqblk {
+        dqb_bhardlimit: limit,
+        dqb_bsoftlimit: limit,
+        dqb_valid: libc::QIF_BLIMITS,
+        ..no_quota()
+    };
+    quotactl(&open(directory)?, libc::Q_SETQUOTA, project, quota).map(drop)
+}
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(directory, flags, Mode::empty())?)
+}
+
+fn attributes(directory: &OwnedFd) -> io::Result<FsXAttr> {
+    // SAFETY: the operation writes one `struct fsxattr`, of which any bytes are valid.
+    let get = unsafe { Getter::<FS_IOC_FSGETXATTR, FsXAttr>::new() };
+    // SAFETY: as above.
+    Ok(unsafe { ioctl(directory, get) }?)
+}
+
+fn no_quota() -> libc::dqblk {
+    // SAFETY: it consists of numbers only.
+    unsafe { mem::zeroed() }
+}
+
+fn quotactl(
+    directory: &OwnedFd,
+    operation: libc::c_int,
+    project: u32,
+    mut quota: libc::dqblk,
+) -> io::Result<libc::dqblk> {
+    // SAFETY: both operations read or write one `struct if_dqblk`, which is what `dqblk` is, and nothing else.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_quotactl_fd,
+            directory.as_raw_fd(),
+            libc::QCMD(operation, PRJQUOTA),
+            project,
+            &raw mut quota,
+        )
+    };
+    if result == 0 {
+        Ok(quota)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

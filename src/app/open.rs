@@ -19,11 +19,11 @@ use crate::{
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, State, Writers},
-    volumes::{Cluster, HostMounter, KubeletRoot, VolumeManager, hosts_file},
+    volumes::{Cluster, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 use tokio::sync::watch;
 
 /// What each area has before the runtime has answered, bottom to top.
@@ -95,11 +95,13 @@ pub(super) fn open(
         claims: objects.claims.clone(),
         node: state.node_object.clone(),
     };
+    let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);
     let volumes = VolumeManager::in_cluster(
         root.clone(),
         facts.clone(),
         objects.objects.clone(),
         cluster,
+        monitored.then(|| ProjectQuotas::recorded_in(Path::new("/etc"))),
         HostMounter,
     );
     let prepared = volumes.clone();

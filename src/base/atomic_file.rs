@@ -21,6 +21,16 @@ pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), sync_directory)
 }
 
+/// As [`write`], with this mode, for files that are not the kubelet's alone: a power cut leaves the old version or the new
+/// one.
+pub fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    replace(path, bytes, |file| {
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.sync_all()
+    })
+}
+
 /// Brings the names of a directory to disk. Blocking.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     // The parent of a bare file name.
@@ -76,6 +86,9 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"short");
         write_durable(&path, b"durable").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"durable");
+        write_synced(&path, b"public", 0o644).unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, 0o644);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 

@@ -23,6 +23,8 @@ pub enum FeatureGate {
     KubeletEnsureSecretPulledImages,
     /// Programs that provide logins may be given tokens of service accounts.
     KubeletServiceAccountTokenForCredentialProviders,
+    /// What emptyDir volumes of pods in user namespaces take up is read from project quotas.
+    LocalStorageCapacityIsolationFsQuotaMonitoring,
     /// Requests and limits of memory are given to cgroups of version 2.
     MemoryQos,
     /// Volumes have keys of pods, with certificates of signers.
@@ -49,7 +51,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -58,6 +60,7 @@ impl FeatureGate {
         Self::GracefulNodeShutdownBasedOnPodPriority,
         Self::KubeletEnsureSecretPulledImages,
         Self::KubeletServiceAccountTokenForCredentialProviders,
+        Self::LocalStorageCapacityIsolationFsQuotaMonitoring,
         Self::MemoryQos,
         Self::PodCertificateRequest,
         Self::PodLogsQuerySplitStreams,
@@ -80,6 +83,9 @@ impl FeatureGate {
             Self::KubeletEnsureSecretPulledImages => "KubeletEnsureSecretPulledImages",
             Self::KubeletServiceAccountTokenForCredentialProviders => {
                 "KubeletServiceAccountTokenForCredentialProviders"
+            }
+            Self::LocalStorageCapacityIsolationFsQuotaMonitoring => {
+                "LocalStorageCapacityIsolationFSQuotaMonitoring"
             }
             Self::MemoryQos => "MemoryQoS",
             Self::PodCertificateRequest => "PodCertificateRequest",
@@ -105,7 +111,9 @@ impl FeatureGate {
             | Self::MemoryQos
             | Self::PodLogsQuerySplitStreams
             | Self::QosReserved => (GateStage::Alpha, false),
-            Self::PodCertificateRequest => (GateStage::Beta, false),
+            Self::LocalStorageCapacityIsolationFsQuotaMonitoring | Self::PodCertificateRequest => {
+                (GateStage::Beta, false)
+            }
             Self::DisableCpuQuotaWithExclusiveCpus => (GateStage::Deprecated, true),
         }
     }

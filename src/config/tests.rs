@@ -381,7 +381,7 @@ fn deprecated_flags_and_feature_gates_are_remarked_on() {
         resolved(&list, &[]).unwrap().warnings.concat()
     };
     assert_eq!(gates("KubeletEnsureSecretPulledImages=false"), "");
-    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, KubeletServiceAccountTokenForCredentialProviders, PodCertificateRequest, ResourceHealthStatus, ResourceHealthStatusMessage)"));
+    assert!(gates("AllBeta=false").ends_with("AllBeta (but for CPUManagerPolicyBetaOptions, GracefulNodeShutdown, GracefulNodeShutdownBasedOnPodPriority, KubeletEnsureSecretPulledImages, KubeletServiceAccountTokenForCredentialProviders, LocalStorageCapacityIsolationFSQuotaMonitoring, PodCertificateRequest, ResourceHealthStatus, ResourceHealthStatusMessage)"));
 }
 
 #[test]

@@ -64,6 +64,8 @@ pub use systemd::{PropertyValue, Slices, UnitProperty};
 pub use topology::{CpuPlace, MachineTopology, NumaNode};
 
 #[cfg(test)]
+pub(crate) mod quota_disk;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod topology_tests;

@@ -11,9 +11,15 @@ pub struct MeasurableVolume {
     pub path: PathBuf,
     /// It is measured as a file system of its own.
     pub filesystem: bool,
+    /// The project that its files belong to, and nothing else: the file system counts them.
+    pub project: Option<ProjectId>,
     /// The claim that it is the volume of.
     pub claim: Option<ClaimRef>,
 }
+
+/// A project of a file system with project quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProjectId(pub u32);
 
 /// A PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -35,7 +35,7 @@ pub use field_ref::{FieldRefError, field_ref_value};
 pub use grace::GraceDeadline;
 pub use hash::{back_off_key, container_hash, fnv32a, fnv64a, is_other_manifest};
 pub use ids::{ContainerId, PodFullName, PodLogName, PodUid, SandboxId};
-pub use measurable_volume::{ClaimRef, MeasurableVolume};
+pub use measurable_volume::{ClaimRef, MeasurableVolume, ProjectId};
 pub use node_facts::NodeFacts;
 pub use pending_volume::PendingVolume;
 pub use pod::{

@@ -7,8 +7,9 @@ use super::{
     paths::VolumePlugin,
     plan::Medium,
     pod_dirs::create_dir,
+    project_quotas::ProjectQuotas,
 };
-use crate::host::files;
+use crate::{host::files, model::ProjectId};
 use rustix::{
     fd::AsFd,
     fs::{Mode, OFlags},
@@ -20,15 +21,26 @@ const ON_DISK: u32 = 0o777;
 /// The kernel's mode of a tmpfs: sticky, so users cannot remove each other's files.
 const IN_MEMORY: u32 = 0o1777;
 
+/// How the file system is to count what a volume takes up.
+pub(super) struct ProjectRequest<'a> {
+    pub(super) quotas: &'a ProjectQuotas,
+    /// The directory of all pods.
+    pub(super) pods: &'a Path,
+    /// Bytes that the project may take up, if there is a limit.
+    pub(super) limit: Option<u64>,
+}
+
 /// Sets a volume up unless a note says that this was done (and, in memory, it is still mounted), so
-/// that what containers did to its mode and owner stays. Returns its path.
+/// that what containers did to its mode and owner stays. Returns its path, and the project that it was given when that was
+/// requested.
 pub(super) fn set_up(
     pod: &PodDir,
     volume: &str,
     medium: Medium,
     group: VolumeGroup,
+    project: Option<ProjectRequest<'_>>,
     mounter: &dyn Mounter,
-) -> Result<PathBuf, SetUpError> {
+) -> Result<(PathBuf, Option<ProjectId>), SetUpError> {
     let directory = pod.volume(VolumePlugin::EmptyDir, volume)?;
     let note = pod.empty_dir_note(volume)?;
     let ready = note.join("ready");
@@ -39,7 +51,8 @@ pub(super) fn set_up(
             .map_err(io_error("read", &directory))?,
     };
     if mounted && ready.exists() && directory.is_dir() {
-        return Ok(directory);
+        let project = project.and_then(|request| request.quotas.recorded(&directory));
+        return Ok((directory, project));
     }
     create_dir(&pod.volumes_of(VolumePlugin::EmptyDir), 0o750)?;
     create_dir(&directory, ON_DISK)?;
@@ -47,10 +60,12 @@ pub(super) fn set_up(
         mount(&directory, medium, mounter)?;
     }
     own(&directory, medium, group).map_err(io_error("give away", &directory))?;
+    // Before the note: whatever is made in the volume later belongs to the project.
+    let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
     create_dir(&pod.empty_dir_notes(), 0o750)?;
     create_dir(&note, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))?;
-    Ok(directory)
+    Ok((directory, project))
 }
 
 fn mount(directory: &Path, medium: Medium, mounter: &dyn Mounter) -> Result<(), SetUpError> {

@@ -15,6 +15,8 @@
 //!   `pkg/kubelet/kubelet_volumes.go`.
 
 mod paths;
+mod project_files;
+mod project_quotas;
 mod mounter;
 mod error;
 pub mod pod_dirs;
@@ -41,6 +43,7 @@ pub use error::{NotPrepared, PathError, SetUpError, VolumeError};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
 pub use prepared::{Prepared, VolumePath, VolumePaths};
+pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
@@ -79,6 +82,8 @@ struct VolumeManagerInner {
     node: Arc<NodeFacts>,
     objects: Objects,
     cluster: Cluster,
+    /// Of emptyDir volumes, if they are to be monitored so.
+    quotas: Option<ProjectQuotas>,
     mounter: Box<dyn Mounter>,
     /// Of devices that are mounted for claims.
     locks: local::VolumeLocks,
@@ -94,6 +99,13 @@ impl VolumeManagerInner {
         self.pods.lock().get(uid).cloned()
     }
 
+    /// Gives back the projects of volumes that are gone.
+    fn release_projects(&self) {
+        if let Some(quotas) = &self.quotas {
+            quotas.release(&self.root.pods_dir());
+        }
+    }
+
     fn of_or_new(&self, uid: &PodUid) -> Arc<PodVolumes> {
         self.pods.lock().entry(uid.clone()).or_default().clone()
     }
@@ -107,15 +119,16 @@ impl VolumeManager {
         objects: Objects,
         mounter: impl Mounter,
     ) -> Self {
-        Self::in_cluster(root, node, objects, Cluster::default(), mounter)
+        Self::in_cluster(root, node, objects, Cluster::default(), None, mounter)
     }
 
-    /// The same on a node of a cluster.
+    /// The same on a node of a cluster, and with project quotas for emptyDir volumes if they are to be monitored so.
     pub fn in_cluster(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
         objects: Objects,
         cluster: Cluster,
+        quotas: Option<ProjectQuotas>,
         mounter: impl Mounter,
     ) -> Self {
         Self {
@@ -124,6 +137,7 @@ impl VolumeManager {
                 node,
                 objects,
                 cluster,
+                quotas,
                 mounter: Box::new(mounter),
                 locks: local::VolumeLocks::default(),
                 pods: Mutex::default(),
@@ -159,6 +173,7 @@ impl VolumeManager {
             Some(MeasurableVolume {
                 name: volume.name.clone(),
                 path: path.host_path,
+                project: path.project,
                 filesystem: claim.is_some() || volume.kind.is_in_memory()?,
                 claim,
             })
@@ -304,7 +319,8 @@ impl VolumeManager {
         let tear_down = move || {
             let mounter = shared.mounter.as_ref();
             let pod = shared.root.pod(&uid).map_err(VolumeError::from);
-            let torn_down = pod.and_then(|pod| teardown::volumes(&pod, mounter));
+            let torn_down =
+                pod.and_then(|pod| teardown::volumes(&pod, mounter, || shared.release_projects()));
             (torn_down, local::has_devices(&shared.root))
         };
         let (torn_down, has_devices) = tokio::task::spawn_blocking(tear_down).await?;

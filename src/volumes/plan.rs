@@ -32,6 +32,8 @@ pub enum VolumeKind {
         medium: Medium,
         /// Group that owns it (`fsGroup`).
         group: VolumeGroup,
+        /// Its project quota, where its usage may be monitored so.
+        quota: Option<ProjectQuota>,
     },
     /// A path of the node.
     HostPath {
@@ -130,6 +132,25 @@ pub enum Medium {
         /// Bytes of one page.
         page: u64,
     },
+}
+
+/// The quota of a project whose usage is monitored. It never stops anyone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProjectQuota {
+    /// The volume has no limit, and neither has the quota.
+    Unlimited,
+    /// The volume has a limit, which eviction enforces. The limit of the quota is out of reach.
+    OutOfReach,
+}
+
+impl ProjectQuota {
+    /// Bytes; upstream's `maxQuota` of ext4.
+    pub(super) fn limit(self) -> Option<u64> {
+        match self {
+            Self::Unlimited => None,
+            Self::OutOfReach => Some((1 << 58) - 1),
+        }
+    }
 }
 
 /// `hostPath.type`.
@@ -275,9 +296,11 @@ fn kind_of(
         source,
     };
     if let Some(empty_dir) = &volume.empty_dir {
+        let medium = medium(pod, empty_dir, node, &fail)?;
         return Ok(VolumeKind::EmptyDir {
-            medium: medium(pod, empty_dir, node, &fail)?,
+            medium,
             group: group(pod).map_err(fail)?,
+            quota: project_quota(pod, empty_dir, medium)?,
         });
     }
     if let Some(host_path) = &volume.host_path {
@@ -357,6 +380,31 @@ fn medium(
             Err(fail(SetUpError::Unsupported(what)))
         }
     }
+}
+
+/// The project quota of a volume. Only a user namespace keeps a pod from moving its files to another project, so others are
+/// not monitored so (upstream's `assignQuota`, and `AddPodToVolume` for the limit).
+fn project_quota(
+    pod: &Pod,
+    empty_dir: &EmptyDirVolumeSource,
+    medium: Medium,
+) -> Result<Option<ProjectQuota>, VolumeError> {
+    let host_users = pod.spec().and_then(|spec| spec.host_users).unwrap_or(true);
+    if host_users || medium != Medium::Disk {
+        return Ok(None);
+    }
+    let own = empty_dir.size_limit.as_ref();
+    let own = own.and_then(|limit| Quantity::from_api(limit).ok());
+    let of_pod = requests::of_pod::<Quantity>(pod)?.limit(requests::EPHEMERAL_STORAGE);
+    let is_limited = [own, of_pod]
+        .iter()
+        .flatten()
+        .any(|limit| limit.value() > 0);
+    Ok(Some(if is_limited {
+        ProjectQuota::OutOfReach
+    } else {
+        ProjectQuota::Unlimited
+    }))
 }
 
 /// Bytes of the huge pages that the pod requests: those of the medium's size (`HugePages-2Mi`), or

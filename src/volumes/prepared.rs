@@ -1,6 +1,7 @@
 //! Where the volumes of a pod are.
 
 use super::VolumeError;
+use crate::model::ProjectId;
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Where one volume is.
@@ -18,6 +19,8 @@ pub struct VolumePath {
     pub is_device: bool,
     /// A group that containers get besides their own.
     pub group: Option<i64>,
+    /// The project of an emptyDir, by which its usage is read.
+    pub project: Option<ProjectId>,
 }
 
 impl VolumePath {
@@ -30,6 +33,7 @@ impl VolumePath {
             measured: false,
             is_device: false,
             group: None,
+            project: None,
         }
     }
 }

@@ -8,7 +8,8 @@ use super::{
     claim_note,
     cluster::VolumeKeys,
     content::{self, ContentVolume, VolumeSources},
-    empty_dir, host_path,
+    empty_dir::{self, ProjectRequest},
+    host_path,
     local::{self, LocalVolume},
     ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
@@ -170,12 +171,25 @@ impl VolumeManagerInner {
         let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
         let mut attempted = match &attempt.planned.kind {
             VolumeKind::Claim(_) => return Err(VolumeError::Cancelled),
-            VolumeKind::EmptyDir { medium, group } => {
-                let mounter = self.mounter.as_ref();
-                let path = empty_dir::set_up(&pod.directory, name, *medium, *group, mounter);
+            VolumeKind::EmptyDir {
+                medium,
+                group,
+                quota,
+            } => {
+                let pods = self.root.pods_dir();
+                let quotas = self.quotas.as_ref().zip(*quota);
+                let project = quotas.map(|(quotas, quota)| ProjectRequest {
+                    quotas,
+                    pods: &pods,
+                    limit: quota.limit(),
+                });
+                let (directory, mounter) = (&pod.directory, self.mounter.as_ref());
+                let made = empty_dir::set_up(directory, name, *medium, *group, project, mounter);
+                let (path, project) = made.map_err(fail)?;
                 Attempted::of(VolumePath {
                     managed: true,
-                    ..VolumePath::of(path.map_err(fail)?)
+                    project,
+                    ..VolumePath::of(path)
                 })
             }
             VolumeKind::HostPath { path, check } => {

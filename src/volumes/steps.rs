@@ -15,6 +15,8 @@ pub(super) enum TearDownStep {
     CheckMounts,
     /// A tree is removed.
     Remove(PathBuf),
+    /// The projects of volumes that are gone are given back.
+    ReleaseProjects,
     /// The record is removed.
     Forget,
 }
@@ -46,6 +48,7 @@ pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearD
     // The notes go first: after a crash in between, a volume is set up afresh.
     let trees = std::iter::once(pod.empty_dir_notes()).chain(places);
     steps.extend(trees.map(TearDownStep::Remove));
+    steps.push(TearDownStep::ReleaseProjects);
     steps.push(TearDownStep::Forget);
     Ok(steps)
 }
@@ -72,7 +75,7 @@ mod tests {
         let elsewhere = Path::new("/k/pods/u10/volumes/x");
         let mounts = [&*secret, elsewhere, &*bound].map(mount);
         let steps = tear_down(&pod, &mounts).unwrap();
-        use TearDownStep::{CheckMounts, Forget, Remove, Unmount};
+        use TearDownStep::{CheckMounts, Forget, ReleaseProjects, Remove, Unmount};
         let first = [
             Unmount(bound),
             Unmount(secret),
@@ -81,7 +84,7 @@ mod tests {
             Remove(pod.sub_paths()),
         ];
         assert_eq!(steps[..5], first);
-        assert_eq!(steps.last(), Some(&Forget));
+        assert_eq!(steps[steps.len() - 2..], [ReleaseProjects, Forget]);
         let removed = |step: &&TearDownStep| matches!(step, Remove(_));
         assert_eq!(
             steps.iter().filter(removed).count(),

@@ -11,8 +11,13 @@ use crate::host::remove;
 use std::{fs, io, path::Path};
 
 /// Unmounts what this kubelet mounted for the pod and removes its volumes. What others mounted below
-/// the pod's directory is never touched and is an error. Doing it again is fine.
-pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+/// the pod's directory is never touched and is an error. `release` gives back the projects of volumes that are gone. Doing
+/// it again is fine.
+pub(super) fn volumes(
+    pod: &PodDir,
+    mounter: &dyn Mounter,
+    release: impl Fn(),
+) -> Result<(), VolumeError> {
     let mut used = record::exists(pod) || exists(&pod.empty_dir_notes())?;
     for place in &steps::places(pod) {
         used |= exists(place)?;
@@ -32,14 +37,23 @@ pub(super) fn volumes(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeE
     let steps = steps::tear_down(pod, &mounts).map_err(VolumeError::StillMounted)?;
     steps
         .into_iter()
-        .try_for_each(|step| take(pod, step, mounter))
+        .try_for_each(|step| take(pod, step, mounter, &release))
 }
 
-fn take(pod: &PodDir, step: TearDownStep, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+fn take(
+    pod: &PodDir,
+    step: TearDownStep,
+    mounter: &dyn Mounter,
+    release: impl Fn(),
+) -> Result<(), VolumeError> {
     match step {
         TearDownStep::Unmount(path) => mounter.unmount(&path).map_err(io_error("unmount", &path)),
         TearDownStep::CheckMounts => refuse_mounts(pod, mounter),
         TearDownStep::Remove(tree) => remove::tree(&tree).map_err(io_error("remove", &tree)),
+        TearDownStep::ReleaseProjects => {
+            release();
+            Ok(())
+        }
         TearDownStep::Forget => record::remove(pod),
     }
 }

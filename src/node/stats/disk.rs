@@ -1,12 +1,17 @@
 //! Disk usage of directories. Walking them is slow and wears disks (P-23), so it is done on request, one walk
 //! at a time, the directory with the oldest measurement first, and not again before its period is over.
 
-use crate::host::{
-    DiskUsage, FilesystemUsage, MountEntry, disk_usage, files_usage, filesystem_usage, mount,
+use crate::{
+    host::{
+        DiskUsage, FilesystemUsage, MountEntry, disk_usage, files_usage, filesystem_usage, mount,
+        project_usage,
+    },
+    model::ProjectId,
 };
 use parking_lot::Mutex;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -22,6 +27,9 @@ pub(super) enum DiskMethod {
     Walk(Duration),
     /// Only the files that lie in it, or one file, at most once in this period.
     Files(Duration),
+    /// What the files of a project take up that are all in it, and entry by entry where that cannot be read; at most once in
+    /// this period.
+    Project(ProjectId, Duration),
     /// By the statistics of its own file system.
     Statfs,
 }
@@ -45,6 +53,8 @@ pub(super) type DiskFacts = HashMap<PathBuf, DiskMeasurement>;
 #[derive(Clone, Default)]
 pub(super) struct DiskMeter {
     facts: Arc<Mutex<DiskFacts>>,
+    /// Directories whose project could not be read the last time.
+    unreadable: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl DiskMeter {
@@ -55,10 +65,14 @@ impl DiskMeter {
         {
             let mut facts = self.facts.lock();
             facts.retain(|path, _| wanted.contains_key(path));
+            let mut unreadable = self.unreadable.lock();
+            unreadable.retain(|path| wanted.contains_key(path));
             for (path, how) in wanted {
                 let before = facts.get(&path).map(|measured| measured.when);
                 let period = match how {
-                    DiskMethod::Walk(period) | DiskMethod::Files(period) => period,
+                    DiskMethod::Walk(period)
+                    | DiskMethod::Files(period)
+                    | DiskMethod::Project(_, period) => period,
                     DiskMethod::Statfs => Duration::ZERO,
                 };
                 if before.is_none_or(|when| when.elapsed() >= period) {
@@ -70,15 +84,16 @@ impl DiskMeter {
         for (_, path, how) in due {
             let filesystem = match how {
                 DiskMethod::Statfs => filesystem_usage(&path).ok(),
-                DiskMethod::Walk(_) | DiskMethod::Files(_) => None,
+                _ => None,
             };
             let usage = match how {
                 DiskMethod::Statfs => Ok(None),
                 DiskMethod::Walk(_) => disk_usage(&path, MAX).map(Some),
+                DiskMethod::Project(project, _) => self.of_project(&path, project).map(Some),
                 DiskMethod::Files(_) => files_usage(&path, MAX),
             };
             let usage = match usage {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.facts.lock().remove(&path);
                     continue;
                 }
@@ -93,6 +108,23 @@ impl DiskMeter {
             };
             self.facts.lock().insert(path, measured);
         }
+    }
+
+    fn of_project(&self, path: &Path, project: ProjectId) -> io::Result<DiskUsage> {
+        let error = match project_usage(path, project.0) {
+            // The directory itself belongs to it.
+            Ok(usage) if usage.inodes > 0 => {
+                self.unreadable.lock().remove(path);
+                return Ok(usage);
+            }
+            Ok(_) => io::Error::other("the file system counts no files of the project"),
+            Err(error) => error,
+        };
+        let usage = disk_usage(path, MAX)?;
+        if self.unreadable.lock().insert(path.to_owned()) {
+            tracing::warn!(path = %path.display(), project = project.0, err = %error, "Failed to read a project quota; usage is determined by walking");
+        }
+        Ok(usage)
     }
 
     /// The current results.
@@ -138,6 +170,7 @@ impl DiskMeasurement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::{quota_disk::QuotaDisk, set_project};
     use std::fs;
 
     #[test]
@@ -168,5 +201,54 @@ mod tests {
         assert_eq!(facts.len(), 3);
         meter.measure(HashMap::new());
         assert_eq!(meter.len(), 0);
+    }
+
+    #[test]
+    fn a_directory_whose_project_cannot_be_read_is_walked() {
+        let top = tempfile::tempdir().unwrap();
+        let meter = DiskMeter::default();
+        let method = DiskMethod::Project(ProjectId(u32::MAX - 1), Duration::ZERO);
+        let measure = || meter.measure(HashMap::from([(top.path().to_owned(), method)]));
+        measure();
+        measure();
+        assert_eq!(meter.facts()[top.path()].usage.unwrap().inodes, 1);
+        assert_eq!(meter.unreadable.lock().len(), 1);
+        meter.measure(HashMap::new());
+        assert_eq!(meter.unreadable.lock().len(), 0);
+    }
+
+    #[test]
+    fn a_directory_with_a_project_is_measured_without_a_walk() {
+        let files = std::env::var("QUOTA_FILES").map_or(2000, |files| files.parse().unwrap());
+        for disk in QuotaDisk::all(400) {
+            let (path, project) = (disk.path.join("v"), ProjectId(1_048_577));
+            fs::create_dir(&path).unwrap();
+            set_project(&path, project.0).unwrap();
+            for directory in 0..files / 1000 {
+                let directory = path.join(directory.to_string());
+                fs::create_dir(&directory).unwrap();
+                for file in 0..1000 {
+                    fs::write(directory.join(file.to_string()), "").unwrap();
+                }
+            }
+            rustix::fs::sync();
+            let meter = DiskMeter::default();
+            let measured = |method| {
+                let begun = Instant::now();
+                meter.measure(HashMap::from([(path.clone(), method)]));
+                let took = begun.elapsed();
+                (meter.facts()[&path].usage, took)
+            };
+            let (walked, walk) = measured(DiskMethod::Walk(Duration::ZERO));
+            let (counted, read) = measured(DiskMethod::Project(project, Duration::ZERO));
+            eprintln!("{files} files: a walk {walk:?}, a quota {read:?}");
+            assert_eq!(counted, walked);
+            // Deeper than a walk goes.
+            fs::create_dir_all(path.join(vec!["d"; 200].join("/"))).unwrap();
+            assert_eq!(measured(DiskMethod::Walk(Duration::ZERO)).0, None);
+            let counted = measured(DiskMethod::Project(project, Duration::ZERO)).0;
+            let more = counted.unwrap().inodes - walked.unwrap().inodes;
+            assert_eq!(more, 200);
+        }
     }
 }

@@ -58,7 +58,10 @@ impl StatsState {
                 for volume in &places.volumes {
                     let how = match (volume.filesystem, self.parts.volume_period) {
                         (true, _) => DiskMethod::Statfs,
-                        (false, Some(period)) => DiskMethod::Walk(period),
+                        (false, Some(period)) => match volume.project {
+                            Some(project) => DiskMethod::Project(project, period),
+                            None => DiskMethod::Walk(period),
+                        },
                         (false, None) => continue,
                     };
                     wanted.insert(volume.path.clone(), how);

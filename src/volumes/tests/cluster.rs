@@ -68,7 +68,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         ..NodeFacts::default()
     };
     Cluster {
-        manager: VolumeManager::in_cluster(root, Arc::new(facts), objects, cluster, mounter),
+        manager: VolumeManager::in_cluster(root, Arc::new(facts), objects, cluster, None, mounter),
         server,
         node,
     }
@@ -91,6 +91,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
         cluster.manager.shared.node.clone(),
         objects,
         of,
+        None,
         mounter,
     )
 }
@@ -319,6 +320,7 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
         measured: true,
         is_device: false,
         group: None,
+        project: None,
     };
     assert_eq!(prepared.paths["v"], expected(true, false));
     let claim = ClaimRef {

@@ -22,6 +22,7 @@ mod host_path;
 mod kernel;
 mod local;
 mod pending;
+mod project_quotas;
 mod sub_path;
 mod teardown;
 

@@ -328,6 +328,7 @@ fn a_pods_disk_usage_is_layers_logs_and_volumes() {
         name: name.into(),
         path: format!("/v/{name}").into(),
         filesystem,
+        project: None,
         claim: None,
     };
     let claim = ClaimRef {

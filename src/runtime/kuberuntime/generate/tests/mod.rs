@@ -51,6 +51,7 @@ fn volumes() -> VolumePaths {
         measured: false,
         is_device: false,
         group: None,
+        project: None,
     };
     VolumePaths::from([
         ("scratch".to_string(), at("/k/scratch", true)),

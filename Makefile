@@ -74,15 +74,17 @@ test-versions:
 		KUBERNETES_VERSION=$$version hack/build-kubernetes.sh --control-plane; \
 		KUBERNETES_VERSION=$$version cargo test --test cluster -- rust-kubelet --skip kubeadm; done
 
-# What needs systemd, logind or cgroup v2, in a virtual machine: a node that is shut down, one that kubeadm makes with
-# no check ignored, and the cgroups of pods beside those of the Go kubelet, with both drivers, exclusive CPUs and swap;
-# then one kubelet takes the node of the other over, both ways. Software emulation: most of an hour.
+# What needs systemd, logind, cgroup v2 or project quotas, in a virtual machine: a node that is shut down, the usage of
+# volumes by project quotas, a node that kubeadm makes with no check ignored, and the cgroups of pods beside those of the
+# Go kubelet, with both drivers, exclusive CPUs and swap; then one kubelet takes the node of the other over, both ways.
+# Software emulation: most of an hour.
 test-machine:
 	@hack/install-deps.sh
 	@hack/build-images.sh
 	@hack/build-kubernetes.sh --control-plane --kubelet --kubeadm
 	cargo build
 	hack/shutdown-test.sh
+	hack/quota-test.sh
 	hack/kubeadm-test.sh
 	hack/cgroup-golden.py --vm --driver systemd --managers --swap --takeover
 	hack/cgroup-golden.py --vm --managers --swap --takeover

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs the tests of project quotas in a virtual machine (hack/vm.sh), whose kernel has them. Prints how long a walk takes
+# beside the read of a quota.
+#
+#   hack/quota-test.sh [FILES]     in a volume of so many files (default: 2000)
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+cd "$repo_root"
+tests=$(cargo test --lib --no-run 2>&1 | sed -n 's/.*unittests .*(\(.*\))$/\1/p')
+[[ -n $tests ]] || die "cannot build the tests"
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+ln -s "$(realpath "$tests")" "$stage/tests"
+hack/vm.sh run "$stage" -- "QUOTA_FILES=${1:-2000} ./tests --nocapture quota project" | tee "$stage/output"
+! grep -q 'SKIPPED, no project quotas by mke2fs' "$stage/output" || die "the machine has no project quotas"

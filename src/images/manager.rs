@@ -70,7 +70,7 @@ impl ImageManager {
     }
 
     /// How many pulls back off, and for how many pods images are prefetched.
-    pub fn kept(&self) -> (usize, usize) {
+    pub fn sizes(&self) -> (usize, usize) {
         (self.getter.backing_off(), self.prefetcher.len())
     }
 }

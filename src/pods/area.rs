@@ -299,9 +299,9 @@ fn show_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     state.sizes.add("probed_pods", move || probes.len());
     state.sizes.add("status_notes", move || statuses.len());
     let workers = pods.workers.clone();
-    state.sizes.add_all(move || workers.kept());
+    state.sizes.add_all(move || workers.sizes());
     let runtime = pods.runtime.clone();
-    state.sizes.add_all(move || runtime.kept());
+    state.sizes.add_all(move || runtime.sizes());
 }
 
 /// What the API server sees of pods: mirrors and statuses.

@@ -111,7 +111,7 @@ impl State {
                 ("pod_history", state.pod_history.len()),
                 ("probe_results", state.results.len()),
             ];
-            sizes.extend(state.cache.kept());
+            sizes.extend(state.cache.sizes());
             sizes
         });
     }

@@ -214,9 +214,9 @@ async fn a_stop_that_fails_does_not_make_the_next_try_wait_longer() {
     node.fake
         .inject(Fault::fail(Rpc::StopContainer, Code::Internal, "no"));
     // Each result is a reason to sync the pod again, once a second.
-    let probe_result = AtomicI32::new(0);
+    let exit_code = AtomicI32::new(0);
     node.fake
-        .on_exec(move |_| ExecOutcome::code(probe_result.fetch_xor(1, Ordering::SeqCst)));
+        .on_exec(move |_| ExecOutcome::code(exit_code.fetch_xor(1, Ordering::SeqCst)));
     let probe = json!({"readinessProbe": exec_probe("flips")});
     node.put(&pod("web", &[with(container("main"), probe)]));
     // Waits that double would take longer than anyone waits here.

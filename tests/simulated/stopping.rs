@@ -159,12 +159,12 @@ async fn a_hook_that_ran_is_not_run_again_by_the_next_kubelet() {
 #[tokio::test]
 async fn a_container_of_a_pod_that_stays_has_one_hook_and_one_grace_per_stop() {
     let node = Node::started().await;
-    let probe_result = AtomicI32::new(0);
+    let exit_code = AtomicI32::new(0);
     // Readiness flips, so the pod is synced every second.
     node.fake
         .on_exec(move |call| match call.command[0].as_str() {
             "is-alive" => ExecOutcome::code(1),
-            "flips" => ExecOutcome::code(probe_result.fetch_xor(1, Ordering::SeqCst)),
+            "flips" => ExecOutcome::code(exit_code.fetch_xor(1, Ordering::SeqCst)),
             _ => ExecOutcome::code(0),
         });
     node.fake

@@ -190,7 +190,7 @@ impl PodSync {
         };
         tokio::select! {
             () = over => {}
-            () = self.cache.when(&uid, |runtime_status| next(runtime_status).1 != ends) => {}
+            () = self.cache.wait_for(&uid, |runtime_status| next(runtime_status).1 != ends) => {}
         }
     }
 

@@ -253,8 +253,8 @@ impl PodWorkers {
     }
 
     /// Numbers of entries, by what they are.
-    pub fn kept(&self) -> [(&'static str, usize); 2] {
-        self.shared.map.lock().kept()
+    pub fn sizes(&self) -> [(&'static str, usize); 2] {
+        self.shared.map.lock().sizes()
     }
 
     /// What the pod's worker does; `None` without one.

@@ -77,7 +77,7 @@ impl WorkerMap {
     }
 
     /// Workers, and names that are held or waited for.
-    pub(super) fn kept(&self) -> [(&'static str, usize); 2] {
+    pub(super) fn sizes(&self) -> [(&'static str, usize); 2] {
         let names = self.gate.len() + self.held.len();
         [("workers", self.entries.len()), ("held_names", names)]
     }

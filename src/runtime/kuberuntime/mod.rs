@@ -406,8 +406,8 @@ impl KubeGenericRuntimeManager {
     }
 
     /// Entries that are kept about pods, by kind.
-    pub fn kept(&self) -> [(&'static str, usize); 5] {
-        let (backing_off, prefetches) = self.images.kept();
+    pub fn sizes(&self) -> [(&'static str, usize); 5] {
+        let (backing_off, prefetches) = self.images.sizes();
         [
             ("restart_back_off", self.back_off.len()),
             ("sandbox_back_off", self.sandboxes.back_off.len()),

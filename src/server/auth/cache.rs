@@ -1,4 +1,4 @@
-//! Results of reviews, kept for a while, and the reviews in flight.
+//! Cached results of reviews, and the reviews in flight.
 
 use crate::base::SingleFlight;
 use futures::future::{Either, ready};
@@ -14,16 +14,16 @@ use tokio::time::Instant;
 /// Digest of what is reviewed: a token itself is never kept.
 pub(super) type ReviewKey = [u8; 32];
 
-/// Results by what was reviewed; clones share them.
+/// Results by the digest of what was reviewed; clones share them.
 pub(super) struct ReviewCache<V: Clone, E> {
-    kept: Arc<Mutex<ExpiringMap<V>>>,
+    results: Arc<Mutex<ExpiringMap<V>>>,
     in_flight: Arc<SingleFlight<ReviewKey, Result<V, Arc<E>>>>,
 }
 
 impl<V: Clone, E> Clone for ReviewCache<V, E> {
     fn clone(&self) -> Self {
         Self {
-            kept: self.kept.clone(),
+            results: self.results.clone(),
             in_flight: self.in_flight.clone(),
         }
     }
@@ -40,24 +40,24 @@ where
     V: Clone + Send + Sync + 'static,
     E: Send + Sync + 'static,
 {
-    /// Keeps at most `max` results.
+    /// A cache of at most `max` results.
     pub(super) fn new(max: usize) -> Self {
         Self {
-            kept: Arc::new(Mutex::new(ExpiringMap::new(max))),
+            results: Arc::new(Mutex::new(ExpiringMap::new(max))),
             in_flight: Arc::default(),
         }
     }
 
-    /// The result that is kept.
-    pub(super) fn kept(&self, key: &ReviewKey) -> Option<V> {
-        self.kept.lock().get(key, Instant::now()).cloned()
+    /// The cached result.
+    pub(super) fn get_cached(&self, key: &ReviewKey) -> Option<V> {
+        self.results.lock().get(key, Instant::now()).cloned()
     }
 
-    /// The result that is kept, or that of the review in flight, or of a new one; it is kept for the time that
-    /// `ttl` returns. Safe to cancel.
+    /// The cached result, or that of the review in flight, or of a new one, which is cached for the time that `ttl`
+    /// returns. Safe to cancel.
     ///
     /// # Errors
-    /// Those of the review; they are never kept.
+    /// Those of the review; they are never cached.
     pub(super) async fn get<F>(
         &self,
         key: ReviewKey,
@@ -68,14 +68,14 @@ where
         F: Future<Output = Result<V, E>> + Send + 'static,
     {
         let begin = || {
-            if let Some(value) = self.kept(&key) {
+            if let Some(value) = self.get_cached(&key) {
                 return Either::Left(ready(Ok(value)));
             }
-            let (review, kept) = (review(), self.kept.clone());
+            let (review, results) = (review(), self.results.clone());
             Either::Right(async move {
                 let value = review.await.map_err(Arc::new)?;
                 let now = Instant::now();
-                kept.lock()
+                results.lock()
                     .insert(key, value.clone(), now + ttl(&value), now);
                 Ok(value)
             })
@@ -88,7 +88,7 @@ where
 pub(super) struct ExpiringMap<V> {
     max: usize,
     entries: HashMap<ReviewKey, (V, Instant)>,
-    /// The same entries by their end.
+    /// The keys in the order in which the entries expire.
     ends: BTreeSet<(Instant, ReviewKey)>,
 }
 
@@ -106,7 +106,7 @@ impl<V> ExpiringMap<V> {
         (now < *end).then_some(value)
     }
 
-    /// Removes the entries that have ended, and, when the map is still full, the one that would end first.
+    /// Removes the expired entries and, if the map is still full, the one that would expire first.
     pub(super) fn insert(&mut self, key: ReviewKey, value: V, end: Instant, now: Instant) {
         if end <= now || self.max == 0 {
             return;
@@ -141,40 +141,40 @@ mod tests {
 
     #[test]
     fn an_entry_ends_at_its_instant() {
-        let mut kept = ExpiringMap::new(10);
+        let mut results = ExpiringMap::new(10);
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
-        kept.insert(key(1), "a", at(5), begin);
-        assert_eq!(kept.get(&key(1), at(4)), Some(&"a"));
-        assert_eq!(kept.get(&key(1), at(5)), None);
-        kept.insert(key(1), "b", at(9), at(1));
-        assert_eq!(kept.get(&key(1), at(8)), Some(&"b"));
-        kept.insert(key(2), "never", at(1), at(1));
-        assert_eq!(kept.get(&key(2), at(1)), None);
+        results.insert(key(1), "a", at(5), begin);
+        assert_eq!(results.get(&key(1), at(4)), Some(&"a"));
+        assert_eq!(results.get(&key(1), at(5)), None);
+        results.insert(key(1), "b", at(9), at(1));
+        assert_eq!(results.get(&key(1), at(8)), Some(&"b"));
+        results.insert(key(2), "never", at(1), at(1));
+        assert_eq!(results.get(&key(2), at(1)), None);
     }
 
     #[test]
     fn the_entry_that_ends_first_makes_room() {
-        let mut kept = ExpiringMap::new(3);
+        let mut results = ExpiringMap::new(3);
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         for (name, end) in [(1, 30), (2, 10), (3, 20)] {
-            kept.insert(key(name), name, at(end), begin);
+            results.insert(key(name), name, at(end), begin);
         }
-        kept.insert(key(4), 4, at(40), begin);
-        let there = |kept: &ExpiringMap<u8>, now| -> Vec<u8> {
+        results.insert(key(4), 4, at(40), begin);
+        let there = |results: &ExpiringMap<u8>, now| -> Vec<u8> {
             (1..=6)
-                .filter(|name| kept.get(&key(*name), now).is_some())
+                .filter(|name| results.get(&key(*name), now).is_some())
                 .collect()
         };
-        assert_eq!(there(&kept, begin), [1, 3, 4]);
+        assert_eq!(there(&results, begin), [1, 3, 4]);
         // Expired entries are removed before any other.
-        kept.insert(key(5), 5, at(50), at(35));
-        assert_eq!(there(&kept, at(35)), [4, 5]);
-        assert_eq!((kept.entries.len(), kept.ends.len()), (2, 2));
+        results.insert(key(5), 5, at(50), at(35));
+        assert_eq!(there(&results, at(35)), [4, 5]);
+        assert_eq!((results.entries.len(), results.ends.len()), (2, 2));
         for name in 0..100 {
-            kept.insert(key(name), name, at(60), begin);
-            assert!(kept.entries.len() <= 3 && kept.ends.len() == kept.entries.len());
+            results.insert(key(name), name, at(60), begin);
+            assert!(results.entries.len() <= 3 && results.ends.len() == results.entries.len());
         }
     }
 

@@ -1,4 +1,4 @@
-//! The client certificate of a connection. It is verified for each request, not in the handshake: authorities
+//! The client certificate of a connection. It is last_verification for each request, not in the handshake: authorities
 //! may change and certificates expire while a connection is open.
 
 use super::user::{AuthenticationOutcome, of_certificate};
@@ -10,14 +10,14 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How long a verification is cached: it costs more than everything else in a short request.
-const STANDS: Duration = Duration::from_secs(10);
+/// How long a verification is cached, because it costs more than the rest of a short request.
+const VERIFICATION_TTL: Duration = Duration::from_secs(10);
 
 /// A client's certificates; the handshake has proved that it holds the key of the first one.
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
-    probe_result: Mutex<Option<Verification>>,
+    last_verification: Mutex<Option<Verification>>,
 }
 
 #[derive(Debug)]
@@ -29,23 +29,23 @@ struct Verification {
 }
 
 impl Peer {
-    /// Of a connection; `None` without a certificate.
+    /// The client of a connection; `None` without a certificate.
     pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
         (!chain.is_empty()).then(|| Self {
             chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
-            probe_result: Mutex::new(None),
+            last_verification: Mutex::new(None),
         })
     }
 
     /// The user, if these authorities have signed the certificate and it is valid now.
     pub(super) fn user(&self, authorities: Arc<Authorities>) -> AuthenticationOutcome {
         let now = SystemTime::now();
-        let mut probe_result = self.probe_result.lock();
-        if let Some(stands) = &*probe_result
-            && Arc::ptr_eq(&stands.authorities, &authorities)
-            && (stands.from..stands.until).contains(&now)
+        let mut last_verification = self.last_verification.lock();
+        if let Some(cached) = &*last_verification
+            && Arc::ptr_eq(&cached.authorities, &authorities)
+            && (cached.from..cached.until).contains(&now)
         {
-            return stands.outcome.clone();
+            return cached.outcome.clone();
         }
         let Some((own, others)) = self.chain.split_first() else {
             return AuthenticationOutcome::NoCredentials;
@@ -57,10 +57,10 @@ impl Peer {
             )),
         };
         let ends = x509::facts(own).map(|facts| SystemTime::from(facts.not_after));
-        *probe_result = Some(Verification {
+        *last_verification = Some(Verification {
             authorities,
             from: now,
-            until: (now + STANDS).min(ends.unwrap_or(now)),
+            until: (now + VERIFICATION_TTL).min(ends.unwrap_or(now)),
             outcome: outcome.clone(),
         });
         outcome

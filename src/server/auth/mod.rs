@@ -223,7 +223,7 @@ impl AuthState {
         };
         let (key, started_at) = (digest(token.as_bytes()), Instant::now());
         let metrics = self.metrics.as_ref();
-        if let Some(outcome) = self.tokens.kept(&key) {
+        if let Some(outcome) = self.tokens.get_cached(&key) {
             metrics.inspect(|metrics| metrics.lookup(true, started_at));
             return Ok(outcome);
         }

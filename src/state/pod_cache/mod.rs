@@ -119,7 +119,7 @@ pub struct Complete(());
 
 #[derive(Debug, Default)]
 struct PodCacheInner {
-    runtime_status: Mutex<PodSnapshot>,
+    snapshot: Mutex<PodSnapshot>,
     waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
     watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
     seq: AtomicU64,
@@ -165,12 +165,12 @@ pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache)
 impl PodCache {
     /// The latest status of a pod, settled or not; empty for a pod the runtime has nothing of.
     pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
-        self.shared.runtime_status.lock().status(uid)
+        self.shared.snapshot.lock().status(uid)
     }
 
     /// The status of a pod if nothing of it has to be read again.
     pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
-        self.shared.runtime_status.lock().settled(uid)
+        self.shared.snapshot.lock().settled(uid)
     }
 
     /// The status of a pod once every touched item has been read again. Waits as long as that takes; the
@@ -196,16 +196,16 @@ impl PodCache {
         }
     }
 
-    /// Waits until the status of a pod satisfies `fact`. The caller may drop the future.
-    pub async fn when(&self, uid: &PodUid, fact: impl Fn(&PodStatus) -> bool) {
-        while !fact(&self.latest(uid)) {
+    /// Waits until the status of a pod satisfies `condition`. The caller may drop the future.
+    pub async fn wait_for(&self, uid: &PodUid, condition: impl Fn(&PodStatus) -> bool) {
+        while !condition(&self.latest(uid)) {
             let changed = {
                 let mut watchers = self.shared.watchers.lock();
                 let notify = watchers.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };
             // It may have changed before the watch began.
-            if fact(&self.latest(uid)) {
+            if condition(&self.latest(uid)) {
                 self.shared.wake_watchers(std::slice::from_ref(uid));
                 return;
             }
@@ -218,7 +218,7 @@ impl PodCache {
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
         self.shared
-            .runtime_status
+            .snapshot
             .lock()
             .touch(owner, &item, sandbox, seq);
         self.shared.inspect.mark(item);
@@ -246,12 +246,12 @@ impl PodCache {
 
     /// All pods the runtime has something of.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
-        self.shared.runtime_status.lock().pods()
+        self.shared.snapshot.lock().pods()
     }
 
     /// Numbers of entries, by what they are.
-    pub fn kept(&self) -> [(&'static str, usize); 4] {
-        let (pods, items, tombstones) = self.shared.runtime_status.lock().sizes();
+    pub fn sizes(&self) -> [(&'static str, usize); 4] {
+        let (pods, items, tombstones) = self.shared.snapshot.lock().sizes();
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
         let waiting = waiters.lock().len() + watchers.lock().len();
         [
@@ -283,7 +283,7 @@ impl PodCache {
     /// Proof of a complete list, if there was one.
     pub fn is_complete(&self) -> Option<Complete> {
         self.shared
-            .runtime_status
+            .snapshot
             .lock()
             .was_listed()
             .then_some(Complete(()))
@@ -320,19 +320,19 @@ impl PodCacheWriter {
 
     /// The pod an item belongs to, and the sandbox of a container.
     pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
-        let runtime_status = self.shared.runtime_status.lock();
-        Some((runtime_status.owner(item)?, runtime_status.sandbox_of(item)))
+        let snapshot = self.shared.snapshot.lock();
+        Some((snapshot.owner(item)?, snapshot.sandbox_of(item)))
     }
 
     /// Whether a read of the item that began after `seq` has been applied.
     pub fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
-        self.shared.runtime_status.lock().was_read_since(item, seq)
+        self.shared.snapshot.lock().was_read_since(item, seq)
     }
 
     /// Whether the item was read as gone since the last list that changed anything. Ids are never used
     /// again.
     pub fn is_gone(&self, item: &ItemId) -> bool {
-        self.shared.runtime_status.lock().is_gone(item)
+        self.shared.snapshot.lock().is_gone(item)
     }
 
     /// A place in the order of reads; take it *before* the read begins.
@@ -355,7 +355,7 @@ impl PodCacheWriter {
     ) {
         let outcome = self
             .shared
-            .runtime_status
+            .snapshot
             .lock()
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
@@ -367,7 +367,7 @@ impl PodCacheWriter {
     /// A list equal to the last one was read at `seq`. Returns false when something was read since: then
     /// the list has to be applied in full.
     pub fn confirm_list(&self, seq: Seq) -> bool {
-        self.shared.runtime_status.lock().confirm_list(seq)
+        self.shared.snapshot.lock().confirm_list(seq)
     }
 }
 
@@ -377,7 +377,7 @@ impl PodCacheInner {
     }
 
     fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
-        let applied = self.runtime_status.lock().apply(owner, item, seq, read);
+        let applied = self.snapshot.lock().apply(owner, item, seq, read);
         if applied.settled {
             self.wake(std::slice::from_ref(&owner.uid));
         }
@@ -407,7 +407,7 @@ impl PodCacheInner {
         let listed = waiters
             .get(uid)
             .is_some_and(|known| Arc::ptr_eq(known, notify));
-        if listed && self.runtime_status.lock().settled(uid).is_none() {
+        if listed && self.snapshot.lock().settled(uid).is_none() {
             return true;
         }
         if listed && let Some(notify) = waiters.remove(uid) {

@@ -34,7 +34,7 @@ fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStat
 fn is_settled(cache: &PodCache, uid: &str) -> bool {
     cache
         .shared
-        .runtime_status
+        .snapshot
         .lock()
         .settled(&uid.into())
         .is_some()
@@ -259,7 +259,7 @@ async fn a_waiter_for_a_status_is_woken_by_it_and_leaves_no_entry() {
     let waiting: Vec<_> = (0..2)
         .map(|_| {
             let cache = cache.clone();
-            tokio::spawn(async move { cache.when(&"u".into(), exited).await })
+            tokio::spawn(async move { cache.wait_for(&"u".into(), exited).await })
         })
         .collect();
     tokio::task::yield_now().await;
@@ -277,7 +277,7 @@ async fn a_waiter_for_a_status_is_woken_by_it_and_leaves_no_entry() {
     for waiting in waiting {
         waiting.await.unwrap();
     }
-    cache.when(&"u".into(), exited).await;
+    cache.wait_for(&"u".into(), exited).await;
     assert!(cache.shared.watchers.lock().is_empty());
 }
 
@@ -294,7 +294,7 @@ async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     );
     let gone = tokio::spawn({
         let cache = cache.clone();
-        async move { cache.when(&"u".into(), PodStatus::is_empty).await }
+        async move { cache.wait_for(&"u".into(), PodStatus::is_empty).await }
     });
     tokio::task::yield_now().await;
     writer.apply_list(writer.next_seq(), vec![], vec![]);

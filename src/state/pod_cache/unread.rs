@@ -27,7 +27,7 @@ impl fmt::Display for Unread {
 impl PodCache {
     /// The items that keep a pod from being settled.
     pub fn unread(&self, uid: &PodUid) -> Vec<Unread> {
-        self.shared.runtime_status.lock().unread(uid)
+        self.shared.snapshot.lock().unread(uid)
     }
 
     /// Waits until the pod is settled, or until every item that keeps it from that could not be read at
@@ -59,12 +59,12 @@ impl PodCacheWriter {
         failure: Arc<str>,
         listed: Option<ContainerStatus>,
     ) {
-        let mut runtime_status = self.shared.runtime_status.lock();
-        let Some(owner) = runtime_status.owner(item) else {
+        let mut snapshot = self.shared.snapshot.lock();
+        let Some(owner) = snapshot.owner(item) else {
             return;
         };
-        let applied = runtime_status.failed(item, seq, failure, listed);
-        drop(runtime_status);
+        let applied = snapshot.failed(item, seq, failure, listed);
+        drop(snapshot);
         self.shared.wake(std::slice::from_ref(&owner.uid));
         if applied.changed {
             self.shared.mark_changed(vec![owner.uid]);
@@ -128,7 +128,7 @@ mod tests {
         writer.apply(&owner, &item, seq, InspectedItem::Container(running));
         assert!(cache.unread(&owner.uid).is_empty());
         assert!(cache.settled_or_failed(&owner.uid).await.is_some());
-        assert_eq!(cache.kept()[3].1, 0, "nothing waits");
+        assert_eq!(cache.sizes()[3].1, 0, "nothing waits");
     }
 
     #[tokio::test]

@@ -43,11 +43,11 @@ impl Outcome {
             location: "/manifests/pod.yaml",
             objects,
         };
-        let mut probe_result = Self::default();
+        let mut outcome = Self::default();
         match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
             Ok(manifest) => {
                 let remarks = manifest.remarks.iter();
-                probe_result.remarks = remarks.map(ToString::to_string).collect();
+                outcome.remarks = remarks.map(ToString::to_string).collect();
                 for pod in &manifest.pods {
                     // What is accepted can be given its volumes as well.
                     let volumes = plan::plan(pod, &NodeFacts::default());
@@ -55,13 +55,13 @@ impl Outcome {
                 }
             }
             Err(BadManifest::Unreadable(error)) => {
-                probe_result.unreadable = Some(error.to_string())
+                outcome.unreadable = Some(error.to_string())
             }
             Err(bad) => {
-                probe_result.refused = bad.fields().iter().map(ToString::to_string).collect()
+                outcome.refused = bad.fields().iter().map(ToString::to_string).collect()
             }
         }
-        probe_result
+        outcome
     }
 }
 

@@ -66,7 +66,7 @@ impl ContainerLogs {
                 let state = runtime_status.container(&id).map(|instance| instance.state);
                 state.is_none_or(|state| state == ContainerState::Exited)
             };
-            cache.when(&uid, over).await;
+            cache.wait_for(&uid, over).await;
         };
         Ok(self.logs.open(path, options, ended).await?)
     }

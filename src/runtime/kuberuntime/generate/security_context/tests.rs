@@ -143,9 +143,9 @@ fn run_as_non_root_is_verified_with_upstreams_words() {
             ),
         ),
     ] {
-        let probe_result = verify_run_as_non_root(&pod, &pod.containers()[0], user);
+        let verified = verify_run_as_non_root(&pod, &pod.containers()[0], user);
         assert_eq!(
-            probe_result.err().map(|e| e.to_string()).as_deref(),
+            verified.err().map(|e| e.to_string()).as_deref(),
             refusal
         );
     }

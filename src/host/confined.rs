@@ -1,6 +1,6 @@
 //! A directory tree that is served to clients: files in it may be read, and nothing outside of it.
 
-use super::files::{TO_REOPEN, open_again, reopen};
+use super::files::{PATH_ONLY, open_again, reopen};
 use rustix::{
     fs::{Dir, FileType, Mode, OFlags, ResolveFlags},
     io::Errno,
@@ -64,7 +64,7 @@ pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown>
 
 fn open_beneath(top: &OwnedFd, path: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
     let resolve = resolve | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(top, path, TO_REOPEN, Mode::empty(), resolve)
+    rustix::fs::openat2(top, path, PATH_ONLY, Mode::empty(), resolve)
 }
 
 fn names(directory: OwnedFd, most: usize) -> io::Result<Vec<(String, bool)>> {

@@ -9,9 +9,9 @@ use std::{
 };
 
 /// How to open what is to be reopened with [`reopen`].
-pub const TO_REOPEN: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens for reading what was opened with [`TO_REOPEN`], if it is a regular file; `InvalidInput` otherwise. So
+/// Opens for reading what was opened with [`PATH_ONLY`], if it is a regular file; `InvalidInput` otherwise. So
 /// no pipe or device is ever opened, which may have an effect or take for ever.
 pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
     let metadata = File::from(found.try_clone()?).metadata()?;
@@ -33,7 +33,7 @@ pub(super) fn open_again(found: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Opens a regular file for reading; a link, a pipe or a device is `InvalidInput`.
 fn open_regular(path: &Path, follow_links: bool) -> io::Result<File> {
-    let mut flags = TO_REOPEN;
+    let mut flags = PATH_ONLY;
     if !follow_links {
         flags |= OFlags::NOFOLLOW;
     }
@@ -70,7 +70,7 @@ pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Ve
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    let found = rustix::fs::openat2(root, path, TO_REOPEN, Mode::empty(), resolve)?;
+    let found = rustix::fs::openat2(root, path, PATH_ONLY, Mode::empty(), resolve)?;
     let (file, _) = reopen(found)?;
     let mut bytes = Vec::new();
     file.take(u64::try_from(limit).unwrap_or(u64::MAX))

@@ -4,7 +4,7 @@
 //! none is followed out of its object, and an object's name does not lead out of its namespace.
 
 use super::object::{ObjectData, ObjectError, ObjectKey, ObjectKind};
-use crate::host::files::{TO_REOPEN, reopen};
+use crate::host::files::{PATH_ONLY, reopen};
 use bytes::Bytes;
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -114,7 +114,7 @@ fn read_all(object: BorrowedFd<'_>, keys: &Stamps) -> Result<Vec<(String, Bytes)
     let mut left = MAX_OBJECT_BYTES as u64;
     let mut entries = Vec::with_capacity(keys.len());
     for key in keys.keys() {
-        let found = match open_beneath(object, key, TO_REOPEN) {
+        let found = match open_beneath(object, key, PATH_ONLY) {
             Err(Errno::NOENT) => continue,
             opened => opened.map_err(|error| in_words(key, error))?,
         };

@@ -1,4 +1,4 @@
-//! From a manifest's bytes to static pods and remarks about them. Pure.
+//! Decoding and validation of manifests: from bytes to static pods and warnings. Pure.
 
 use super::static_pod::{InvalidPod, ManifestOrigin, static_pod};
 use crate::base::panics::{PanicScope, Panicked, contain_blocking};
@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
-/// Most remarks made about one manifest.
+/// Limit of remarks about one manifest.
 const MAX_REMARKS: usize = 30;
 
 /// The pods of one manifest.
@@ -18,15 +18,14 @@ const MAX_REMARKS: usize = 30;
 pub struct Manifest {
     /// The pods, all of them good.
     pub pods: Vec<Arc<Pod>>,
-    /// What a person should know about a manifest that is good: unknown fields, and fields without
-    /// their full effect.
+    /// Warnings about a valid manifest: unknown fields, and fields that are not fully supported.
     pub remarks: Vec<Remark>,
 }
 
-/// Something about a good manifest. Displays its text.
+/// A warning about a valid manifest. Displays its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// Path of the unknown field that it is about; empty when it is about something else.
+    /// Path of the unknown field; empty for other warnings.
     pub field: String,
     /// For people.
     pub text: String,
@@ -83,7 +82,7 @@ impl fmt::Display for BadManifest {
 impl std::error::Error for BadManifest {}
 
 impl BadManifest {
-    /// Every field that breaks a rule, with the path that leads to it from the top of the manifest.
+    /// Every invalid field, with its path from the top of the manifest.
     pub fn fields(&self) -> Vec<FieldError> {
         let with_prefix = |prefix: &str, invalid: &InvalidPod| {
             let errors = invalid.0.iter().cloned();
@@ -108,7 +107,7 @@ impl BadManifest {
 pub(super) type ManifestReader =
     fn(&[u8], ManifestOrigin<'_>, Timestamp) -> Result<Manifest, BadManifest>;
 
-/// Reads a manifest; a panic is what is wrong with it.
+/// Reads a manifest. A panic of the reader is returned as its error.
 ///
 /// # Errors
 /// What is wrong with it.
@@ -140,8 +139,8 @@ pub fn read_file(
     Ok(manifest)
 }
 
-/// Reads what a URL served: a pod or a list. One bad pod spoils the list, so that a list is never
-/// half applied.
+/// Reads the response of a URL: a pod or a list. One invalid pod makes the whole list invalid, so that a list is never
+/// applied in part.
 ///
 /// # Errors
 /// What is wrong with it.

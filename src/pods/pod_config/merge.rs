@@ -1,4 +1,4 @@
-//! From complete lists to what changed. Pure.
+//! Compares the list of a source with its last one (upstream's `podStorage.merge`). Pure.
 
 use crate::model::{
     Completeness, Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate, keys,
@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::{ops::Range, sync::Arc};
 
-/// A part of a list with more pods than this is not a small one.
+/// Longest changed part of a list that is compared alone; for longer ones the whole list is compared.
 const MAX_SMALL_PART: usize = 8;
 
-/// Annotations that are not part of the desired pod.
+/// Annotations that the kubelet sets itself; changing them is not an update of the pod.
 const LOCAL_ANNOTATIONS: [&str; 3] = [keys::CONFIG_SOURCE, keys::CONFIG_SEEN, keys::CONFIG_MIRROR];
 
 /// What one list led to.
@@ -27,7 +27,7 @@ pub struct Merged {
 pub struct SourcePods {
     source: PodSource,
     pods: HashMap<PodUid, Arc<Pod>>,
-    /// The list as it came, when every pod of it counted.
+    /// The last list; empty if it had duplicates.
     last: Vec<Arc<Pod>>,
     names: HashSet<PodFullName>,
     delivered: bool,
@@ -45,8 +45,8 @@ impl SourcePods {
         }
     }
 
-    /// Takes the complete list of the source's pods. The first list leads to a message even when
-    /// there is nothing in it: an ADD without pods means that the source has delivered.
+    /// Merges the complete list of the source's pods. The first list causes an update even if it is empty: an ADD
+    /// without pods means that the source has delivered.
     pub fn merge(&mut self, list: Vec<Arc<Pod>>, now: Timestamp) -> Merged {
         let mut merged = Merged::default();
         let mut changes = Changes::default();
@@ -61,8 +61,8 @@ impl SourcePods {
             }
             None => {
                 let good = without_duplicates(list, &mut merged.duplicates);
-                let whole = merged.duplicates.is_empty();
-                self.last = if whole { good.clone() } else { Vec::new() };
+                let complete = merged.duplicates.is_empty();
+                self.last = if complete { good.clone() } else { Vec::new() };
                 self.names = self.last.iter().map(|pod| pod.full_name()).collect();
                 let mut old = std::mem::take(&mut self.pods);
                 self.compare_all(good, &mut old, &mut changes, now);
@@ -76,8 +76,9 @@ impl SourcePods {
         merged
     }
 
-    /// Where the last list and this one differ, as ranges of the one and the other, if it is a small
-    /// part and no pod in it has a name or UID of one outside: then nothing else has to be compared.
+    /// The range of the last list that changed and the range of this list that replaces it. `None` if a whole
+    /// comparison is needed: the part is not small, or a pod in it has the name or UID of a pod outside. This keeps
+    /// the cost of one edit independent of the number of manifests.
     fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
         let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
         let start = self.last.iter().zip(list).take_while(same).count();
@@ -90,14 +91,14 @@ impl SourcePods {
         }
         let (old, new) = (self.last.get(before.clone())?, list.get(after.clone())?);
         let is_old = |same: &dyn Fn(&Pod) -> bool| old.iter().any(|pod| same(pod));
-        let alone = new.iter().enumerate().all(|(index, pod)| {
+        let is_isolated = new.iter().enumerate().all(|(index, pod)| {
             let (uid, name) = (pod.uid(), pod.full_name());
             let unlike = |other: &Pod| other.uid() != uid && other.full_name() != name;
             new.iter().take(index).all(|other| unlike(other))
                 && (!self.pods.contains_key(&uid) || is_old(&|other| other.uid() == uid))
                 && (!self.names.contains(&name) || is_old(&|other| other.full_name() == name))
         });
-        alone.then_some((before, after))
+        is_isolated.then_some((before, after))
     }
 
     /// Takes the known pods of a part of the last list.
@@ -111,7 +112,7 @@ impl SourcePods {
             .collect()
     }
 
-    /// Compares pods with what is known of them, takes those out of `old`, and remembers the new ones.
+    /// Compares each pod with its version in `old`, moves it out of there, and stores the new version.
     fn compare_all(
         &mut self,
         new: Vec<Arc<Pod>>,
@@ -122,11 +123,11 @@ impl SourcePods {
         for pod in new {
             let uid = pod.uid();
             let pod = match old.remove(&uid) {
-                None => changes.add(stamped(pod, self.source, None, now)),
+                None => changes.add(with_source_annotations(pod, self.source, None, now)),
                 // A UID that the user chose now names another pod.
                 Some(old) if self.is_replacement(&old, &pod) => {
                     changes.gone.push(old);
-                    changes.add(stamped(pod, self.source, None, now))
+                    changes.add(with_source_annotations(pod, self.source, None, now))
                 }
                 Some(old) => changes.compare(old, pod, self.source, now),
             };
@@ -151,9 +152,9 @@ fn message(source: PodSource, op: PodOp, pods: Vec<Arc<Pod>>) -> PodUpdate {
     }
 }
 
-/// The updates of one list. Only the last update carries the list's completeness: before it is merged, desired
-/// pods of the list are still missing. A list that changes nothing else
-/// leads to a message without pods, unless its completeness is the `last` one that was sent.
+/// The updates of one list, with its completeness. Only the last update carries it: until the sync loop has handled
+/// that one, pods of the list are missing from the store of desired pods. If nothing but the completeness changed since
+/// the `last` one that was sent, an update without pods carries it.
 pub(super) fn with_completeness(
     source: PodSource,
     mut updates: Vec<PodUpdate>,
@@ -219,7 +220,7 @@ impl Changes {
         pod
     }
 
-    /// Decides what became of a known pod and returns the one to remember.
+    /// Compares a known pod with its new version (upstream's `checkAndUpdatePod`) and returns the version to store.
     fn compare(
         &mut self,
         old: Arc<Pod>,
@@ -230,12 +231,12 @@ impl Changes {
         if Arc::ptr_eq(&old, &new) {
             return old;
         }
-        let differs = differs_for_the_user(&old, &new);
+        let differs = pods_differ_semantically(&old, &new);
         if !differs && old.status == new.status {
             return old;
         }
         let seen = old.annotation(keys::CONFIG_SEEN);
-        let new = stamped(new, source, seen, now);
+        let new = with_source_annotations(new, source, seen, now);
         let list = match (differs, new.is_being_deleted()) {
             (false, _) => &mut self.reconcile,
             (true, true) => &mut self.delete,
@@ -246,9 +247,9 @@ impl Changes {
     }
 }
 
-/// The pod with its source and the time it was first seen: `seen` of an earlier version, its own,
-/// or now.
-fn stamped(pod: Arc<Pod>, source: PodSource, seen: Option<&str>, now: Timestamp) -> Arc<Pod> {
+/// The pod with the annotations of its source and of the time it was first seen: that of its earlier version (`seen`),
+/// else its own annotation, else now.
+fn with_source_annotations(pod: Arc<Pod>, source: PodSource, seen: Option<&str>, now: Timestamp) -> Arc<Pod> {
     let has = |key: &str, value: &str| pod.annotation(key) == Some(value);
     let seen = match seen.or_else(|| pod.annotation(keys::CONFIG_SEEN)) {
         Some(seen) => seen.to_string(),
@@ -264,15 +265,15 @@ fn stamped(pod: Arc<Pod>, source: PodSource, seen: Option<&str>, now: Timestamp)
     Arc::new(pod)
 }
 
-fn differs_for_the_user(old: &Pod, new: &Pod) -> bool {
+fn pods_differ_semantically(old: &Pod, new: &Pod) -> bool {
     old.spec != new.spec
         || old.metadata.labels != new.metadata.labels
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         || old.metadata.deletion_grace_period_seconds != new.metadata.deletion_grace_period_seconds
-        || !users_annotations(old).eq(users_annotations(new))
+        || !non_local_annotations(old).eq(non_local_annotations(new))
 }
 
-fn users_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+fn non_local_annotations(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
     let all = pod.metadata.annotations.iter().flat_map(BTreeMap::iter);
     all.filter(|(key, _)| !LOCAL_ANNOTATIONS.contains(&key.as_str()))
 }

@@ -1,4 +1,4 @@
-//! Pods in: from files, a URL and the API server to one stream of updates.
+//! The pod sources (manifest files, a URL, the API server) and their merge into one stream of updates.
 //!
 //! ```text
 //!  source.file ----\
@@ -7,23 +7,24 @@
 //!  source.api -----/
 //! ```
 //!
-//! * Owns: the sources and what each has delivered; the identity of static pods ([`static_pod`]).
+//! * Owns: the sources and the last list of each; the UID, name and annotations of static pods ([`static_pod`]).
 //! * Woken by: inotify and the re-list timer (`source.file`, and `source.posted`, which
-//!   are the files that [`PostedPods`] keeps), a timer (`source.http`), a watch (`source.api`), their lists
-//!   (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
+//!   are the files that [`PostedPods`] writes), a timer (`source.http`), a watch (`source.api`), the lists of the
+//!   sources (`pod_config`). All channels are bounded: a slow sync loop makes the sources wait.
 //! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
 //! * Must never take a source that cannot be read for an empty one, and never log a manifest's
 //!   values or a URL's secrets.
 //! * Answers to upstream's `pkg/kubelet/config`.
 //!
-//! Where we differ from upstream: a file that turns bad keeps its last good pod (upstream drops the
-//! pod at the next re-list). The last good version lives in memory. What an earlier kubelet started from
-//! a file that was never seen good since the kubelet started runs on until the file can be read.
+//! A deviation from upstream: a file that becomes invalid keeps its last valid pod (upstream drops the
+//! pod at the next re-list), so that a half-saved edit does not stop a control plane. The last valid version is in
+//! memory only. After a restart, the pod that an earlier kubelet started from such a file keeps running until the
+//! file is valid again or removed.
 
 mod api;
 mod file;
 mod http;
-mod identity;
+mod adopted_uids;
 mod manifest;
 mod merge;
 mod posted;
@@ -45,20 +46,20 @@ use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodU
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::PodCache;
 use anyhow::Context as _;
-use identity::{Identities, is_generated, is_own};
+use adopted_uids::{AdoptedUids, is_generated, is_own};
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Updates that may wait for the sync loop.
-const UPDATES: usize = 50;
-/// How long the statuses of pods that another kubelet runs may take to be read.
-const READ_RUNNING: Duration = Duration::from_secs(3);
-const READ_CHECK: Duration = Duration::from_millis(10);
+/// Capacity of the channel to the sync loop.
+const UPDATE_BUFFER: usize = 50;
+/// How long to wait, in total, for the runtime statuses of pods that another kubelet may have started.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
+const STATUS_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Which sources there are.
+/// The configured sources.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of this node.
@@ -67,11 +68,11 @@ pub struct Config {
     pub file: Option<FileConfig>,
     /// A URL, if configured.
     pub http: Option<HttpConfig>,
-    /// Where pods are kept that clients post, if they may.
+    /// The directory of posted pods, if clients may post any.
     pub posted: Option<FileConfig>,
     /// The API server, if there is one.
     pub api: Option<ApiConfig>,
-    /// What runs already.
+    /// The runtime statuses, read once at start for the UIDs of static pods that already run.
     pub cache: PodCache,
 }
 
@@ -90,11 +91,11 @@ impl Config {
 struct SourceList {
     source: PodSource,
     pods: Vec<Arc<Pod>>,
-    /// Whether pods that are missing here are gone.
+    /// Whether a pod that is not in `pods` has been removed from the source.
     completeness: Completeness,
 }
 
-/// The sources and their merger; see the module.
+/// The sources and their merge, not started yet.
 pub struct PodConfig {
     config: Config,
     recorder: EventRecorder,
@@ -102,8 +103,8 @@ pub struct PodConfig {
 }
 
 impl PodConfig {
-    /// The sources that are configured, which nothing reads yet; where their updates arrive, and which of them have
-    /// delivered.
+    /// Builds the configured sources; nothing is read before [`Self::start`]. Also returns the receiving end of their
+    /// updates, and the record of which sources have delivered.
     ///
     /// # Errors
     /// The URL or one of its headers is invalid.
@@ -115,7 +116,7 @@ impl PodConfig {
             http.validate()?;
         }
         let ready = SourcesReady::new(config.sources().collect());
-        let (updates, receiver) = mpsc::channel(UPDATES);
+        let (updates, receiver) = mpsc::channel(UPDATE_BUFFER);
         let sources = Self {
             config,
             recorder,
@@ -160,7 +161,7 @@ impl PodConfig {
             tasks.spawn("source.api.store", store.run(tasks.shutdown()));
             tasks.spawn("source.api", source.run(tasks.shutdown()));
         }
-        // `lists` goes along so that the merger lives on without any source.
+        // A kubelet without any source must keep running, so the merge holds a sender of its own.
         let merge = merge_all(
             to_merge,
             lists,
@@ -182,9 +183,10 @@ async fn merge_all(
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
     let work = async {
-        // The sync loop takes no update before that, either.
+        // Which UIDs to adopt is only known from a complete list of the runtime. This delays nothing: the sync loop
+        // handles no update before that list, either.
         cache.complete().await;
-        let mut identities = Identities::new(static_pods(&cache).await);
+        let mut adopted_uids = AdoptedUids::new(running_static_pods(&cache).await);
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
         let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
         while let Some(list) = lists.recv().await {
@@ -194,10 +196,10 @@ async fn merge_all(
                 completeness,
             } = list;
             if source != PodSource::Api {
-                let identify = |pod| identities.identify(source, pod);
-                pods = pods.into_iter().map(identify).collect();
+                let adopt = |pod| adopted_uids.adopt(source, pod);
+                pods = pods.into_iter().map(adopt).collect();
                 if completeness == Completeness::Complete {
-                    identities.delivered(source);
+                    adopted_uids.delivered(source);
                 }
             }
             let known = sources
@@ -229,21 +231,23 @@ async fn merge_all(
     }
 }
 
-/// The pods with UIDs that a kubelet made, read as far as the runtime answers soon.
-async fn static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
+/// The pods of the runtime whose UID was generated by a kubelet, which are static pods. Statuses that the runtime does
+/// not return within [`STATUS_TIMEOUT`] are used as listed.
+async fn running_static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
     let mut pods = cache.pods();
     pods.retain(|status| is_generated(&status.uid));
-    let deadline = Instant::now() + READ_RUNNING;
+    let deadline = Instant::now() + STATUS_TIMEOUT;
     for status in &mut pods {
-        if let Ok(read) = timeout_at(deadline, read(cache, &status.uid)).await {
+        if let Ok(read) = timeout_at(deadline, read_status(cache, &status.uid)).await {
             *status = read;
         }
     }
     pods
 }
 
-/// The status of a pod once all of it was read; one of this kubelet is not waited for.
-async fn read(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
+/// The status of a pod once all of its items have been read. Returns early for a pod of this kind of kubelet, whose
+/// UID never has to be adopted.
+async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
     loop {
         if let Some(status) = cache.try_settled(uid) {
             return status;
@@ -252,7 +256,7 @@ async fn read(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
         if is_own(&status) {
             return status;
         }
-        sleep(READ_CHECK).await;
+        sleep(STATUS_POLL_INTERVAL).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which sources have delivered, and the proof that all have.
+//! Which sources have delivered their pods (upstream's `SourcesReady`).
 
 use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
@@ -16,8 +16,8 @@ use std::{collections::HashMap, sync::Arc};
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 
-/// The writing end, for the sync loop only. It marks a source *after* it has applied
-/// a message of it.
+/// The writing end, for the sync loop only, which marks a source *after* it has applied its update: only then are the
+/// pods of that update desired.
 #[derive(Debug)]
 pub struct SourcesReady {
     reader: SourcesReadyReader,
@@ -67,10 +67,10 @@ impl SourcesReady {
 }
 
 impl SourcesReadyReader {
-    /// Whether a pod of this source, made from this manifest if that is known, is gone when it is in no
-    /// list. Pods of the API server are never gone before the API server has delivered. Any other source
-    /// that is not configured delivers nothing: its pods are gone when all others have delivered
-    /// everything.
+    /// Whether a pod of this source that is in no list has been removed from the source, so that it may be cleaned up.
+    /// `manifest` is the file that it was made from, if that is known. A pod of the API server is kept until the API
+    /// server has delivered. A pod of another source that is no longer configured may be cleaned up once all configured
+    /// sources have delivered everything.
     pub fn ready(&self, source: PodSource, uid: &PodUid, manifest: Option<&str>) -> bool {
         let item = if source == PodSource::Api {
             Some(uid.as_str())

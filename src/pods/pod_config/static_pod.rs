@@ -1,4 +1,5 @@
-//! What is done to the pod of a file or URL before it is delivered: identity, defaults, validation. Pure.
+//! From the pod of a file or URL to the static pod that is delivered: UID, name, annotations, defaults and validation
+//! (upstream's `applyDefaults`, `pkg/kubelet/config/common.go`). Pure.
 
 use crate::base::hex;
 use crate::model::validation::{
@@ -25,11 +26,11 @@ pub struct ManifestOrigin<'a> {
     pub source: PodSource,
     /// Path of the file, or the URL.
     pub location: &'a str,
-    /// Which objects its pods may refer to.
+    /// Which config maps and secrets its pods may refer to.
     pub objects: LocalObjects,
 }
 
-/// Everything wrong with a pod. Displays on one line.
+/// The validation errors of a pod. Displays on one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InvalidPod(pub Vec<FieldError>);
 
@@ -45,8 +46,8 @@ impl fmt::Display for InvalidPod {
 
 impl std::error::Error for InvalidPod {}
 
-/// Makes a static pod of what the user wrote: name with the node's suffix, namespace, UID,
-/// annotations, the API's defaults; and validates it. `seen` is when this kubelet first read it.
+/// Makes a static pod from the pod that the user wrote: sets the node's name as a suffix of the name, the UID, the
+/// annotations and the API's defaults, and validates the result. `seen` is when this kubelet first read it.
 ///
 /// # Errors
 /// Every field that breaks a rule of the API, names an API object, or needs what this kubelet
@@ -58,7 +59,7 @@ pub fn static_pod(
 ) -> Result<Pod, InvalidPod> {
     let mut pod = written;
     let canonical = canonical_json(&pod);
-    identify(&mut pod, &canonical, origin, seen);
+    apply_defaults(&mut pod, &canonical, origin, seen);
     default_pod(&mut pod);
     let mut errors = validate_pod(&pod);
     errors.extend(static_pod_references(&pod, origin.objects));
@@ -71,7 +72,7 @@ pub fn static_pod(
     }
 }
 
-fn identify(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, seen: Timestamp) {
+fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, seen: Timestamp) {
     let node = origin.node_name.to_lowercase();
     let meta = &mut pod.metadata;
     if meta.uid.as_deref().is_none_or(str::is_empty) {
@@ -141,8 +142,7 @@ fn spec_digest(canonical: &str) -> String {
     format!("{DIGEST_VERSION}:{}", hex128(&[canonical]))
 }
 
-/// 32 hex digits made from what the user wrote and from where it was found: any edit makes another
-/// UID, an upgrade of the kubelet does not.
+/// 32 hex digits from the manifest and its location: an edit gives another UID, an upgrade of the kubelet does not.
 fn generated_uid(canonical: &str, origin: ManifestOrigin<'_>) -> String {
     let location = origin.location;
     match origin.source {

@@ -1,7 +1,7 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
-use crate::host::files::{TO_REOPEN, reopen};
+use crate::host::files::{PATH_ONLY, reopen};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
     io::Errno,
@@ -37,7 +37,7 @@ const OWN: usize = 3;
 /// a log or of one of its directories is refused too, wherever it leads: who can write there (a container
 /// with the node's logs mounted, say) could have any file of the node read out.
 pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    reopen(open_below(path, OWN, TO_REOPEN)?)
+    reopen(open_below(path, OWN, PATH_ONLY)?)
 }
 
 /// Whether the directory of a log is there. A link on the way to it is an error.

@@ -11,7 +11,7 @@ use super::{
     payload::{FileContent, Payload},
 };
 use crate::host::{
-    files::{TO_REOPEN, reopen},
+    files::{PATH_ONLY, reopen},
     remove,
 };
 use rustix::{
@@ -110,7 +110,7 @@ fn has_content(
     content: &FileContent,
     group: VolumeGroup,
 ) -> io::Result<bool> {
-    let (file, _) = reopen(open_within(version, path, TO_REOPEN, 0)?)?;
+    let (file, _) = reopen(open_within(version, path, PATH_ONLY, 0)?)?;
     let stat = rustix::fs::fstat(&file)?;
     let mode = group.widen(content.mode, READ_ONLY, false);
     let length = content.data.len() as u64;

@@ -1,5 +1,4 @@
-//! What is known of every manifest file, from what the scanner read: the pods that should run, and what to
-//! report, each thing once. Pure.
+//! The cache of parsed manifest files: the pods that should run, and the faults and warnings to report, each once. Pure.
 
 use super::watch::ScanScope;
 use crate::model::{Pod, PodExt, PodFullName};
@@ -13,7 +12,7 @@ use std::sync::Arc;
 /// Digest of a file's bytes.
 pub(super) type ManifestDigest = [u8; 16];
 
-/// What makes a file "the same as last time" without reading it.
+/// Metadata by which a file counts as unchanged without being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ManifestStamp {
     pub(super) device: u64,
@@ -25,7 +24,7 @@ pub(super) struct ManifestStamp {
     pub(super) changed: i128,
 }
 
-/// How far a reading can be relied on.
+/// How long the result of a read is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     /// Until the stamp changes.
@@ -36,22 +35,22 @@ pub(super) enum Freshness {
     Unreadable,
 }
 
-/// What the scanner found in a file that it read.
+/// The result of reading one file.
 #[derive(Debug)]
 pub(super) enum ManifestReading {
-    /// The bytes are those of the last reading.
+    /// The content is that of the last read.
     SameBytes,
-    /// New bytes that are a pod.
+    /// New content, which is a valid pod.
     Good(ManifestDigest, Manifest),
-    /// New bytes that are not a pod: why.
+    /// New content, which is not a valid pod; the reason.
     Bad(ManifestDigest, String),
-    /// No bytes: why.
+    /// Reading failed; the error.
     Unread(String),
-    /// Not a file, e.g. a directory: what.
+    /// Not a regular file; says what it is.
     NotAFile(String),
 }
 
-/// A line for people.
+/// A message for the node's events or the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// The manifest cannot be used.
@@ -66,8 +65,8 @@ struct CachedManifest {
     /// The last good version.
     good: Option<Arc<Pod>>,
     fault: Option<ManifestFault>,
-    /// A directory, a pipe: nothing that a pod could be in.
-    no_manifest: bool,
+    /// It is a directory or a pipe, so it never has a pod.
+    not_a_file: bool,
 }
 
 struct ManifestFault {
@@ -75,8 +74,8 @@ struct ManifestFault {
     report: ReportState,
 }
 
-/// A file that is being written is bad for a moment, which is not reported: a fault is reported
-/// when the next scan still finds it.
+/// A file that is being written is invalid for a moment. To report only lasting faults, a fault is reported by the
+/// first scan that finds it again.
 #[derive(Clone, Copy, PartialEq)]
 enum ReportState {
     Fresh,
@@ -87,14 +86,14 @@ enum ReportState {
 /// All files of the source, by path.
 #[derive(Default)]
 pub(super) struct ManifestCache {
-    /// Keyed by the path as text, which compares faster than its steps do.
+    /// Keyed by path, as `OsString` because comparing a `PathBuf` compares component by component.
     files: BTreeMap<OsString, CachedManifest>,
-    /// How many files have a pod of a name.
+    /// How many files have a pod of each full name.
     names: HashMap<PodFullName, usize>,
-    /// The pods as last delivered, unless a file has another one since.
+    /// The result of the last scan, until the pod of a file changes.
     pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
-    /// Files left out because an earlier file has a pod of the same name, as reported.
+    /// Reported clashes: the ignored file, and the file that has the pod of the same name.
     reported_clashes: HashSet<(PathBuf, PathBuf)>,
 }
 
@@ -115,14 +114,14 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.good.as_ref()
     }
 
-    /// Whether the file as it is now cannot be used.
+    /// Whether the present content of the file is invalid.
     pub(super) fn is_faulty(&self, path: &Path) -> bool {
         let record = self.files.get(path.as_os_str());
         record.is_some_and(|record| record.fault.is_some())
     }
 
     /// Records what was read from a file.
-    pub(super) fn note(&mut self, path: &Path, freshness: Freshness, reading: ManifestReading) {
+    pub(super) fn record(&mut self, path: &Path, freshness: Freshness, reading: ManifestReading) {
         let record = match self.files.get_mut(path.as_os_str()) {
             Some(record) => record,
             None => self.files.entry(path.into()).or_insert(CachedManifest {
@@ -130,11 +129,11 @@ impl ManifestCache {
                 digest: None,
                 good: None,
                 fault: None,
-                no_manifest: false,
+                not_a_file: false,
             }),
         };
         record.freshness = freshness;
-        record.no_manifest = matches!(reading, ManifestReading::NotAFile(_));
+        record.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
             ManifestReading::SameBytes => {}
             ManifestReading::Good(digest, manifest) => {
@@ -142,7 +141,7 @@ impl ManifestCache {
                 record.fault = None;
                 let good = manifest.pods.into_iter().next();
                 let before = std::mem::replace(&mut record.good, good.clone());
-                replaced(&mut self.names, &mut self.pods, before, good);
+                replace_pod(&mut self.names, &mut self.pods, before, good);
                 let path = path.display();
                 let notice = |remark| Notice::Remark(format!("{path}: {remark}"));
                 self.notices
@@ -161,7 +160,7 @@ impl ManifestCache {
                 record.digest = None;
                 let before = record.good.take();
                 record.set_fault(what, true);
-                replaced(&mut self.names, &mut self.pods, before, None);
+                replace_pod(&mut self.names, &mut self.pods, before, None);
             }
         }
     }
@@ -170,13 +169,13 @@ impl ManifestCache {
     pub(super) fn keep_only(&mut self, present: &HashSet<OsString>) {
         let gone = self.files.extract_if(.., |path, _| !present.contains(path));
         for (_, record) in gone {
-            replaced(&mut self.names, &mut self.pods, record.good, None);
+            replace_pod(&mut self.names, &mut self.pods, record.good, None);
         }
     }
 
     pub(super) fn forget(&mut self, path: &Path) {
         if let Some(record) = self.files.remove(path.as_os_str()) {
-            replaced(&mut self.names, &mut self.pods, record.good, None);
+            replace_pod(&mut self.names, &mut self.pods, record.good, None);
         }
     }
 
@@ -191,10 +190,10 @@ impl ManifestCache {
         names.collect()
     }
 
-    /// Files that may have pods which cannot be read: manifests that were never seen good.
+    /// Files that were never valid since the kubelet started: a running pod may come from one of them.
     pub(super) fn unread(&self) -> BTreeSet<String> {
         let files = self.files.iter();
-        let unread = files.filter(|(_, record)| record.good.is_none() && !record.no_manifest);
+        let unread = files.filter(|(_, record)| record.good.is_none() && !record.not_a_file);
         unread
             .map(|(path, _)| path.to_string_lossy().into_owned())
             .collect()
@@ -243,7 +242,7 @@ impl ManifestCache {
         }
     }
 
-    /// Of two files with a pod of one name, the one whose own name comes first counts.
+    /// The pods without duplicates: of two files with a pod of one name, the file that sorts first wins.
     fn first_of_each_name(&mut self) -> Vec<Arc<Pod>> {
         let files = self.files.iter();
         let good =
@@ -263,8 +262,8 @@ impl ManifestCache {
     }
 }
 
-/// A file's pod is another one now.
-fn replaced(
+/// Updates the number of files per pod name after the pod of a file changed.
+fn replace_pod(
     names: &mut HashMap<PodFullName, usize>,
     delivered: &mut Option<Vec<Arc<Pod>>>,
     before: Option<Arc<Pod>>,
@@ -289,14 +288,14 @@ fn name(path: &OsStr) -> Option<&OsStr> {
     Path::new(path).file_name()
 }
 
-/// A file that is left out, because an earlier one has a pod of the same name. Displays why.
+/// A file that is ignored because another file has a pod of the same name. Displays why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clash {
-    /// The file that is left out.
+    /// The ignored file.
     pub file: PathBuf,
-    /// The file that counts.
+    /// The file whose pod runs.
     pub owner: PathBuf,
-    /// The pod that is left out.
+    /// The pod of the ignored file.
     pub pod: Arc<Pod>,
 }
 
@@ -312,8 +311,7 @@ impl fmt::Display for Clash {
     }
 }
 
-/// Of two files of one source with a pod of one name, the one that comes first counts. Files are to
-/// come in order of their own names.
+/// Removes pods of a name that an earlier file of the source has. The files must be sorted by path.
 pub fn dedup_by_name<'a>(
     files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
 ) -> (Vec<Arc<Pod>>, Vec<Clash>) {
@@ -339,7 +337,7 @@ pub fn dedup_by_name<'a>(
 }
 
 impl CachedManifest {
-    /// `same_bytes`: the fault is known if it reads the same.
+    /// Sets the fault. With `same_bytes`, an equal fault was recorded before and is not reported again.
     fn set_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {

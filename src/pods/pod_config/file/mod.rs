@@ -1,9 +1,9 @@
 //! The file source: one manifest, or a flat directory of them.
 //!
-//! An event only triggers a scan: at once, then while events go on with a pause that grows with the cost
-//! of a scan ([`EVENT_PAUSE`]). A scan reads what changed: after events about entries of the directory
-//! only those entries are checked, else every file. The periodic re-list finds what has no event (network
-//! file systems, too few watches).
+//! An inotify event only triggers a scan. The first event causes one immediately; while events continue, scans are
+//! spaced by a pause that grows with the duration of a scan ([`EVENT_PAUSE`]). After events about entries of the
+//! directory, only those entries are checked; otherwise every file is. The periodic re-list finds changes without an
+//! event (network file systems, exhausted inotify watches).
 
 mod manifest_cache;
 mod scan;
@@ -30,32 +30,33 @@ use watch::{Events, ManifestWatcher, ScanHint, ScanScope};
 /// Shortest and longest time between the beginnings of two scans while events go on.
 const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// In between, so many times the duration of a scan: scans never take more than a quarter of a core.
+/// Within these bounds, the pause is this many times the duration of the last scan, so that scans use at most a
+/// quarter of a core.
 const PAUSE_PER_SCAN: u32 = 4;
 
 /// When to scan again after a file was being written.
 const WRITE_RETRY: Duration = Duration::from_millis(100);
 
-/// So many events together cause a scan of everything.
-const MANY_HINTS: usize = 4096;
+/// More pending events than this cause a scan of everything.
+const MAX_HINTS: usize = 4096;
 
-/// How often one scan may be repeated because watches were new.
-const FRESH_WATCH_SCANS: usize = 3;
+/// How often a scan is repeated because a watch was added: a file may have changed before the watch existed.
+const MAX_RESCANS: usize = 3;
 
-/// What the file source is to watch.
+/// Configuration of the file source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
-    /// What these pods' source is called.
+    /// [`PodSource::File`] or [`PodSource::Posted`].
     pub source: PodSource,
     /// `staticPodPath`: a file or a directory; it may be missing.
     pub path: PathBuf,
-    /// `fileCheckFrequency`: how often to scan without any event.
+    /// `fileCheckFrequency`: the re-list period.
     pub check_period: Duration,
-    /// Which objects its pods may refer to.
+    /// Which config maps and secrets its pods may refer to.
     pub objects: LocalObjects,
 }
 
-/// The source's task; ends at shutdown only.
+/// The task of the source; ends only at shutdown.
 pub(super) async fn run(
     config: FileConfig,
     node_name: String,
@@ -65,9 +66,9 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut source = FileSource {
-            scanner: Scanner::new(config.path, node_name.clone(), config.objects).of(config.source),
+            scanner: Scanner::new(config.path, node_name.clone(), config.objects).with_source(config.source),
             watcher: None,
-            watch_fault: None,
+            watch_error: None,
         };
         let node = ObjectRef::node(&node_name);
         let mut events = None;
@@ -145,11 +146,12 @@ fn event_pause(scan: Duration) -> Duration {
 struct FileSource {
     scanner: Scanner,
     watcher: Option<ManifestWatcher>,
-    watch_fault: Option<String>,
+    watch_error: Option<String>,
 }
 
 impl FileSource {
-    /// Makes sure there is a watcher with its events, if the system gives one. True when it is new.
+    /// Opens an inotify instance unless there is a working one. True if a new one was opened. Without one (the limit
+    /// of instances is reached), the source relies on the re-list.
     fn open_watcher(&mut self, events: &mut Option<Events>) -> bool {
         if self.watcher.is_some() && events.is_some() {
             return false;
@@ -162,7 +164,7 @@ impl FileSource {
             }
             Err(error) => {
                 self.watcher = None;
-                self.watch_fault(error.to_string());
+                self.watch_error(error.to_string());
                 false
             }
         }
@@ -180,11 +182,11 @@ impl FileSource {
         }
     }
 
-    /// Watches, scans, and scans again as long as watches are new. Blocking.
+    /// Adds watches, scans, and repeats that while a watch was new. Blocking.
     fn scan_everything(mut self, removed: &BTreeSet<OsString>) -> (Self, Scan) {
         self.watch(&[]);
         let mut scan = self.scanner.scan(removed);
-        for _ in 0..FRESH_WATCH_SCANS {
+        for _ in 0..MAX_RESCANS {
             if !self.watch(&scan.links) {
                 break;
             }
@@ -196,29 +198,29 @@ impl FileSource {
         (self, scan)
     }
 
-    /// Watches what the path and these links call for; true when a watch is new.
+    /// Watches every directory that the path and these links depend on; true if a watch is new.
     fn watch(&mut self, links: &[PathBuf]) -> bool {
         let Some(watcher) = &mut self.watcher else {
             return false;
         };
-        let mut wanted = watch::wanted_for_root(self.scanner.root());
+        let mut wanted = watch::interests_for_root(self.scanner.root());
         for link in links {
-            watch::want_path(link, &mut wanted);
+            watch::add_path_interests(link, &mut wanted);
         }
-        let (fresh, failed) = watcher.watch(&wanted);
+        let (has_new, failed) = watcher.watch(&wanted);
         if let Some((path, error)) = failed {
-            self.watch_fault(format!("{}: {error}", path.display()));
+            self.watch_error(format!("{}: {error}", path.display()));
         }
-        fresh
+        has_new
     }
 
-    fn watch_fault(&mut self, text: String) {
-        if self.watch_fault.as_ref() != Some(&text) {
+    fn watch_error(&mut self, text: String) {
+        if self.watch_error.as_ref() != Some(&text) {
             tracing::warn!(
                 error = %text,
                 "Failed to watch static pod manifests; relying on the periodic scan"
             );
-            self.watch_fault = Some(text);
+            self.watch_error = Some(text);
         }
     }
 }
@@ -238,8 +240,8 @@ fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     }
 }
 
-/// Waits for an event that causes a scan. A broken stream is dropped and counts as one; without
-/// a watcher there is none.
+/// Waits for an event that causes a scan. A broken stream is dropped and counts as an event; without a watcher this
+/// never returns.
 async fn next_event(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> ScanHint {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return std::future::pending().await;
@@ -264,7 +266,7 @@ async fn next_event(events: &mut Option<Events>, watcher: Option<&ManifestWatche
     }
 }
 
-/// Takes the events that one scan handles together.
+/// Takes all pending events without waiting: one scan handles them together.
 fn drain(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> Vec<ScanHint> {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return Vec::new();
@@ -272,7 +274,7 @@ fn drain(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> Vec<
     let mut hints = Vec::new();
     while let Some(Some(Ok(event))) = stream.next().now_or_never() {
         match watcher.hint(&event) {
-            Some(hint) if hints.len() < MANY_HINTS => hints.push(hint),
+            Some(hint) if hints.len() < MAX_HINTS => hints.push(hint),
             Some(_) => hints = vec![ScanHint::Anything],
             None => {}
         }

@@ -4,7 +4,7 @@ use super::manifest_cache::{
     Freshness, ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice,
 };
 use super::watch::ScanScope;
-use crate::host::files::{TO_REOPEN, reopen};
+use crate::host::files::{PATH_ONLY, reopen};
 use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
 use crate::pods::pod_config::manifest::{ManifestReader, read_contained, read_file};
@@ -19,14 +19,14 @@ use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file changed so recently may be changed again within the same tick of the file system's
-/// clock, so its stamp proves nothing yet. In nanoseconds.
+/// A file that changed less than this ago may change again within the same tick of the file system's clock, without
+/// a new stamp, so it is read again. In nanoseconds; longer than a jiffy of any kernel configuration.
 const CLOCK_TICK_NANOS: i128 = 50_000_000;
 
-/// The text for a path at which nothing is.
+/// The fault of a link whose target does not exist.
 const NO_FILE: &str = "leads to no file";
 
-/// Scans the path again and again, reading only what changed.
+/// Scans the manifest path and reads only files that changed since the last scan.
 pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
@@ -37,22 +37,22 @@ pub(super) struct Scanner {
     root_fault: Option<String>,
     /// Whether the path was a directory when it was listed last.
     is_directory: bool,
-    /// Manifests that are symbolic links. What they lead to may change without them.
+    /// Manifests that are symbolic links. Their targets may change without an event in the directory.
     links: Vec<PathBuf>,
 }
 
 /// The result of a scan.
 pub(super) struct Scan {
-    /// All good pods, or `None` when the path could not be listed: nothing is known then.
+    /// All valid pods, or `None` if the path could not be listed.
     pub(super) pods: Option<Vec<Arc<Pod>>>,
-    /// The pods without those whose file was removed and is back with the same content: delivered before, so
-    /// that such a pod starts over as upstream's does.
+    /// The pods without those whose file was removed and restored with the same content, if there are any. This list
+    /// is delivered before `pods`, so that such a pod is removed and created again, as upstream does.
     pub(super) without_restored: Option<Vec<Arc<Pod>>>,
     /// What to report.
     pub(super) notices: Vec<Notice>,
-    /// Whether the pods are all there are.
+    /// Which manifests are missing from `pods` because they are invalid or unreadable.
     pub(super) completeness: Completeness,
-    /// Names of files to read again soon, event or not.
+    /// Names of files to read again soon, with or without an event.
     pub(super) unsettled: BTreeSet<OsString>,
     /// Manifests that are symbolic links.
     pub(super) links: Vec<PathBuf>,
@@ -73,8 +73,8 @@ impl Scanner {
         }
     }
 
-    /// The same for files that are another source's.
-    pub(super) fn of(self, source: PodSource) -> Self {
+    /// The same, for the files of another source.
+    pub(super) fn with_source(self, source: PodSource) -> Self {
         Self { source, ..self }
     }
 
@@ -82,9 +82,9 @@ impl Scanner {
         &self.root
     }
 
-    /// Scans everything; `removed` are entries that left the directory since, and may be back.
+    /// Scans everything. `removed` are entries that left the directory since the last scan and may have been restored.
     pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
-        let before = self.good(removed);
+        let before = self.good_pods(removed);
         match self.list() {
             Ok(paths) => {
                 self.root_fault = None;
@@ -106,8 +106,8 @@ impl Scanner {
         }
     }
 
-    /// Scans entries of these names, which costs nothing for the others. `None` when that does not
-    /// do: the path is not a directory, or there are links, which may lead to any of them.
+    /// Scans only the entries of these names. `None` if everything has to be scanned: the path is not a directory, or
+    /// it has symbolic links, whose targets may be any of the changed files.
     pub(super) fn scan_entries(
         &mut self,
         names: &BTreeSet<OsString>,
@@ -116,7 +116,7 @@ impl Scanner {
         if !self.is_directory || !self.links.is_empty() {
             return None;
         }
-        let before = self.good(removed);
+        let before = self.good_pods(removed);
         for name in names.iter().filter(|name| !is_hidden(name)) {
             let path = self.root.join(name);
             match path.symlink_metadata() {
@@ -129,8 +129,8 @@ impl Scanner {
         Some(self.outcome(&ScanScope::Entries(names.clone()), &before))
     }
 
-    /// The pods of these entries.
-    fn good(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
+    /// The last valid pods of these entries.
+    fn good_pods(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
         let known = names.iter().filter_map(|name| {
             let path = self.root.join(name);
             let pod = self.cache.good(&path)?.clone();
@@ -139,17 +139,18 @@ impl Scanner {
         known.collect()
     }
 
-    /// `removed`: the pods of files that left the directory since the last scan, as they were then.
+    /// Builds the result. `removed` are the pods, from before this scan, of files that left the directory since the
+    /// last one.
     fn outcome(&mut self, scanned: &ScanScope, removed: &[(PathBuf, Arc<Pod>)]) -> Scan {
         let (pods, notices) = self.cache.outcome(scanned);
-        let is_back = |path: &Path, pod: &Arc<Pod>| {
+        let is_restored = |path: &Path, pod: &Arc<Pod>| {
             let now = self
                 .cache
                 .good(path)
                 .filter(|_| !self.cache.is_faulty(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
-        let back = removed.iter().filter(|(path, pod)| is_back(path, pod));
+        let back = removed.iter().filter(|(path, pod)| is_restored(path, pod));
         let back: Vec<_> = back.map(|(_, pod)| pod).collect();
         let stays = |pod: &&Arc<Pod>| !back.iter().any(|back| Arc::ptr_eq(back, pod));
         let without_restored = || pods.iter().filter(stays).cloned().collect();
@@ -164,7 +165,7 @@ impl Scanner {
     }
 
     fn list(&mut self) -> io::Result<Vec<PathBuf>> {
-        // Of a path that cannot be listed nothing is known.
+        // If listing fails, the next scan must be a complete one.
         (self.links, self.is_directory) = (Vec::new(), false);
         let listing = list(&self.root)?;
         (self.links, self.is_directory) = (listing.links, listing.is_directory);
@@ -193,7 +194,7 @@ impl Scanner {
         let (freshness, reading) = match open(path) {
             Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
             Ok(Opened::Other(what)) => (Freshness::Unreadable, ManifestReading::NotAFile(what)),
-            // Gone since the listing, or a link that leads nowhere.
+            // Removed since the listing, or a dangling link.
             Err(error) if is_missing(&error) => (
                 Freshness::Unreadable,
                 ManifestReading::NotAFile(NO_FILE.into()),
@@ -203,7 +204,7 @@ impl Scanner {
                 ManifestReading::Unread(error.to_string()),
             ),
         };
-        self.cache.note(path, freshness, reading);
+        self.cache.record(path, freshness, reading);
     }
 
     fn read_manifest_file(
@@ -251,8 +252,8 @@ impl Scanner {
     }
 }
 
-/// The manifests that a source with this path reads; none when nothing is there. A directory is
-/// read one level deep, without the names that begin with a dot. Blocking.
+/// The manifests that a source with this path reads; none if the path does not exist. A directory is read one level
+/// deep, without names that begin with a dot. Blocking.
 ///
 /// # Errors
 /// The path cannot be listed.
@@ -265,7 +266,7 @@ pub fn manifests_at(root: &Path) -> io::Result<Vec<PathBuf>> {
 /// Why there are no bytes to parse.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not a file, and passed over as such: what it is instead.
+    /// It is not a regular file and is skipped; says what it is.
     #[error("{0}")]
     NotAFile(String),
     /// It cannot be read.
@@ -273,8 +274,8 @@ pub enum ReadError {
     Io(io::Error),
 }
 
-/// The bytes of a manifest, cut off just above the size that is refused. Blocking, but never for
-/// ever, as opening a pipe would.
+/// Reads a manifest, at most one byte more than the largest size that is accepted. Blocking, but not indefinitely:
+/// pipes and devices are not opened.
 pub fn read_manifest(path: &Path) -> Result<Vec<u8>, ReadError> {
     match open(path) {
         Ok(Opened::File(file, _)) => read(&file).map_err(ReadError::Io),
@@ -292,7 +293,7 @@ struct Listing {
     is_directory: bool,
 }
 
-/// The manifests there are; none when the path does not exist.
+/// Lists the manifests; none if the path does not exist.
 fn list(root: &Path) -> io::Result<Listing> {
     let mut listing = Listing::default();
     let meta = match root.metadata() {
@@ -329,9 +330,9 @@ enum Opened {
     Other(String),
 }
 
-/// Opens a manifest, and no other kind of file.
+/// Opens a regular file. Other kinds are not opened, because opening a pipe blocks and opening a device may have effects.
 fn open(path: &Path) -> io::Result<Opened> {
-    let found = rustix::fs::open(path, TO_REOPEN, rustix::fs::Mode::empty())?;
+    let found = rustix::fs::open(path, PATH_ONLY, rustix::fs::Mode::empty())?;
     let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
     if kind.is_file() {
         let (file, meta) = reopen(found)?;

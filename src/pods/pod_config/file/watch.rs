@@ -1,7 +1,7 @@
-//! What to watch, so that any change of a manifest leads to an event. Blocking.
+//! Which directories to watch with inotify, so that any change of a manifest leads to an event. Blocking.
 //!
-//! An event only triggers a scan, so a watch too many costs one scan and a watch too few is
-//! caught by the re-list.
+//! An event only triggers a scan, so a superfluous watch costs one scan, and the re-list finds what a missing watch
+//! does not report.
 
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -9,71 +9,73 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// Most symbolic links followed for one path, as the kernel has it.
+/// The limit of symbolic links followed for one path; the kernel's.
 const MAX_LINKS: usize = 40;
 
-/// Room for events between two reads; what does not fit stays in the kernel.
+/// Events of one inotify instance. The buffer is for one read; further events stay in the kernel's queue.
 pub(super) type Events = EventStream<[u8; 4096]>;
 
-/// Which events of a directory matter.
+/// Which events of a directory cause a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
-    /// All of them.
+    /// All events.
     Everything,
-    /// Those about entries of these names coming and going, or about the directory itself.
-    Steps(HashSet<OsString>),
-    /// Those about entries of these names, one of which may be a manifest, or about the directory.
-    Names(HashSet<OsString>),
+    /// Events about the creation, removal or renaming of entries with these names, or about the directory itself.
+    Existence(HashSet<OsString>),
+    /// The same, and writes to these entries, because one of them may be a manifest.
+    Content(HashSet<OsString>),
 }
 
 impl Interest {
-    /// The events to watch for. Writes of others into a directory on the way do not matter.
+    /// The inotify mask. Writes are not watched in directories that only lead to the manifests, such as `/etc`, where
+    /// other programs write.
     fn mask(&self) -> WatchMask {
-        let steps = WatchMask::CREATE
+        let existence = WatchMask::CREATE
             | WatchMask::MOVE
             | WatchMask::DELETE
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
         match self {
-            Self::Steps(_) => steps | WatchMask::ATTRIB,
-            _ => steps | WatchMask::ATTRIB | WatchMask::MODIFY | WatchMask::CLOSE_WRITE,
+            Self::Existence(_) => existence | WatchMask::ATTRIB,
+            _ => existence | WatchMask::ATTRIB | WatchMask::MODIFY | WatchMask::CLOSE_WRITE,
         }
     }
 }
 
 pub(super) type DirectoryInterests = HashMap<PathBuf, Interest>;
 
-/// What the watched path calls for: the directory itself, and every directory on the way in which
-/// a link or a missing step may change.
-pub(super) fn wanted_for_root(root: &Path) -> DirectoryInterests {
+/// The directories to watch for a manifest path: the directory itself, and every parent with a symbolic link or a
+/// missing component of the path.
+pub(super) fn interests_for_root(root: &Path) -> DirectoryInterests {
     let mut wanted = DirectoryInterests::new();
-    want_path(root, &mut wanted);
+    add_path_interests(root, &mut wanted);
     if root.is_dir() {
         wanted.insert(root.to_path_buf(), Interest::Everything);
     }
     wanted
 }
 
-/// Adds what a path calls for: its last step, and every link and the first missing step before.
-pub(super) fn want_path(path: &Path, wanted: &mut DirectoryInterests) {
+/// Adds the directories to watch for one path: that of its last component, of every symbolic link in it, and of its
+/// first missing component.
+pub(super) fn add_path_interests(path: &Path, wanted: &mut DirectoryInterests) {
     let Ok(path) = std::path::absolute(path) else {
         return;
     };
     let mut at = PathBuf::from("/");
-    let mut rest: VecDeque<OsString> = steps(&path);
+    let mut rest: VecDeque<OsString> = components(&path);
     let mut links = 0;
-    while let Some(step) = rest.pop_front() {
-        if step == ".." {
+    while let Some(component) = rest.pop_front() {
+        if component == ".." {
             at.pop();
             continue;
         }
-        let next = at.join(&step);
+        let next = at.join(&component);
         let meta = next.symlink_metadata();
         let is_link = meta.as_ref().is_ok_and(std::fs::Metadata::is_symlink);
         if is_link || meta.is_err() || rest.is_empty() {
             let may_be_manifest = !is_link && !meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
-            add_watch(wanted, &at, &step, may_be_manifest);
+            add_interest(wanted, &at, &component, may_be_manifest);
         }
         if meta.is_err() {
             return;
@@ -89,22 +91,22 @@ pub(super) fn want_path(path: &Path, wanted: &mut DirectoryInterests) {
         if target.is_absolute() {
             at = PathBuf::from("/");
         }
-        for step in steps(&target).into_iter().rev() {
-            rest.push_front(step);
+        for component in components(&target).into_iter().rev() {
+            rest.push_front(component);
         }
     }
 }
 
-fn steps(path: &Path) -> VecDeque<OsString> {
-    let step = |component: Component<'_>| match component {
+fn components(path: &Path) -> VecDeque<OsString> {
+    let component = |component: Component<'_>| match component {
         Component::Normal(name) => Some(name.to_os_string()),
         Component::ParentDir => Some(OsString::from("..")),
         _ => None,
     };
-    path.components().filter_map(step).collect()
+    path.components().filter_map(component).collect()
 }
 
-fn add_watch(
+fn add_interest(
     wanted: &mut DirectoryInterests,
     directory: &Path,
     name: &OsStr,
@@ -112,25 +114,25 @@ fn add_watch(
 ) {
     let names = HashSet::from([name.to_os_string()]);
     let more = if may_be_manifest {
-        Interest::Names(names)
+        Interest::Content(names)
     } else {
-        Interest::Steps(names)
+        Interest::Existence(names)
     };
-    let both = joined(wanted.remove(directory), &more);
+    let both = merged(wanted.remove(directory), &more);
     wanted.insert(directory.to_path_buf(), both);
 }
 
-/// How much of the path is scanned.
+/// How much of the manifest path a scan reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ScanScope {
     /// The list of the directory and every file in it.
     Everything,
-    /// Entries of these names; the others are as they were.
+    /// Only the entries of these names.
     Entries(BTreeSet<OsString>),
 }
 
 impl ScanScope {
-    /// These entries and those of the events.
+    /// The scope of a scan of these entries and of those that the events name.
     pub(super) fn of(mut names: BTreeSet<OsString>, hints: &[ScanHint]) -> Self {
         for hint in hints {
             match hint {
@@ -145,16 +147,16 @@ impl ScanScope {
 /// What an event means for the next scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ScanHint {
-    /// At this entry of the directory of manifests.
+    /// This entry of the manifest directory changed.
     Entry(OsString),
-    /// This entry left the directory of manifests.
+    /// This entry was removed from the manifest directory, or renamed.
     Removed(OsString),
-    /// Anywhere.
+    /// Any file may have changed.
     Anything,
 }
 
 impl ScanHint {
-    /// The entry that left the directory.
+    /// The removed entry, if the hint is about one.
     pub(super) fn removed(self) -> Option<OsString> {
         match self {
             Self::Removed(name) => Some(name),
@@ -163,14 +165,14 @@ impl ScanHint {
     }
 }
 
-/// The watches there are.
+/// The inotify watches of a manifest path.
 pub(super) struct ManifestWatcher {
     watches: Watches,
     interests: HashMap<WatchDescriptor, Interest>,
 }
 
 impl ManifestWatcher {
-    /// A watcher without watches, and where its events come from.
+    /// A watcher without watches, and the stream of its events.
     pub(super) fn new() -> io::Result<(Self, Events)> {
         let events = Inotify::init()?.into_event_stream([0; 4096])?;
         let watches = events.watches();
@@ -178,9 +180,8 @@ impl ManifestWatcher {
         Ok((Self { watches, interests }, events))
     }
 
-    /// Watches exactly these directories. Returns whether a watch is new, in which case something
-    /// may have happened before it. A directory that cannot be watched is left to the re-list; the
-    /// error of the last such is returned, too.
+    /// Watches exactly these directories. Returns whether a watch is new: then something may have changed before it
+    /// existed. Directories that cannot be watched are left to the re-list; the last error is returned, too.
     pub(super) fn watch(
         &mut self,
         wanted: &DirectoryInterests,
@@ -188,18 +189,18 @@ impl ManifestWatcher {
         let mut interests: HashMap<WatchDescriptor, Interest> = HashMap::new();
         let mut failed = None;
         for (directory, interest) in wanted {
-            // Two paths may lead to one directory: the events of both are watched.
+            // Two paths may resolve to one directory: MASK_ADD keeps the events of both.
             let mask = interest.mask() | WatchMask::MASK_ADD;
             match self.watches.add(directory, mask) {
                 Ok(watch) => {
-                    let both = joined(interests.remove(&watch), interest);
+                    let both = merged(interests.remove(&watch), interest);
                     interests.insert(watch, both);
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => failed = Some((directory.clone(), error)),
             }
         }
-        let fresh = interests
+        let has_new = interests
             .keys()
             .any(|watch| !self.interests.contains_key(watch));
         for old in self
@@ -207,11 +208,11 @@ impl ManifestWatcher {
             .keys()
             .filter(|old| !interests.contains_key(old))
         {
-            // It fails for directories that are gone, whose watch went with them.
+            // Fails for deleted directories, whose watch the kernel has removed.
             let _ = self.watches.remove(old.clone());
         }
         self.interests = interests;
-        (fresh, failed)
+        (has_new, failed)
     }
 
     /// What an event means for the next scan, if anything.
@@ -220,7 +221,7 @@ impl ManifestWatcher {
             return Some(ScanHint::Anything);
         }
         match (self.interests.get(&event.wd)?, &event.name) {
-            (Interest::Steps(names) | Interest::Names(names), Some(name)) => {
+            (Interest::Existence(names) | Interest::Content(names), Some(name)) => {
                 names.contains(name).then_some(ScanHint::Anything)
             }
             (Interest::Everything, Some(name)) => {
@@ -237,13 +238,13 @@ impl ManifestWatcher {
     }
 }
 
-fn joined(one: Option<Interest>, other: &Interest) -> Interest {
-    use Interest::{Names, Steps};
+fn merged(one: Option<Interest>, other: &Interest) -> Interest {
+    use Interest::{Content, Existence};
     let all = |a: HashSet<OsString>, b: &HashSet<OsString>| a.union(b).cloned().collect();
     match (one, other) {
         (None, other) => other.clone(),
-        (Some(Steps(names)), Steps(more)) => Steps(all(names, more)),
-        (Some(Steps(names) | Names(names)), Steps(more) | Names(more)) => Names(all(names, more)),
+        (Some(Existence(names)), Existence(more)) => Existence(all(names, more)),
+        (Some(Existence(names) | Content(names)), Existence(more) | Content(more)) => Content(all(names, more)),
         _ => Interest::Everything,
     }
 }
@@ -255,7 +256,7 @@ mod tests {
 
     fn names(wanted: &DirectoryInterests, directory: &Path) -> Vec<String> {
         match wanted.get(directory) {
-            Some(Interest::Steps(names) | Interest::Names(names)) => {
+            Some(Interest::Existence(names) | Interest::Content(names)) => {
                 let mut names: Vec<_> = names.iter().map(|n| n.to_string_lossy().into()).collect();
                 names.sort();
                 names
@@ -269,14 +270,14 @@ mod tests {
     fn a_missing_path_is_awaited_in_its_nearest_parent() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap();
-        let wanted = wanted_for_root(&real.join("a/b/c"));
+        let wanted = interests_for_root(&real.join("a/b/c"));
         assert_eq!(names(&wanted, &real), ["a"]);
         assert_eq!(wanted.len(), 1);
         std::fs::create_dir(real.join("a")).unwrap();
-        let wanted = wanted_for_root(&real.join("a/b/c"));
+        let wanted = interests_for_root(&real.join("a/b/c"));
         assert_eq!(names(&wanted, &real.join("a")), ["b"]);
         std::fs::create_dir_all(real.join("a/b/c")).unwrap();
-        let wanted = wanted_for_root(&real.join("a/b/c"));
+        let wanted = interests_for_root(&real.join("a/b/c"));
         assert_eq!(names(&wanted, &real.join("a/b")), ["c"]);
         assert_eq!(names(&wanted, &real.join("a/b/c")), ["*"]);
     }
@@ -293,7 +294,7 @@ mod tests {
         let link = real.join("manifests/pod.yaml");
         symlink("../map/pod.yaml", &link).unwrap();
         let mut wanted = DirectoryInterests::new();
-        want_path(&link, &mut wanted);
+        add_path_interests(&link, &mut wanted);
         assert_eq!(names(&wanted, &real.join("manifests")), ["pod.yaml"]);
         assert_eq!(names(&wanted, &real.join("map")), ["..data", "pod.yaml"]);
         assert_eq!(names(&wanted, &real.join("map/..v1")), ["pod.yaml"]);
@@ -305,7 +306,7 @@ mod tests {
         symlink("b", dir.path().join("a")).unwrap();
         symlink("a", dir.path().join("b")).unwrap();
         let mut wanted = DirectoryInterests::new();
-        want_path(&dir.path().join("a"), &mut wanted);
+        add_path_interests(&dir.path().join("a"), &mut wanted);
         assert!(!wanted.is_empty());
     }
 }

@@ -19,7 +19,7 @@ fn good(name: &str) -> ManifestReading {
 }
 
 fn note(cache: &mut ManifestCache, path: &str, reading: ManifestReading) {
-    cache.note(Path::new(path), Freshness::Until(STAMP), reading);
+    cache.record(Path::new(path), Freshness::Until(STAMP), reading);
 }
 
 fn names(cache: &mut ManifestCache) -> Vec<String> {
@@ -48,7 +48,7 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     let mut cache = ManifestCache::default();
     let path = Path::new("a");
     assert!(cache.must_read(path, STAMP));
-    cache.note(path, Freshness::Until(STAMP), good("a"));
+    cache.record(path, Freshness::Until(STAMP), good("a"));
     assert!(!cache.must_read(path, STAMP));
     for change in [
         ManifestStamp { inode: 9, ..STAMP },
@@ -65,9 +65,9 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     ] {
         assert!(cache.must_read(path, change));
     }
-    cache.note(path, Freshness::Changing, ManifestReading::SameBytes);
+    cache.record(path, Freshness::Changing, ManifestReading::SameBytes);
     assert!(cache.must_read(path, STAMP) && !cache.to_reread().is_empty());
-    cache.note(
+    cache.record(
         path,
         Freshness::Unreadable,
         ManifestReading::Unread("no".into()),
@@ -173,7 +173,7 @@ fn of_two_files_with_one_pod_the_first_by_name_counts() {
 fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", good("a"));
-    cache.note(
+    cache.record(
         Path::new("a"),
         Freshness::Unreadable,
         ManifestReading::Unread("permission denied".into()),

@@ -1,27 +1,28 @@
-//! Static pods that another kubelet runs under UIDs of its own. Pure.
+//! Adoption of the UIDs under which another kubelet runs static pods. Pure.
 //!
-//! A kubelet makes the UID of a static pod from the manifest, and each kind of kubelet in its own way. A manifest
-//! whose pod runs already takes over the UID that it runs under, so that a change of kubelets restarts nothing.
+//! A kubelet generates the UID of a static pod from its manifest, and the Go kubelet does it differently from this one.
+//! A manifest whose pod another kubelet already runs adopts the UID of the running pod, so that replacing the Go
+//! kubelet does not restart static pods.
 
 use crate::model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, container_hash, keys};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Hexadecimal digits of a UID that a kubelet made.
+/// Number of hexadecimal digits of a generated UID.
 const GENERATED: usize = 32;
 
-/// Which manifests stand for pods of another kubelet.
+/// The UIDs that may be adopted, and those that were.
 #[derive(Debug, Default)]
-pub(super) struct Identities {
-    /// Pods of another kubelet that no manifest has taken over yet.
+pub(super) struct AdoptedUids {
+    /// Running pods of another kubelet whose UID no manifest has adopted yet.
     found: HashMap<PodFullName, Arc<PodStatus>>,
-    /// By the UID that this kubelet makes: the pod as the source has it, and with the other UID.
-    taken: HashMap<PodUid, (Arc<Pod>, Arc<Pod>)>,
+    /// By the UID that this kubelet generates: the pod as the source has it, and the same with the adopted UID.
+    adopted: HashMap<PodUid, (Arc<Pod>, Arc<Pod>)>,
 }
 
-/// Whether a pod of the runtime was started by another kubelet from a manifest, and runs: this kubelet notes the
-/// digest of the manifest in each sandbox.
+/// Whether another kubelet started this pod from a manifest, and it runs. This kubelet annotates every sandbox with the
+/// digest of the manifest, others do not.
 fn is_of_another_kubelet(status: &PodStatus) -> bool {
     status.source() != PodSource::Api
         && is_generated(&status.uid)
@@ -36,8 +37,8 @@ pub(super) fn is_own(status: &PodStatus) -> bool {
     newest.is_some_and(|sandbox| sandbox.spec_digest.is_some())
 }
 
-impl Identities {
-    /// From the pods that run when the kubelet starts.
+impl AdoptedUids {
+    /// The candidates for adoption, from the runtime statuses at the start of the kubelet.
     pub(super) fn new(statuses: impl IntoIterator<Item = Arc<PodStatus>>) -> Self {
         let mut found: HashMap<_, Arc<PodStatus>> = HashMap::new();
         for status in statuses {
@@ -52,45 +53,45 @@ impl Identities {
         }
         Self {
             found,
-            taken: HashMap::new(),
+            adopted: HashMap::new(),
         }
     }
 
-    /// The pod of a manifest, with the UID of the pod that runs in its place.
-    pub(super) fn identify(&mut self, source: PodSource, pod: Arc<Pod>) -> Arc<Pod> {
-        if let Some((written, taken)) = self.taken.get_mut(&pod.uid()) {
+    /// The pod of a manifest, with the UID of the running pod that another kubelet started from this manifest.
+    pub(super) fn adopt(&mut self, source: PodSource, pod: Arc<Pod>) -> Arc<Pod> {
+        if let Some((written, adopted)) = self.adopted.get_mut(&pod.uid()) {
             if !Arc::ptr_eq(written, &pod) {
-                *taken = with_uid(&pod, &taken.uid());
+                *adopted = with_uid(&pod, &adopted.uid());
                 *written = pod;
             }
-            return taken.clone();
+            return adopted.clone();
         }
         if self.found.is_empty() || !is_generated(&pod.uid()) {
             return pod;
         }
         match self.found.remove(&pod.full_name()) {
             Some(status) if status.source() == source && runs(&status, &pod) => {
-                let taken = with_uid(&pod, &status.uid);
-                let entry = (pod.clone(), taken.clone());
-                self.taken.insert(pod.uid(), entry);
-                taken
+                let adopted = with_uid(&pod, &status.uid);
+                let entry = (pod.clone(), adopted.clone());
+                self.adopted.insert(pod.uid(), entry);
+                adopted
             }
             _ => pod,
         }
     }
 
-    /// A manifest that comes later is a new pod.
+    /// The source has delivered all its manifests: one that is added later is a new pod and adopts nothing.
     pub(super) fn delivered(&mut self, source: PodSource) {
         self.found.retain(|_, status| status.source() != source);
     }
 }
 
-/// Whether a kubelet made it, and not an API server or a user.
+/// Whether a kubelet generated this UID; those of API servers are RFC 4122 UUIDs with dashes.
 pub(super) fn is_generated(uid: &PodUid) -> bool {
     uid.as_str().len() == GENERATED && uid.as_str().bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether the newest instances of containers were made from the containers of this pod, at least one of them.
+/// Whether the newest instance of every container has the hash of a container of this pod, and there is at least one.
 fn runs(status: &PodStatus, pod: &Pod) -> bool {
     let containers = pod.init_containers().iter().chain(pod.containers());
     let expected: HashMap<&str, &Container> =
@@ -196,38 +197,38 @@ mod tests {
             ("the API's", status(GO, api), pod(OWN, "web", "image"), OWN),
             ("of a URL", status(GO, url), pod(OWN, "web", "image"), OWN),
         ] {
-            let mut identities = Identities::new([running]);
-            let identified = identities.identify(PodSource::File, manifest);
+            let mut adopted_uids = AdoptedUids::new([running]);
+            let identified = adopted_uids.adopt(PodSource::File, manifest);
             assert_eq!(identified.uid(), expected.into(), "{what}");
         }
     }
 
     #[test]
     fn it_keeps_that_uid_while_the_manifest_is_as_it_was() {
-        let mut identities = Identities::new([status(GO, |_| {})]);
+        let mut adopted_uids = AdoptedUids::new([status(GO, |_| {})]);
         let written = pod(OWN, "web", "image");
-        let first = identities.identify(PodSource::File, written.clone());
+        let first = adopted_uids.adopt(PodSource::File, written.clone());
         assert_eq!(first.annotation(keys::CONFIG_HASH), Some(GO));
         assert!(Arc::ptr_eq(
             &first,
-            &identities.identify(PodSource::File, written)
+            &adopted_uids.adopt(PodSource::File, written)
         ));
         let edited = pod("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "web", "image");
         let edited_uid = edited.uid();
         assert_eq!(
-            identities.identify(PodSource::File, edited).uid(),
+            adopted_uids.adopt(PodSource::File, edited).uid(),
             edited_uid
         );
-        let back = identities.identify(PodSource::File, pod(OWN, "web", "image"));
+        let back = adopted_uids.adopt(PodSource::File, pod(OWN, "web", "image"));
         assert_eq!(back.uid(), GO.into());
     }
 
     #[test]
     fn a_manifest_that_comes_after_the_first_list_is_a_new_pod() {
-        let mut identities = Identities::new([status(GO, |_| {})]);
-        identities.delivered(PodSource::Http);
-        identities.delivered(PodSource::File);
-        let late = identities.identify(PodSource::File, pod(OWN, "web", "image"));
+        let mut adopted_uids = AdoptedUids::new([status(GO, |_| {})]);
+        adopted_uids.delivered(PodSource::Http);
+        adopted_uids.delivered(PodSource::File);
+        let late = adopted_uids.adopt(PodSource::File, pod(OWN, "web", "image"));
         assert_eq!(late.uid(), OWN.into());
     }
 
@@ -236,9 +237,9 @@ mod tests {
         let old = status(GO, |one| one.created_at = 1);
         let new = status(OWN, |one| one.created_at = 2);
         for order in [[old.clone(), new.clone()], [new, old]] {
-            let mut identities = Identities::new(order);
+            let mut adopted_uids = AdoptedUids::new(order);
             let manifest = pod("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", "web", "image");
-            let identified = identities.identify(PodSource::File, manifest);
+            let identified = adopted_uids.adopt(PodSource::File, manifest);
             assert_eq!(identified.uid(), OWN.into());
         }
     }

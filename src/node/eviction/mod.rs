@@ -444,7 +444,7 @@ impl EvictionManager {
             message,
             disruption,
         };
-        let kill = UpdateOptions::kill(pod, reason).within(grace);
+        let kill = UpdateOptions::kill(pod, reason).with_grace(grace);
         self.deps.workers.update_pod(kill);
     }
 

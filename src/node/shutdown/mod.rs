@@ -297,7 +297,7 @@ impl ShutdownManager {
                 "Shutdown manager killing pod with gracePeriod"
             );
             let kill = UpdateOptions::kill(pod.clone(), TerminationReason::NodeShutdown);
-            self.deps.workers.update_pod(kill.within(grace));
+            self.deps.workers.update_pod(kill.with_grace(grace));
         }
         let finished = until_finished(&self.deps.workers, pods);
         let what = if timeout_at(end, finished).await.is_ok() {

@@ -14,7 +14,7 @@ use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 impl PodSync {
     /// Whether this or an earlier kubelet recorded that the pod has ended for good.
-    pub fn has_ended(&self, uid: &PodUid) -> bool {
+    pub fn has_recorded_end(&self, uid: &PodUid) -> bool {
         self.state_store
             .read(uid, |record| record.terminal.is_some())
     }
@@ -41,7 +41,7 @@ impl PodSync {
     }
 
     /// Whether the status that is shown is that of a pod that has ended.
-    pub fn is_shown_as_ended(&self, uid: &PodUid) -> bool {
+    pub fn has_terminal_status(&self, uid: &PodUid) -> bool {
         let status = self.status_publisher.statuses().get(uid);
         status.is_some_and(|status| is_terminal(&status))
     }

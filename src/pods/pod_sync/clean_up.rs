@@ -93,7 +93,7 @@ impl PodSync {
     /// Pods that have a record, that neither a source nor the runtime has, and that are `gone` by the
     /// recorded origin. Directories and logs without a record are left alone: they may belong to pods of
     /// the API server. Takes the proof that the runtime was listed in full.
-    pub fn orphaned_logs(
+    pub fn recorded_orphans(
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
@@ -110,7 +110,7 @@ impl PodSync {
     }
 
     /// Pods of which a cgroup is left, by the same rule.
-    pub async fn orphaned_cgroups(
+    pub async fn orphans_with_cgroups(
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,

@@ -9,7 +9,7 @@
 mod bookkeeping;
 mod clean_up;
 mod deadline;
-mod held;
+mod unsupported;
 mod known_pods;
 mod metrics;
 mod statuses;

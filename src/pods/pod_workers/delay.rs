@@ -33,7 +33,7 @@ impl Default for Delays {
 /// The instant of the next sync. The delays are stretched by up to a half, by `roll` from 0 to 1, so
 /// that pods that start together do not stay together. An exact instant is kept to the instant;
 /// neither a retry nor the next periodic sync waits for it.
-pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, roll: f64) -> Instant {
+pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, jitter: f64) -> Instant {
     let delay = match next.delay {
         RetryDelay::Resync => delays.resync,
         RetryDelay::Error => delays.error,
@@ -44,7 +44,7 @@ pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, roll: f64) -> I
         }
         RetryDelay::NetworkNotReady => delays.network_not_ready,
     };
-    let latest = now + delay.mul_f64(1.0 + 0.5 * roll.clamp(0.0, 1.0));
+    let latest = now + delay.mul_f64(1.0 + 0.5 * jitter.clamp(0.0, 1.0));
     next.at.map_or(latest, |at| at.clamp(now, latest))
 }
 

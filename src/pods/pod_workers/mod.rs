@@ -270,12 +270,12 @@ impl PodWorkers {
     /// Whether the pod ended and was added again since.
     pub fn wants_restart(&self, uid: &PodUid) -> bool {
         let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
-        self.is(uid, restart, |_| false)
+        self.check_state(uid, restart, |_| false)
     }
 
     /// Whether the pod is ending or has ended.
     pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
-        self.is(uid, |state| state.end().is_some(), |_| false)
+        self.check_state(uid, |state| state.end().is_some(), |_| false)
     }
 
     /// Whether containers of the pod may run.
@@ -302,11 +302,11 @@ impl PodWorkers {
 
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
-        self.is(uid, PodState::is_finished, |synced| synced)
+        self.check_state(uid, PodState::is_finished, |synced| synced)
     }
 
     /// `unknown` decides about an unknown pod, by whether everything that is wanted is known.
-    fn is(
+    fn check_state(
         &self,
         uid: &PodUid,
         known: impl FnOnce(&PodState) -> bool,

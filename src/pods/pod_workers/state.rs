@@ -220,9 +220,9 @@ impl PodState {
         let runtime_only = options.pod.is_none();
         // A pod that was added again meanwhile comes after this one, which ends as it was made: with
         // its own hooks.
-        let followed = self.end().is_some_and(|end| end.restart);
+        let restart_requested = self.end().is_some_and(|end| end.restart);
         if let Some(pod) = &options.pod
-            && !followed
+            && !restart_requested
         {
             self.subject = Subject::Pod(pod.clone());
         }

@@ -63,14 +63,14 @@ impl UpdateOptions {
         let grace = running.grace_seconds();
         let orphan = Self::orphan(running);
         match grace {
-            Some(seconds) => orphan.within(seconds.into()),
+            Some(seconds) => orphan.with_grace(seconds.into()),
             None => orphan,
         }
     }
 
     /// Stops it within so many seconds; has no effect on anything but a kill.
     #[must_use]
-    pub fn within(mut self, seconds: i64) -> Self {
+    pub fn with_grace(mut self, seconds: i64) -> Self {
         if let Some(kill) = &mut self.kill {
             kill.grace_seconds = Some(seconds);
         }
@@ -79,7 +79,7 @@ impl UpdateOptions {
 
     /// Adds the runtime status, if all of it is known.
     #[must_use]
-    pub fn seen(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
+    pub fn with_running(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
         self.running = running.into();
         self
     }

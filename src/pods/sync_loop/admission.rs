@@ -1,7 +1,8 @@
-//! Whether this node may run a pod at all. Pure.
+//! The admission rules: whether this node may run a pod. Pure.
 //!
-//! A pod that is rejected here has failed, with a reason; this process does not admit it again. What may be different
-//! in a moment is not a reason to reject it yet. Answers to upstream's admit handlers, in their order.
+//! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that only a temporary
+//! condition keeps out, such as pods that are still ending, is not rejected but waits. Answers to upstream's admit
+//! handlers, in their order.
 
 mod app_armor;
 mod predicates;
@@ -19,33 +20,35 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 /// The node as admission sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeView<'a> {
-    /// Kernel parameters that pods may set.
+    /// Sysctls that pods may set.
     pub sysctls: &'a Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// Pods can have certificates in their volumes.
+    /// `podCertificate` volumes are supported.
     pub certificates: bool,
-    /// The runtime can run containers without the groups that their images name.
+    /// The runtime supports `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
-    /// What the node is short of.
+    /// Memory, disk and PID pressure of the node.
     pub pressure: NodePressure,
-    /// The machine is going down.
+    /// The machine is shutting down.
     pub shutting_down: bool,
-    /// The pod runs here: it has its place on the node.
+    /// The pod already runs here, so rules about resources and placement do not apply.
     pub in_place: bool,
-    /// The node as the API server has it, once that is known; without an API server, as the kubelet would register it.
+    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet would
+    /// register.
     pub object: Option<&'a Node>,
     /// There is no API server.
     pub standalone: bool,
     /// The other pods that were admitted and have not ended.
     pub others: &'a Others,
-    /// Why the pod does not have its devices, if that is so.
+    /// Why devices could not be allocated to the pod, if that failed.
     pub devices: Option<&'a AdmissionRefusal>,
-    /// How many devices of each resource pods have, if this pod has some: its own are its own, whatever the node has.
+    /// The number of allocated devices of each resource, if this pod has some; otherwise empty. Allocatable is raised to
+    /// it (upstream's `sanitizeNodeAllocatable`), because the pod has its devices even if the Node object shows fewer.
     pub allocated: &'a BTreeMap<String, i64>,
 }
 
-/// The pods that use up the node.
+/// The pods that use resources of the node.
 #[derive(Clone, Debug, Default)]
 pub struct Others {
     /// Those that stay.
@@ -63,18 +66,18 @@ impl Others {
 /// Why a pod is not admitted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdmissionRefusal {
-    /// For good.
+    /// The pod has failed.
     Rejected(Rejection),
-    /// That may be different in a moment.
+    /// The pod waits, because the obstacle is temporary.
     NotYet {
-        /// Text for people.
+        /// The obstacle, for users.
         why: String,
-        /// What follows when it stays so; without it, the pod is admitted then.
+        /// The rejection when the wait times out; `None` admits the pod then.
         rejection: Option<Rejection>,
-        /// It usually ends too soon for an event.
+        /// The wait is usually so short that its event is delayed.
         brief: bool,
     },
-    /// Others have to make room first.
+    /// Other pods have to be preempted first.
     Preempts {
         /// Pods to stop.
         victims: Vec<Arc<Pod>>,
@@ -150,7 +153,7 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Whether there is a place for the pod on the node.
+/// Whether the pod fits on the node: its resources, ports, selectors and taints.
 fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     let staying = &node.others.staying;
     match node.object {
@@ -178,8 +181,8 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     }
 }
 
-/// Whether there is a place for a pod for which others make room. With `lenient`, a pod for which they cannot is admitted
-/// as it is: a control plane must not end because it was given more memory.
+/// Whether a critical pod fits, after preemption of other pods if needed. With `lenient`, a pod that does not fit even
+/// then is admitted: a control plane must not end because its manifest requests more memory.
 pub(super) fn fits_critical(
     pod: &Pod,
     object: &Node,
@@ -222,7 +225,7 @@ pub(super) fn fits_critical(
     fits.map_err(|rejection| not_yet(rejection, false))
 }
 
-/// Whether there is a place for a pod beside all others, also those that are being stopped.
+/// Whether a pod fits beside all other pods, including those that are being stopped.
 pub(super) fn fits_with(
     pod: &Pod,
     object: &Node,

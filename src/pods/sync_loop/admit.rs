@@ -1,4 +1,4 @@
-//! Admission of pods, with its effects: the rules are in [`super::admission`].
+//! Carries out admission; the rules are in [`super::admission`].
 
 use super::{
     SyncLoop,
@@ -14,15 +14,15 @@ use crate::{
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// The reason of a critical pod's wait.
+/// The reason for which a critical pod waits.
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";
-/// The message of a pod that runs on although nothing could be allocated for it.
-const NOTHING_EXCLUSIVE: &str = "The pod keeps running without exclusive CPUs and memory";
+/// The event of a pod that already ran before the kubelet started and for which nothing could be allocated.
+const WITHOUT_EXCLUSIVE_RESOURCES: &str = "The pod keeps running without exclusive CPUs and memory";
 /// The message of a preempted pod.
 const PREEMPTED: &str = "Preempted in order to admit critical pod";
 
 impl SyncLoop {
-    /// Whether a pod runs here, or may run, where its runtime status is not `settled`.
+    /// Whether a pod runs here. Without a `settled` status, a pod of which the runtime has anything may run.
     pub(super) fn runs(&self, uid: &PodUid, settled: Option<&PodStatus>) -> bool {
         settled.map_or_else(
             || !self.cache.latest(uid).is_empty(),
@@ -30,7 +30,7 @@ impl SyncLoop {
         )
     }
 
-    /// What is known of a new pod from before.
+    /// How a new pod ran before.
     pub(super) fn precedence(&self, uid: &PodUid) -> Precedence {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             Precedence::Runs
@@ -41,8 +41,8 @@ impl SyncLoop {
         }
     }
 
-    /// Publishes the pod as failed if the node rejects it; its worker then ends it. False if the pod is held because
-    /// it may be admitted in a moment.
+    /// Admits or rejects a pod. The status of a rejected pod is published as Failed; its worker then terminates it.
+    /// False if neither is decided yet, and the pod is held.
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
@@ -67,7 +67,7 @@ impl SyncLoop {
             }
         };
         let rejection = match rejection {
-            Some(rejection) => Some(self.why_nothing_exclusive(pod, rejection)),
+            Some(rejection) => Some(self.prefer_manager_rejection(pod, rejection)),
             None => self.allocate(pod, runs).err(),
         };
         if let Some(rejection) = rejection {
@@ -81,7 +81,7 @@ impl SyncLoop {
         true
     }
 
-    /// Stops pods that make room for a critical one.
+    /// Kills the victims of a critical pod.
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
         for victim in victims {
             tracing::info!(
@@ -102,7 +102,8 @@ impl SyncLoop {
         }
     }
 
-    /// Allocates the exclusive resources of a pod, the last step of its admission. A pod that runs keeps what it has.
+    /// Allocates exclusive CPUs, memory and devices to a pod, the last step of its admission. A pod that runs keeps what
+    /// it has.
     fn allocate(&self, pod: &Pod, runs: bool) -> Result<(), Rejection> {
         self.release_resources();
         let devices = |nodes| self.devices().hints(pod, nodes);
@@ -116,7 +117,7 @@ impl SyncLoop {
                 err = %error,
                 "Failed to allocate exclusive resources of a pod that runs already"
             );
-            let text = format!("{NOTHING_EXCLUSIVE}: {error}");
+            let text = format!("{WITHOUT_EXCLUSIVE_RESOURCES}: {error}");
             self.pod_sync.warn(pod, error.reason, text);
             return Ok(());
         }
@@ -126,9 +127,9 @@ impl SyncLoop {
         })
     }
 
-    /// Upstream allocates exclusive resources before it compares requests with the node's resources, so that a pod that
-    /// asks for more than there is of both is rejected by the managers. Allocates nothing.
-    fn why_nothing_exclusive(&self, pod: &Pod, rejection: Rejection) -> Rejection {
+    /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream asks
+    /// them before it compares requests with the node's resources, so users expect their reason. Allocates nothing.
+    fn prefer_manager_rejection(&self, pod: &Pod, rejection: Rejection) -> Rejection {
         if !matches!(rejection.reason.as_ref(), "OutOfcpu" | "OutOfmemory") {
             return rejection;
         }
@@ -142,13 +143,13 @@ impl SyncLoop {
         }
     }
 
-    /// Gives back the exclusive resources of pods that are gone. Before all sources have delivered, those that an
-    /// earlier kubelet admitted may still come.
+    /// Releases the exclusive resources of pods that are gone. Until all sources have delivered, those of pods that an
+    /// earlier kubelet admitted are kept.
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
         let all_known = self.sources.all_seen();
         self.admission.resources.release(all_known, |uid| {
-            manager.contains(uid) && !self.has_ended(uid)
+            manager.contains(uid) && !self.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
                 || self.cache.latest(uid).is_active()
         });
@@ -181,7 +182,7 @@ impl SyncLoop {
         } else {
             None
         };
-        let allocated = self.devices().allocated_to_others(&pod.uid());
+        let allocated = self.devices().allocated_for_admission(&pod.uid());
         let node = NodeView {
             devices: devices.as_ref(),
             allocated: &allocated.unwrap_or_default(),
@@ -193,18 +194,18 @@ impl SyncLoop {
     /// Whether the pod is terminating, so its resources become free without eviction.
     pub(super) fn is_ending(&self, pod: &Pod) -> bool {
         let uid = pod.uid();
-        self.has_ended(&uid)
+        self.has_terminal_status(&uid)
             || pod.is_being_deleted()
             || self.workers.is_pod_termination_requested(&uid)
     }
 
-    /// Desired pods that use up the node: all that have a worker and of which something may run.
+    /// The admitted pods other than `uid` that still use resources of the node.
     pub(super) fn admitted_except(&self, uid: &PodUid) -> Others {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
             let in_use =
-                || !self.has_ended(&other) || self.workers.could_have_running_containers(&other);
+                || !self.has_terminal_status(&other) || self.workers.could_have_running_containers(&other);
             if other == *uid || !self.workers.knows(&other) || !in_use() {
                 continue;
             }
@@ -234,12 +235,12 @@ impl SyncLoop {
         false
     }
 
-    /// A pod waits for its place, or for more of the node.
-    pub(super) fn something_waits(&self) -> bool {
+    /// Whether a pod waits for admission, or for a resize.
+    pub(super) fn has_waiting_pods(&self) -> bool {
         !self.waiting.is_empty() || self.resizes.is_some_wanted()
     }
 
-    /// Tries again to admit the pods that wait, those that wait longest first.
+    /// Retries the admission of waiting pods, longest wait first.
     pub(super) fn retry_waiting(&mut self) {
         let manager = self.manager.reader();
         for uid in self.waiting.in_order() {
@@ -255,7 +256,7 @@ impl SyncLoop {
         &self.pod_sync.devices().plugins
     }
 
-    /// Has devices allocated for a pod, unless it runs: what it has then, it keeps.
+    /// Allocates devices to a pod. A pod that runs keeps those that it has.
     fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
         if runs {
             self.devices().mark_running(pod);
@@ -283,7 +284,7 @@ impl SyncLoop {
         let waits = error.may_pass()
             || error.short_of().is_some_and(|resource| {
                 let holders = self.devices().holders(resource);
-                holders.iter().any(|uid| self.gives_back(uid))
+                holders.iter().any(|uid| self.will_release(uid))
             });
         if waits {
             AdmissionRefusal::NotYet {
@@ -296,8 +297,8 @@ impl SyncLoop {
         }
     }
 
-    /// Whether a pod that has devices is ending, or gone.
-    fn gives_back(&self, uid: &PodUid) -> bool {
+    /// Whether a pod is ending or gone, so that its devices become free.
+    fn will_release(&self, uid: &PodUid) -> bool {
         let wanted = self.manager.reader().get(uid);
         wanted.is_none_or(|pod| self.is_ending(&pod))
     }

@@ -1,4 +1,4 @@
-//! What happens after a pod's end, and the housekeeping of orphans.
+//! Removal of pods that ended, and housekeeping of orphans (upstream's `HandlePodCleanups`).
 
 use super::{
     SyncLoop,
@@ -18,14 +18,14 @@ use crate::{
 use std::{collections::HashSet, sync::Arc};
 
 impl SyncLoop {
-    /// Workers that finished. The remains of a pod that is gone, or was added again under the same UID, are
-    /// removed; those of a pod that ended by itself stay for users.
+    /// Handles finished workers. A pod that no source has any more, or that was added again under the same UID, is
+    /// removed. The containers and logs of a pod that ended by itself are kept for users.
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
             let unwanted = manager.get(&uid).is_none();
             if unwanted || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
-                self.clean(uid);
+                self.start_removal(uid);
             }
         }
         self.release_resources();
@@ -33,8 +33,8 @@ impl SyncLoop {
         self.retry_resizes(ResizeTrigger::PodTerminated);
     }
 
-    /// The node goes down, or does not after all: then the static pods start again that the shutdown ended. What it
-    /// ended of an API server is failed there for good, and replaced.
+    /// After a cancelled node shutdown, starts the static pods again that the shutdown stopped. Pods of an API server
+    /// stay failed there and are replaced.
     pub(super) fn on_node_shutdown(&mut self) {
         if *self.admission.shutting_down.borrow_and_update() {
             return;
@@ -46,25 +46,25 @@ impl SyncLoop {
         }
     }
 
-    /// A source no longer has the pod. One that had ended before has only its remains left.
+    /// Kills a pod that its source no longer has, or removes it if it has ended or never started.
     pub(super) fn handle_pod_removal(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if self.waiting.remove(&uid) {
             self.held.remove(&uid);
-            self.clean(uid);
+            self.start_removal(uid);
         } else if self.held.remove(&uid) {
-            // It was never started; what the runtime has under its UID is another pod's, or an orphan.
-            self.housekeeping_schedule.soon();
+            // It was never started: containers under its UID belong to another pod or to an orphan.
+            self.housekeeping_schedule.run_soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
-            self.clean(uid);
+            self.start_removal(uid);
         } else {
             self.update_worker(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
         }
     }
 
-    /// The remains of these pods were to be removed: their workers may go, and a pod that was added again
-    /// meanwhile is created. False when something is left of one of them.
-    pub(super) fn on_cleaned(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
+    /// Handles ended removals: forgets the workers, and creates pods that were added again meanwhile. False if
+    /// something could not be removed.
+    pub(super) fn on_removals_ended(&mut self, uids: HashSet<(PodUid, bool)>) -> bool {
         let manager = self.manager.reader();
         let mut all_gone = true;
         for (uid, gone) in uids {
@@ -92,19 +92,19 @@ impl SyncLoop {
         all_gone
     }
 
-    /// Housekeeping found files or cgroups of these pods that belonged to no pod then.
-    pub(super) fn on_orphaned_logs(&mut self, uids: HashSet<PodUid>) {
+    /// Removes orphans that housekeeping found by their record or cgroup, unless such a pod was added since.
+    pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
             if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
-                self.clean(uid);
+                self.start_removal(uid);
             }
         }
     }
 
-    /// Removes what is left of a pod, beside the loop. Its worker stays until that is done, so a pod
-    /// of the same UID cannot start into its own removal.
-    fn clean(&mut self, uid: PodUid) {
+    /// Removes a pod in the background. Its worker is kept until that is done, so that a pod of the same UID does not
+    /// start during the removal.
+    fn start_removal(&mut self, uid: PodUid) {
         if self.removals.contains(&uid) {
             return;
         }
@@ -116,7 +116,7 @@ impl SyncLoop {
         });
     }
 
-    /// Whether a pod that is in no list is gone.
+    /// Whether a pod that is in no list has been removed from its source.
     fn is_gone(&self, pod: &PodStatus) -> bool {
         let source = pod.source();
         let origin = self.pod_sync.origin(&pod.uid);
@@ -160,28 +160,28 @@ impl SyncLoop {
             self.workers.update_pod(UpdateOptions::orphan(orphan));
         }
         for remains in orphans.remains {
-            self.clean(remains.uid.clone());
+            self.start_removal(remains.uid.clone());
         }
-        // The desired pods have to be known before anything is compared with them.
+        // Workers are compared with the desired pods only once all of those are known.
         let all_delivered = self.sources.all_ready().is_some();
-        let whole = self.housekeeping_schedule.done(all_delivered);
+        let is_full = self.housekeeping_schedule.begin(all_delivered);
         if unread_orphans {
-            // An inspection wakes the loop only if the status has changed.
-            self.housekeeping_schedule.again();
+            // The inspection of such a pod wakes the loop only if its status changes.
+            self.housekeeping_schedule.retry_later();
         }
-        if whole {
+        if is_full {
             self.repair_workers(&wanted);
         }
         self.collect(pods, wanted, complete);
     }
 
-    /// Repairs lost updates of workers: a desired pod without a worker gets one, and a pod that is not
-    /// desired any more is stopped.
+    /// Repairs missed updates: creates the worker of a desired pod without one, and stops pods that are not desired any
+    /// more.
     fn repair_workers(&mut self, wanted: &HashSet<PodUid>) {
         let found = self.workers.sync_known_pods(wanted);
         let manager = self.manager.reader();
         for uid in found.to_create {
-            // The remains of those that were forgotten just now are removed first.
+            // Pods that were forgotten just now are removed first.
             let waits = self.removals.contains(&uid) || self.held.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
@@ -193,7 +193,8 @@ impl SyncLoop {
         }
     }
 
-    /// Removes superseded containers of pods that stay, and looks for remains of pods that are gone.
+    /// Starts the background part of housekeeping: removes superseded containers of desired pods, and finds orphans
+    /// that have only a record, files or a cgroup.
     fn collect(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
@@ -208,17 +209,17 @@ impl SyncLoop {
             let allocations = self.pod_sync.allocations();
             allocations.keep(|uid| claimed.contains(uid));
         }
-        let (pod_sync, orphaned_logs) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
+        let (pod_sync, orphans_on_disk) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
             if all_delivered {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
-                let found = pod_sync.orphaned_logs(&claimed, gone, complete);
+                let found = pod_sync.recorded_orphans(&claimed, gone, complete);
                 metrics.swept(found.len());
-                orphaned_logs.mark_all(found);
-                let cgroups = pod_sync.orphaned_cgroups(&claimed, gone, complete);
+                orphans_on_disk.mark_all(found);
+                let cgroups = pod_sync.orphans_with_cgroups(&claimed, gone, complete);
                 match cgroups.await {
-                    Ok(found) => orphaned_logs.mark_all(found),
+                    Ok(found) => orphans_on_disk.mark_all(found),
                     Err(error) => {
                         tracing::error!(err = %chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
                     }
@@ -230,7 +231,8 @@ impl SyncLoop {
         });
     }
 
-    /// All that runs on the node is known, and so are the pods that should.
+    /// Releases devices and claims of pods that are gone. Only called when all desired pods and all running pods are
+    /// known.
     fn check_devices(&self, claimed: &HashSet<PodUid>) {
         let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
         let is_here = |uid: &PodUid| claimed.contains(uid) || runs(uid);
@@ -244,14 +246,14 @@ impl SyncLoop {
         }
     }
 
-    /// Whether a desired pod may get a worker, as far as its UID goes. Another pod that has the UID is
-    /// stopped and removed first: by a worker that then restarts with the desired pod (true), or before the
-    /// desired pod gets its worker (false).
+    /// Resolves a conflict with another pod of the same UID in the runtime; true if the desired pod may get a worker
+    /// now. If the other pod runs, a worker stops it and then starts the desired pod (true). If only its dead containers
+    /// are left, they are removed first (false).
     pub(super) fn resolve_uid_conflict(&mut self, pod: &Pod) -> bool {
         let uid = pod.uid();
         match self.uid_owner(pod) {
             UidOwner::Itself => {
-                // Before what is recorded of it is read.
+                // Before the record of the pod is read, because this drops a record of another manifest.
                 self.pod_sync.remember_origin(pod);
                 return true;
             }
@@ -261,7 +263,7 @@ impl SyncLoop {
                     self.workers.update_pod(UpdateOptions::superseded(other));
                     return true;
                 }
-                self.clean(uid);
+                self.start_removal(uid);
                 return false;
             }
             UidOwner::ApiPod => {
@@ -278,10 +280,10 @@ impl SyncLoop {
         false
     }
 
-    /// What an earlier kubelet ran under the same full name has to end before a new static pod starts
-    /// (P-12): its worker holds the start gate of that name. A pod of a source that has not delivered yet
-    /// may still be desired: it holds the name itself, until the audit decides. False when the source of
-    /// one of them is not known yet: it may be a pod of the API server.
+    /// Stops the pods that an earlier kubelet ran under the full name of a new static pod (P-12). Their workers block
+    /// the name until they have ended. A predecessor whose source has not delivered yet may still be desired; it blocks
+    /// the name as well, until housekeeping decides. False if the source of one of them is not known yet: it may be a
+    /// pod of the API server.
     pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
         let (uid, manager) = (pod.uid(), self.manager.reader());
         let mut all_read = true;
@@ -302,8 +304,8 @@ impl SyncLoop {
     }
 }
 
-/// Whether a pod of which only a record is left, and perhaps files, is gone for good. Records of earlier
-/// versions do not have the origin.
+/// Whether a pod of which only a record and perhaps files are left has been removed from its source. Records of earlier
+/// versions of this kubelet have no origin.
 fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&PodOrigin>) -> bool {
     match origin {
         Some(origin) => origin

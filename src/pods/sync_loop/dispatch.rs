@@ -1,4 +1,4 @@
-//! What an update of a source means. Pure.
+//! The steps for an update of a source (upstream's `HandlePodAdditions`, `HandlePodUpdates` and so on). Pure.
 
 use crate::model::{Pod, PodExt, PodFullName, PodOp, PodSource, PodUid, PodUpdate};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub enum DispatchStep {
     Set(Arc<Pod>),
     /// Remove it from the store.
     Unset(PodUid),
-    /// Store the mirror of a static pod. It has no worker: nothing in it changes what runs.
+    /// Store the mirror pod of a static pod. Mirror pods have no worker, because nothing in them changes what runs.
     SetMirror(Arc<Pod>),
     /// Remove it from the store.
     UnsetMirror(PodFullName, PodUid),
@@ -18,26 +18,26 @@ pub enum DispatchStep {
     Create(Arc<Pod>),
     /// Update the pod's worker.
     Update(Arc<Pod>),
-    /// Show the pod's status again: something in it that is not this kubelet's has changed.
+    /// Generate and publish the pod's status again: another client changed a part of it, such as a condition.
     Refresh(Arc<Pod>),
-    /// End the pod: its source no longer has it.
+    /// Kill the pod: its source no longer has it.
     Kill(Arc<Pod>),
 }
 
-/// What is known of a new pod from before, in the order in which pods are admitted.
+/// How a new pod ran before, in the order in which pods are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
     /// It runs here.
     Runs,
-    /// It was admitted, and does not run: the machine was started again, for example.
+    /// It was admitted and does not run, for example after a reboot.
     Admitted,
-    /// Nothing, or that it was rejected.
+    /// It is new, or was rejected.
     New,
 }
 
-/// The steps of one update. Additions go in order of creation, as upstream's do; pods without a creation time (static
-/// ones) come first. Those that have their place on the node come before all others, or else a pod that was rejected
-/// because of them would take it after a restart of the kubelet.
+/// The steps of one update. Additions are in order of creation, as upstream's; pods without a creation time (static
+/// ones) come first. Pods that were admitted before come before all others. Otherwise, after a restart of the kubelet,
+/// a pod that was rejected because of them could be admitted in their place.
 pub fn dispatch(
     update: &PodUpdate,
     known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>,

@@ -1,4 +1,4 @@
-//! When housekeeping runs, and the run in progress.
+//! The schedule of housekeeping, and its background part.
 
 use crate::base::{
     panics::{PanicScope, Panicked},
@@ -12,43 +12,44 @@ use tokio::{
 
 /// How often housekeeping runs. Everything else is event-driven.
 pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(60);
-/// The delay after something that may have left remains.
+/// Delay after a change that may have left an orphan. Changes within it cause one run.
 const HOUSEKEEPING_DELAY: Duration = Duration::from_millis(100);
-/// The delay after remains that could not be removed.
+/// Delay after a removal that failed.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct HousekeepingSchedule {
     period: Duration,
     next: Instant,
-    /// When everything is compared again, and not only what may just have been left behind.
-    whole: Instant,
-    /// The running one. It may hang as long as the runtime does, and a second one would hang beside it.
+    /// When the next full run is due, which also compares workers with the desired pods. Other runs only look for
+    /// orphans.
+    next_full: Instant,
+    /// The running background part. It hangs if the runtime does, so a second one is not started beside it.
     running: Option<JoinHandle<Result<(), Panicked>>>,
-    /// Housekeeping was due while it was running: it runs again after that.
+    /// A run was due while the background part of the last one was running: it is repeated after that.
     missed: bool,
 }
 
 impl HousekeepingSchedule {
-    /// Housekeeping every `period`, the first time soon.
+    /// Housekeeping every `period`, the first time after [`HOUSEKEEPING_DELAY`].
     pub(super) fn every(period: Duration) -> Self {
         let now = Instant::now();
         Self {
             period,
             next: now + HOUSEKEEPING_DELAY,
-            whole: now,
+            next_full: now,
             running: None,
             missed: false,
         }
     }
 
-    /// Something may have been left behind.
-    pub(super) fn soon(&mut self) {
+    /// Schedules a run after [`HOUSEKEEPING_DELAY`]: there may be an orphan.
+    pub(super) fn run_soon(&mut self) {
         self.within(HOUSEKEEPING_DELAY);
     }
 
-    /// Something was left behind that cannot be removed now.
-    pub(super) fn again(&mut self) {
+    /// Schedules a run after [`RETRY_DELAY`]: something could not be removed.
+    pub(super) fn retry_later(&mut self) {
         self.within(RETRY_DELAY);
     }
 
@@ -56,7 +57,7 @@ impl HousekeepingSchedule {
         self.next = self.next.min(Instant::now() + pause);
     }
 
-    /// Waits for the next one. Safe to cancel.
+    /// Waits until the next run is due. Safe to cancel.
     pub(super) async fn due(&mut self) {
         loop {
             tokio::select! {
@@ -65,24 +66,23 @@ impl HousekeepingSchedule {
             }
             self.running = None;
             if std::mem::take(&mut self.missed) {
-                self.soon();
+                self.run_soon();
             }
         }
     }
 
-    /// An audit runs now. True when it is time to compare everything; `complete` is whether that is
-    /// possible.
-    pub(super) fn done(&mut self, complete: bool) -> bool {
+    /// A run begins now. True if it is a full one; `complete` is whether the sources allow one.
+    pub(super) fn begin(&mut self, complete: bool) -> bool {
         let now = Instant::now();
         self.next = now + self.period;
-        let whole = complete && now >= self.whole;
-        if whole {
-            self.whole = now + self.period;
+        let is_full = complete && now >= self.next_full;
+        if is_full {
+            self.next_full = now + self.period;
         }
-        whole
+        is_full
     }
 
-    /// Starts the part of an audit that reads the runtime and the disk, unless one is running.
+    /// Starts the background part, which reads the runtime and the disk, unless it is running.
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
@@ -109,7 +109,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_audit_runs_at_a_time_and_a_missed_one_follows_it() {
-        let mut audits = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
+        let mut schedule = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let work = || {
             let (begun, gate) = (begun.clone(), gate.clone());
@@ -119,24 +119,24 @@ mod tests {
             }
         };
         for _ in 0..5 {
-            audits.due().await;
-            audits.done(true);
-            audits.start(work());
+            schedule.due().await;
+            schedule.begin(true);
+            schedule.start(work());
             tokio::task::yield_now().await;
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         gate.add_permits(1);
         let before = Instant::now();
-        audits.due().await;
+        schedule.due().await;
         assert_eq!(
             before.elapsed(),
             HOUSEKEEPING_DELAY,
             "the missed one follows"
         );
-        audits.done(true);
-        audits.start(work());
+        schedule.begin(true);
+        schedule.start(work());
         gate.add_permits(1);
-        audits.due().await;
+        schedule.due().await;
         assert_eq!(begun.load(Ordering::SeqCst), 2);
         assert_eq!(
             before.elapsed(),
@@ -147,20 +147,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn everything_is_compared_once_a_period_and_not_before_that_is_possible() {
-        let mut audits = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
-        audits.due().await;
-        assert!(!audits.done(false));
-        audits.soon();
-        audits.due().await;
-        assert!(audits.done(true));
-        audits.soon();
-        audits.due().await;
-        assert!(!audits.done(true), "only what may just have been left");
-        audits.due().await;
-        assert!(audits.done(true));
+        let mut schedule = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
+        schedule.due().await;
+        assert!(!schedule.begin(false));
+        schedule.run_soon();
+        schedule.due().await;
+        assert!(schedule.begin(true));
+        schedule.run_soon();
+        schedule.due().await;
+        assert!(!schedule.begin(true), "only what may just have been left");
+        schedule.due().await;
+        assert!(schedule.begin(true));
         let before = Instant::now();
-        audits.again();
-        audits.due().await;
+        schedule.retry_later();
+        schedule.due().await;
         assert_eq!(before.elapsed(), RETRY_DELAY);
     }
 }

@@ -156,9 +156,9 @@ impl LoopMetrics {
     }
 
     /// Housekeeping found remains of so many pods on disk, which are removed now.
-    pub(super) fn swept(&self, orphaned_logs: usize) {
+    pub(super) fn swept(&self, orphans: usize) {
         self.cleaned
-            .set(i64::try_from(orphaned_logs).unwrap_or(i64::MAX));
+            .set(i64::try_from(orphans).unwrap_or(i64::MAX));
         self.clean_errors.set(0);
     }
 

@@ -1,11 +1,14 @@
-//! The loop that translates changes into updates of pod workers.
+//! The sync loop: updates pod workers when sources, runtime statuses or probe results change.
 //!
 //! * Owns: the store of desired pods (its only writer) and the decision what a change means.
-//! * Woken by: updates of sources, pods whose runtime status or probe results changed, workers that
-//!   finished, a runtime that returned, slow housekeeping.
+//! * Woken by: updates of sources, pods whose runtime status, probe results, volumes or devices changed, workers that
+//!   finished, a runtime that is back, the housekeeping timer.
 //! * Publishes: updates to pod workers; which sources have delivered.
-//! * Must never wait for a pod: every branch is bookkeeping that takes microseconds. Must never clean
-//!   up without proof that a complete list was applied and that the source in question has delivered.
+//! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
+//!   list of the runtime was applied and that the source of the pod has delivered.
+//!
+//! A desired pod normally has a worker. Two kinds have none yet: a *held* pod, because another pod in the runtime may
+//! have its UID or name, and among those a *waiting* pod, which the node may admit in a moment.
 //! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
 
 mod admit;
@@ -59,28 +62,29 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uid_owner::{UidOwner, uid_owner};
 
-/// How long the first inspection of everything may take before updates of sources are handled.
-const FIRST_INSPECTION: Duration = Duration::from_secs(1);
-/// The longest time between two iterations of a healthy loop.
+/// Limit for the first inspection of all items of the runtime, which precedes the first update of a source.
+const FIRST_INSPECTION_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time between two iterations of a healthy loop; `/healthz` fails if one takes much longer.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What decides whether a pod may run here.
+/// The inputs of admission.
 pub struct PodAdmission {
-    /// Kernel parameters that pods may set.
+    /// Sysctls that pods may set.
     pub sysctls: Allowlist,
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
-    /// Pods can have certificates in their volumes.
+    /// `podCertificate` volumes are supported.
     pub certificates: bool,
-    /// What the runtime can do.
+    /// The features of the runtime.
     pub features: FeaturesReader,
-    /// What the node is short of.
+    /// Memory, disk and PID pressure of the node.
     pub pressure: NodePressureReader,
-    /// Whether the machine is going down.
+    /// Whether the machine is shutting down.
     pub shutting_down: NodeShutdownReader,
     /// There is no API server.
     pub standalone: bool,
-    /// The node as the API server has it, once that is known; without one, as the kubelet would register it.
+    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet would
+    /// register.
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,
@@ -100,7 +104,7 @@ pub struct SyncLoopDeps {
     pub cache: PodCache,
     /// Probe results.
     pub results: ProbeResults,
-    /// What workers call; here for statuses, probes and clean-up.
+    /// The syncer of the workers. The loop uses it for statuses, probes and clean-up.
     pub pod_sync: Arc<PodSync>,
     /// Which pods this node rejects.
     pub admission: PodAdmission,
@@ -108,13 +112,13 @@ pub struct SyncLoopDeps {
     pub metrics: LoopMetrics,
     /// For `/healthz`.
     pub heartbeat: Heartbeat,
-    /// Pods whose spec requests other amounts than are allocated to them.
+    /// Pods whose requested resources differ from their allocated ones.
     pub resizes: Resizes,
     /// Period of housekeeping.
     pub housekeeping_period: Duration,
     /// Whether every source has delivered.
     pub all_delivered: watch::Sender<bool>,
-    /// Notified when the runtime returns after it may have been away.
+    /// Notified when the runtime answers again after an outage.
     pub runtime_returned: Arc<Notify>,
 }
 
@@ -134,13 +138,13 @@ pub struct SyncLoop {
     housekeeping_schedule: HousekeepingSchedule,
     all_delivered: watch::Sender<bool>,
     runtime_returned: Arc<Notify>,
-    /// Pods whose remains are being removed.
+    /// Pods whose containers, files and records are being removed.
     removals: Removals,
-    /// Desired pods without a worker, because of what the runtime has under their UID.
+    /// Desired pods without a worker: another pod in the runtime may have their UID or name, or they are not admitted.
     held: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     waiting: WaitingPods,
-    /// Pods of which housekeeping found files, logs or cgroups, and nothing else.
+    /// Orphans that housekeeping found only by their record, files or cgroup.
     orphans_on_disk: Arc<DirtySet<PodUid>>,
 }
 
@@ -181,7 +185,7 @@ impl SyncLoop {
             () = shutdown.cancelled() => return Ok(()),
         }
         self.workers.observe_runtime(&self.cache.pods());
-        // There may be none.
+        // Without any source, no update would ever set this.
         self.all_delivered.send_replace(self.sources.all_seen());
         let mut next_retry = Instant::now();
         loop {
@@ -198,26 +202,26 @@ impl SyncLoop {
                 update = self.updates.recv() => match update {
                     Some(update) => {
                         self.handle_pod_update(update);
-                        self.housekeeping_schedule.soon();
+                        self.housekeeping_schedule.run_soon();
                     }
                     None => anyhow::bail!("all pod sources ended"),
                 },
                 uids = self.cache.changed() => {
-                    if self.on_changed(uids) {
-                        self.housekeeping_schedule.soon();
+                    if self.on_runtime_status_changed(uids) {
+                        self.housekeeping_schedule.run_soon();
                     }
                 }
-                uids = self.results.changed() => self.on_probe_results(uids),
-                uids = self.pod_sync.volumes_changed() => self.on_probe_results(uids),
+                uids = self.results.changed() => self.sync_pods(uids),
+                uids = self.pod_sync.volumes_changed() => self.sync_pods(uids),
                 changes = self.pod_sync.devices().plugins.changed() => self.on_devices(changes),
-                uids = self.pod_sync.devices().dra.changed() => self.on_probe_results(uids),
+                uids = self.pod_sync.devices().dra.changed() => self.sync_pods(uids),
                 uids = self.workers.finished() => self.on_finished(uids),
-                uids = self.removals.ended() => if self.on_cleaned(uids) { self.housekeeping_schedule.soon() } else { self.housekeeping_schedule.again() },
-                uids = self.orphans_on_disk.take() => self.on_orphaned_logs(uids),
+                uids = self.removals.ended() => if self.on_removals_ended(uids) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
+                uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
                 () = self.runtime_returned.notified() => self.workers.runtime_returned(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(complete),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
-                Ok(()) = self.admission.node.changed(), if self.something_waits() => {
+                Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
                     self.retry_waiting();
                     self.retry_resizes(ResizeTrigger::NodeChanged);
                 }
@@ -230,15 +234,15 @@ impl SyncLoop {
         }
     }
 
-    /// Waits until everything in the first list has been inspected, so that the first status of a pod is
-    /// right. An inspection that hangs delays other pods by [`FIRST_INSPECTION`] at most.
+    /// Waits until everything in the first list of the runtime has been inspected, so that the first status of each
+    /// pod is complete. An inspection that hangs delays other pods by [`FIRST_INSPECTION_TIMEOUT`] at most.
     async fn first_inspection(&self) {
         let all_read = async {
             for pod in self.cache.pods() {
                 self.cache.settled(&pod.uid).await;
             }
         };
-        if tokio::time::timeout(FIRST_INSPECTION, all_read)
+        if tokio::time::timeout(FIRST_INSPECTION_TIMEOUT, all_read)
             .await
             .is_err()
         {
@@ -248,12 +252,12 @@ impl SyncLoop {
 
     fn handle_pod_update(&mut self, update: PodUpdate) {
         let manager = self.manager.reader();
-        // Once per update: pods of an earlier kubelet exist at the start, if at all.
+        // Computed once for all pods of the update, because it reads all pods of the runtime.
         let predecessors = match update.op {
             PodOp::Add => self.predecessors(&update.pods),
             _ => Vec::new(),
         };
-        // As they were set: with the amounts that they were allocated.
+        // The version in the store has the allocated resources, which may differ from the requested ones of the update.
         let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
         let known = |uid: &PodUid| manager.get(uid);
         for step in dispatch(&update, &known, &|uid| self.precedence(uid)) {
@@ -294,8 +298,8 @@ impl SyncLoop {
         });
     }
 
-    /// Publishes the status of a new pod before the pod is visible. While another pod of its UID is being
-    /// ended or removed, that one's status stays.
+    /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While
+    /// an earlier pod of its UID is being stopped or removed, the status of that pod is kept.
     fn publish_first(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         let ending = self.workers.is_pod_termination_requested(&uid);
@@ -308,8 +312,8 @@ impl SyncLoop {
         }
     }
 
-    /// Which pod has this UID in the runtime: another one may have had it, or this one may have been
-    /// edited, while no kubelet ran.
+    /// Which pod has this UID in the runtime: while no kubelet ran, the manifest may have been edited, or its UID given
+    /// to another pod.
     fn uid_owner(&self, pod: &Pod) -> UidOwner {
         let uid = pod.uid();
         let settled = self.cache.try_settled(&uid);
@@ -319,8 +323,8 @@ impl SyncLoop {
         uid_owner(pod, &status, settled.is_some(), remembered.as_deref())
     }
 
-    /// Active pods that no source has (any more), and that have the name of one of these static pods. One
-    /// that was listed and not inspected yet may be active.
+    /// Active pods of the runtime that no source has (any more) and that have the name of one of these static pods. A
+    /// pod that was listed and not inspected yet counts as active.
     fn predecessors(&self, of: &[Arc<Pod>]) -> Vec<Arc<PodStatus>> {
         let of = of.iter().filter(|pod| pod.is_static());
         let names: HashSet<(&str, &str)> = of.map(|pod| (pod.namespace(), pod.name())).collect();
@@ -339,9 +343,8 @@ impl SyncLoop {
         pods
     }
 
-    /// The runtime status of these pods changed: updates their probes, statuses and workers. True when one
-    /// of them is an orphan.
-    fn on_changed(&mut self, uids: HashSet<PodUid>) -> bool {
+    /// Updates the probes, statuses and workers of pods whose runtime status changed. True if one of them is an orphan.
+    fn on_runtime_status_changed(&mut self, uids: HashSet<PodUid>) -> bool {
         let manager = self.manager.reader();
         let mut orphans = false;
         for uid in uids {
@@ -356,7 +359,8 @@ impl SyncLoop {
         orphans
     }
 
-    fn on_probe_results(&self, uids: HashSet<PodUid>) {
+    /// Syncs pods with a changed input other than the runtime status: probe results, volumes, devices or claims.
+    fn sync_pods(&self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
             if let Some(pod) = manager.get(&uid) {
@@ -365,9 +369,9 @@ impl SyncLoop {
         }
     }
 
-    /// Statuses show the health of devices, and pods may wait for some.
+    /// Syncs the pods of changed devices, because statuses show device health, and admits pods that wait for devices.
     fn on_devices(&mut self, changes: HashSet<Change>) {
-        self.on_probe_results(changes.into_iter().flatten().collect());
+        self.sync_pods(changes.into_iter().flatten().collect());
         self.retry_waiting();
     }
 
@@ -379,7 +383,7 @@ impl SyncLoop {
 
     fn publish(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
-        // What the runtime has may be of the pod before it, whose own worker publishes its status.
+        // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
         let is_anothers = self.workers.wants_restart(&uid)
             || self.removals.contains(&uid)
             || self.held.contains(&uid);
@@ -388,12 +392,13 @@ impl SyncLoop {
         }
     }
 
-    /// Whether the source of a pod of the runtime is not known yet.
+    /// Whether the source of a pod of the runtime is not known yet: it is read from a sandbox.
     fn is_unread(&self, pod: &PodStatus) -> bool {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
-    /// Creates the worker of a pod once its predecessors end, or are found to be other pods.
+    /// Stops the predecessors of a pod and creates its worker, which waits for their end. Holds the pod while it is not
+    /// known whether they are predecessors.
     fn create_after(&mut self, predecessors: &[Arc<PodStatus>], pod: Arc<Pod>) {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
@@ -412,14 +417,14 @@ impl SyncLoop {
         self.create_after(&predecessors, pod);
     }
 
-    /// A desired pod gets no worker for now; that is tried again when something changes.
+    /// Holds a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping.
     fn hold(&mut self, pod: &Pod, why: &str) {
         self.pod_sync.record_history(pod, Action::Hold, why.into());
         self.held.insert(pod.uid());
     }
 
-    /// Creates the worker of a pod, which ends it at once if the node rejects it. A pod that is not admitted yet is
-    /// held, and one whose predecessor of the same UID is still ending is admitted when that is gone.
+    /// Admits a pod and creates its worker. A rejected pod gets a worker, too, which terminates it at once. A pod that
+    /// is not admitted yet is held. A pod whose UID an earlier pod still has is admitted once that one is removed.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
@@ -431,23 +436,23 @@ impl SyncLoop {
         }
         let waits = self.workers.knows(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);
-        // What runs has its place on the node already.
+        // A pod that runs already is not rejected for resources.
         let runs = self.runs(&uid, seen.as_deref());
-        let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_ended(&uid);
+        let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && !is_over && !self.admit(&pod, runs) {
             return;
         }
         self.waiting.remove(&uid);
-        let options = UpdateOptions::sync(UpdateKind::Create, pod).seen(seen);
+        let options = UpdateOptions::sync(UpdateKind::Create, pod).with_running(seen);
         self.update_worker(&uid, options);
     }
 
-    fn has_ended(&self, uid: &PodUid) -> bool {
-        self.pod_sync.is_shown_as_ended(uid)
+    fn has_terminal_status(&self, uid: &PodUid) -> bool {
+        self.pod_sync.has_terminal_status(uid)
     }
 
-    /// Updates the pod's worker. While the remains of an earlier pod of this UID are being removed there
-    /// must be none, or the new pod would be removed with them: it is created after that.
+    /// Updates or creates the pod's worker. None is created while an earlier pod of this UID is being removed, or the
+    /// removal would remove the new pod as well: `on_removals_ended` creates it.
     fn update_worker(&self, uid: &PodUid, options: UpdateOptions) {
         if self.workers.knows(uid) || !self.removals.contains(uid) {
             self.workers.update_pod(options);

@@ -1,22 +1,22 @@
-//! Which pods of the runtime are orphans. Pure.
+//! Finds the orphans among the pods of the runtime. Pure.
 
 use crate::model::{PodStatus, PodUid};
 use std::sync::Arc;
 
-/// What is known about the owners of pods.
+/// Which pods have an owner.
 pub struct PodOwners<'a> {
     /// A source or a worker has the pod.
     pub claimed: &'a dyn Fn(&PodUid) -> bool,
-    /// The source that the pod came from has delivered: it is gone unless it is claimed.
+    /// The source of the pod has delivered, so a pod that is not claimed is an orphan.
     pub gone: &'a dyn Fn(&PodStatus) -> bool,
 }
 
-/// Pods to stop and pods of which only remains are left.
+/// Orphans to stop, and orphans to remove.
 #[derive(Debug, Default, PartialEq)]
 pub struct Orphans {
-    /// Something of them runs.
+    /// A container or a sandbox runs.
     pub running: Vec<Arc<PodStatus>>,
-    /// Dead containers and sandboxes, nothing else.
+    /// Only dead containers and sandboxes are left.
     pub remains: Vec<Arc<PodStatus>>,
 }
 

@@ -1,7 +1,7 @@
-//! Which pods make room for a critical one. Pure.
+//! Which pods are preempted for a critical one. Pure.
 //!
-//! As few guaranteed pods as possible, then as few burstable ones, then as few best-effort ones; of those the ones
-//! that fit best. Answers to upstream's `pkg/kubelet/preemption`.
+//! As few guaranteed pods as possible, then as few burstable ones, then as few best-effort ones; within a class, those
+//! that leave the least of the shortage. Answers to upstream's `pkg/kubelet/preemption`.
 
 use crate::{
     model::{Pod, PodExt, Quantity},
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-/// So much is missing for a pod: thousandths of a CPU, whole units of everything else.
+/// The missing amount of a resource: millicores of CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shortage {
     pub(super) resource: String,
@@ -22,7 +22,7 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// The pods to stop, so that nothing is missing any more.
+/// The pods to preempt so that nothing is missing.
 ///
 /// # Errors
 /// All that may be stopped would not be enough, in upstream's words.
@@ -57,7 +57,7 @@ fn is_preemptable(pod: &Pod, other: &Pod) -> bool {
     pod.is_critical() && !other.is_critical() || before().is_some_and(|(one, other)| one > other)
 }
 
-/// Pods that cover what is missing, each time the one that leaves the least.
+/// Chooses pods until nothing is missing, each time the one that leaves the least of the shortage.
 fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Shortage>) -> Result<Vec<Arc<Pod>>, String> {
     let mut chosen = Vec::new();
     while !missing.is_empty() {
@@ -76,7 +76,7 @@ fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Shortage>) -> Result<Vec<Ar
     Ok(chosen)
 }
 
-/// How much of what is missing a pod leaves, each resource alike.
+/// The part of the shortage that a pod leaves, squared and summed over the resources (upstream's `distance`).
 fn distance(pod: &Pod, missing: &[Shortage]) -> f64 {
     let parts = missing.iter().map(|shortage| {
         let left = shortage
@@ -92,7 +92,7 @@ fn by_size(one: &Pod, other: &Pod) -> Ordering {
     compare(requests::MEMORY).then_with(|| compare(requests::CPU))
 }
 
-/// What is missing when these pods have gone.
+/// The shortage that is left after these pods have ended.
 fn without(missing: &[Shortage], pods: &[Arc<Pod>]) -> Vec<Shortage> {
     let left = missing.iter().map(|shortage| {
         let freed = pods.iter().map(|pod| request(pod, &shortage.resource));
@@ -105,7 +105,7 @@ fn without(missing: &[Shortage], pods: &[Arc<Pod>]) -> Vec<Shortage> {
     left.filter(|shortage| shortage.amount > 0).collect()
 }
 
-/// What a pod requests; itself, where it is pods that are missing.
+/// A pod's request of a resource; of the resource `pods`, each pod uses one.
 fn request(pod: &Pod, resource: &str) -> i64 {
     if resource == "pods" {
         return 1;

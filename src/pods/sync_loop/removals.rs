@@ -1,7 +1,7 @@
-//! Removals of what is left of pods, beside the loop.
+//! Background removals of pods: their containers, files, cgroups and records.
 //!
-//! They write: they delete files, cgroups and records of the pod state store. So the loop ends only when they have, under
-//! the deadline of the shutdown, and the store is flushed after that.
+//! At shutdown the loop waits for them, under the shutdown deadline, because they write to the pod state store, which is
+//! flushed after that.
 
 use crate::{
     base::{
@@ -18,14 +18,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[derive(Default)]
 pub(super) struct Removals {
     running: HashSet<PodUid>,
-    /// Pods whose removal ended, and whether all of them is gone.
+    /// Pods whose removal ended, and whether everything was removed.
     ended: Arc<DirtySet<(PodUid, bool)>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
 impl Removals {
-    /// Whether the remains of this pod are being removed. That lasts until [`Self::finish`].
+    /// Whether this pod is being removed. True until [`Self::finish`].
     pub(super) fn contains(&self, uid: &PodUid) -> bool {
         self.running.contains(uid)
     }
@@ -34,8 +34,8 @@ impl Removals {
         self.running.iter()
     }
 
-    /// Starts a removal, which returns whether all of the pod is gone. Its token is cancelled at the shutdown: then it
-    /// begins nothing long. One removal runs per UID: the caller checks that there is none.
+    /// Starts a removal, which returns whether everything was removed. Its token is cancelled at shutdown; after that, a
+    /// removal must not begin anything that takes long. The caller checks that no removal of this UID is running.
     pub(super) fn start<F>(&mut self, uid: PodUid, removal: impl FnOnce(CancellationToken) -> F)
     where
         F: Future<Output = bool> + Send + 'static,
@@ -43,7 +43,7 @@ impl Removals {
         self.running.insert(uid.clone());
         let (removal, ended) = (removal(self.stop.clone()), self.ended.clone());
         let work = async move {
-            // A panic must not keep the UID from ever being used again.
+            // Also after a panic, or no pod could use this UID again.
             let gone = contain(PanicScope::CleanUp, removal).await;
             ended.mark((uid, gone.unwrap_or(false)));
         };
@@ -55,7 +55,7 @@ impl Removals {
         self.ended.take().await
     }
 
-    /// The end of a removal was handled.
+    /// Forgets a removal whose end was handled.
     pub(super) fn finish(&mut self, uid: &PodUid) {
         self.running.remove(uid);
     }

@@ -1,7 +1,7 @@
-//! Pods that request other amounts of CPU and memory than they were allocated.
+//! In-place pod resize: pods whose requested CPU and memory differ from the allocated ones.
 //!
-//! Until a resize is accepted, all of the kubelet goes by the pod with the amounts that it was allocated; what the pod
-//! requests is kept here. A resize that does not fit is tried again whenever something may have become free.
+//! Until a resize is accepted, all other modules see the pod with its allocated resources; the requested ones are kept
+//! here. A resize that does not fit is retried whenever resources may have become free.
 
 mod feasible;
 
@@ -29,7 +29,7 @@ use crate::{
 use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 use tokio::time::Instant;
 
-/// What was changed before resizes are tried again.
+/// Why pending resizes are retried; a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResizeTrigger {
     PodUpdated,
@@ -52,7 +52,7 @@ impl ResizeTrigger {
     }
 }
 
-/// Pods that request other amounts than they were allocated.
+/// The pending resizes.
 pub struct Resizes {
     wanted: HashMap<PodUid, WaitingResize>,
     rules: ResizeRules,
@@ -74,13 +74,13 @@ impl Resizes {
         }
     }
 
-    /// Some pod waits for a resize.
+    /// Whether a resize is pending.
     pub(super) fn is_some_wanted(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Those that may be accepted, in the order in which they are tried: first what needs no more than before, then
-    /// by priority, by class, and by how long they wait.
+    /// The pending resizes in the order in which they are tried: first those that need no more resources than before,
+    /// then by priority, QoS class and time of waiting.
     fn in_order(&self, allocated: impl Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Arc<Pod>> {
         let mut wanted: Vec<_> = self.wanted.iter().collect();
         wanted.sort_by_key(|(uid, wanted)| {
@@ -95,7 +95,7 @@ impl Resizes {
 }
 
 impl SyncLoop {
-    /// The pod as this kubelet goes by it: with the amounts that it was allocated. What it requests is recorded.
+    /// The pod with its allocated resources in place of the requested ones; a difference is recorded as a pending resize.
     pub(super) fn with_allocation(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
         if pod.is_static() {
             return pod;
@@ -179,7 +179,7 @@ impl SyncLoop {
             return Some(Err(refused));
         }
         let others = self.admitted_except(&wanted.uid());
-        let allocated = self.devices().allocated_to_others(&wanted.uid());
+        let allocated = self.devices().allocated_for_admission(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
         let fits = if wanted.is_critical() {
             let fits = fits_critical(wanted, &object, &others, &allocated, false);

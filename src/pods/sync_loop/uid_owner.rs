@@ -1,14 +1,14 @@
-//! Which pod has the UID of a pod that is to start. Pure.
+//! Which pod has, in the runtime, the UID of a pod that is about to start. Pure.
 
 use crate::model::{Pod, PodExt, PodSource, PodStatus, is_other_manifest, keys};
 
-/// The pod that has the UID of a desired pod without a worker.
+/// The pod in the runtime with the UID of a desired pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UidOwner {
     /// None, or the pod itself.
     Itself,
-    /// Another pod that came from here: one of another name, or one made from an earlier version of the
-    /// manifest. It ends and is removed before the pod starts.
+    /// Another static pod: one of another name, or one made from an earlier version of the manifest. It is stopped and
+    /// removed before the desired pod starts.
     Other,
     /// A pod of the API server, which is left alone.
     ApiPod,
@@ -16,8 +16,8 @@ pub enum UidOwner {
     Unread,
 }
 
-/// Compares a desired pod with the runtime status of its UID. `settled` is whether all of that status is
-/// known. `remembered` is the digest of the manifest in the pod state store, used where the sandbox has none.
+/// Compares a desired pod with the runtime status of its UID. `settled` is whether that status is complete.
+/// `remembered` is the digest of the manifest in the pod state store, used if the sandbox has none.
 pub fn uid_owner(
     pod: &Pod,
     status: &PodStatus,

@@ -1,12 +1,12 @@
-//! How long pods wait for admission.
+//! Pods that wait for admission, and for how long.
 
 use crate::model::PodUid;
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
-/// The longest time that a pod waits before it is rejected.
+/// A pod that waits for longer is rejected, or admitted without what it waits for.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest time until a pod that waits is checked again.
+/// Interval at which admission is retried if nothing changes before.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -15,18 +15,18 @@ pub(super) struct WaitingPods(HashMap<PodUid, Waiting>);
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
-    /// There was an event.
+    /// The event was emitted.
     announced: bool,
 }
 
-/// What follows from how long a pod has waited.
+/// What to do about a waiting pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It goes on.
-    On,
-    /// It goes on, and it is time for its one event.
+    /// Wait on.
+    Continue,
+    /// Emit the event of this wait, then wait on.
     Announce,
-    /// It was too long.
+    /// End the wait.
     TimedOut,
 }
 
@@ -39,12 +39,12 @@ impl WaitingPods {
         self.0.contains_key(uid)
     }
 
-    /// The pod waits no longer. Whether it did.
+    /// Ends the wait of a pod; false if it did not wait.
     pub(super) fn remove(&mut self, uid: &PodUid) -> bool {
         self.0.remove(uid).is_some()
     }
 
-    /// The pod cannot be admitted at `now`; an event follows after `event_delay`.
+    /// Starts or continues the wait of a pod that cannot be admitted at `now`. Its event is due after `event_delay`.
     pub(super) fn wait(&mut self, uid: PodUid, now: Instant, event_delay: Duration) -> Wait {
         let waiting = self.0.entry(uid).or_insert(Waiting {
             since: now,
@@ -57,11 +57,11 @@ impl WaitingPods {
             waiting.announced = true;
             Wait::Announce
         } else {
-            Wait::On
+            Wait::Continue
         }
     }
 
-    /// Those that wait longest first.
+    /// The waiting pods, longest wait first.
     pub(super) fn in_order(&self) -> Vec<PodUid> {
         let mut waiting: Vec<_> = self.0.iter().collect();
         waiting.sort_by_key(|(_, waiting)| waiting.since);
@@ -81,10 +81,10 @@ mod tests {
             waiting.wait(uid.into(), now, INTERVAL)
         };
         let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
-        let expected = [Wait::On, Wait::On, Wait::Announce, Wait::On, Wait::On];
+        let expected = [Wait::Continue, Wait::Continue, Wait::Announce, Wait::Continue, Wait::Continue];
         assert_eq!(steps[..5], expected);
         assert_eq!(steps[5], Wait::TimedOut);
-        assert_eq!(step("second", 121), Wait::On);
+        assert_eq!(step("second", 121), Wait::Continue);
         assert_eq!(waiting.in_order(), ["first".into(), "second".into()]);
         assert!(waiting.remove(&"first".into()));
         assert!(!waiting.remove(&"first".into()));

@@ -257,7 +257,7 @@ impl DeviceManager {
     }
 
     /// How many devices of each resource are allocated, if some are to this pod.
-    pub fn allocated_to_others(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
+    pub fn allocated_for_admission(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
         let state = self.state();
         state.of_pod(uid).map(|_| state.allocated())
     }

@@ -34,7 +34,7 @@ impl Node {
         let pod = Arc::new(pod.clone());
         let uid = pod.uid();
         let nothing = in_runtime(uid.as_str(), "web", false);
-        self.update(UpdateOptions::sync(UpdateKind::Create, pod).seen(nothing))
+        self.update(UpdateOptions::sync(UpdateKind::Create, pod).with_running(nothing))
             .await;
     }
 
@@ -164,9 +164,9 @@ async fn a_running_stop_gets_a_shorter_grace() {
     node.kill(&pod).await;
     assert_eq!(node.syncer.time_left("u"), S(30));
     let again = UpdateOptions::kill(Arc::new(pod), Deleted);
-    node.update(again.clone().within(4)).await;
+    node.update(again.clone().with_grace(4)).await;
     assert_eq!(node.syncer.time_left("u"), S(4));
-    node.update(again.within(20)).await;
+    node.update(again.with_grace(20)).await;
     assert_eq!(node.syncer.time_left("u"), S(4));
     assert_eq!(node.syncer.log(), ["sync:u", "stop:u"]);
 }

@@ -115,7 +115,7 @@ impl World {
             Op::Kill(p, grace) => {
                 let mut options = UpdateOptions::kill(Arc::new(pod(p)), TerminationReason::Deleted);
                 if let Some(grace) = grace {
-                    options = options.within(grace);
+                    options = options.with_grace(grace);
                 }
                 self.kill(options, PODS[p]);
             }

@@ -235,14 +235,14 @@ fn grace_is_the_least_of_those_given_and_at_least_a_second() {
         (kill(&own(Some(45))), 45),
         (kill(&own(None)), 30),
         (kill(&own(Some(0))), 1),
-        (kill(&own(Some(45))).within(60), 60),
-        (kill(&own(Some(45))).within(5), 5),
-        (kill(&own(Some(45))).within(0), 1),
-        (kill(&own(Some(45))).within(-7), 1),
+        (kill(&own(Some(45))).with_grace(60), 60),
+        (kill(&own(Some(45))).with_grace(5), 5),
+        (kill(&own(Some(45))).with_grace(0), 1),
+        (kill(&own(Some(45))).with_grace(-7), 1),
         (kill(&api(20)), 20),
         (kill(&api(0)), 1),
-        (kill(&api(20)).within(10), 10),
-        (kill(&api(20)).within(40), 20),
+        (kill(&api(20)).with_grace(10), 10),
+        (kill(&api(20)).with_grace(40), 20),
     ] {
         let mut p = syncing(&own(Some(45)));
         p.update(options.clone());
@@ -262,12 +262,12 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     let begun = p.now;
     p.later(10);
     assert_eq!(
-        p.update(kill(&pod).within(25)),
+        p.update(kill(&pod).with_grace(25)),
         "kill:25",
         "would end later than now planned"
     );
-    assert_eq!(p.update(kill(&pod).within(5)), "shorten:5 kill:5");
-    assert_eq!(p.update(kill(&pod).within(8)), "kill:5");
+    assert_eq!(p.update(kill(&pod).with_grace(5)), "shorten:5 kill:5");
+    assert_eq!(p.update(kill(&pod).with_grace(8)), "kill:5");
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
     p.ended(SyncOutcome::Failed);
     p.later(100);
@@ -280,7 +280,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
 fn a_longer_override_is_not_cut_by_later_updates() {
     let pod = api();
     let mut p = syncing(&pod);
-    p.update(kill(&pod).within(60));
+    p.update(kill(&pod).with_grace(60));
     assert_eq!(p.begin(), "stop:60");
     assert_eq!(p.update(sync(Sync, &pod)), "kill:60");
 }
@@ -361,12 +361,12 @@ fn a_spec_that_comes_later_is_used_to_stop_once_more() {
 #[test]
 fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
     let over = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
-    let (mut p, said) = first(sync(Create, &over).seen(in_runtime("u", "web", false)));
+    let (mut p, said) = first(sync(Create, &over).with_running(in_runtime("u", "web", false)));
     assert_eq!(said, "deliver:Create");
     assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
     for options in [
-        sync(Create, &over).seen(in_runtime("u", "web", true)),
+        sync(Create, &over).with_running(in_runtime("u", "web", true)),
         sync(Create, &over),
     ] {
         let (mut p, said) = first(options);
@@ -398,7 +398,7 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     p.update(UpdateOptions::sync(Sync, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
     // A kill of the second one still hurries the first.
-    let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).within(1));
+    let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).with_grace(1));
     assert_eq!(hurried, "shorten:1 kill:1");
     p.ended(SyncOutcome::Done);
     p.update(UpdateOptions::sync(Update, named("second")));
@@ -472,13 +472,13 @@ fn a_static_pod_waits_in_line_and_keeps_the_strongest_update() {
 fn a_static_pod_killed_before_it_ran_is_finished_without_a_sync() {
     let pod = fixed();
     let nothing = || in_runtime("u", "web", false);
-    let (mut waiting, _) = first(sync(Create, &pod).seen(nothing()));
+    let (mut waiting, _) = first(sync(Create, &pod).with_running(nothing()));
     assert_eq!(waiting.update(kill(&pod)), "releasename markfinished");
-    let (mut starting, _) = first(sync(Create, &pod).seen(nothing()));
+    let (mut starting, _) = first(sync(Create, &pod).with_running(nothing()));
     starting.on(Input::MayStart);
     assert_eq!(starting.update(kill(&pod)), "releasename markfinished");
     assert_eq!(starting.begin(), "");
-    let (at_first_sight, said) = first(kill(&pod).seen(nothing()));
+    let (at_first_sight, said) = first(kill(&pod).with_running(nothing()));
     assert_eq!(said, "releasename markfinished");
     assert!(at_first_sight.state.is_finished());
 }
@@ -493,7 +493,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
         assert_eq!(p.update(kill(&pod)), "blockname kill:30");
         assert_eq!(p.begin(), "stop:30");
     }
-    let (mut p, said) = first(kill(&api()).seen(in_runtime("u", "web", false)));
+    let (mut p, said) = first(kill(&api()).with_running(in_runtime("u", "web", false)));
     assert_eq!(said, "kill:30", "an API pod needs its final status");
     assert_eq!(p.begin(), "stop:30");
 }
@@ -501,7 +501,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 #[test]
 fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
-    let (mut never, _) = first(sync(Create, &pod).seen(in_runtime("u", "web", false)));
+    let (mut never, _) = first(sync(Create, &pod).with_running(in_runtime("u", "web", false)));
     assert_eq!(never.on(Input::Unwanted), "releasename drop");
     let (mut maybe, _) = first(sync(Create, &pod));
     assert_eq!(maybe.on(Input::Unwanted), "blockname kill:30");

@@ -8,7 +8,7 @@ use tokio::{
 
 /// A limit on concurrent work; first come, first served. Clones share it.
 #[derive(Clone, Debug)]
-pub struct EarlyRelease {
+pub struct EarlyReleaseSemaphore {
     permits: Arc<Semaphore>,
     hold: Duration,
 }
@@ -20,7 +20,7 @@ pub struct EarlyReleasePermit {
     hold: Duration,
 }
 
-impl EarlyRelease {
+impl EarlyReleaseSemaphore {
     /// At most `limit` permits at once, each for at most `hold`.
     pub fn new(limit: usize, hold: Duration) -> Self {
         Self {
@@ -66,7 +66,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn never_more_than_the_limit_hold_a_permit() {
-        let limit = EarlyRelease::new(4, HOLD);
+        let limit = EarlyReleaseSemaphore::new(4, HOLD);
         let (now, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let mut work = JoinSet::new();
         for _ in 0..50 {
@@ -86,7 +86,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_that_is_dropped_gives_its_permit_back_in_the_queue_and_under_way() {
-        let limit = EarlyRelease::new(4, HOLD);
+        let limit = EarlyReleaseSemaphore::new(4, HOLD);
         let hang = || {
             let limit = limit.clone();
             tokio::spawn(async move {
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_work_gives_its_permit_back_early_and_still_ends() {
-        let limit = EarlyRelease::new(4, HOLD);
+        let limit = EarlyReleaseSemaphore::new(4, HOLD);
         let mut slow = JoinSet::new();
         for _ in 0..4 {
             let limit = limit.clone();

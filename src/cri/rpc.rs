@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A question about the runtime itself is cheap; one that takes longer than this will not be
 /// answered in time to be useful.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One call of the CRI, or of the runtime's own event service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -192,7 +192,7 @@ impl Rpc {
     /// arguments.
     pub fn deadline(self, request: Duration) -> Option<Duration> {
         match self {
-            Rpc::Version | Rpc::Status => Some(request.min(PROBE_TIMEOUT)),
+            Rpc::Version | Rpc::Status => Some(request.min(STATUS_TIMEOUT)),
             Rpc::RunPodSandbox => Some(request.saturating_mul(2)),
             Rpc::PullImage | Rpc::GetContainerEvents | Rpc::ContainerdSubscribe => None,
             _ => Some(request),

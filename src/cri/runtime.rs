@@ -137,7 +137,7 @@ impl RuntimeClient {
             Rpc::RunPodSandbox,
             Box::pin(self.raw().run_pod_sandbox(request)).await,
         )?;
-        named(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
+        non_empty_id(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
 
     /// Stops what runs in a sandbox and gives its network back. Stopping a stopped one is success;
@@ -211,7 +211,7 @@ impl RuntimeClient {
             Rpc::CreateContainer,
             Box::pin(self.raw().create_container(request)).await,
         )?;
-        named(Rpc::CreateContainer, "container_id", reply.container_id)
+        non_empty_id(Rpc::CreateContainer, "container_id", reply.container_id)
     }
 
     /// Runs a created container.
@@ -371,7 +371,7 @@ impl RuntimeClient {
 }
 
 /// An id that a reply must have.
-pub(super) fn named(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
+pub(super) fn non_empty_id(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
     if id.is_empty() {
         Err(CriError::invalid(rpc, format!("{field} is empty")))
     } else {

@@ -3,7 +3,7 @@
 use super::connection::finish;
 use super::error::CriError;
 use super::rpc::Rpc;
-use super::runtime::{RuntimeClient, named};
+use super::runtime::{RuntimeClient, non_empty_id};
 use super::v1::{AttachRequest, ExecRequest, PortForwardRequest};
 
 /// Which of a process's streams are wanted.
@@ -37,7 +37,7 @@ impl RuntimeClient {
             stderr: streams.stderr,
         };
         let reply = finish(Rpc::Exec, Box::pin(self.raw().exec(request)).await)?;
-        named(Rpc::Exec, "url", reply.url)
+        non_empty_id(Rpc::Exec, "url", reply.url)
     }
 
     /// Where the streams of a container's first process are to be had; good for as long as the URL of
@@ -51,7 +51,7 @@ impl RuntimeClient {
             stderr: streams.stderr,
         };
         let reply = finish(Rpc::Attach, Box::pin(self.raw().attach(request)).await)?;
-        named(Rpc::Attach, "url", reply.url)
+        non_empty_id(Rpc::Attach, "url", reply.url)
     }
 
     /// Where ports of a sandbox can be reached; good for as long as the URL of [`RuntimeClient::exec`].
@@ -65,6 +65,6 @@ impl RuntimeClient {
             Rpc::PortForward,
             Box::pin(self.raw().port_forward(request)).await,
         )?;
-        named(Rpc::PortForward, "url", reply.url)
+        non_empty_id(Rpc::PortForward, "url", reply.url)
     }
 }

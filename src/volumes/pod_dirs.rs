@@ -28,7 +28,7 @@ pub struct TerminationLog<'a> {
     /// The restart count of the instance.
     pub restart_count: u32,
     /// Those of the other instances that there are.
-    pub others: &'a [u32],
+    pub other_restart_counts: &'a [u32],
 }
 
 impl TerminationLog<'_> {
@@ -41,7 +41,7 @@ impl TerminationLog<'_> {
     /// Go kubelet's, which do not name their owner.
     fn is_of_none(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
-        count.is_some_and(|count: u32| count != self.restart_count && !self.others.contains(&count))
+        count.is_some_and(|count: u32| count != self.restart_count && !self.other_restart_counts.contains(&count))
     }
 }
 

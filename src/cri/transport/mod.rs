@@ -23,7 +23,7 @@ pub(super) use deadline::CallDeadline;
 use super::endpoint::RuntimeEndpoint;
 use super::metrics::CriMetrics;
 use super::rpc::{Lane, Rpc};
-use crate::base::EarlyRelease;
+use crate::base::EarlyReleaseSemaphore;
 use crate::base::otel::Tracer;
 
 /// Heavy calls of a lane at once, at least; twice the processors if that is more. More calls do not make a
@@ -39,8 +39,8 @@ pub struct CriService {
     request_timeout: Duration,
     metrics: CriMetrics,
     tracer: Tracer,
-    starts: EarlyRelease,
-    tear_downs: EarlyRelease,
+    starts: EarlyReleaseSemaphore,
+    tear_downs: EarlyReleaseSemaphore,
 }
 
 impl CriService {
@@ -101,7 +101,7 @@ pub(super) fn service(
         .connect_with_connector_lazy(connector::UnixConnector::new(endpoint.clone()));
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let calls = MIN_HEAVY_CALLS.max(2 * processors);
-    let limit = || EarlyRelease::new(calls, PERMIT_HOLD);
+    let limit = || EarlyReleaseSemaphore::new(calls, PERMIT_HOLD);
     CriService {
         channel,
         request_timeout: timeout,

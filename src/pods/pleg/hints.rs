@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// An id of the stream that was not known when its hint came.
-struct Unknown {
+struct UnknownId {
     /// The pod it belongs to, where the event has it.
     pod: Option<PodUid>,
     /// When the last hint about it came.
@@ -26,19 +26,19 @@ struct Unknown {
 pub struct HintTask {
     context: PlegContext,
     hints: HintReader,
-    request_relist: RelistTrigger,
+    relist: RelistTrigger,
 }
 
 impl HintTask {
     pub(super) fn new(
         context: PlegContext,
         hints: HintReader,
-        request_relist: RelistTrigger,
+        relist: RelistTrigger,
     ) -> Self {
         Self {
             context,
             hints,
-            request_relist,
+            relist,
         }
     }
 
@@ -65,18 +65,18 @@ impl HintTask {
         }
     }
 
-    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, Unknown>) {
+    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, UnknownId>) {
         // In this order, so that a new mode and its resync are one list.
         if hints.resync {
-            self.request_relist.reconnected();
+            self.relist.reconnected();
         }
-        self.request_relist.set_mode(hints.mode);
+        self.relist.set_mode(hints.mode);
         for (id, pod) in hints.containers {
             match self.known(&id) {
                 Some(item) => self.context.cache.inspect(item),
                 None => {
                     let hinted = self.context.cache.next_seq();
-                    unknown.insert(id, Unknown { pod, hinted });
+                    unknown.insert(id, UnknownId { pod, hinted });
                 }
             }
         }
@@ -86,14 +86,14 @@ impl HintTask {
     /// hint about it, as the kubelet reads what it creates itself, needs no other read, and neither does
     /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
     /// runtime takes longer than the grace, and a list would be one more thing for it to do.
-    fn resolve(&self, mut unknown: HashMap<String, Unknown>) -> HashMap<String, Unknown> {
+    fn resolve(&self, mut unknown: HashMap<String, UnknownId>) -> HashMap<String, UnknownId> {
         let cache = &self.context.cache;
         let mut missing = false;
-        unknown.retain(|id, of_it| {
+        unknown.retain(|id, hinted| {
             // Checked first: what was created is known by the time that its creation ends.
-            let creating = of_it.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
+            let creating = hinted.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
-                Some(item) if cache.was_read_since(&item, of_it.hinted) => {}
+                Some(item) if cache.was_read_since(&item, hinted.hinted) => {}
                 Some(item) => cache.inspect(item),
                 None if creating => return true,
                 None => missing |= !self.gone(id),
@@ -101,7 +101,7 @@ impl HintTask {
             false
         });
         if missing {
-            self.request_relist.request_relist();
+            self.relist.request_relist();
         }
         unknown
     }

@@ -3,7 +3,7 @@
 use super::{PlegContext, termination_message};
 use crate::{
     base::{
-        EarlyRelease, EarlyReleasePermit,
+        EarlyReleaseSemaphore, EarlyReleasePermit,
         backoff::Backoff,
         panics::{PanicScope, Panicked, contain},
         spawn,
@@ -21,16 +21,16 @@ use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Reads in flight that still count as quick.
-const IN_FLIGHT: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 /// A read older than this gives its permit to another one and goes on beside it.
-const SLOW: Duration = Duration::from_secs(1);
+const PERMIT_HOLD: Duration = Duration::from_secs(1);
 /// A read older than this has failed.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Task `pleg.inspect`.
 pub struct InspectTask {
     context: PlegContext,
-    permits: EarlyRelease,
+    permits: EarlyReleaseSemaphore,
     queue: VecDeque<ItemId>,
     /// Items being read; true when another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
@@ -42,7 +42,7 @@ enum InspectionOutcome {
     Done,
     Unknown,
     Failed(CriError),
-    Late,
+    TimedOut,
     /// A bug; like a failure, so that the item does not stay unread for ever.
     Panicked(Panicked),
 }
@@ -51,7 +51,7 @@ impl InspectTask {
     pub(super) fn new(context: PlegContext) -> Self {
         Self {
             context,
-            permits: EarlyRelease::new(IN_FLIGHT, SLOW),
+            permits: EarlyReleaseSemaphore::new(MAX_CONCURRENT, PERMIT_HOLD),
             queue: VecDeque::new(),
             reading: HashMap::new(),
             reads: JoinSet::new(),
@@ -109,7 +109,7 @@ impl InspectTask {
             }
             InspectionOutcome::Failed(error) => error.to_string(),
             InspectionOutcome::Panicked(panicked) => panicked.to_string(),
-            InspectionOutcome::Late => format!("no answer within {} s", DEADLINE.as_secs()),
+            InspectionOutcome::TimedOut => format!("no answer within {} s", DEADLINE.as_secs()),
         };
         let now = Instant::now();
         let first = self.retries.step(&item).is_none();
@@ -157,7 +157,7 @@ async fn inspect(
             return InspectionOutcome::Done;
         }
         Some(Err(error)) => InspectionOutcome::Failed(error),
-        None => InspectionOutcome::Late,
+        None => InspectionOutcome::TimedOut,
     };
     note_failure(&context, &item, &outcome).await;
     outcome
@@ -186,7 +186,7 @@ async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStat
         ..ContainerFilter::default()
     };
     let list = context.runtime.list_containers(Some(filter));
-    let list = tokio::time::timeout(SLOW, list).await.ok()?.ok()?;
+    let list = tokio::time::timeout(PERMIT_HOLD, list).await.ok()?.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
     let owned = translate::container_from_list(found, context.cache.strings())?;
     Some(owned.object)

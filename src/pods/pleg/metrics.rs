@@ -59,7 +59,7 @@ impl PlegMetrics {
     }
 
     /// A list begins now.
-    pub(super) fn begins(&self) -> Instant {
+    pub(super) fn start(&self) -> Instant {
         let now = Instant::now();
         if let Some(before) = self.last.lock().replace(now) {
             self.interval

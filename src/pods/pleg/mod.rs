@@ -111,11 +111,11 @@ pub fn build(
     };
     let (state, state_reader) = state::runtime_state(status_poll::read(first));
     let returned = Arc::<Notify>::default();
-    let (relist, request_relist) = RelistTask::new(context.clone(), returned.clone());
+    let (relist, trigger) = RelistTask::new(context.clone(), returned.clone());
     let pleg = Pleg {
         relist,
         returned,
-        hints: HintTask::new(context.clone(), hints, request_relist),
+        hints: HintTask::new(context.clone(), hints, trigger),
         inspect: InspectTask::new(context.clone()),
         status: StatusTask::new(context, state, features),
     };

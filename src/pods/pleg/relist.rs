@@ -62,7 +62,7 @@ impl RelistTrigger {
 /// Task `pleg.relist`.
 pub struct RelistTask {
     context: PlegContext,
-    request_relist: RelistTrigger,
+    relist: RelistTrigger,
     returned: Arc<Notify>,
     sandboxes: RelistMemory<PodSandbox>,
     containers: RelistMemory<Container>,
@@ -71,28 +71,28 @@ pub struct RelistTask {
 impl RelistTask {
     pub(super) fn new(context: PlegContext, returned: Arc<Notify>) -> (Self, RelistTrigger) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
-        let request_relist = RelistTrigger {
+        let trigger = RelistTrigger {
             notify: Arc::default(),
             mode,
             reconnected: Arc::default(),
         };
         let task = Self {
             context,
-            request_relist: request_relist.clone(),
+            relist: trigger.clone(),
             returned,
             sandboxes: RelistMemory::new(),
             containers: RelistMemory::new(),
         };
-        (task, request_relist)
+        (task, trigger)
     }
 
     /// Lists until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let mut mode = self.request_relist.mode.subscribe();
+        let mut mode = self.relist.mode.subscribe();
         let mut retry = RETRY_BASE;
         let mut failing = false;
         loop {
-            let begun = self.context.metrics.begins();
+            let begun = self.context.metrics.start();
             let listed = tokio::select! {
                 listed = self.list() => listed,
                 () = shutdown.cancelled() => return Ok(()),
@@ -103,7 +103,7 @@ impl RelistTask {
                     if failing {
                         tracing::info!("Listing the runtime recovered");
                     }
-                    let reconnected = &self.request_relist.reconnected;
+                    let reconnected = &self.relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
                         self.returned.notify_one();
                     }
@@ -128,7 +128,7 @@ impl RelistTask {
                 // Requests first: the list after a request also serves a new mode.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
-                () = self.request_relist.notify.notified(), if !failing => {}
+                () = self.relist.notify.notified(), if !failing => {}
                 // Also while lists fail: a stream that stands again means that the runtime is back.
                 Ok(()) = mode.changed() => {}
                 () = tokio::time::sleep_until(at) => {}

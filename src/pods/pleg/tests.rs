@@ -31,10 +31,10 @@ fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
         config,
         metrics,
     };
-    let (task, request_relist) = RelistTask::new(context, Arc::default());
+    let (task, trigger) = RelistTask::new(context, Arc::default());
     let shutdown = CancellationToken::new();
     tokio::spawn(task.run(shutdown.clone()));
-    (request_relist, shutdown.drop_guard())
+    (trigger, shutdown.drop_guard())
 }
 
 fn answering() -> TestRuntime {
@@ -55,12 +55,12 @@ async fn a_stream_that_stands_again_is_listed_for_at_once_although_lists_failed(
     runtime
         .script
         .on("ListPodSandbox", |_| Reply::Fail(Code::Unavailable, "away"));
-    let (request_relist, _guard) = relist(&runtime);
+    let (trigger, _guard) = relist(&runtime);
     // The waits between them: 0.4, 0.8, 1.6 and 3.2 seconds; the next is five.
     until("some lists have failed", || lists() == 5).await;
     let begin = Instant::now();
-    request_relist.reconnected();
-    request_relist.set_mode(EventsMode::Cri);
+    trigger.reconnected();
+    trigger.set_mode(EventsMode::Cri);
     until("another list", || lists() == 6).await;
     assert!(begin.elapsed() < Duration::from_secs(4));
 }
@@ -70,10 +70,10 @@ async fn a_new_mode_and_its_resync_are_one_list() {
     for _ in 0..20 {
         let runtime = answering();
         let lists = || runtime.script.calls("ListContainers");
-        let (request_relist, _guard) = relist(&runtime);
+        let (trigger, _guard) = relist(&runtime);
         until("the first list", || lists() == 1).await;
-        request_relist.reconnected();
-        request_relist.set_mode(EventsMode::Cri);
+        trigger.reconnected();
+        trigger.set_mode(EventsMode::Cri);
         until("the resync", || lists() == 2).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
         assert_eq!(lists(), 2);

@@ -38,7 +38,7 @@ pub(super) enum PodStage {
 
 /// What is remembered of a pod between two syncs.
 #[derive(Debug, Default)]
-struct Notes {
+struct PodNotes {
     failures: Vec<StartFailure>,
     stage: PodStage,
     failed_because: Option<FailedBecause>,
@@ -59,7 +59,7 @@ pub struct StatusPublisher {
     state_store: PodStateStore,
     starts: Option<PodStartMetrics>,
     cluster: Option<ClusterInputs>,
-    notes: Mutex<HashMap<PodUid, Notes>>,
+    notes: Mutex<HashMap<PodUid, PodNotes>>,
 }
 
 /// What only a node of a cluster has.
@@ -256,10 +256,10 @@ impl StatusPublisher {
         pod: &Arc<Pod>,
         runtime_status: &PodStatus,
         (old, remote): (Option<&api::PodStatus>, Option<&api::PodStatus>),
-        notes: &Notes,
+        notes: &PodNotes,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
-        let outlook = self.runtime.plan_summary(pod, runtime_status);
+        let plan = self.runtime.plan_summary(pod, runtime_status);
         let replaced = self.replaced(pod, runtime_status);
         let restarting =
             (!replaced.is_empty()).then(|| Arc::new(with_restart_policy_always(pod, &replaced)));
@@ -291,8 +291,8 @@ impl StatusPublisher {
             old,
             remote,
             host_ips: &host_ips,
-            needs_new_sandbox: outlook.needs_new_sandbox,
-            restart_all: outlook.restart_all,
+            needs_new_sandbox: plan.needs_new_sandbox,
+            restart_all: plan.restart_all,
             pod_is_terminal: notes.stage == PodStage::Ended,
             failed_because: notes.failed_because.as_ref(),
             resize: &resize,
@@ -316,7 +316,7 @@ impl StatusPublisher {
         let earlier = || {
             let stored = self.state_store.read(&uid, PodRecord::last_status)?;
             let remote = remote.filter(|_| !pod.is_static());
-            if is_less(&stored, remote) {
+            if lacks_container_statuses(&stored, remote) {
                 return None;
             }
             Some(if pod.is_static() {
@@ -451,7 +451,7 @@ impl StatusPublisher {
 }
 
 /// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
-fn is_less(stored: &api::PodStatus, remote: Option<&api::PodStatus>) -> bool {
+fn lacks_container_statuses(stored: &api::PodStatus, remote: Option<&api::PodStatus>) -> bool {
     let has_containers = |status: &api::PodStatus| status.container_statuses.is_some();
     !has_containers(stored) && remote.is_some_and(has_containers)
 }
@@ -487,7 +487,7 @@ mod tests {
             (&part, None, false),
             (&whole, Some(&whole), false),
         ] {
-            assert_eq!(is_less(stored, remote), expected);
+            assert_eq!(lacks_container_statuses(stored, remote), expected);
         }
     }
 }

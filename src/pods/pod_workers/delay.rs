@@ -1,10 +1,10 @@
-//! When a pod is synced again if nothing happens before. Pure.
+//! The delay until the next sync of a pod. Pure.
 
 use crate::pods::pod_sync::syncer::{NextSync, RetryDelay};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the delays are before jitter.
+/// The delays before jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delays {
     /// After a sync that left nothing to do (`syncFrequency`).
@@ -30,9 +30,9 @@ impl Default for Delays {
     }
 }
 
-/// The instant of the next sync. The delays are stretched by up to a half, by `roll` from 0 to 1, so
-/// that pods that start together do not stay together. An exact instant is kept to the instant;
-/// neither a retry nor the next periodic sync waits for it.
+/// When the next sync is due. `jitter` from 0 to 1 lengthens the delay by up to a half, so that pods that start together
+/// do not stay in step. An exact instant (the end of a back-off, a deadline) gets no jitter. The earlier of the two
+/// counts.
 pub(super) fn due(next: NextSync, delays: &Delays, now: Instant, jitter: f64) -> Instant {
     let delay = match next.delay {
         RetryDelay::Resync => delays.resync,

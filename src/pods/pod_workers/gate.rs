@@ -1,5 +1,5 @@
-//! The start gate: static pods of one full name run one after the other, in the order in which they
-//! came. The pod that leaves lets the next one in, so none polls. Pure.
+//! The start gate: static pods of one full name run one after the other, in the order in which they were added
+//! (upstream's `allowPodStart`). The end of one starts the next, so none polls. Pure.
 
 use crate::model::{PodFullName, PodUid};
 use std::collections::{HashMap, VecDeque};
@@ -31,7 +31,7 @@ pub(super) struct StartGate {
 }
 
 impl StartGate {
-    /// A pod is to start. Returns whether it may; otherwise it waits in line.
+    /// Queues a pod that is about to start. Returns whether it may start now.
     pub(super) fn arrive(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
         let lane = self.lanes.entry(name.clone()).or_default();
         if !lane.waiting.contains(uid) {
@@ -40,7 +40,7 @@ impl StartGate {
         lane.advance().as_ref() == Some(uid)
     }
 
-    /// A pod of this name runs already, or is being stopped: no other pod may start.
+    /// Blocks the name, because this pod runs already or is being stopped.
     pub(super) fn hold(&mut self, name: &PodFullName, uid: &PodUid) {
         let lane = self.lanes.entry(name.clone()).or_default();
         lane.waiting.retain(|waiting| waiting != uid);
@@ -49,7 +49,7 @@ impl StartGate {
         }
     }
 
-    /// A pod is done, or gives up its place in the line. Returns the one that may start now.
+    /// Removes a pod that ended or no longer wants to start. Returns the pod that may start now.
     pub(super) fn leave(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
         let lane = self.lanes.get_mut(name)?;
         lane.running.retain(|running| running != uid);

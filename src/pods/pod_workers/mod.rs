@@ -1,15 +1,14 @@
 //! One worker per pod: syncs of a pod never overlap, the latest update wins, kills are never dropped.
 //!
-//! * Owns: the phase of each pod, its worker task with a channel of one and one slot for the updates
-//!   that were not delivered, and the gate that keeps static pods of one name apart.
+//! * Owns: the phase of each pod; its worker task, with a channel of one update and a slot in which later updates are
+//!   merged (upstream's `pendingUpdate`); and the start gate, which lets one static pod of a full name run at a time.
 //! * Woken by: `update_pod`, exact timers in the workers themselves, and syncs that end.
-//! * Publishes: the phases, and the set of pods that finished or left and wait to be collected by the
-//!   sync loop.
-//! * Must never forget a pod that has been started and is not finished, start anything after the end
-//!   of a pod began, or give more grace than before.
-//! * Answers to upstream's `pkg/kubelet/pod_workers.go`; three deviations: grace runs from the moment
-//!   stopping begins and is one absolute deadline, an explicit grace of zero means the minimum of a
-//!   second instead of "not given", and the gate wakes the next pod instead of having it poll.
+//! * Publishes: the phases, and the set of finished or forgotten pods that the sync loop has to collect.
+//! * Must never forget a pod that has been started and is not finished, start a container after the termination of
+//!   its pod began, or lengthen a grace period.
+//! * Answers to upstream's `pkg/kubelet/pod_workers.go`, with three deviations: the grace period is one absolute
+//!   deadline that starts when stopping begins; an explicit grace period of zero means the minimum of a second instead
+//!   of "not given"; and the start gate wakes the next pod of a name instead of having it poll.
 
 mod delay;
 mod gate;
@@ -68,38 +67,38 @@ pub struct WorkerPod {
     pub phase: WorkerPhase,
     /// Whether its spec is known; otherwise only the runtime knows it.
     pub has_spec: bool,
-    /// Whether it is not a pod of an API server.
+    /// Whether it is a static pod.
     pub is_static: bool,
 }
 
-/// What the worker of a pod does.
+/// What the worker of a pod does now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerStatus {
     /// Where the pod is in its life.
     pub phase: WorkerPhase,
-    /// Since when a sync has been running, if one is.
+    /// When the running sync began; `None` if none is running.
     pub sync_since: Option<Instant>,
-    /// When the next sync begins if nothing happens before, if none is running.
+    /// When the next sync begins at the latest; `None` while one is running.
     pub next_sync: Option<Instant>,
     /// The pods of the same name that have to end before this one may start.
     pub waits_for: Vec<PodUid>,
 }
 
-/// What became of a pod that was to be collected.
+/// The result of [`PodWorkers::collect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collected {
-    /// It has a worker and keeps it.
+    /// The pod keeps its worker.
     Kept,
-    /// It has no worker (any more). If it is wanted, it has to be created.
+    /// The pod has no worker (any more). If it is desired, it has to be created.
     Forgotten,
 }
 
-/// What `sync_known_pods` changed.
+/// The result of [`PodWorkers::sync_known_pods`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
-    /// These were finished, or had never been started, and are no longer known.
+    /// Pods that were finished, or had never been started, and whose workers were forgotten.
     pub forgotten: Vec<PodUid>,
-    /// These are wanted and have no worker: they have to be created.
+    /// Desired pods without a worker.
     pub to_create: Vec<PodUid>,
 }
 
@@ -123,16 +122,16 @@ impl PodWorkers {
         }
     }
 
-    /// Updates the worker of a pod, or creates one. Never waits: a busy worker finds the newest pod and
-    /// the strongest update when its sync is over; a kill ends a running sync at its next safe point. A pod
-    /// that has just left gets no worker before it was collected. Needs a tokio runtime.
+    /// Updates the worker of a pod, or creates one. Never waits: a busy worker takes the newest pod and the strongest
+    /// update when its sync ends; a kill ends a running sync at its next safe point. A pod that finished gets no new
+    /// worker before it was collected. Needs a tokio runtime.
     pub fn update_pod(&self, options: UpdateOptions) {
         if !self.shared.shutdown.is_cancelled() {
             self.shared.update(options, Instant::now());
         }
     }
 
-    /// As [`PodWorkers::update_pod`], but creates no worker: only a new pod gets one.
+    /// As [`PodWorkers::update_pod`], but does not create a worker.
     pub fn update_known_pod(&self, options: UpdateOptions) {
         let uid = options.pod.as_ref().map(|pod| pod.uid());
         if let Some(uid) = uid
@@ -144,7 +143,8 @@ impl PodWorkers {
         }
     }
 
-    /// Replaces the worker's pod without a sync: only its status changed. Frees the version before.
+    /// Replaces the worker's pod without a sync, because only its status changed. Without this, the worker would keep
+    /// the old version in memory.
     pub fn refresh(&self, pod: Arc<Pod>) {
         let uid = pod.uid();
         let mut map = self.shared.map.lock();
@@ -152,8 +152,7 @@ impl PodWorkers {
             .input(&mut map, &uid, Input::Refreshed(pod), Instant::now());
     }
 
-    /// The runtime status of a pod that no source wants any more changed: a stop or clean-up of it that
-    /// failed is tried again.
+    /// Retries a failed stop or clean-up of a pod that no source has any more, because its runtime status changed.
     pub fn status_changed(&self, uid: &PodUid) {
         if !self.shared.shutdown.is_cancelled() {
             let mut map = self.shared.map.lock();
@@ -162,8 +161,7 @@ impl PodWorkers {
         }
     }
 
-    /// The runtime was away and has returned: pods whose last sync, stop or clean-up failed are not left to
-    /// their delays.
+    /// Retries every failed sync, stop and clean-up immediately, because the runtime is back after an outage.
     pub fn runtime_returned(&self) {
         if self.shared.shutdown.is_cancelled() {
             return;
@@ -176,14 +174,13 @@ impl PodWorkers {
         }
     }
 
-    /// Waits for pods that finished, left, or were added again after they finished, and takes them.
-    /// For the sync loop, which answers with [`PodWorkers::collect`].
+    /// Waits for pods that finished, were forgotten, or were added again after they finished, and takes them. For the
+    /// sync loop, which then calls [`PodWorkers::collect`].
     pub async fn finished(&self) -> HashSet<PodUid> {
         self.shared.finished.take().await
     }
 
-    /// Forgets a finished pod that is not wanted any more or that was added again. `wanted` is whether
-    /// a source has it.
+    /// Forgets a finished pod if no source has it (`wanted` is false) or it was added again.
     pub fn collect(&self, uid: &PodUid, wanted: bool) -> Collected {
         let mut map = self.shared.map.lock();
         match map.state(uid) {
@@ -199,9 +196,9 @@ impl PodWorkers {
         }
     }
 
-    /// Compares with everything that is wanted: pods that are not are stopped or forgotten, depending on
-    /// their phase. Only valid when every source has delivered; from then on an unknown pod is one that
-    /// must not have anything here.
+    /// Compares the workers with all desired pods: other pods are stopped, or forgotten if they are finished or never
+    /// started. Only valid once every source has delivered. From then on, a pod without a worker is known to have
+    /// nothing to run here (upstream's `podsSynced`).
     pub fn sync_known_pods(&self, desired: &HashSet<PodUid>) -> Reconciled {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
@@ -226,9 +223,8 @@ impl PodWorkers {
         }
     }
 
-    /// Takes the runtime status of all pods: while a static pod that has no worker runs there, no other
-    /// pod of its full name may start. Called before the first pod is updated, and again with later
-    /// complete statuses, so that names whose pod is gone become free.
+    /// Blocks the full names of static pods that run without a worker, and releases names whose pod no longer runs.
+    /// Called with the statuses of all pods, before the first update and then by housekeeping.
     pub fn observe_runtime(&self, pods: &[Arc<PodStatus>]) {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
@@ -237,8 +233,8 @@ impl PodWorkers {
         }
     }
 
-    /// Lets running syncs end at their next safe point, begins no new ones and waits for all workers.
-    /// No pod is stopped by this; the caller sets the deadline.
+    /// Stops all workers: running syncs end at their next safe point. No pod is stopped by this. The caller sets the
+    /// deadline.
     pub async fn stop(&self) {
         self.shared.shutdown.cancel();
         self.shared.tasks.close();
@@ -252,7 +248,7 @@ impl PodWorkers {
         self.shared.map.lock().known()
     }
 
-    /// Numbers of entries, by what they are.
+    /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 2] {
         self.shared.map.lock().sizes()
     }
@@ -267,7 +263,7 @@ impl PodWorkers {
         self.shared.map.lock().state(uid).is_some()
     }
 
-    /// Whether the pod ended and was added again since.
+    /// Whether the pod was added again while or after it was terminated.
     pub fn wants_restart(&self, uid: &PodUid) -> bool {
         let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
         self.check_state(uid, restart, |_| false)
@@ -290,7 +286,7 @@ impl PodWorkers {
         map.state(uid).map_or(!map.synced, may_run)
     }
 
-    /// Whether a static pod of this name, other than `except`, has not ended.
+    /// Whether a static pod of this name, other than `except`, is not finished.
     pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
         let known = self.known();
         let mut known = known.iter().filter(|pod| pod.full_name == *name);
@@ -305,7 +301,8 @@ impl PodWorkers {
         self.check_state(uid, PodState::is_finished, |synced| synced)
     }
 
-    /// `unknown` decides about an unknown pod, by whether everything that is wanted is known.
+    /// Answers from the state of a pod; `unknown` answers for a pod without a worker, given whether the workers were
+    /// compared with all desired pods.
     fn check_state(
         &self,
         uid: &PodUid,

@@ -1,4 +1,4 @@
-//! Measures and traces every call of the syncer; names and descriptions are upstream's.
+//! Metrics and spans of every call of the syncer; names and descriptions are upstream's.
 
 use super::state::PodSyncCall;
 use crate::{
@@ -23,7 +23,7 @@ struct OperationLabels {
     operation_type: &'static str,
 }
 
-/// Measures and traces.
+/// Records the metrics and spans.
 pub struct PodSyncObserver {
     tracer: Tracer,
     durations: Family<OperationLabels, Histogram>,

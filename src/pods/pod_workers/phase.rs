@@ -1,4 +1,4 @@
-//! The phases of a pod's life, each with what is true only then.
+//! The phases of a pod worker, each with the data that only exists in it.
 
 use crate::{
     model::{GraceDeadline, Pod, PodStatus},
@@ -7,25 +7,25 @@ use crate::{
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// What a worker is about.
+/// The pod of a worker.
 #[derive(Clone, Debug)]
 pub(super) enum Subject {
     /// A pod with a spec.
     Pod(Arc<Pod>),
-    /// A pod of which only the runtime knows.
+    /// An orphan, known only from the runtime (upstream's `RunningPod`).
     Runtime(Arc<PodStatus>),
 }
 
-/// Why and how a pod ends.
+/// Why a pod ends, and whether it starts again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEnd {
-    /// Why it ends; the first reason stays.
+    /// Why it ends; the first reason is kept.
     pub reason: TerminationReason,
-    /// The same UID was added again and has to start again after this end.
+    /// A pod of the same UID was added again, and starts after this one has ended (upstream's `restartRequested`).
     pub restart: bool,
 }
 
-/// Grace of a pod that is ending; it only shrinks.
+/// The grace period of a terminating pod; it only gets shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grace {
     seconds: i64,
@@ -33,38 +33,39 @@ pub struct Grace {
     deadline: Option<GraceDeadline>,
 }
 
-/// Where in its life a pod is.
+/// The phase of a pod worker. `Syncing`, `Terminating` and `Terminated` are upstream's `SyncPod`, `TerminatingPod` and
+/// `TerminatedPod`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
-    /// A static pod in line behind another one of its name.
+    /// A static pod that waits for the end of another one of its full name.
     Waiting {
         /// The kind of its first sync.
         kind: UpdateKind,
-        /// Whether the runtime may have something of it.
+        /// Whether containers of it may run already.
         may_run: bool,
     },
     /// It may start; its first sync has not begun.
     Starting {
-        /// Whether the runtime may have something of it.
+        /// Whether containers of it may run already.
         may_run: bool,
     },
     /// It is kept running.
     Syncing,
-    /// It is being stopped.
+    /// Its containers are being stopped.
     Terminating {
-        /// How it ends.
+        /// Why it ends.
         end: PodEnd,
-        /// How much time it has.
+        /// The grace period.
         grace: Grace,
     },
-    /// Nothing of it runs any more; what it held is being given back.
+    /// No container of it runs any more; its volumes, cgroup and devices are being released.
     Terminated {
-        /// How it ended.
+        /// Why it ended.
         end: PodEnd,
     },
-    /// Nothing is left to do.
+    /// Everything is released; the worker's task has ended.
     Finished {
-        /// How it ended.
+        /// Why it ended.
         end: PodEnd,
     },
 }
@@ -79,7 +80,7 @@ impl PodEnd {
 }
 
 impl Grace {
-    /// At least a second.
+    /// A grace period of at least a second, which does not run yet.
     pub(crate) fn new(seconds: i64) -> Self {
         Self {
             seconds: seconds.max(1),
@@ -87,8 +88,7 @@ impl Grace {
         }
     }
 
-    /// Never longer than before and never less than a second. Returns the new deadline when one that
-    /// is running has moved.
+    /// Shortens the grace period, to a second at the least. Returns the new deadline if a running one moved.
     pub(super) fn shorten(&mut self, seconds: i64, now: Instant) -> Option<GraceDeadline> {
         let seconds = seconds.max(1);
         self.seconds = self.seconds.min(seconds);
@@ -98,13 +98,13 @@ impl Grace {
         (earlier != running).then_some(earlier)
     }
 
-    /// The deadline, which starts to run with the first call.
+    /// The deadline, which is set by the first call.
     pub(crate) fn begin(&mut self, now: Instant) -> GraceDeadline {
         let starting = GraceDeadline::starting(now, self.seconds);
         *self.deadline.get_or_insert(starting)
     }
 
-    /// Until when the pod may take to stop, once that has begun.
+    /// The deadline, once stopping has begun.
     pub fn deadline(&self) -> Option<GraceDeadline> {
         self.deadline
     }

@@ -31,10 +31,10 @@ const RECOVERY_DELAY: Duration = Duration::from_secs(10);
 pub(super) struct WorkerMap {
     entries: HashMap<PodUid, WorkerEntry>,
     gate: StartGate,
-    /// Names held for pods that run without a worker.
+    /// Full names that are blocked by pods that run without a worker.
     held: HashMap<PodUid, PodFullName>,
     generations: u64,
-    /// Everything that is wanted has been compared with what is known at least once.
+    /// The workers were compared with all desired pods at least once (upstream's `podsSynced`).
     pub(super) synced: bool,
 }
 
@@ -42,7 +42,7 @@ struct WorkerEntry {
     state: PodState,
     full_name: PodFullName,
     generation: u64,
-    /// The task, once there was something to deliver.
+    /// The task; `None` before the first update is delivered and after the pod is finished.
     handle: Option<Box<WorkerHandle>>,
 }
 
@@ -53,13 +53,13 @@ struct WorkerHandle {
     undelivered: Option<UpdateKind>,
     /// An update is on its way or a call of the syncer is running.
     busy: bool,
-    /// Ends the running sync.
+    /// Cancels the running sync.
     cancel: Option<CancellationToken>,
-    /// Shortens the running stop.
+    /// Shortens the grace period of the running stop.
     grace: Option<watch::Sender<GraceDeadline>>,
-    /// Since when the running call runs.
+    /// When the running call began.
     running_since: Option<Instant>,
-    /// When the next call begins if nothing happens before.
+    /// When the next call begins at the latest.
     due: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl WorkerMap {
         self.entries.remove(uid);
     }
 
-    /// Workers, and names that are held or waited for.
+    /// Numbers of workers, and of blocked full names.
     pub(super) fn sizes(&self) -> [(&'static str, usize); 2] {
         let names = self.gate.len() + self.held.len();
         [("workers", self.entries.len()), ("held_names", names)]
@@ -112,8 +112,8 @@ impl WorkerMap {
         })
     }
 
-    /// Holds the names of static pods that run without a worker and releases those that do not run
-    /// any more. Returns the pods that may start now.
+    /// Blocks the names of static pods that run without a worker, and releases names whose pod no longer runs. Returns
+    /// the pods that may start now.
     pub(super) fn observe(&mut self, pods: &[Arc<PodStatus>]) -> Vec<PodUid> {
         let mut running = HashSet::new();
         for pod in pods.iter().filter(|pod| pod.is_active()) {
@@ -145,7 +145,7 @@ impl WorkerMap {
         may_start
     }
 
-    /// The entry of a worker task; another one may have taken its place.
+    /// The entry of a worker task. `None` if the pod was forgotten, even if a new pod of the UID has an entry.
     fn entry(&mut self, uid: &PodUid, generation: u64) -> Option<&mut WorkerEntry> {
         let entry = self.entries.get_mut(uid)?;
         (entry.generation == generation).then_some(entry)
@@ -170,7 +170,7 @@ impl PodWorkersInner {
             return;
         }
         if self.finished.contains(&uid) {
-            // Its remains are removed first; the sync loop creates it after that.
+            // The finished pod of this UID is removed first. The sync loop creates this one after that.
             return;
         }
         let Some((state, effects)) = PodState::first(options, now) else {
@@ -188,7 +188,7 @@ impl PodWorkersInner {
         self.apply(&mut map, &uid, effects, now);
     }
 
-    /// Feeds the state machine of one pod.
+    /// Passes an input to the state machine of one pod and carries out its effects.
     pub(super) fn input(
         self: &Arc<Self>,
         map: &mut WorkerMap,
@@ -202,7 +202,7 @@ impl PodWorkersInner {
         }
     }
 
-    /// Carries effects out. Letting a pod through the gate has effects of its own, on that pod.
+    /// Carries out effects, and those of pods that may start because of them.
     fn apply(
         self: &Arc<Self>,
         map: &mut WorkerMap,
@@ -223,7 +223,7 @@ impl PodWorkersInner {
         }
     }
 
-    /// Returns the pod that may start because of this.
+    /// Carries out one effect. Returns the pod that may start because of it.
     fn apply_one(
         self: &Arc<Self>,
         map: &mut WorkerMap,
@@ -258,7 +258,7 @@ impl PodWorkersInner {
         None
     }
 
-    /// The channel of one, and behind it the slot for the last undelivered update.
+    /// Sends an update to the worker's task, which is started first if there is none.
     fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: UpdateKind) {
         let generation = entry.generation;
         let handle = entry.handle.get_or_insert_with(|| {
@@ -270,7 +270,7 @@ impl PodWorkersInner {
         handle.send(update);
     }
 
-    /// A worker is free; `None` when it is no longer needed.
+    /// The next call of a worker that is free; `None` ends its task.
     pub(super) fn begin(
         self: &Arc<Self>,
         uid: &PodUid,
@@ -282,7 +282,7 @@ impl PodWorkersInner {
         let entry = map.entry(uid, generation)?;
         let handle = entry.handle.as_deref_mut()?;
         handle.busy = true;
-        // This call does what the updates that came meanwhile are about.
+        // One call serves all updates that arrived meanwhile; the strongest of them decides what it is.
         let update = handle.undelivered.take().max(update);
         let Some(call) = entry.state.begin(update, now) else {
             // The pod is finished: its state stays, its task ends.
@@ -290,7 +290,7 @@ impl PodWorkersInner {
             return None;
         };
         let cancel = self.shutdown.child_token();
-        // A call without a deadline does not read it.
+        // Calls without a deadline ignore this value.
         let deadline = call.deadline().unwrap_or(GraceDeadline::starting(now, 0));
         let (sender, grace) = watch::channel(deadline);
         (handle.cancel, handle.grace) = (Some(cancel.clone()), Some(sender));
@@ -302,7 +302,7 @@ impl PodWorkersInner {
         })
     }
 
-    /// A call of the syncer has ended. Returns when the worker is woken; `None`: immediately.
+    /// Records the end of a call. Returns when the worker begins the next one; `None` means immediately.
     pub(super) fn end(
         self: &Arc<Self>,
         uid: &PodUid,
@@ -322,7 +322,7 @@ impl PodWorkersInner {
         wake_at
     }
 
-    /// The bookkeeping of a worker has panicked. The interrupted call is discarded; retries after a delay.
+    /// Recovers from a panic in the bookkeeping of a worker: discards the interrupted call and retries after a delay.
     pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> Option<Instant> {
         let mut map = self.map.lock();
         let entry = map.entry(uid, generation)?;
@@ -347,7 +347,7 @@ impl WorkerHandle {
         }
     }
 
-    /// Nothing runs any more. Returns when the next call is due; `None` if an undelivered update comes first.
+    /// Records that no call is running. Returns when the next one is due; `None` if an undelivered update comes first.
     fn park(&mut self, due: Option<Instant>) -> Option<Instant> {
         (self.cancel, self.grace, self.running_since) = (None, None, None);
         self.due = due.filter(|_| self.undelivered.is_none());
@@ -356,7 +356,7 @@ impl WorkerHandle {
     }
 
     fn send(&mut self, update: UpdateKind) {
-        // The channel is full when an update is waiting already, and closed when the process stops.
+        // `try_send` fails when an update is queued already, or when the process stops.
         if self.busy || self.sender.try_send(update).is_err() {
             self.undelivered = self.undelivered.max(Some(update));
         }

@@ -1,4 +1,4 @@
-//! The life of one pod on this node: a state machine. Pure.
+//! The state machine of one pod worker. Pure.
 //!
 //! ```text
 //!  Waiting --> Starting --> Syncing --> Terminating --> Terminated --> Finished
@@ -7,7 +7,7 @@
 //!     '-----------'--- killed before it ever ran ------------------------'
 //! ```
 //!
-//! Phases only move to the right. A finished pod ignores everything but being forgotten.
+//! Phases only move to the right. A finished pod only takes a create, which restarts it, or is forgotten.
 
 use super::{
     phase::{Grace, PodEnd, Subject, WorkerPhase},
@@ -20,21 +20,20 @@ use crate::{
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// What happens to a worker.
+/// An input of the state machine.
 #[derive(Clone, Debug)]
 pub(super) enum Input {
     /// A call of `update_pod`.
     Update(UpdateOptions),
     /// Replaces the worker's pod without a sync.
     Refreshed(Arc<Pod>),
-    /// The gate lets the pod start.
+    /// The start gate lets the pod start.
     MayStart,
-    /// No source wants the pod any more. Only valid once every source has delivered.
+    /// No source has the pod any more. Only valid once every source has delivered.
     Unwanted,
-    /// The runtime status of a pod that no source wants any more changed: a stop that failed may succeed
-    /// now.
+    /// The runtime status of a pod that no source has any more changed, so a failed stop may succeed now.
     StatusChanged,
-    /// The runtime was away and has returned: what failed may succeed now.
+    /// The runtime is back after an outage, so failed calls may succeed now.
     RuntimeReturned,
 }
 
@@ -48,9 +47,9 @@ pub(super) enum SyncOutcome {
         /// When to sync it next.
         next: NextSync,
     },
-    /// A stop or a clean-up did all of it.
+    /// A stop or a clean-up succeeded.
     Done,
-    /// A stop or a clean-up has to be tried again.
+    /// A stop or a clean-up failed and has to be retried.
     Failed,
 }
 
@@ -90,7 +89,7 @@ impl PodSyncCall {
         }
     }
 
-    /// Until when a stop may take.
+    /// The deadline of a stop.
     pub(super) fn deadline(&self) -> Option<GraceDeadline> {
         match self {
             Self::Terminating(_, deadline, _) | Self::TerminatingRuntime(_, deadline) => {
@@ -101,23 +100,24 @@ impl PodSyncCall {
     }
 }
 
-/// What the registry has to do.
+/// An output of the state machine, which the registry carries out.
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
-    /// Send it through the channel, or keep it until the worker is free.
+    /// Send the update to the worker's task.
     Deliver(UpdateKind),
     /// End the running sync at its next safe point.
     CancelSync,
-    /// Shorten the running stop.
+    /// Shorten the grace period of the running stop.
     ShortenGrace(GraceDeadline),
+    /// Queue the static pod at the start gate.
     QueueStart,
-    /// Keep others of its name from starting.
+    /// Keep other static pods of its full name from starting.
     BlockName,
-    /// Let the next of its name start.
+    /// Let the next static pod of its full name start.
     ReleaseName,
     /// Mark the pod for the sync loop to collect.
     MarkFinished,
-    /// Forget the pod, and mark it for the sync loop.
+    /// Forget the pod, and mark it for the sync loop to collect.
     Drop,
 }
 
@@ -126,9 +126,9 @@ pub(super) struct PodState {
     subject: Subject,
     phase: WorkerPhase,
     running: Option<PodSyncCall>,
-    /// The last sync has failed.
+    /// The last sync failed.
     failed: bool,
-    /// How often stopping or cleaning up has failed in a row.
+    /// Failures in a row of stopping or cleaning up; determines the retry delay.
     failed_stops: u32,
 }
 
@@ -181,7 +181,7 @@ impl PodState {
         }
     }
 
-    /// What a change of its surroundings means for the pod.
+    /// Handles an input.
     pub(super) fn on(&mut self, input: Input, now: Instant) -> Vec<Effect> {
         match input {
             Input::Update(options) => self.on_update(options, now),
@@ -218,8 +218,8 @@ impl PodState {
             _ => {}
         }
         let runtime_only = options.pod.is_none();
-        // A pod that was added again meanwhile comes after this one, which ends as it was made: with
-        // its own hooks.
+        // If a pod of this UID was added again, the update has the spec of that pod. This one ends with its own spec,
+        // because its hooks and its grace period are in there.
         let restart_requested = self.end().is_some_and(|end| end.restart);
         if let Some(pod) = &options.pod
             && !restart_requested
@@ -256,8 +256,7 @@ impl PodState {
         Some(options.kill.as_ref()?.reason.clone())
     }
 
-    /// The pod has to end: from now on every update is a kill. A static pod that never ran is closed
-    /// at once.
+    /// Begins the termination: from now on every update is a kill. A static pod that never ran is finished immediately.
     fn terminate(&mut self, reason: TerminationReason, within: Option<i64>) -> Vec<Effect> {
         let Subject::Pod(pod) = &self.subject else {
             return Vec::new();
@@ -285,7 +284,7 @@ impl PodState {
         effects
     }
 
-    /// The least of the explicit graces; `None` leaves it to the pod's own.
+    /// The shortest grace period of the update and of the API server; `None` means that of the spec.
     fn explicit_grace(&self, within: Option<i64>) -> Option<i64> {
         match &self.subject {
             Subject::Pod(pod) => {
@@ -296,7 +295,7 @@ impl PodState {
         }
     }
 
-    /// An update of a pod that is being stopped: less grace, perhaps, and a retry of a stop that failed.
+    /// An update of a terminating pod: shortens its grace period, and retries a failed stop.
     fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
         let seconds = self.explicit_grace(within);
         let WorkerPhase::Terminating { grace, .. } = &mut self.phase else {
@@ -316,8 +315,8 @@ impl PodState {
         vec![Effect::Deliver(kind)]
     }
 
-    /// The worker is free. Returns what it does next, because of this update or because it is time;
-    /// `None` when nothing is left to do.
+    /// The next call of a worker that is free, for this update or because its timer fired; `None` if there is nothing
+    /// left to do.
     pub(super) fn begin(
         &mut self,
         update: Option<UpdateKind>,
@@ -350,13 +349,12 @@ impl PodState {
         self.running.clone()
     }
 
-    /// What runs is over, and it is not known how.
+    /// Discards the running call, whose outcome is unknown.
     pub(super) fn interrupt(&mut self) {
         self.running = None;
     }
 
-    /// A call of the syncer has ended. Returns when the worker begins again if nothing happens before;
-    /// `None` is at once.
+    /// Handles the end of a call. Returns when the next one is due at the latest; `None` means immediately.
     pub(super) fn end_call(&mut self, outcome: SyncOutcome) -> (Option<NextSync>, Vec<Effect>) {
         let Some(call) = self.running.take() else {
             return (None, Vec::new());
@@ -384,7 +382,7 @@ impl PodState {
             }
             (PodSyncCall::TerminatingRuntime(..), SyncOutcome::Done) => match self.subject {
                 Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Drop]),
-                // Its spec came while it was being stopped: stop it again, this time by the spec.
+                // The spec arrived while the pod was being stopped as an orphan: stop it again, with its hooks.
                 Subject::Pod(_) => (None, Vec::new()),
             },
             (PodSyncCall::Terminated(_), SyncOutcome::Done) => {
@@ -422,7 +420,7 @@ impl PodState {
         }
     }
 
-    /// Stopping or cleaning up is tried again at once, if it is not done.
+    /// Retries stopping or cleaning up immediately.
     fn try_again(&self) -> Vec<Effect> {
         match &self.phase {
             WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => {
@@ -449,7 +447,7 @@ impl PodState {
         }
     }
 
-    /// Why and how it ends, once it does.
+    /// Why it ends; `None` before its termination begins.
     pub(super) fn end(&self) -> Option<&PodEnd> {
         match &self.phase {
             WorkerPhase::Terminating { end, .. }

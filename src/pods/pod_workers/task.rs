@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-/// A call of the syncer, and what changes it while it runs.
+/// A call of the syncer, with its cancellation and its grace period, which may get shorter while it runs.
 pub(super) struct SyncJob {
     pub(super) call: PodSyncCall,
     pub(super) cancel: CancellationToken,
@@ -49,7 +49,7 @@ pub(super) async fn run(
             if shared.shutdown.is_cancelled() {
                 return;
             }
-            // A panic in the bookkeeping is a failure of this pod, as one in its sync is.
+            // Contained like a panic in the sync: otherwise this pod would never be synced again.
             let begin = || shared.begin(&uid, generation, update.take(), Instant::now());
             let ended = match contain_blocking(PanicScope::Sync, begin) {
                 Ok(None) => return,
@@ -113,7 +113,7 @@ async fn sync_pod(syncer: &dyn PodSyncer, job: SyncJob) -> PodSyncResult {
     }
 }
 
-/// Failures are handled by the next call, so they are logged here.
+/// Converts the result for the state machine, and logs a failure: it is not passed on, as the next call retries.
 fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> SyncOutcome {
     let PodSyncResult { result, mut next } = done;
     let is_sync = matches!(call, PodSyncCall::Sync(..));

@@ -1,4 +1,4 @@
-//! Updates of workers.
+//! Updates of workers (upstream's `UpdatePodOptions` and `KillPodOptions`).
 
 use crate::{
     model::{Pod, PodStatus},
@@ -10,9 +10,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct UpdateOptions {
     pub(super) kind: UpdateKind,
-    /// The pod; `None` when only the runtime knows it, and then it can only be killed.
+    /// The pod; `None` for an orphan, which can only be killed.
     pub(super) pod: Option<Arc<Pod>>,
-    /// Its runtime status, if all of it is known. Only used by a new worker.
+    /// Its complete runtime status, if known. Only used by a new worker.
     pub(super) running: Option<Arc<PodStatus>>,
     /// Only with [`UpdateKind::Kill`].
     pub(super) kill: Option<KillOptions>,
@@ -21,13 +21,13 @@ pub struct UpdateOptions {
 /// How and why a pod is stopped.
 #[derive(Clone, Debug)]
 pub(super) struct KillOptions {
-    /// At most this many seconds, whatever the pod says; zero means as fast as possible.
+    /// Overrides a longer grace period of the pod, in seconds; zero means the minimum.
     pub(super) grace_seconds: Option<i64>,
     pub(super) reason: TerminationReason,
 }
 
 impl UpdateOptions {
-    /// Makes the pod run as specified.
+    /// An update that syncs the pod.
     pub fn sync(kind: UpdateKind, pod: Arc<Pod>) -> Self {
         Self {
             kind,
@@ -37,7 +37,7 @@ impl UpdateOptions {
         }
     }
 
-    /// Stops the pod with its own grace.
+    /// An update that kills the pod, with its own grace period.
     pub fn kill(pod: Arc<Pod>, reason: TerminationReason) -> Self {
         Self {
             kind: UpdateKind::Kill,
@@ -47,7 +47,7 @@ impl UpdateOptions {
         }
     }
 
-    /// Stops a pod of which only the runtime knows.
+    /// An update that kills an orphan: a pod that is only known from the runtime.
     pub fn orphan(running: Arc<PodStatus>) -> Self {
         Self {
             kind: UpdateKind::Kill,
@@ -57,8 +57,8 @@ impl UpdateOptions {
         }
     }
 
-    /// Stops a pod of which only the runtime knows and that another pod replaces, with the grace that its
-    /// containers were created with.
+    /// An update that kills an orphan because a desired pod replaces it, with the grace period that its containers were
+    /// created with.
     pub fn superseded(running: Arc<PodStatus>) -> Self {
         let grace = running.grace_seconds();
         let orphan = Self::orphan(running);
@@ -68,7 +68,7 @@ impl UpdateOptions {
         }
     }
 
-    /// Stops it within so many seconds; has no effect on anything but a kill.
+    /// Limits the grace period of a kill; no effect on other updates.
     #[must_use]
     pub fn with_grace(mut self, seconds: i64) -> Self {
         if let Some(kill) = &mut self.kill {
@@ -77,7 +77,7 @@ impl UpdateOptions {
         self
     }
 
-    /// Adds the runtime status, if all of it is known.
+    /// Adds the complete runtime status, if it is known.
     #[must_use]
     pub fn with_running(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
         self.running = running.into();

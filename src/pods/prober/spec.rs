@@ -1,6 +1,6 @@
 //! The probes in a pod's spec. Pure.
 
-use super::{ProbeSnapshot, Slot, SlotTask, state::Rules};
+use super::{ProbeSnapshot, Slot, SlotTask, state::ProbeRules};
 use crate::{
     model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar},
     runtime::handlers::Handler,
@@ -42,13 +42,13 @@ pub(super) fn probe(container: &Container, kind: ProbeKind) -> Option<&Probe> {
 }
 
 /// Parameters with the API's defaults for what is absent or makes no sense.
-pub(super) fn rules(probe: &Probe, kind: ProbeKind) -> Rules {
+pub(super) fn rules(probe: &Probe, kind: ProbeKind) -> ProbeRules {
     let positive = |value: Option<i32>, default| match value.map(u32::try_from) {
         Some(Ok(value)) if value > 0 => value,
         _ => default,
     };
     let delay = probe.initial_delay_seconds.unwrap_or(0);
-    Rules {
+    ProbeRules {
         kind,
         period: seconds(positive(probe.period_seconds, 10)),
         initial_delay: seconds(u32::try_from(delay).unwrap_or(0)),

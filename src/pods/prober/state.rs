@@ -13,7 +13,7 @@ const TAKE_OVER_SPREAD: Duration = Duration::from_secs(1);
 
 /// The parameters of a probe, frozen when its task starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(super) struct ProbeRules {
     pub(super) kind: ProbeKind,
     /// Time from one probe to the next; never zero.
     pub(super) period: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Rules {
 
 /// How a container instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum InstanceState {
     /// Created but not started, or the runtime does not know.
     Unclear,
     /// Running for so long by the runtime's clock.
@@ -40,9 +40,9 @@ pub(super) enum Life {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProbedInstance {
     pub(super) id: ContainerId,
-    pub(super) life: Life,
+    pub(super) state: InstanceState,
     /// It was started before this kubelet was.
-    pub(super) before_us: bool,
+    pub(super) predates_kubelet: bool,
 }
 
 /// All inputs.
@@ -64,7 +64,7 @@ impl ProbeFacts {
     /// Whether this very instance runs.
     pub(super) fn runs(&self, id: &ContainerId) -> bool {
         let seen = self.container.as_ref();
-        seen.is_some_and(|seen| seen.id == *id && matches!(seen.life, Life::Running(_)))
+        seen.is_some_and(|seen| seen.id == *id && matches!(seen.state, InstanceState::Running(_)))
     }
 }
 
@@ -93,7 +93,7 @@ pub(super) struct ProbeDecision {
 /// The memory of one probe.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeState {
-    rules: Rules,
+    rules: ProbeRules,
     /// Where in its period this probe sits, 0 to 1, so that many do not fire together.
     spread: f64,
     current: Option<CurrentInstance>,
@@ -109,7 +109,7 @@ struct CurrentInstance {
     origin: ResultOrigin,
     stage: ProbeStage,
     /// The last result and how often it came in a row.
-    row: Option<(ProbeResult, u32)>,
+    result_run: Option<(ProbeResult, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +135,7 @@ enum ProbeStage {
 }
 
 impl ProbeState {
-    pub(super) fn new(rules: Rules, spread: f64) -> Self {
+    pub(super) fn new(rules: ProbeRules, spread: f64) -> Self {
         Self {
             rules,
             spread,
@@ -217,11 +217,11 @@ impl ProbeState {
             ProbeOutcome::Failure { .. } => ProbeResult::Failure,
             ProbeOutcome::Unknown { .. } => return None,
         };
-        let in_a_row = match current.row {
+        let in_a_row = match current.result_run {
             Some((last, times)) if last == result => times.saturating_add(1),
             _ => 1,
         };
-        current.row = Some((result, in_a_row));
+        current.result_run = Some((result, in_a_row));
         let threshold = match result {
             ProbeResult::Success => rules.success_threshold,
             _ => rules.failure_threshold,
@@ -231,7 +231,7 @@ impl ProbeState {
         }
         if settles_for_good(rules.kind, result) {
             current.stage = ProbeStage::OnHold;
-            current.row = None;
+            current.result_run = None;
         }
         let changed = current.probe_result != Some(result);
         current.probe_result = Some(result);
@@ -240,8 +240,8 @@ impl ProbeState {
 }
 
 impl CurrentInstance {
-    fn first_seen(seen: &ProbedInstance, remembered: Option<ProbeResult>, rules: &Rules) -> Self {
-        let origin = match (remembered, seen.before_us) {
+    fn first_seen(seen: &ProbedInstance, remembered: Option<ProbeResult>, rules: &ProbeRules) -> Self {
+        let origin = match (remembered, seen.predates_kubelet) {
             (Some(_), _) => ResultOrigin::Resumed,
             (None, true) => ResultOrigin::TakenOver,
             (None, false) => ResultOrigin::Fresh,
@@ -266,30 +266,30 @@ impl CurrentInstance {
             } else {
                 ProbeStage::Waiting
             },
-            row: None,
+            result_run: None,
         }
     }
 
     fn step(
         &mut self,
-        rules: &Rules,
+        rules: &ProbeRules,
         spread: f64,
         seen: &ProbedInstance,
         facts: &ProbeFacts,
         now: Instant,
     ) -> ProbeAction {
-        let age = match (seen.life, self.stage) {
-            (Life::Exited { restarts: false }, ProbeStage::OnHold) => return ProbeAction::Exit,
+        let age = match (seen.state, self.stage) {
+            (InstanceState::Exited { restarts: false }, ProbeStage::OnHold) => return ProbeAction::Exit,
             (_, ProbeStage::OnHold) => return ProbeAction::Idle,
-            (Life::Running(age), _) => age,
-            (Life::Unclear, _) => {
+            (InstanceState::Running(age), _) => age,
+            (InstanceState::Unclear, _) => {
                 // What was never started cannot be dead; but it cannot be ready either.
                 if rules.kind == ProbeKind::Readiness {
                     self.probe_result = Some(ProbeResult::Failure);
                 }
                 return ProbeAction::Idle;
             }
-            (Life::Exited { restarts }, _) => {
+            (InstanceState::Exited { restarts }, _) => {
                 self.probe_result = Some(ProbeResult::Failure);
                 return if restarts {
                     ProbeAction::Idle
@@ -326,7 +326,7 @@ impl CurrentInstance {
     /// How long the first probe waits once it may be run. A container that has just started is probed
     /// at once for what keeps it from being ready; liveness starts somewhere in its first period, as
     /// upstream's does, because an early failure only eats into the time that a slow start has.
-    fn first_wait(&self, rules: &Rules, spread: f64) -> Duration {
+    fn first_wait(&self, rules: &ProbeRules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
             (ResultOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
             (ResultOrigin::TakenOver, ProbeKind::Readiness | ProbeKind::Startup) => {

@@ -4,7 +4,7 @@ use super::{
     PodProbes, PodSignal, ProbeSnapshot, ProbedContainer, ProberShared, Slot, SlotTask,
     metrics::ProbeSeries,
     spec,
-    state::{Life, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
+    state::{InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use crate::{
     base::{
@@ -308,17 +308,17 @@ impl ProbeTask {
             let since = then.as_nanosecond() - i128::from(seen.started_at);
             Duration::from_nanos(u64::try_from(since).unwrap_or(0))
         };
-        let life = match seen.state {
-            ContainerState::Running => Life::Running(nanos_since(Timestamp::now())),
-            ContainerState::Exited => Life::Exited {
+        let state = match seen.state {
+            ContainerState::Running => InstanceState::Running(nanos_since(Timestamp::now())),
+            ContainerState::Exited => InstanceState::Exited {
                 restarts: self.restarts,
             },
-            ContainerState::Created | ContainerState::Unknown => Life::Unclear,
+            ContainerState::Created | ContainerState::Unknown => InstanceState::Unclear,
         };
         ProbedInstance {
             id: seen.id.clone(),
-            life,
-            before_us: seen.started_at > 0
+            state,
+            predates_kubelet: seen.started_at > 0
                 && nanos_since(self.shared.deps.started_at) > Duration::ZERO,
         }
     }

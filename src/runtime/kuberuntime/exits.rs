@@ -9,7 +9,7 @@ use crate::{
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// Exit codes by name of containers whose last instance may be gone.
-pub(super) fn codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
+pub(super) fn last_exit_codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
     record
         .exits
         .last()

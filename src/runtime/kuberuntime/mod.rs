@@ -30,7 +30,7 @@ mod fixtures;
 
 use crate::{
     apiserver::ClusterObjects,
-    base::{EarlyRelease, metrics::Metrics},
+    base::{EarlyReleaseSemaphore, metrics::Metrics},
     cri::{FeaturesReader, RuntimeClient},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
@@ -55,7 +55,7 @@ use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
-    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart, Replaced,
+    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart, ReplacedContainers,
     SandboxCreator,
 };
 use tokio::sync::watch;
@@ -135,8 +135,8 @@ pub struct KubeGenericRuntimeManager {
     restarter: Arc<PodRestarter>,
     resizer: Arc<PodResizer>,
     allocations: Allocations,
-    starting: EarlyRelease,
-    replaced: Replaced,
+    start_permits: EarlyReleaseSemaphore,
+    replaced: ReplacedContainers,
 }
 
 impl KubeGenericRuntimeManager {
@@ -237,8 +237,8 @@ impl KubeGenericRuntimeManager {
             restarter: Arc::new(restarter),
             resizer: Arc::new(resizer),
             allocations: deps.resources.allocations,
-            starting: EarlyRelease::new(sync::MAX_CONCURRENT_STARTS, sync::PERMIT_HOLD),
-            replaced: Replaced::default(),
+            start_permits: EarlyReleaseSemaphore::new(sync::MAX_CONCURRENT_STARTS, sync::PERMIT_HOLD),
+            replaced: ReplacedContainers::default(),
         }
     }
 
@@ -318,12 +318,12 @@ impl KubeGenericRuntimeManager {
             // It was removed with all others, and its exit is what they wait after.
             let restart = self.state_store.read(&pod.uid(), |r| r.restart_all.clone());
             let ended = restart.filter(|all| all.container == name)?.finished_at;
-            let (delay, left) = self.back_off.held_after(pod, container, ended, now)?;
+            let (delay, left) = self.back_off.in_back_off_since(pod, container, ended, now)?;
             return Some((delay, now + left));
         };
-        let (delay, left) = self.back_off.held(pod, container, newest, now)?;
-        let answered = self.back_off.is_answered(pod, container, newest);
-        (!answered).then(|| (delay, now + left))
+        let (delay, left) = self.back_off.in_back_off(pod, container, newest, now)?;
+        let is_starting = self.back_off.start_admitted(pod, container, newest);
+        (!is_starting).then(|| (delay, now + left))
     }
 
     /// When the next of the pod's restart back-offs ends, of those that hold containers back at `now`.

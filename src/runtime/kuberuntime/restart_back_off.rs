@@ -82,7 +82,7 @@ impl RestartBackOff {
         ended: Timestamp,
         now: Timestamp,
     ) -> StartAdmission {
-        if let Some((delay, left)) = self.held_after(pod, container, ended, now) {
+        if let Some((delay, left)) = self.in_back_off_since(pod, container, ended, now) {
             return StartAdmission::Wait { delay, left };
         }
         let key = key_of(pod, container);
@@ -101,7 +101,7 @@ impl RestartBackOff {
 
     /// The whole delay and what is left of it, if the exit of the newest instance holds the container
     /// back at `now`.
-    pub(super) fn held(
+    pub(super) fn in_back_off(
         &self,
         pod: &Pod,
         container: &Container,
@@ -109,11 +109,11 @@ impl RestartBackOff {
         now: Timestamp,
     ) -> Option<(Duration, Duration)> {
         let ended = self.ended(pod, container, Some(newest))?;
-        self.held_after(pod, container, ended, now)
+        self.in_back_off_since(pod, container, ended, now)
     }
 
     /// The same, for a container whose last instance ended at a known time and may be gone.
-    pub(super) fn held_after(
+    pub(super) fn in_back_off_since(
         &self,
         pod: &Pod,
         container: &Container,
@@ -146,7 +146,7 @@ impl RestartBackOff {
 
     /// Whether the end of the newest instance has been answered with a start already, which may be
     /// under way.
-    pub(super) fn is_answered(
+    pub(super) fn start_admitted(
         &self,
         pod: &Pod,
         container: &Container,
@@ -307,7 +307,7 @@ mod tests {
             back_off.admit_after(&pod, &container, now, now),
             StartAdmission::Go
         );
-        let held = || back_off.held_after(&pod, &container, now, now);
+        let held = || back_off.in_back_off_since(&pod, &container, now, now);
         assert!(held().is_some() && back_off.len() == 1);
         back_off.forget(&"other".into());
         assert!(held().is_some());
@@ -389,7 +389,7 @@ mod tests {
         let exit = t(70);
         let held = |bed: &Bed, now| {
             let status = exit_at(exit);
-            let held = bed.back_off.held(&bed.pod, &bed.container, &status, now);
+            let held = bed.back_off.in_back_off(&bed.pod, &bed.container, &status, now);
             held.map(|(delay, left)| (delay.as_secs(), left.as_secs()))
         };
         assert_eq!(held(&bed, exit), Some((80, 80)));

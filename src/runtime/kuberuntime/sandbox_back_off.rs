@@ -30,7 +30,7 @@ impl Default for SandboxBackOff {
 
 impl SandboxBackOff {
     /// What is left at `now` of the delay since the last replacement.
-    pub(super) fn held(
+    pub(super) fn remaining(
         &self,
         uid: &PodUid,
         change: SandboxChange,
@@ -76,14 +76,14 @@ mod tests {
     #[test]
     fn the_first_replacement_is_immediate_and_each_further_one_waits_longer() {
         let (back_off, uid, start) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
-        assert_eq!(back_off.held(&uid, NotReady, start), None);
+        assert_eq!(back_off.remaining(&uid, NotReady, start), None);
         let mut now = start;
         let mut gaps = Vec::new();
         for _ in 0..8 {
             back_off.replaced(uid.clone(), NotReady, now);
-            let left = back_off.held(&uid, LostIp, now).unwrap();
+            let left = back_off.remaining(&uid, LostIp, now).unwrap();
             now += left;
-            assert_eq!(back_off.held(&uid, LostIp, now), None);
+            assert_eq!(back_off.remaining(&uid, LostIp, now), None);
             gaps.push(left.as_secs());
         }
         assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 60, 60]);
@@ -95,20 +95,20 @@ mod tests {
         back_off.replaced(uid.clone(), NotReady, now);
         let later = now + S(2);
         for _ in 0..10 {
-            assert_eq!(back_off.held(&uid, NotReady, later), None);
+            assert_eq!(back_off.remaining(&uid, NotReady, later), None);
         }
         back_off.replaced(uid.clone(), NotReady, later);
-        assert_eq!(back_off.held(&uid, NotReady, later), Some(S(2)));
+        assert_eq!(back_off.remaining(&uid, NotReady, later), Some(S(2)));
     }
 
     #[test]
     fn a_first_sandbox_neither_waits_nor_counts() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
         back_off.replaced(uid.clone(), NoneKnown, now);
-        assert_eq!(back_off.held(&uid, NotReady, now), None);
+        assert_eq!(back_off.remaining(&uid, NotReady, now), None);
         back_off.replaced(uid.clone(), NotReady, now);
-        assert_eq!(back_off.held(&uid, NotReady, now), Some(S(1)));
-        assert_eq!(back_off.held(&uid, NoneKnown, now), None);
+        assert_eq!(back_off.remaining(&uid, NotReady, now), Some(S(1)));
+        assert_eq!(back_off.remaining(&uid, NoneKnown, now), None);
     }
 
     #[test]
@@ -119,8 +119,8 @@ mod tests {
         }
         let late = now + S(601);
         back_off.replaced(uid.clone(), NotReady, late);
-        assert_eq!(back_off.held(&uid, NotReady, late), Some(S(1)));
+        assert_eq!(back_off.remaining(&uid, NotReady, late), Some(S(1)));
         back_off.forget(&uid);
-        assert_eq!(back_off.held(&uid, NotReady, late), None);
+        assert_eq!(back_off.remaining(&uid, NotReady, late), None);
     }
 }

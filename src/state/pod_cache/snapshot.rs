@@ -181,7 +181,7 @@ impl PodSnapshot {
         seq: Seq,
     ) {
         self.newest = self.newest.max(seq);
-        self.want(owner, id, sandbox, seq);
+        self.mark_stale(owner, id, sandbox, seq);
     }
 
     pub(super) fn apply(
@@ -203,18 +203,18 @@ impl PodSnapshot {
         match read {
             InspectedItem::Gone => self.mark_gone(id, seq),
             InspectedItem::Sandbox(status) => {
-                self.ensure(owner, id, None);
+                self.ensure_item(owner, id, None);
                 let changed =
-                    self.edit(&owner.uid, |pod| put(&mut pod.sandboxes, status, |s| &s.id));
+                    self.edit(&owner.uid, |pod| upsert(&mut pod.sandboxes, status, |s| &s.id));
                 Applied {
                     changed,
                     settled: self.mark_read(id, seq),
                 }
             }
             InspectedItem::Container(status) => {
-                self.ensure(owner, id, Some(status.sandbox.clone()));
+                self.ensure_item(owner, id, Some(status.sandbox.clone()));
                 let changed = self.edit(&owner.uid, |pod| {
-                    put(&mut pod.containers, status, |c| &c.id)
+                    upsert(&mut pod.containers, status, |c| &c.id)
                 });
                 Applied {
                     changed,
@@ -280,7 +280,7 @@ impl PodSnapshot {
                 .get(id)
                 .is_some_and(|tombstone| *tombstone >= seq);
         if !newer {
-            self.want(owner, id, sandbox, seq);
+            self.mark_stale(owner, id, sandbox, seq);
             outcome.inspect.push(id.clone());
         }
     }
@@ -308,7 +308,7 @@ impl PodSnapshot {
         }
     }
 
-    fn ensure(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>) {
+    fn ensure_item(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>) {
         let entry = self
             .pods
             .entry(owner.uid.clone())
@@ -333,8 +333,8 @@ impl PodSnapshot {
         }
     }
 
-    fn want(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>, seq: Seq) {
-        self.ensure(owner, id, sandbox);
+    fn mark_stale(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>, seq: Seq) {
+        self.ensure_item(owner, id, sandbox);
         let Some(item) = self.items.get_mut(id) else {
             return;
         };

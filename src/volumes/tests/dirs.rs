@@ -48,10 +48,10 @@ fn a_termination_log_is_a_fresh_file_that_anybody_may_write() {
     let node = node();
     let pod = node.manager.root().pod(&PodUid::from("u1")).unwrap();
     pod_dirs::create(&pod).unwrap();
-    let create = |count, others: &[u32]| {
+    let create = |count, other_restart_counts: &[u32]| {
         let wanted = pod_dirs::TerminationLog {
             restart_count: count,
-            others,
+            other_restart_counts,
         };
         pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap()
     };
@@ -72,10 +72,10 @@ fn termination_logs_of_instances_that_are_gone_are_removed() {
     pod_dirs::create(&pod).unwrap();
     let directory = pod.path().join("containers/c");
     for count in 0..50_u32 {
-        let others: Vec<u32> = count.checked_sub(1).into_iter().collect();
+        let other_restart_counts: Vec<u32> = count.checked_sub(1).into_iter().collect();
         let wanted = pod_dirs::TerminationLog {
             restart_count: count,
-            others: &others,
+            other_restart_counts: &other_restart_counts,
         };
         pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     }
@@ -83,7 +83,7 @@ fn termination_logs_of_instances_that_are_gone_are_removed() {
     fs::write(directory.join("01234567"), "").unwrap();
     let wanted = pod_dirs::TerminationLog {
         restart_count: 50,
-        others: &[49, 7],
+        other_restart_counts: &[49, 7],
     };
     pod_dirs::create_termination_log(&pod, "c", &wanted).unwrap();
     let mut names: Vec<_> = fs::read_dir(&directory)

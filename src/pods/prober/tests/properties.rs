@@ -7,7 +7,7 @@ use crate::{
         ProbeKind::{Readiness, Startup},
         ProbeResult::{Failure, Success},
     },
-    pods::prober::state::{Life, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
+    pods::prober::state::{InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -44,18 +44,18 @@ fn inputs() -> impl Strategy<Value = Vec<Input>> {
 
 fn facts_of(id: u8, life: u8, started: bool, deleting: bool) -> ProbeFacts {
     let life = match life {
-        0 => Life::Unclear,
-        1 => Life::Exited { restarts: true },
-        2 => Life::Exited { restarts: false },
-        _ => Life::Running(Duration::ZERO),
+        0 => InstanceState::Unclear,
+        1 => InstanceState::Exited { restarts: true },
+        2 => InstanceState::Exited { restarts: false },
+        _ => InstanceState::Running(Duration::ZERO),
     };
     ProbeFacts {
         started,
         deleting,
         container: (id > 0).then(|| ProbedInstance {
             id: format!("c{id}").into(),
-            life,
-            before_us: false,
+            state: life,
+            predates_kubelet: false,
         }),
         ..ProbeFacts::default()
     }

@@ -7,7 +7,7 @@ use crate::{
         ProbeResult::{self, Failure, Success, Unknown},
     },
     pods::prober::state::{
-        Life, ProbeAction, ProbeDecision, ProbeFacts, ProbeState, ProbedInstance, Rules,
+        InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeState, ProbedInstance, ProbeRules,
     },
     runtime::handlers::ProbeOutcome,
 };
@@ -18,8 +18,8 @@ pub(super) const KINDS: [ProbeKind; 3] = [Liveness, Readiness, Startup];
 const S: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_secs(10);
 
-pub(super) fn rules(kind: ProbeKind) -> Rules {
-    Rules {
+pub(super) fn rules(kind: ProbeKind) -> ProbeRules {
+    ProbeRules {
         kind,
         period: PERIOD,
         initial_delay: Duration::ZERO,
@@ -28,19 +28,19 @@ pub(super) fn rules(kind: ProbeKind) -> Rules {
     }
 }
 
-fn with_life(id: &str, life: Life) -> ProbeFacts {
+fn in_state(id: &str, life: InstanceState) -> ProbeFacts {
     ProbeFacts {
         container: Some(ProbedInstance {
             id: id.into(),
-            life,
-            before_us: false,
+            state: life,
+            predates_kubelet: false,
         }),
         ..ProbeFacts::default()
     }
 }
 
 fn running(id: &str) -> ProbeFacts {
-    with_life(id, Life::Running(Duration::ZERO))
+    in_state(id, InstanceState::Running(Duration::ZERO))
 }
 
 fn started(id: &str) -> ProbeFacts {
@@ -113,7 +113,7 @@ fn a_new_instance_gets_the_initial_result_of_its_kind() {
 fn an_instance_older_than_the_kubelet_has_no_result_until_it_was_probed() {
     for kind in KINDS {
         let mut facts = open(kind, "c1");
-        facts.container.as_mut().unwrap().before_us = true;
+        facts.container.as_mut().unwrap().predates_kubelet = true;
         let decision = ProbeState::new(rules(kind), 0.5).decide(&facts, Instant::now());
         assert_eq!(decision.set, None, "{kind}");
         assert!(matches!(decision.next, ProbeAction::Until(_)), "{kind}");
@@ -168,7 +168,7 @@ fn an_exited_instance_has_failed_and_ends_the_probe_if_none_follows() {
     for kind in KINDS {
         for (restarts, next) in [(true, ProbeAction::Idle), (false, ProbeAction::Exit)] {
             let (mut state, _, now) = probing(kind);
-            let decision = state.decide(&with_life("c1", Life::Exited { restarts }), now);
+            let decision = state.decide(&in_state("c1", InstanceState::Exited { restarts }), now);
             // Liveness begins at Success and the others below it; all end at Failure.
             let changed = (kind != Readiness).then(|| ("c1".into(), Failure));
             assert_eq!(
@@ -188,7 +188,7 @@ fn an_instance_that_was_never_started_is_not_ready_but_not_dead_either() {
         (Startup, Unknown),
     ] {
         let decision = ProbeState::new(rules(kind), 0.0)
-            .decide(&with_life("c1", Life::Unclear), Instant::now());
+            .decide(&in_state("c1", InstanceState::Unclear), Instant::now());
         assert_eq!(
             (decision.set, decision.next),
             (set("c1", probe_result), ProbeAction::Idle),
@@ -219,7 +219,7 @@ fn a_pod_on_its_way_out_keeps_only_its_readiness_probes() {
 
 #[test]
 fn no_probe_runs_before_the_initial_delay_is_over() {
-    let delayed = Rules {
+    let delayed = ProbeRules {
         initial_delay: 5 * S,
         ..rules(Readiness)
     };
@@ -227,7 +227,7 @@ fn no_probe_runs_before_the_initial_delay_is_over() {
     let now = Instant::now();
     let facts = |age| ProbeFacts {
         started: true,
-        ..with_life("c1", Life::Running(age))
+        ..in_state("c1", InstanceState::Running(age))
     };
     assert_eq!(
         state.decide(&facts(2 * S), now).next,
@@ -242,7 +242,7 @@ fn no_probe_runs_before_the_initial_delay_is_over() {
 
 #[test]
 fn a_wall_clock_that_jumps_does_not_move_the_initial_delay() {
-    let delayed = Rules {
+    let delayed = ProbeRules {
         initial_delay: 5 * S,
         ..rules(Readiness)
     };
@@ -366,7 +366,7 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
             (None, ProbeAction::Idle),
             "{kind}"
         );
-        let decision = state.decide(&with_life("c1", Life::Exited { restarts: true }), now);
+        let decision = state.decide(&in_state("c1", InstanceState::Exited { restarts: true }), now);
         assert_eq!(
             (decision.set, decision.next),
             (None, ProbeAction::Idle),
@@ -388,7 +388,7 @@ fn what_an_instance_does_while_it_ends_is_not_held_against_it() {
     for facts in [
         ProbeFacts::default(),
         running("c2"),
-        with_life("c1", Life::Exited { restarts: true }),
+        in_state("c1", InstanceState::Exited { restarts: true }),
     ] {
         for _ in 0..5 {
             assert_eq!(state.probed(&facts, &id, &bad()), None);

@@ -54,7 +54,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
     pub(in crate::runtime::kuberuntime) container: &'a Container,
     pub(in crate::runtime::kuberuntime) restart_count: u32,
     /// Those of the instances that there are.
-    pub(in crate::runtime::kuberuntime) others: &'a [u32],
+    pub(in crate::runtime::kuberuntime) other_restart_counts: &'a [u32],
     pub(in crate::runtime::kuberuntime) image_ref: &'a str,
     pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
     pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
@@ -230,7 +230,7 @@ impl ConfigBuilder {
             environment: &environment,
             instance: TerminationLog {
                 restart_count: request.restart_count,
-                others: request.others,
+                other_restart_counts: request.other_restart_counts,
             },
         };
         let files = create_container_files(&self.volumes, &self.settings, wanted, cancel).await?;

@@ -138,15 +138,15 @@ pub async fn create_container_files(
             .map_err(ConfigError::from)?;
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();
-    let (restart_count, others) = (
+    let (restart_count, other_restart_counts) = (
         request.instance.restart_count,
-        request.instance.others.to_vec(),
+        request.instance.other_restart_counts.to_vec(),
     );
     let pod = pod.clone();
     let make = move || {
         let instance = TerminationLog {
             restart_count,
-            others: &others,
+            other_restart_counts: &other_restart_counts,
         };
         create_log_dir(&logs)?;
         pod_dirs::create(&directory)?;

@@ -13,6 +13,6 @@ pub mod plan;
 mod pre_stop;
 mod running;
 mod stop;
-mod unread;
+mod stop_status;
 
-pub(super) use stop::{PodKiller, Why};
+pub(super) use stop::{PodKiller, StopCause};

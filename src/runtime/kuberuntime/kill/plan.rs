@@ -60,11 +60,11 @@ pub fn status_timeout(left: Duration) -> Duration {
 
 /// The status of a pod that is to stop, of which some items cannot be read: what a list says of those,
 /// or, without a list, that they may run.
-pub fn completed(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>) -> PodStatus {
+pub fn complete_from_list(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>) -> PodStatus {
     let mut status = read.clone();
     let Some(listed) = listed else {
         for item in unread {
-            may_run(&mut status, item);
+            add_maybe_running(&mut status, item);
         }
         return status;
     };
@@ -98,7 +98,7 @@ pub fn completed(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>
 }
 
 /// Adds an item of which nothing but its id is known.
-fn may_run(status: &mut PodStatus, item: &ItemId) {
+fn add_maybe_running(status: &mut PodStatus, item: &ItemId) {
     match item {
         ItemId::Container(id) if status.container(id).is_none() => {
             status.containers.push(ContainerStatus {

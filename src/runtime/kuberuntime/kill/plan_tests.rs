@@ -359,7 +359,7 @@ fn what_cannot_be_read_is_as_a_list_says_and_may_run_without_one() {
         ),
     ];
     for (read, unread, listed, expected) in cases {
-        let mut found = shown(&completed(&read, &unread, listed.as_ref()));
+        let mut found = shown(&complete_from_list(&read, &unread, listed.as_ref()));
         found.sort();
         assert_eq!(found, expected, "{read:?} {unread:?} {listed:?}");
     }

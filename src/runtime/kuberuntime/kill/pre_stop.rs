@@ -63,7 +63,7 @@ impl PodKiller {
         };
         if !matches!(result, Err(HookError::Unreachable(_))) {
             // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
-            let _ = timeout(RECORD_TIMEOUT, self.stops.note_hook(uid, id)).await;
+            let _ = timeout(RECORD_TIMEOUT, self.stops.record_hook_ran(uid, id)).await;
         }
         if let Err(error) = result {
             tracing::warn!(

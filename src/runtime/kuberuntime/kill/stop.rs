@@ -5,7 +5,7 @@ use super::{
     plan::{self, ContainerStop},
     running::RunningStop,
     stop_tracker::{StopScope, StopTracker},
-    unread::StopStatusReader,
+    stop_status::StopStatusReader,
 };
 use crate::{
     base::chain,
@@ -33,7 +33,7 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why one container of a pod that stays is stopped.
 #[derive(Clone, Debug)]
-pub(in crate::runtime::kuberuntime) enum Why {
+pub(in crate::runtime::kuberuntime) enum StopCause {
     /// As planned.
     Plan(ContainerKill),
     FailedPostStartHook,
@@ -41,7 +41,7 @@ pub(in crate::runtime::kuberuntime) enum Why {
     RestartAll,
 }
 
-impl Why {
+impl StopCause {
     fn message(&self, name: &str) -> String {
         match self {
             Self::Plan(kill) => kill.to_string(),
@@ -131,7 +131,7 @@ impl PodKiller {
     }
 
     /// Stops everything of a pod that stays, by the deadline of the first attempt.
-    pub(in crate::runtime::kuberuntime) async fn kill_staying_pod(
+    pub(in crate::runtime::kuberuntime) async fn kill_desired_pod(
         &self,
         pod: &Pod,
         status: &PodStatus,
@@ -142,7 +142,7 @@ impl PodKiller {
         self.kill_pod(Some(pod), status, grace)
             .await
             .context("cannot stop the pod")?;
-        self.stops.over(&uid, &StopScope::Pod);
+        self.stops.end(&uid, &StopScope::Pod);
         Ok(())
     }
 
@@ -153,13 +153,13 @@ impl PodKiller {
         status: &PodStatus,
         name: &str,
         id: &ContainerId,
-        why: Why,
+        why: StopCause,
     ) -> anyhow::Result<()> {
         let container = pod.container(name);
         let (reason, grace) = match &why {
-            Why::Plan(kill) => (Some(kill.reason), None),
-            Why::FailedPostStartHook => (None, None),
-            Why::RestartAll => (None, Some(0)),
+            StopCause::Plan(kill) => (Some(kill.reason), None),
+            StopCause::FailedPostStartHook => (None, None),
+            StopCause::RestartAll => (None, Some(0)),
         };
         let seconds = plan::container_grace_seconds(pod, container, reason, grace);
         let (uid, scope) = (pod.uid(), StopScope::Container(id.clone()));
@@ -193,7 +193,7 @@ impl PodKiller {
         stop.result(receiver)
             .await
             .with_context(|| format!("cannot stop container {name}"))?;
-        self.stops.over(&uid, &scope);
+        self.stops.end(&uid, &scope);
         Ok(())
     }
 

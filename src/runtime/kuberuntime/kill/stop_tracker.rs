@@ -82,7 +82,7 @@ impl StopTracker {
     }
 
     /// The stop has succeeded. That of a whole pod ends those of its containers.
-    pub(super) fn over(&self, uid: &PodUid, scope: &StopScope) {
+    pub(super) fn end(&self, uid: &PodUid, scope: &StopScope) {
         let mut deadlines = self.deadlines.lock();
         let Some(of_pod) = deadlines.get_mut(uid) else {
             return;
@@ -109,7 +109,7 @@ impl StopTracker {
     }
 
     /// The preStop hook of an instance has ended, however it did. Waits until that is on disk.
-    pub(super) async fn note_hook(&self, uid: &PodUid, id: &ContainerId) {
+    pub(super) async fn record_hook_ran(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store
                 .record(uid, |r| r.pre_stop_ran.push(id.to_string()))
@@ -153,18 +153,18 @@ mod tests {
         );
         assert_eq!(limit("c", grace(11, 1)), grace(11, 1));
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
-        stops.over(&uid, &scope);
+        stops.end(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
         stops.cancelled(&uid);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
-        stops.over(&uid, &StopScope::Pod);
+        stops.end(&uid, &StopScope::Pod);
         assert!(stops.deadlines.lock().is_empty());
     }
 
     #[tokio::test]
     async fn a_hook_that_has_run_is_known_after_a_restart() {
         let (dir, stops, uid) = stops();
-        stops.note_hook(&uid, &"a".into()).await;
+        stops.record_hook_ran(&uid, &"a".into()).await;
         // Nothing else writes the records of this store.
         let restarted = PodStateStore::open(dir.path().to_path_buf()).unwrap();
         assert!(StopTracker::new(restarted).hook_ran(&uid, &"a".into()));
@@ -174,8 +174,8 @@ mod tests {
     async fn a_hook_has_run_until_its_stop_is_called_off() {
         let (dir, stops, uid) = stops();
         let (a, b) = ("a".into(), "b".into());
-        stops.note_hook(&uid, &a).await;
-        stops.note_hook(&uid, &a).await;
+        stops.record_hook_ran(&uid, &a).await;
+        stops.record_hook_ran(&uid, &a).await;
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
         assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
         stops.cancelled(&uid);

@@ -72,12 +72,12 @@ impl ContainerStarter {
         let newest = self.exits.newest(pod, &request.status, name);
         let logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
         let restart_count = self.next_restart_count(logs, name, newest.as_deref()).await;
-        let others = request.status.instances(name).map(|c| c.restart_count);
+        let other_restart_counts = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerConfigRequest {
             pod,
             container,
             restart_count,
-            others: &others.collect::<Vec<_>>(),
+            other_restart_counts: &other_restart_counts.collect::<Vec<_>>(),
             image_ref: &image.reference,
             image_user: &ImageUser::of(&image),
             pod_ips: &sandbox.ips,
@@ -91,7 +91,7 @@ impl ContainerStarter {
         if request.cancel.is_cancelled() {
             return Err(NotStarted::Cancelled);
         }
-        let config = config.and_then(|config| in_target(request, container, config));
+        let config = config.and_then(|config| with_target_namespace(request, container, config));
         let config = config.map_err(|error| {
             let message = chain(error.as_ref());
             let text = format!("Error: {message}");
@@ -136,7 +136,7 @@ impl ContainerStarter {
         container: &Container,
     ) -> Result<(), NotStarted> {
         let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
-        let counts = match self.exits.newest(pod, status, &container.name) {
+        let counted_from = match self.exits.newest(pod, status, &container.name) {
             // It was killed a moment ago. Its delay counts from the end of the instance before, as upstream's
             // does: a container that ran for longer than its delay is restarted at once.
             Some(newest) if newest.state == ContainerState::Running => {
@@ -144,7 +144,7 @@ impl ContainerStarter {
             }
             newest => newest.map(Cow::into_owned),
         };
-        let admission = self.back_off.admit(pod, container, counts.as_ref(), now);
+        let admission = self.back_off.admit(pod, container, counted_from.as_ref(), now);
         let StartAdmission::Wait { delay, left } = admission else {
             return Ok(());
         };
@@ -183,7 +183,7 @@ impl ContainerStarter {
                 } else {
                     self.links.remove_unused(pod, &log).await;
                 }
-                return Err(self.refused(
+                return Err(self.cri_failure(
                     &object,
                     container,
                     reasons::CREATE_CONTAINER_ERROR,
@@ -212,7 +212,7 @@ impl ContainerStarter {
                 self.post_start.mark_done(pod, &id);
             }
             let reason = reasons::RUN_CONTAINER_ERROR;
-            return Err(self.refused(&object, container, reason, &error, Some(&id)));
+            return Err(self.cri_failure(&object, container, reason, &error, Some(&id)));
         }
         self.events
             .normal(&object, event::STARTED, "Container started");
@@ -252,7 +252,7 @@ impl ContainerStarter {
         Ok(())
     }
 
-    fn refused(
+    fn cri_failure(
         &self,
         object: &ObjectRef,
         container: &Container,
@@ -296,7 +296,7 @@ impl ContainerStarter {
 }
 
 /// An ephemeral container may be made to see the processes of another container.
-fn in_target(
+fn with_target_namespace(
     request: &SyncRequest<'_>,
     container: &Container,
     mut config: ContainerConfig,

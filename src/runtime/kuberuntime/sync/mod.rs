@@ -27,7 +27,7 @@ pub(super) use container::ContainerStarter;
 pub(super) use images::ContainerImages;
 pub(super) use pod_cgroups::PodCgroups;
 pub(super) use post_start::PostStart;
-pub(super) use replaced::Replaced;
+pub(super) use replaced::ReplacedContainers;
 pub(super) use resize::PodResizer;
 pub(super) use restart_all::PodRestarter;
 pub(super) use sandbox::SandboxCreator;

@@ -8,7 +8,7 @@ use crate::{
         handlers::{HookTarget, Hooks, hook_address},
         kuberuntime::{
             actions::PodActions,
-            kill::{PodKiller, Why},
+            kill::{PodKiller, StopCause},
         },
     },
     state::events::{EventRecorder, ObjectRef},
@@ -125,7 +125,7 @@ impl PostStart {
             "PostStartHook failed",
         );
         let status = self.cache.latest(&pod.uid());
-        let why = Why::FailedPostStartHook;
+        let why = StopCause::FailedPostStartHook;
         let killing = Box::pin(
             self.killer
                 .kill_container(pod, &status, &container.name, id, why),

@@ -7,22 +7,22 @@ use std::{collections::HashMap, sync::Arc};
 /// The containers of running syncs. Until its successor runs, the exit of such a container says nothing about
 /// the pod's end, whatever the restart policy makes of its exit code.
 #[derive(Clone, Debug, Default)]
-pub(in crate::runtime::kuberuntime) struct Replaced(Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>);
+pub(in crate::runtime::kuberuntime) struct ReplacedContainers(Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>);
 
 /// Ends with the sync.
 #[derive(Debug)]
-pub(super) struct WhileReplaced<'r> {
-    replaced: &'r Replaced,
+pub(super) struct ReplacedGuard<'r> {
+    replaced: &'r ReplacedContainers,
     uid: PodUid,
 }
 
-impl Replaced {
+impl ReplacedContainers {
     /// These containers of a pod are being replaced. A pod has one sync at a time.
-    pub(super) fn during(&self, uid: PodUid, ids: Vec<ContainerId>) -> WhileReplaced<'_> {
+    pub(super) fn mark(&self, uid: PodUid, ids: Vec<ContainerId>) -> ReplacedGuard<'_> {
         if !ids.is_empty() {
             self.0.lock().insert(uid.clone(), ids);
         }
-        WhileReplaced {
+        ReplacedGuard {
             replaced: self,
             uid,
         }
@@ -35,7 +35,7 @@ impl Replaced {
     }
 }
 
-impl Drop for WhileReplaced<'_> {
+impl Drop for ReplacedGuard<'_> {
     fn drop(&mut self) {
         self.replaced.0.lock().remove(&self.uid);
     }

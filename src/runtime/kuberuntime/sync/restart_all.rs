@@ -10,7 +10,7 @@ use crate::{
     runtime::kuberuntime::{
         actions::{ContainerReset, PodActions, Reset, RestartAllTrigger},
         gc::ContainerGc,
-        kill::{PodKiller, Why},
+        kill::{PodKiller, StopCause},
         restart_back_off::{RestartBackOff, StartAdmission, back_off_event, back_off_text},
     },
     state::events::EventRecorder,
@@ -113,7 +113,7 @@ impl PodRestarter {
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         if one.stop {
-            let why = Why::RestartAll;
+            let why = StopCause::RestartAll;
             let stopped = self
                 .killer
                 .kill_container(pod, status, &one.name, &one.id, why);

@@ -17,8 +17,8 @@ use crate::{
             ContainerStart, KillPodReason, PlanInputs, PodActions, RecordedFacts, SandboxChange,
             compute_pod_actions,
         },
-        exits::codes,
-        kill::Why,
+        exits::last_exit_codes,
+        kill::StopCause,
     },
     state::events::ObjectRef,
     state::pod_history::{Action, HistoryEntry},
@@ -45,7 +45,7 @@ impl KubeGenericRuntimeManager {
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
             resetting: record.resetting(),
-            exits: codes(record),
+            exits: last_exit_codes(record),
         });
         let probe_results = |id: &_| self.results.get(id);
         compute_pod_actions(&PlanInputs {
@@ -74,7 +74,7 @@ impl KubeGenericRuntimeManager {
         }
         tracing::debug!(pod = %request.pod.log_name(), ?actions, "Syncing a pod");
         let replaced = actions.replaced(request.pod, &request.status);
-        let replaced = self.replaced.during(request.pod.uid(), replaced);
+        let replaced = self.replaced.mark(request.pod.uid(), replaced);
         let report = self.carry_out(request, &actions, report).await;
         drop(replaced);
         report
@@ -132,7 +132,7 @@ impl KubeGenericRuntimeManager {
         }
         let Some(permit) = request
             .cancel
-            .run_until_cancelled(self.starting.acquire())
+            .run_until_cancelled(self.start_permits.acquire())
             .await
         else {
             report.cancelled = true;
@@ -169,7 +169,7 @@ impl KubeGenericRuntimeManager {
                 && *change != SandboxChange::NoneKnown
             {
                 let now = Instant::now();
-                if let Some(left) = self.sandboxes.back_off.held(&pod.uid(), *change, now) {
+                if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
                     report.retry_after(left);
                     let held = HistoryEntry::about_pod(Action::Hold, change.to_string());
                     self.record_history(pod, held.until(Timestamp::now() + left));
@@ -195,7 +195,7 @@ impl KubeGenericRuntimeManager {
                 self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, why));
                 self.set_current_step(pod, "stopping the pod".into());
             }
-            let killing = Box::pin(self.killer.kill_staying_pod(pod, status));
+            let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
             // The stop of the whole pod goes on with those of its containers.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 report.cancelled = true;
@@ -228,7 +228,7 @@ impl KubeGenericRuntimeManager {
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
             );
             self.set_current_step(pod, format!("stopping {}", kill.name));
-            let why = Why::Plan(kill.clone());
+            let why = StopCause::Plan(kill.clone());
             let killing = Box::pin(
                 self.killer
                     .kill_container(pod, status, &kill.name, &kill.id, why),

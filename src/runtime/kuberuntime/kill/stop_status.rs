@@ -110,7 +110,7 @@ impl StopStatusReader {
     pub(super) fn completed(&self, uid: &PodUid, listed: Option<&PodStatus>) -> PodStatus {
         let unread = self.cache.unread(uid);
         let unread: Vec<ItemId> = unread.into_iter().map(|unread| unread.item).collect();
-        plan::completed(&self.cache.latest(uid), &unread, listed)
+        plan::complete_from_list(&self.cache.latest(uid), &unread, listed)
     }
 
     pub(super) async fn list_containers_of(

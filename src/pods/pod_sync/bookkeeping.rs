@@ -1,4 +1,4 @@
-//! What the sync loop reads and does of a pod outside the pod's own syncs. Nothing here waits for a pod.
+//! The methods that the sync loop calls outside of a pod's syncs. None of them waits for a pod.
 
 use super::PodSync;
 use crate::{
@@ -13,14 +13,14 @@ use crate::{
 use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 impl PodSync {
-    /// Whether this or an earlier kubelet recorded that the pod has ended for good.
+    /// Whether this or an earlier kubelet recorded in the pod state store that the pod reached a terminal phase.
     pub fn has_recorded_end(&self, uid: &PodUid) -> bool {
         self.state_store
             .read(uid, |record| record.terminal.is_some())
     }
 
-    /// Fails a pod that the node rejects, before anything of it is set up; its worker then ends it. After a
-    /// restart the pod is admitted again.
+    /// Publishes a pod as failed because the node rejects it; its worker then terminates it. A rejection is not
+    /// recorded: after a restart of the kubelet, the pod is admitted anew.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
         tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
         self.events
@@ -40,13 +40,13 @@ impl PodSync {
         self.status_publisher.publish(pod);
     }
 
-    /// Whether the status that is shown is that of a pod that has ended.
+    /// Whether the published status has a terminal phase, which includes rejected pods.
     pub fn has_terminal_status(&self, uid: &PodUid) -> bool {
         let status = self.status_publisher.statuses().get(uid);
         status.is_some_and(|status| is_terminal(&status))
     }
 
-    /// Whether the pod was ended because the machine goes down.
+    /// Whether the pod was stopped or rejected because of a node shutdown.
     pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
         self.status_publisher.ended_by_shutdown(uid)
     }
@@ -56,7 +56,7 @@ impl PodSync {
         self.state_store.read(uid, |record| record.origin.clone())
     }
 
-    /// The runtime status of the pod changed: its probes check that.
+    /// Wakes the probes of a pod whose runtime status changed.
     pub fn runtime_status_changed(&self, uid: &PodUid) {
         self.probes.pod_changed(uid);
     }
@@ -66,12 +66,12 @@ impl PodSync {
         self.volumes.changed().await
     }
 
-    /// Which containers have which devices.
+    /// The device plugins and DRA drivers, and what they allocated.
     pub fn devices(&self) -> &ContainerDevices {
         self.runtime.devices()
     }
 
-    /// What pods are allocated.
+    /// The allocated resources of pods (in-place resize).
     pub fn allocations(&self) -> &Allocations {
         self.runtime.allocations()
     }
@@ -91,13 +91,14 @@ impl PodSync {
         self.events.normal(&ObjectRef::pod(pod), reason, message);
     }
 
-    /// Records where the pod comes from, before anything that is recorded of it is read.
+    /// Records the origin of the pod, and drops a record that an earlier manifest of its UID left. Called before the
+    /// record is read.
     pub fn remember_origin(&self, pod: &Pod) {
         self.status_publisher.remember_origin(pod);
     }
 
-    /// Removes superseded containers of these pods; what pods that have ended leave stays for their users until the
-    /// disk is needed. Takes the proof that the runtime was listed in full.
+    /// Removes superseded containers of these pods. The last containers of ended pods are kept for users until disk space
+    /// is needed. Takes the proof that the runtime was listed completely.
     ///
     /// # Errors
     /// The runtime did not remove one; the others were removed.

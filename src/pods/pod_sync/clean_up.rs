@@ -1,4 +1,4 @@
-//! Removes what is left of a pod that is gone.
+//! Removal of pods that no source has any more, and the search for them.
 
 use super::PodSync;
 use crate::{
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl PodSync {
-    /// Removes everything of a pod that no source has and none of whose containers runs: containers,
-    /// sandboxes, logs, volumes, directories and records. Returns whether all of it is gone; the audit
-    /// tries again what is left. The restart counts of a pod that is `back` under its UID go on, as upstream's. Once
-    /// `stop` is cancelled it no longer waits for the runtime status, because the PLEG that reads it stops as well.
+    /// Removes everything of a pod that no source has and none of whose containers runs: containers, sandboxes, logs,
+    /// volumes, directories and records. Returns whether everything was removed; otherwise housekeeping retries. If the
+    /// pod was added again under its UID (`back`), its restart counts continue, as upstream's. Once `stop` is cancelled
+    /// it no longer waits for the runtime status, because the PLEG that reads it stops as well.
     pub async fn remove_pod(
         &self,
         uid: &PodUid,
@@ -49,12 +49,12 @@ impl PodSync {
             .runtime
             .collect_pod(&runtime_status, &owner, true)
             .await;
-        // Another pod may have had the UID before.
+        // Under every name: a pod of another name may have had the UID before.
         self.runtime.remove_logs_of(uid).await;
         let disk = self.remove_from_disk(uid).await;
         let cgroup = match &content {
             Ok(_) => self.cgroups.destroy(uid).await,
-            // Its processes may still be the runtime's.
+            // The runtime may still have processes in the cgroup.
             Err(_) => Ok(()),
         };
         self.runtime.release_user_namespace(uid).await;
@@ -90,9 +90,9 @@ impl PodSync {
         clean
     }
 
-    /// Pods that have a record, that neither a source nor the runtime has, and that are `gone` by the
-    /// recorded origin. Directories and logs without a record are left alone: they may belong to pods of
-    /// the API server. Takes the proof that the runtime was listed in full.
+    /// Pods with a record that neither a source nor the runtime has, and that are `gone` by the recorded origin. Pod
+    /// directories and logs without a record are kept: they may belong to pods of the API server. Takes the proof that
+    /// the runtime was listed completely.
     pub fn recorded_orphans(
         &self,
         claimed: &HashSet<PodUid>,
@@ -109,7 +109,7 @@ impl PodSync {
             .collect()
     }
 
-    /// Pods of which a cgroup is left, by the same rule.
+    /// Pods with a cgroup, by the same rule.
     pub async fn orphans_with_cgroups(
         &self,
         claimed: &HashSet<PodUid>,
@@ -135,7 +135,8 @@ impl PodSync {
             && self.status_publisher.statuses().get(uid).is_none()
     }
 
-    /// What has neither a record nor anything in the runtime may have a directory that another kubelet keeps.
+    /// Whether only a cgroup is known of the pod. A directory of such a pod is not removed, because it may belong to
+    /// another kubelet.
     fn is_only_a_cgroup(&self, uid: &PodUid, runtime_status: &PodStatus) -> bool {
         runtime_status.is_empty()
             && self.status_publisher.statuses().get(uid).is_none()
@@ -150,7 +151,7 @@ impl PodSync {
         removed.is_ok()
     }
 
-    /// Gives back the claims of a pod whose containers have ended.
+    /// Unprepares the resource claims of a pod whose containers have ended.
     pub(super) async fn unprepare_resources(&self, uid: &PodUid) -> anyhow::Result<()> {
         let given_back = self.runtime.devices().dra.unprepare(uid).await;
         given_back.context("unprepare dynamic resources")
@@ -163,7 +164,8 @@ impl PodSync {
     }
 }
 
-/// How the containers and sidecars of a pod ended that run again by its restart policy whatever their exit codes.
+/// The last exits of containers and sidecars that the restart policy restarts after any exit code; their restart counts
+/// continue when the pod starts again.
 fn restarted<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatus> {
     let sidecars = pod.init_containers().iter().filter(|one| is_sidecar(one));
     let containers = sidecars.chain(pod.containers());

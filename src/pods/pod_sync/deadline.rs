@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// When a pod's active deadline is over, if it has one.
+/// The instant of a pod's `activeDeadlineSeconds`, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Deadline(Option<Instant>);
 
@@ -40,7 +40,7 @@ impl Deadline {
 fn left(pod: &Pod, started: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
     let seconds = pod.spec()?.active_deadline_seconds?;
     let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    // A clock that was set back gives a pod no more than its seconds.
+    // If the clock was set back, the pod gets the whole time again, but not more.
     let passed = Duration::try_from(now.duration_since(started?)).unwrap_or_default();
     Some(allowed.saturating_sub(passed))
 }

@@ -9,7 +9,7 @@ use crate::{
 use k8s_openapi::api::core::v1 as api;
 use std::{collections::HashSet, sync::Arc};
 
-/// A pod with its current status, unless that is the one in its manifest.
+/// A pod with its current status; `None` if none was generated yet, and the one in the pod object counts.
 pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 
 /// Reads the pods of this node; cheap to clone.
@@ -21,7 +21,7 @@ pub struct KnownPods {
 }
 
 impl KnownPods {
-    /// Of the desired pods and the statuses of all pods.
+    /// A reader of these stores.
     pub fn new(manager: PodManager, statuses: Statuses, state_store: PodStateStore) -> Self {
         Self {
             manager,
@@ -30,8 +30,8 @@ impl KnownPods {
         }
     }
 
-    /// The desired pods, then those that have no source any more and have not terminated yet, as upstream lists
-    /// them. Until the runtime answers, the status of a pod is the one that the kubelet before this one stored.
+    /// The desired pods, then those that no source has any more and that are still terminating, as upstream. Until the
+    /// runtime answers after a restart, the status of a pod is the stored one of the kubelet before this one.
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();

@@ -1,9 +1,9 @@
-//! The syncs of one pod: set it up, stop it, clean up after it.
+//! The syncs of one pod: start it, stop it, clean up after it.
 //!
-//! * Owns: the failures that explain why a container waits (upstream's reason cache).
+//! * Owns: start failures of containers, which their statuses show (upstream's reason cache).
 //! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
-//! * Must never run beside itself for one UID, or wait for anything but its own pod.
+//! * Must never run concurrently for one UID, or wait for another pod.
 //! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
 mod bookkeeping;
@@ -49,12 +49,12 @@ pub use known_pods::{KnownPods, PodWithStatus};
 pub use metrics::PodStartMetrics;
 pub use statuses::{ClusterInputs, StatusPublisher};
 
-/// The delay before the next sync of a pod whose runtime status changed during the sync.
+/// Delay before the next sync of a pod whose runtime status changed before its status could be published.
 const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
 
 /// The syncer of real pods.
 pub struct PodSync {
-    /// Makes the runtime match a pod.
+    /// Carries out the syncs in the container runtime.
     runtime: KubeGenericRuntimeManager,
     /// The runtime status of every pod.
     cache: PodCache,
@@ -72,7 +72,7 @@ pub struct PodSync {
 }
 
 impl PodSync {
-    /// A syncer that has done nothing yet.
+    /// Builds the syncer.
     pub fn new(
         state: &State,
         runtime: KubeGenericRuntimeManager,
@@ -106,7 +106,7 @@ impl PodSync {
             () = known.over() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.status_publisher.publish(&pod) else {
-            // Changed again before a status could be published: not a failure.
+            // The runtime status changed again before the pod status could be published. That is no failure.
             let next = NextSync {
                 at: Some(Instant::now() + UNSETTLED_AGAIN),
                 delay: RetryDelay::Error,
@@ -153,7 +153,7 @@ impl PodSync {
                 biased;
                 done = &mut set_up => break Some(done),
                 () = deadline.over() => {
-                    // Long steps end now; a step that must not be cut is finished.
+                    // Long steps such as pulls end now; a create that is followed by a start is finished.
                     self.fail_for_deadline(&pod);
                     sync_cancel.cancel();
                     let _ = set_up.await;
@@ -172,8 +172,9 @@ impl PodSync {
         }
     }
 
-    /// Waits until a restart back-off of the pod ends, or another one is the next to end. A container
-    /// that a long sync has not reached yet must not be shown in its back-off for longer than that.
+    /// Waits until a restart back-off of the pod ends, or a change makes another one the next to end. The status is
+    /// published again then: a container that a long sync has not reached yet must not be shown in its back-off for
+    /// longer than that lasts.
     async fn restart_due(&self, pod: &Pod) {
         let uid = pod.uid();
         let next = |runtime_status: &PodStatus| {
@@ -208,8 +209,8 @@ impl PodSync {
         synced(Ok(true), RetryDelay::Resync)
     }
 
-    /// The sync that finds the pod's deadline over. It ends the pod also while nothing can be read of it,
-    /// and so no new status be shown.
+    /// Ends a sync that finds the pod's active deadline exceeded. The pod is terminated even if its runtime status cannot
+    /// be read, so that no new status can be published.
     async fn past_deadline(&self, pod: &Arc<Pod>) -> PodSyncResult {
         self.fail_for_deadline(pod);
         match self.status_publisher.statuses().get(&pod.uid()) {
@@ -218,7 +219,7 @@ impl PodSync {
         }
     }
 
-    /// Waits until the runtime is ready. False when the pod has to end, or its deadline is over.
+    /// Waits until the runtime is ready. False if the sync is cancelled or the pod's deadline is exceeded.
     async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
         let mut state = self.state.clone();
         tokio::select! {
@@ -243,11 +244,12 @@ impl PodSync {
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
         if runtime_status.is_empty() {
-            // What is on disk of a pod without a record is never removed: its origin is unknown.
+            // The record of a new pod has to be on disk before anything else of it is: files and containers of a pod
+            // without a record are never removed, because their origin is unknown.
             let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
             anyhow::ensure!(recorded.is_some(), "the pod is to be synced again");
         }
-        // Also of a pod whose volumes are not ready: its containers may run already.
+        // Before the volumes are ready, because containers of the pod may run already.
         self.probes.add_pod(pod);
         let volumes = match self.volumes.prepare(pod, cancel).await {
             Ok(volumes) => volumes,
@@ -281,7 +283,7 @@ impl PodSync {
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
         if report.acted {
-            // When this is cancelled, the audit does the rest.
+            // If this is cancelled, housekeeping removes them.
             let collecting = Box::pin(self.collect_superseded(pod));
             cancel.run_until_cancelled(collecting).await;
         }
@@ -329,7 +331,7 @@ impl PodSync {
         synced(result, NextSync { at, delay })
     }
 
-    /// Notes how far the resize of the pod is, after a sync.
+    /// Records the progress of the pod's resize after a sync.
     fn note_resize(&self, pod: &Arc<Pod>, report: &SyncReport) {
         let (uid, allocations) = (pod.uid(), self.runtime.allocations());
         // A resize may have been accepted during this sync.
@@ -415,7 +417,7 @@ impl PodSync {
             return Err(error);
         }
         self.probes.remove_pod(&uid);
-        // Before the status says that the pod has ended: its claims may be another pod's then.
+        // Before the status shows that the pod has ended, because its claims may be given to another pod then.
         self.runtime.devices().dra.recover(&pod).await;
         self.unprepare_resources(&uid).await?;
         self.status_publisher.note_stage(&uid, PodStage::Ended);
@@ -425,8 +427,8 @@ impl PodSync {
         Ok(())
     }
 
-    /// Stops a pod of which only the runtime knows. At the start it may have been listed and not inspected
-    /// yet: an empty runtime status does not mean that there is nothing to stop.
+    /// Stops an orphan. After a start of the kubelet it may have been listed and not inspected yet, so an empty runtime
+    /// status does not mean that nothing has to be stopped.
     async fn terminate_orphan(
         &self,
         running: &PodStatus,

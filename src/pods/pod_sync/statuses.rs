@@ -1,4 +1,4 @@
-//! Publishes the API status of a pod, generated from what is known of it.
+//! Generates and publishes the API status of pods.
 
 use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
@@ -24,32 +24,32 @@ use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Where a pod is in its life; decides what its status may say.
+/// The stage of a pod; decides which waiting reasons and which phase its status may have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) enum PodStage {
-    /// Being set up, or running.
+    /// It is being started, or runs.
     #[default]
     Live,
-    /// Being stopped.
+    /// It is being stopped.
     Ending,
     /// All its containers have ended for good.
     Ended,
 }
 
-/// What is remembered of a pod between two syncs.
+/// Inputs of a pod's status that neither a store nor the runtime has.
 #[derive(Debug, Default)]
 struct PodNotes {
     failures: Vec<StartFailure>,
     stage: PodStage,
     failed_because: Option<FailedBecause>,
     start: StartProgress,
-    /// The node rejected it: its status stays, unless something of it runs.
+    /// The node rejected it: its status is kept as it is, unless the runtime has a container of it.
     rejected: bool,
-    /// A shutdown of the node ended it, and it runs again after that.
+    /// A node shutdown stopped it, and it is started again after that.
     runs_again: bool,
 }
 
-/// Generates and publishes statuses, whenever one of their inputs has changed.
+/// Generates and publishes the status of a pod whenever one of its inputs changes.
 pub struct StatusPublisher {
     runtime: KubeGenericRuntimeManager,
     runtime_name: String,
@@ -62,9 +62,9 @@ pub struct StatusPublisher {
     notes: Mutex<HashMap<PodUid, PodNotes>>,
 }
 
-/// What only a node of a cluster has.
+/// The inputs that exist only on a node with an API server.
 pub struct ClusterInputs {
-    /// The newest objects of the API server.
+    /// The newest pod objects of the API server.
     pub pods: PodManager,
     /// The node's addresses.
     pub host_ips: HostIps,
@@ -94,14 +94,14 @@ impl StatusPublisher {
         }
     }
 
-    /// Measures how long pods take to start.
+    /// The same, measuring how long pods take to start.
     #[must_use]
     pub fn timing(self, starts: PodStartMetrics) -> Self {
         let starts = Some(starts);
         Self { starts, ..self }
     }
 
-    /// The same with what the API server has, unless there is none.
+    /// The same on a node with an API server.
     #[must_use]
     pub fn in_cluster(self, remote: Option<ClusterInputs>) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl StatusPublisher {
         }
     }
 
-    /// The status that the API server has of a pod, or of its mirror.
+    /// The status of a pod at the API server; for a static pod, that of its mirror pod.
     fn remote_status(&self, pod: &Pod) -> Option<api::PodStatus> {
         let pods = &self.cluster.as_ref()?.pods;
         let object = if pod.is_static() {
@@ -125,7 +125,7 @@ impl StatusPublisher {
         }
     }
 
-    /// The newest version of a pod of the API server: a worker may have an older one.
+    /// The newest version of a pod of the API server; the version of a worker may be older.
     fn newest(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let newest = self.cluster.as_ref().filter(|_| !pod.is_static());
         let newest = newest.and_then(|remote| remote.pods.get(&pod.uid()));
@@ -137,12 +137,13 @@ impl StatusPublisher {
         self.manager.reader()
     }
 
-    /// Publishes a pod's status as of now and returns it. While the pod's runtime status is not settled,
-    /// the status stays as it is.
+    /// Generates and publishes a pod's status, and returns it. While the runtime status is not settled, the old status
+    /// is kept.
     pub fn publish(&self, pod: &Arc<Pod>) -> Option<Arc<api::PodStatus>> {
         let uid = pod.uid();
         let pod = &self.newest(pod);
-        // One at a time: a status made from older facts must not replace one made from newer ones.
+        // The lock is held until the status is stored: a worker and the sync loop call this concurrently, and a status
+        // made from older inputs must not replace one made from newer inputs.
         let mut notes = self.notes.lock();
         let notes = notes.entry(uid.clone()).or_default();
         let Some(runtime_status) = self.cache.try_settled(&uid) else {
@@ -176,7 +177,8 @@ impl StatusPublisher {
         self.statuses().get(&uid)
     }
 
-    /// Containers that ended only to be started again, in a way that the restart policy takes for their end.
+    /// Containers that a running sync stopped in order to start them again, although by the restart policy their exit
+    /// would be final.
     fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<String> {
         let replaced = pod.containers().iter().filter(|container| {
             status.newest(&container.name).is_some_and(|newest| {
@@ -188,8 +190,7 @@ impl StatusPublisher {
         replaced.map(|container| container.name.clone()).collect()
     }
 
-    /// A container whose postStart hook has not ended is not running yet, to users. One that has exited is
-    /// kept.
+    /// The runtime status without running containers whose postStart hook has not ended: the API shows them as waiting.
     fn without_pending_hooks(&self, runtime_status: Arc<PodStatus>) -> Arc<PodStatus> {
         let pending = self
             .state_store
@@ -212,8 +213,9 @@ impl StatusPublisher {
         status.map_or(runtime_status, Arc::new)
     }
 
-    /// Where the pod came from decides who may remove what is left of it. A record of another manifest, which a
-    /// kubelet that was killed had not removed yet, says nothing of this pod: it must not end because that one had.
+    /// Records the origin of the pod, by which housekeeping decides whether it may be removed. A record of another
+    /// manifest, which a killed kubelet had not removed yet, is dropped: this pod must not count as ended because that
+    /// one had.
     pub fn remember_origin(&self, pod: &Pod) {
         let uid = pod.uid();
         let is_known = |record: &PodRecord| record.origin.as_ref().is_some_and(|o| o.is_of(pod));
@@ -230,9 +232,9 @@ impl StatusPublisher {
         });
     }
 
-    /// The status survives a restart of the kubelet: a Ready that stayed True has not changed (P-26), and a
-    /// pod's deadline is one instant. Of a terminal phase only the times do: an end is recorded apart, and a node
-    /// that rejects the pod, or shuts down, may run it later.
+    /// Stores the status, so that transition times (P-26) and the pod's active deadline survive a restart of the kubelet.
+    /// Of a status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod
+    /// that was rejected or stopped for a node shutdown may run later.
     fn remember_status(&self, uid: &PodUid) {
         let Some(mut status) = self.statuses().get(uid) else {
             return;
@@ -328,8 +330,8 @@ impl StatusPublisher {
         self.statuses().get(&uid).or_else(earlier)
     }
 
-    /// Keeps the start failures of a sync. A back-off is not kept: the status is generated from the
-    /// back-off itself, which ends by its time.
+    /// Stores the start failures of a sync. A restart back-off is not stored: the status is generated from the back-off
+    /// itself, which ends with time.
     pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
         let mut notes = self.notes.lock();
         let failures = &mut notes.entry(uid.clone()).or_default().failures;
@@ -364,7 +366,7 @@ impl StatusPublisher {
         self.manager.set_pod_status(pod, status);
     }
 
-    /// Remembers what failed a pod from outside; false when something had already.
+    /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
     pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
         let mut notes = self.notes.lock();
         let known = &mut notes.entry(uid.clone()).or_default().failed_because;
@@ -373,7 +375,8 @@ impl StatusPublisher {
         first
     }
 
-    /// Remembers that a shutdown of the node ends a pod that no API server would replace.
+    /// Marks a static pod that is stopped for a node shutdown: it starts again if the shutdown is cancelled, because no
+    /// API server replaces it.
     pub(super) fn note_runs_again(&self, uid: &PodUid) {
         let mut notes = self.notes.lock();
         notes.entry(uid.clone()).or_default().runs_again = true;
@@ -389,7 +392,7 @@ impl StatusPublisher {
         })
     }
 
-    /// Since when a pod has been active, by its status, or by that of an earlier kubelet.
+    /// The `startTime` of a pod, from its published status or that of an earlier kubelet.
     pub(super) fn start_time(&self, pod: &Pod) -> Option<Timestamp> {
         let remote = self.remote_status(pod);
         let old = self.old_status(pod, remote.as_ref());
@@ -397,9 +400,9 @@ impl StatusPublisher {
         status.start_time.as_ref().map(|start| start.0)
     }
 
-    /// Records that a pod has ended, so that no later kubelet runs it again (P-15). A rejection is not
-    /// recorded: another configuration may admit the pod. Nor is an end by a shutdown of the node that the pod
-    /// comes back from.
+    /// Records that a pod has ended, so that it is not started again after a restart of the kubelet (P-15). Not recorded:
+    /// a rejection, because the pod may be admitted after the restart; and the end of a static pod by a node shutdown,
+    /// because it starts again.
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &Arc<api::PodStatus>) {
         let uid = &pod.uid();
         if self
@@ -421,24 +424,25 @@ impl StatusPublisher {
         self.state_store.record(uid, change).await
     }
 
-    /// Settles the status of a pod all of whose containers have ended.
+    /// Publishes the last status of a pod, after all its containers have ended.
     pub(super) fn finish(&self, pod: &Arc<Pod>) {
         let remote = self.remote_status(pod).filter(|_| !pod.is_static());
         self.manager.terminate_pod(pod, remote.as_ref());
     }
 
-    /// The last container of the pod has ended: the API server may see how the pod ended.
+    /// Publishes the status after the last container has ended, and marks it to be sent: a terminal phase is sent to the
+    /// API server only now.
     pub(super) fn stopped(&self, pod: &Arc<Pod>) {
         self.publish(pod);
         self.manager.mark(&pod.uid());
     }
 
-    /// Number of pods of which something is remembered between two syncs.
+    /// Number of pods with notes.
     pub fn len(&self) -> usize {
         self.notes.lock().len()
     }
 
-    /// Whether of none.
+    /// Whether no pod has notes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -460,7 +464,7 @@ fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
 
-/// The pod as if these containers always ran again: what the status is to show of their ends.
+/// The pod with `restartPolicy: Always` for these containers, so that the status does not show their exits as final.
 fn with_restart_policy_always(pod: &Pod, names: &[String]) -> Pod {
     let mut pod = pod.clone();
     let containers = pod.spec.iter_mut().flat_map(|spec| &mut spec.containers);

@@ -1,4 +1,4 @@
-//! What a pod worker calls. Tests replace it with a syncer that blocks on command.
+//! The trait that a pod worker calls (upstream's `podSyncer`). Tests implement it with a syncer that blocks on command.
 
 use crate::{
     model::{GraceDeadline, Pod, PodStatus},
@@ -9,8 +9,8 @@ use std::{fmt, sync::Arc};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// What a worker is woken for, weakest first: of several updates that were not delivered, the strongest
-/// stays. What it does then follows from the state of the pod.
+/// Why a worker is woken, weakest first: of several undelivered updates, the strongest is kept. What the worker does
+/// depends on the phase of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UpdateKind {
     /// Something about the pod may have changed, or its next sync is due.
@@ -24,7 +24,7 @@ pub enum UpdateKind {
 }
 
 impl UpdateKind {
-    /// As in metrics and traces.
+    /// The value in metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -48,17 +48,17 @@ pub enum TerminationReason {
         reason: String,
         /// For the status, for people.
         message: String,
-        /// What replaces the pod does not count its end as a failure.
+        /// Whether the status gets the condition DisruptionTarget, so that a Job does not count the end as a failure.
         disruption: bool,
     },
-    /// The machine goes down.
+    /// The node shuts down.
     NodeShutdown,
-    /// Only the runtime knows it.
+    /// No source has it; it is only known from the runtime.
     Orphaned,
 }
 
 impl TerminationReason {
-    /// What the pod's status says of it, if the node makes the pod fail.
+    /// The reason and message of the pod's status, if the node fails the pod.
     pub fn failed_because(&self) -> Option<FailedBecause> {
         match self {
             Self::Evicted {
@@ -94,7 +94,7 @@ impl fmt::Display for TerminationReason {
     }
 }
 
-/// When to sync a pod again. The delays are at most stretched by a half.
+/// When to sync a pod again. The delays have up to a half of jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryDelay {
     /// Nothing is left to do: `syncFrequency`.
@@ -102,8 +102,8 @@ pub enum RetryDelay {
     Resync,
     /// Something failed: 10 to 15 s.
     Error,
-    /// A stop or a clean-up has failed so many times in a row: 2 to 3 s after the first time, as long
-    /// as after [`Self::Error`] from the fourth time on (upstream's housekeeping tries every 2 s).
+    /// After this many failures in a row of a stop or a clean-up: 2 to 3 s after the first one, doubling to that of
+    /// [`Self::Error`] after the fourth one (upstream's housekeeping retries every 2 s).
     Stop(u32),
     /// The runtime's network is not ready: 1 to 1.5 s.
     NetworkNotReady,
@@ -112,9 +112,9 @@ pub enum RetryDelay {
 /// When a pod is synced next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextSync {
-    /// At this exact instant,
+    /// At this instant, without jitter; or after `delay`, whichever is earlier.
     pub at: Option<Instant>,
-    /// or after this delay, whichever is earlier.
+    /// The delay.
     pub delay: RetryDelay,
 }
 
@@ -135,11 +135,10 @@ pub struct PodSyncResult {
 
 /// The syncs of one pod. A worker never runs two of them for one UID at once.
 pub trait PodSyncer: Send + Sync + 'static {
-    /// Makes the runtime match the pod. When `cancel` fires, it returns at the next point between two
-    /// steps.
+    /// Makes the runtime match the pod. After `cancel` fires, it returns between two steps.
     fn sync_pod(&self, pod: Arc<Pod>, cancel: CancellationToken) -> BoxFuture<'_, PodSyncResult>;
 
-    /// Stops everything of the pod. The grace may shrink meanwhile.
+    /// Stops all containers of the pod. The grace period may get shorter meanwhile.
     fn sync_terminating_pod(
         &self,
         pod: Arc<Pod>,
@@ -147,13 +146,13 @@ pub trait PodSyncer: Send + Sync + 'static {
         reason: TerminationReason,
     ) -> BoxFuture<'_, anyhow::Result<()>>;
 
-    /// Stops a pod of which only the runtime knows.
+    /// Stops an orphan, which is only known from the runtime.
     fn sync_terminating_runtime_pod(
         &self,
         running: Arc<PodStatus>,
         grace: watch::Receiver<GraceDeadline>,
     ) -> BoxFuture<'_, anyhow::Result<()>>;
 
-    /// Gives back what the pod held after its last container has ended.
+    /// Releases the pod's volumes, cgroup and devices after its last container has ended.
     fn sync_terminated_pod(&self, pod: Arc<Pod>) -> BoxFuture<'_, anyhow::Result<()>>;
 }

@@ -1,4 +1,4 @@
-//! Pods whose sync waits because the runtime status cannot be read.
+//! Reports pods whose sync waits because the runtime cannot return the status of a sandbox or container.
 
 use super::PodSync;
 use crate::{
@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout};
 
 /// How long a pod waits for its runtime status before that is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(10);
-/// How often it is reported again.
+/// Interval of further reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl PodSync {
-    /// The runtime status of the pod once nothing of it has to be read. While that takes long, what
-    /// cannot be read is reported, and why. The caller may drop the future.
+    /// Waits for the settled runtime status of the pod. If that takes long, the unread item and the error are reported.
+    /// The caller may drop the future.
     pub(super) async fn settled(&self, pod: &Pod) -> Arc<PodStatus> {
         let uid = pod.uid();
         let mut limit = REPORT_AFTER;

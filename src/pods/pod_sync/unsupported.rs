@@ -1,4 +1,4 @@
-//! Pods that another kubelet started and that this one could not start, and what of theirs it cannot take down.
+//! Running pods of another kubelet that this one cannot start, because it does not support one of their fields.
 
 use super::{PodSync, synced};
 use crate::{
@@ -12,8 +12,8 @@ use crate::{
 use std::sync::Arc;
 
 impl PodSync {
-    /// The result of the sync of a pod with a field that this kubelet does not support. Admission rejects such a pod
-    /// unless it runs: then it is probed, shown and in the end stopped, but nothing of it is started.
+    /// Ends the sync of a pod with an unsupported field. Admission rejects such a pod unless it already runs; then it is
+    /// probed, its status is published and it is stopped when it is deleted, but no container of it is started.
     pub(super) fn hold_unsupported(&self, pod: &Arc<Pod>) -> Option<PodSyncResult> {
         if pod.is_static() {
             return None;
@@ -34,7 +34,7 @@ impl PodSync {
         Some(synced(Ok(false), RetryDelay::Resync))
     }
 
-    /// Reports what keeps the volumes of an ended pod from being taken down, such as a mount of another kubelet.
+    /// Reports a failed teardown of a pod's volumes, for example because of a mount that another kubelet made.
     pub(super) fn report_teardown(&self, pod: &Pod, torn_down: &Result<(), VolumeError>) {
         if let Err(error) = torn_down {
             let text = chain(error);

@@ -1,4 +1,4 @@
-//! Permits that slow holders give back before they are done, so that work that hangs holds up nothing else.
+//! A semaphore whose permits are released early by slow holders, so that work that hangs does not block other work.
 
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{
@@ -40,7 +40,7 @@ impl EarlyReleaseSemaphore {
 }
 
 impl EarlyReleasePermit {
-    /// Runs work to its end. Its permit goes back then, or after the holding time while the work goes on.
+    /// Runs work to its end. The permit is released then, or after the holding time, while the work continues.
     pub async fn run<F: Future>(self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
         match timeout(self.hold, work.as_mut()).await {

@@ -86,7 +86,7 @@ impl CriConnection {
     }
 }
 
-/// The reply of a call, or its error in our terms.
+/// The message of a reply, or the error as a [`CriError`].
 pub(super) fn finish<T>(rpc: Rpc, reply: Result<Response<T>, Status>) -> Result<T, CriError> {
     match reply {
         Ok(response) => Ok(response.into_inner()),
@@ -94,7 +94,7 @@ pub(super) fn finish<T>(rpc: Rpc, reply: Result<Response<T>, Status>) -> Result<
     }
 }
 
-/// A request with a deadline of its own; `None` is for ever.
+/// A request with a deadline of its own; `None` means no deadline.
 pub(super) fn with_deadline<T>(message: T, deadline: Option<Duration>) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(CallDeadline(deadline));

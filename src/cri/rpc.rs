@@ -1,10 +1,9 @@
-//! The remote calls by name: path on the wire, name in metrics, deadline, admission. Pure.
+//! The calls of the CRI: gRPC path, name in metrics, deadline and concurrency limit. Pure.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A question about the runtime itself is cheap; one that takes longer than this will not be
-/// answered in time to be useful.
+/// Deadline of Version and Status. They are cheap, and a late reply would say nothing about the present.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One call of the CRI, or of the runtime's own event service.
@@ -56,12 +55,12 @@ pub enum Rpc {
     ContainerdSubscribe,
 }
 
-/// Heavy calls are limited lane by lane.
+/// The two kinds of heavy calls, each with a concurrency limit of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Lane {
-    /// Calls that start something: many at once make each other slow.
+    /// Calls that start something; more at once make each of them slower.
     Start,
-    /// Calls that take something down; they never wait behind starts.
+    /// Calls that stop or remove something; they never wait for starts.
     TearDown,
 }
 
@@ -187,9 +186,8 @@ impl Rpc {
         }
     }
 
-    /// How long the whole call may take when `request` is the configured `runtimeRequestTimeout`;
-    /// `None` is for ever. StopContainer and ExecSync get their own on top of it from their
-    /// arguments.
+    /// The deadline of the call, from the configured `runtimeRequestTimeout`; `None` means no deadline. StopContainer and
+    /// ExecSync add the timeouts of their requests.
     pub fn deadline(self, request: Duration) -> Option<Duration> {
         match self {
             Rpc::Version | Rpc::Status => Some(request.min(STATUS_TIMEOUT)),
@@ -199,7 +197,7 @@ impl Rpc {
         }
     }
 
-    /// Whether the call may have changed something although no answer came.
+    /// Whether the call changes something, so that its outcome is unknown if no reply arrives.
     pub fn mutates(self) -> bool {
         matches!(
             self,
@@ -221,9 +219,8 @@ impl Rpc {
         )
     }
 
-    /// Whether the runtime keeps working on the call after our deadline, instead of having it
-    /// cancelled: an aborted create starts from nothing the next time and so never ends on a slow
-    /// disk, while a finished one can be adopted.
+    /// Whether the call is not cancelled at its deadline, so that the runtime can finish it. On a slow disk, a create that
+    /// is cancelled each time would never succeed; one that finishes late is found and adopted.
     pub fn outlives_deadline(self) -> bool {
         matches!(
             self,
@@ -231,12 +228,12 @@ impl Rpc {
         )
     }
 
-    /// Whether replies come one by one until someone ends the call.
+    /// Whether the call is an event stream without an end.
     pub fn is_watch(self) -> bool {
         matches!(self, Rpc::GetContainerEvents | Rpc::ContainerdSubscribe)
     }
 
-    /// The lane a heavy call is admitted through; `None` for calls that need no admission.
+    /// The kind of a heavy call; `None` for calls without a concurrency limit.
     pub(super) fn lane(self) -> Option<Lane> {
         match self {
             Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer => Some(Lane::Start),

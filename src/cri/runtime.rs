@@ -22,8 +22,7 @@ use super::v1::{
 /// The version of the kubelet's side of the CRI, as upstream sends it.
 const KUBELET_API_VERSION: &str = "0.1.0";
 
-/// What a command in a container may print before the call fails as exhausted, with some room for
-/// the message around it. Runtimes cut at 16 MiB.
+/// Limit of an ExecSync reply: the 16 MiB at which runtimes cut the output, and some room for the message around it.
 const MAX_EXEC_REPLY: usize = 16 * 1024 * 1024 + 64 * 1024;
 
 /// Calls of the runtime service. Clones share the connection.
@@ -57,7 +56,7 @@ pub struct ExecOutput {
 }
 
 impl RuntimeClient {
-    // The calls are boxed: each is some kilobytes, and hundreds of pods may wait for theirs at once.
+    // The futures of the calls are boxed, because each takes kilobytes and hundreds of pods may wait for one.
 
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
@@ -67,7 +66,7 @@ impl RuntimeClient {
         }
     }
 
-    /// The same, which reads lists as streams first, until the runtime turns out to have none.
+    /// The same, trying the streaming list calls first until the runtime does not implement them.
     #[must_use]
     pub fn preferring_streams(self, prefers: bool) -> RuntimeClient {
         RuntimeClient {
@@ -80,13 +79,13 @@ impl RuntimeClient {
         &self.prefers_streams
     }
 
-    /// The connection under the calls.
+    /// The connection that the calls use.
     pub fn connection(&self) -> &CriConnection {
         &self.connection
     }
 
-    /// The generated client with every call of the interface. Its calls go through the same stack;
-    /// StopContainer and ExecSync made with it get no time on top for their own timeouts.
+    /// The generated client, with metrics, spans and deadlines. The deadlines of StopContainer and ExecSync do not include
+    /// the timeouts of these requests; use the methods of this type for them.
     pub fn raw(&self) -> RuntimeServiceClient<CriService> {
         RuntimeServiceClient::new(self.connection.service()).max_decoding_message_size(MAX_REPLY)
     }
@@ -122,8 +121,8 @@ impl RuntimeClient {
         )
     }
 
-    /// Creates and starts a sandbox; its id. `handler` is empty for the default runtime. When the
-    /// outcome is unknown the sandbox may appear later under the name, UID and attempt in `config`.
+    /// Creates and starts a sandbox; returns its id. `handler` is empty for the default runtime. If the outcome is
+    /// unknown, the sandbox may appear later under the name, UID and attempt in `config`.
     pub async fn run_pod_sandbox(
         &self,
         config: PodSandboxConfig,
@@ -140,8 +139,8 @@ impl RuntimeClient {
         non_empty_id(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
 
-    /// Stops what runs in a sandbox and gives its network back. Stopping a stopped one is success;
-    /// one the runtime does not know is `NotFound`.
+    /// Stops all processes of a sandbox and releases its network. Succeeds for a stopped sandbox; `NotFound` for one that
+    /// the runtime does not know.
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
@@ -153,7 +152,7 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Forgets a sandbox and its containers.
+    /// Removes a sandbox and its containers.
     pub async fn remove_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = RemovePodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
@@ -165,7 +164,7 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// One sandbox in full.
+    /// The status of one sandbox.
     pub async fn pod_sandbox_status(
         &self,
         id: &str,
@@ -194,8 +193,8 @@ impl RuntimeClient {
         })
     }
 
-    /// Creates a container; its id. When the outcome is unknown the container may appear later
-    /// under the name and attempt in `config`.
+    /// Creates a container; returns its id. If the outcome is unknown, the container may appear later under the name and
+    /// attempt in `config`.
     pub async fn create_container(
         &self,
         sandbox_id: &str,
@@ -214,7 +213,7 @@ impl RuntimeClient {
         non_empty_id(Rpc::CreateContainer, "container_id", reply.container_id)
     }
 
-    /// Runs a created container.
+    /// Starts a created container.
     pub async fn start_container(&self, id: &str) -> Result<(), CriError> {
         let request = StartContainerRequest {
             container_id: id.to_owned(),
@@ -226,7 +225,7 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Stop signal, then kill after `timeout` seconds. Returns when the container has stopped.
+    /// Sends the stop signal, and SIGKILL after `timeout` seconds. Returns when the container has stopped.
     pub async fn stop_container(&self, id: &str, timeout: i64) -> Result<(), CriError> {
         let grace = Duration::from_secs(u64::try_from(timeout).unwrap_or(0));
         let deadline = self.connection.request_timeout().saturating_add(grace);
@@ -242,7 +241,7 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Forgets a container.
+    /// Removes a container.
     pub async fn remove_container(&self, id: &str) -> Result<(), CriError> {
         let request = RemoveContainerRequest {
             container_id: id.to_owned(),
@@ -254,7 +253,7 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// One container in full.
+    /// The status of one container.
     pub async fn container_status(&self, id: &str) -> Result<ContainerStatus, CriError> {
         let rpc = Rpc::ContainerStatus;
         let request = ContainerStatusRequest {
@@ -275,7 +274,7 @@ impl RuntimeClient {
         }
     }
 
-    /// What a container uses.
+    /// The resource usage of a container.
     pub async fn container_stats(&self, id: &str) -> Result<ContainerStats, CriError> {
         let rpc = Rpc::ContainerStats;
         let request = ContainerStatsRequest {
@@ -370,7 +369,7 @@ impl RuntimeClient {
     }
 }
 
-/// An id that a reply must have.
+/// The id of a reply; an error if it is empty.
 pub(super) fn non_empty_id(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
     if id.is_empty() {
         Err(CriError::invalid(rpc, format!("{field} is empty")))

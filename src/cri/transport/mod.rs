@@ -1,6 +1,6 @@
-//! The transport under the generated clients: a lazily opened HTTP/2 connection over a unix socket. Around
-//! each call, from the outside in: admission of heavy calls, metrics and a span, the deadline. Waiting
-//! for admission does not count as call time; waiting for the connection does.
+//! The transport of the generated clients: a lazily opened HTTP/2 connection over a unix socket. Each call passes, from
+//! the outside in, the concurrency limit of heavy calls, metrics and a span, and the deadline. Waiting for a permit does
+//! not count as call time; waiting for the connection does.
 
 mod connector;
 mod deadline;
@@ -26,10 +26,10 @@ use super::rpc::{Lane, Rpc};
 use crate::base::EarlyReleaseSemaphore;
 use crate::base::otel::Tracer;
 
-/// Heavy calls of a lane at once, at least; twice the processors if that is more. More calls do not make a
-/// runtime faster, and make each of them slower.
+/// Lower bound of the concurrency limit of each kind of heavy calls; the limit is twice the number of processors if that
+/// is more. More concurrent calls do not make a runtime faster, but each of them slower.
 const MIN_HEAVY_CALLS: usize = 8;
-/// A slower call goes on without its permit, so that one that hangs delays no other.
+/// A call that takes longer releases its permit and continues, so that one that hangs does not delay others.
 const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 /// The service under the generated clients. Clones share the connection and the limits.

@@ -1,5 +1,5 @@
-//! Exits outlive their instances (P-15): the restart policy, the back-off, the phase and the last state use
-//! them, whatever removed the instance.
+//! Records of container exits (P-15). The restart policy, the back-off, the phase and the last state use them after the
+//! dead container was removed, by the kubelet or by a user.
 
 use crate::{
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
@@ -8,7 +8,7 @@ use crate::{
 };
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
-/// Exit codes by name of containers whose last instance may be gone.
+/// The recorded last exit codes, by container name.
 pub(super) fn last_exit_codes(record: &PodRecord) -> BTreeMap<Arc<str>, i32> {
     record
         .exits
@@ -25,12 +25,11 @@ pub(super) struct ExitRecords {
 }
 
 impl ExitRecords {
-    /// Records how containers ended that are not to run again, so that they are not started again if
-    /// their instances are removed from the runtime.
+    /// Records final exits, so that these containers are not started again if they are removed from the runtime.
     pub(super) fn note_all(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
         if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
-            // All of them are to run again.
+            // All containers are being restarted, so no exit is final.
             return;
         }
         for container in pod.containers() {
@@ -50,7 +49,7 @@ impl ExitRecords {
         }
     }
 
-    /// Records how a container ended, before the last instance that shows it is removed.
+    /// Records the exit of a container that is about to be removed from the runtime.
     pub(super) async fn remember(&self, uid: &PodUid, container: &ContainerStatus) {
         if container.state != ContainerState::Exited {
             return;
@@ -62,7 +61,7 @@ impl ExitRecords {
         }
     }
 
-    /// The newest instance of a container, or what is remembered of it if the runtime has none.
+    /// The newest instance of a container, or the recorded one if the runtime has none.
     pub(super) fn newest<'a>(
         &self,
         pod: &Pod,
@@ -79,8 +78,7 @@ impl ExitRecords {
         })
     }
 
-    /// How a container ended last that runs, or ran a moment ago: of what the runtime has, else of what is
-    /// remembered.
+    /// The last exit before the running instance of a container, from the runtime or else from the record.
     pub(super) fn ended_before(
         &self,
         pod: &Pod,
@@ -98,7 +96,7 @@ impl ExitRecords {
         })
     }
 
-    /// A new instance was created: the last exit is no longer the container's current state.
+    /// Marks the recorded exit as superseded, because a new instance was created.
     pub(super) fn mark_superseded(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();
         let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);

@@ -1,11 +1,10 @@
 //! `KubeGenericRuntimeManager`: makes a CRI runtime match a pod.
 //!
-//! * Owns: what is requested from the runtime about sandboxes and containers, and in which order. The parts
-//!   are [`actions`] (what to do), `sync` (one sync), [`generate`] (configurations), [`kill`] (stops) and
-//!   [`gc`] (removals).
+//! * Owns: all requests about sandboxes and containers, and their order. The parts are [`actions`] (computes what to do),
+//!   `sync` (carries it out), [`generate`] (CRI configurations), [`kill`] (stops) and [`gc`] (removals).
 //! * Woken by: the syncs of a pod's worker; clean-up.
-//! * Publishes: touches to the pod cache, events, facts to the pod state store; a report per sync.
-//! * Must never stop a sandbox before its containers were seen to have exited.
+//! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a report per sync.
+//! * Must never stop a sandbox before the runtime reported that its containers have exited.
 //! * Answers to upstream's `pkg/kubelet/kuberuntime`.
 
 pub mod actions;
@@ -65,29 +64,29 @@ pub use generate::{SpecSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;
 pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
-/// What the manager is built from.
+/// The dependencies of the manager.
 pub struct RuntimeManagerDeps {
     /// The runtime.
     pub runtime: RuntimeClient,
     /// Images.
     pub images: ImageManager,
-    /// The stores; the pod cache learns what was touched.
+    /// The stores.
     pub state: State,
-    /// Volumes, for sub-paths and for the config maps and secrets of variables and of pulls.
+    /// Volumes: sub-paths, and the config maps and secrets of environment variables and pulls.
     pub volumes: VolumeManager,
-    /// Who has which ids.
+    /// Allocates the host ids of user namespaces.
     pub user_namespaces: UserNamespaces,
     /// Cgroups, devices, exclusive resources and allocated amounts.
     pub resources: ResourceArea,
-    /// What the runtime can do.
+    /// The features of the runtime.
     pub features: FeaturesReader,
-    /// The services of the cluster, for variables, and its runtime classes.
+    /// The services of the cluster, for environment variables, and its runtime classes.
     pub objects: ClusterObjects,
-    /// The node's part of all configurations.
+    /// The node's part of all CRI configurations.
     pub settings: SpecSettings,
-    /// Registry of the families about what is started.
+    /// Registry of the metrics of started pods and containers.
     pub metrics: Metrics,
-    /// The rest.
+    /// Settings of the manager.
     pub config: Config,
 }
 
@@ -100,16 +99,16 @@ pub struct Config {
     pub gc_policy: GcPolicy,
     /// The node's resolver configuration; `None` when pods are not to inherit any.
     pub resolv_conf: Option<PathBuf>,
-    /// Where log collectors read: `/var/log/containers`; `None` for no links.
+    /// The directory of links for log collectors, `/var/log/containers`; `None` for no links.
     pub log_links: Option<PathBuf>,
 }
 
-/// What a pod's status needs of its next plan.
+/// The parts of a pod's next plan that its status shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanSummary {
     /// The pod has no sandbox that its containers could run in.
     pub needs_new_sandbox: bool,
-    /// How far it is with restarting all of its containers.
+    /// The progress of restarting all containers.
     pub restart_all: RestartAllStage,
 }
 
@@ -242,24 +241,24 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// What pods are allocated.
+    /// The allocated resources of pods.
     pub fn allocations(&self) -> &Allocations {
         &self.allocations
     }
 
-    /// Whether a running container of the pod does not have yet what it is allocated.
+    /// Whether the resources of a running container still have to be changed to the allocated ones.
     pub fn is_resizing(&self, pod: &Pod, status: &PodStatus) -> bool {
         let actions = self.compute(pod, status);
         let mut kills = actions.containers_to_kill.iter();
         actions.resizes() || kills.any(|kill| kill.reason == actions::KillReason::Resize)
     }
 
-    /// Which containers have which devices.
+    /// The device plugins and DRA drivers, and what they allocated.
     pub fn devices(&self) -> &ContainerDevices {
         &self.devices
     }
 
-    /// Whether a container has ended only to be started again: a running sync stopped it for that.
+    /// Whether a running sync stopped this container in order to start its successor.
     pub fn is_being_replaced(&self, uid: &PodUid, container: &ContainerId) -> bool {
         self.replaced.contains(uid, container)
     }
@@ -273,7 +272,7 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// The message of a container's restart back-off if that holds it back at `now`.
+    /// The waiting message of a container that is in its restart back-off at `now`.
     pub fn back_off_message(
         &self,
         pod: &Pod,
@@ -290,22 +289,22 @@ impl KubeGenericRuntimeManager {
         self.builder.supports_recursive_read_only(pod)
     }
 
-    /// Takes back the ids of a pod none of whose processes is left.
+    /// Releases the user namespace of a pod that has no processes left.
     pub async fn release_user_namespace(&self, uid: &PodUid) {
         self.builder.release_user_namespace(uid).await;
     }
 
-    /// For how long images were pulled for a pod. It is not remembered any more after that.
+    /// The time that image pulls of a pod took; forgets it.
     pub fn take_pulling_time(&self, uid: &PodUid) -> Duration {
         self.images.take_pulling_time(uid)
     }
 
-    /// Gives up the pulls that run ahead for a pod that ends.
+    /// Cancels the image prefetches of a pod that ends.
     pub fn stop_prefetches(&self, uid: &PodUid) {
         self.images.stop_prefetches(uid);
     }
 
-    /// The whole restart back-off of a container and when it ends, if that holds it back at `now`.
+    /// The whole delay and the end of the restart back-off that a container is in at `now`.
     pub fn restart_back_off(
         &self,
         pod: &Pod,
@@ -315,7 +314,7 @@ impl KubeGenericRuntimeManager {
     ) -> Option<(Duration, Timestamp)> {
         let container = pod.container(name)?;
         let Some(newest) = status.newest(name) else {
-            // It was removed with all others, and its exit is what they wait after.
+            // All containers were removed because an exit of this one restarts all: the delay counts from that exit.
             let restart = self.state_store.read(&pod.uid(), |r| r.restart_all.clone());
             let ended = restart.filter(|all| all.container == name)?.finished_at;
             let (delay, left) = self.back_off.in_back_off_since(pod, container, ended, now)?;
@@ -326,7 +325,7 @@ impl KubeGenericRuntimeManager {
         (!is_starting).then(|| (delay, now + left))
     }
 
-    /// When the next of the pod's restart back-offs ends, of those that hold containers back at `now`.
+    /// The earliest end of a restart back-off that a container of the pod is in at `now`.
     pub fn next_restart(&self, pod: &Pod, status: &PodStatus, now: Timestamp) -> Option<Timestamp> {
         let containers = pod.init_containers().iter().chain(pod.containers());
         containers
@@ -335,8 +334,8 @@ impl KubeGenericRuntimeManager {
             .min()
     }
 
-    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
-    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    /// The runtime status for stopping a pod that has `left` of its grace period: the settled one, or, if that takes too
+    /// long, the latest one completed from a list. Empty only if the runtime has nothing of the pod.
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
@@ -348,8 +347,8 @@ impl KubeGenericRuntimeManager {
         self.killer.status_to_stop(owner, left).await
     }
 
-    /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
-    /// from the annotations that its containers were created with.
+    /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
+    /// the annotations of its containers.
     ///
     /// # Errors
     /// Something of the pod may still run.
@@ -362,8 +361,8 @@ impl KubeGenericRuntimeManager {
         self.killer.kill_pod(pod, status, grace).await
     }
 
-    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
-    /// stopped. What cannot be read and is not running by a list counts as ended in an unknown way.
+    /// Waits until the exit of every container of a stopped pod has been read. An item that cannot be read, and that is
+    /// not running according to a list, counts as ended with an unknown exit.
     ///
     /// # Errors
     /// Something may still run, or there is no list.
@@ -371,8 +370,8 @@ impl KubeGenericRuntimeManager {
         self.killer.settle_stopped(uid).await
     }
 
-    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
-    /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
+    /// Removes the superseded dead containers and sandboxes of one pod; with `content_goes`, all of them. Sends no request
+    /// if there is nothing to remove.
     ///
     /// # Errors
     /// Something could not be removed.
@@ -385,8 +384,8 @@ impl KubeGenericRuntimeManager {
         self.gc.collect_pod(status, owner, content_goes).await
     }
 
-    /// Housekeeping: removes superseded instances that no pod's own worker has removed, and all that is left of pods
-    /// that have ended by `has_ended`. The proof says that the runtime statuses come from a complete list.
+    /// Garbage collection: removes superseded containers that no worker removed, and all dead containers of pods for which
+    /// `has_ended` is true. The proof says that the runtime statuses come from a complete list.
     ///
     /// # Errors
     /// Something could not be removed.
@@ -405,7 +404,7 @@ impl KubeGenericRuntimeManager {
         self.links.remove_logs_of(uid).await;
     }
 
-    /// Entries that are kept about pods, by kind.
+    /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 5] {
         let (backing_off, prefetches) = self.images.sizes();
         [
@@ -417,7 +416,8 @@ impl KubeGenericRuntimeManager {
         ]
     }
 
-    /// Forgets what is remembered of a pod that is gone. Before its record in the pod state store goes.
+    /// Drops the in-memory state of a removed pod. Must be called before its record in the pod state store is removed,
+    /// because the keys of its back-offs are in there.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.back_off.forget(uid);
         self.images.forget_pod(uid);

@@ -1,7 +1,7 @@
-//! How long a container that ended waits before it runs again.
+//! The restart back-off of containers (CrashLoopBackOff).
 //!
-//! The step is in memory and in the pod state store, so a restarted kubelet continues where it was. Points in
-//! time are wall-clock times, because the exit they count from is the runtime's.
+//! The current delay is in memory and in the pod state store, so it survives a restart of the kubelet. Times are
+//! wall-clock times, because the delay counts from the exit time that the runtime reports.
 
 use crate::{
     base::GoDuration,
@@ -15,9 +15,9 @@ use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use std::{collections::HashMap, time::Duration};
 
-/// First delay; the very first restart has none.
+/// First delay; the first restart is immediate.
 const BASE: Duration = Duration::from_secs(10);
-/// An exit this long after the last step starts afresh (upstream, independent of the cap).
+/// An exit this long after the last restart resets the back-off. As upstream, this does not depend on the cap.
 const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// The back-off of all containers of the node.
@@ -31,14 +31,15 @@ pub(super) struct RestartBackOff {
     state_store: PodStateStore,
 }
 
-/// What the back-off says of one start.
+/// Whether the back-off allows a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartAdmission {
     /// Start now.
     Go,
     Wait {
-        /// The whole delay, for texts.
+        /// The whole delay, for messages.
         delay: Duration,
+        /// The rest of it.
         left: Duration,
     },
 }
@@ -53,14 +54,14 @@ impl RestartBackOff {
         }
     }
 
-    /// The start of a container that had been created failed.
+    /// Records a failed start of a created container.
     pub(super) fn start_failed(&self, pod: &Pod, container: &Container, at: Timestamp) {
         let key = (pod.uid(), container.name.clone());
         self.failed_starts.lock().insert(key, at);
     }
 
-    /// Whether a container may start at `now`, given its newest instance. A container that may start
-    /// after an exit takes the next step.
+    /// Whether a container may start at `now`, given its newest instance. If it may, after an exit, the back-off advances
+    /// to the next delay.
     pub(super) fn admit(
         &self,
         pod: &Pod,
@@ -99,8 +100,7 @@ impl RestartBackOff {
         StartAdmission::Go
     }
 
-    /// The whole delay and what is left of it, if the exit of the newest instance holds the container
-    /// back at `now`.
+    /// The whole delay and the rest of it, if the container is in its back-off at `now`.
     pub(super) fn in_back_off(
         &self,
         pod: &Pod,
@@ -112,7 +112,7 @@ impl RestartBackOff {
         self.in_back_off_since(pod, container, ended, now)
     }
 
-    /// The same, for a container whose last instance ended at a known time and may be gone.
+    /// The same, for a container whose last instance ended at a known time and may have been removed.
     pub(super) fn in_back_off_since(
         &self,
         pod: &Pod,
@@ -133,7 +133,7 @@ impl RestartBackOff {
             }
         }
         let left = steps.remaining(&key, ended, now)?;
-        // The step may be longer than the pod's present maximum.
+        // The pod's maximum may have been lowered since the delay was set.
         let (delay, cap) = (steps.delay(&key), self.cap_of(pod));
         let left = left.checked_sub(delay.saturating_sub(cap))?;
         (!left.is_zero()).then(|| (delay.min(cap), left))
@@ -144,8 +144,7 @@ impl RestartBackOff {
         pod.max_restart_period().unwrap_or(self.cap)
     }
 
-    /// Whether the end of the newest instance has been answered with a start already, which may be
-    /// under way.
+    /// Whether a start was admitted after the exit of the newest instance. The start may still be in progress.
     pub(super) fn start_admitted(
         &self,
         pod: &Pod,
@@ -158,13 +157,13 @@ impl RestartBackOff {
         ended.is_some_and(|ended| step.is_some_and(|step| step.since >= ended))
     }
 
-    /// How many steps are remembered.
+    /// Number of containers with a back-off.
     pub(super) fn len(&self) -> usize {
         self.steps.lock().len()
     }
 
-    /// Forgets the steps of a pod that is gone, or starts over, as far as its record in the store has
-    /// them. Those of a container before its image was changed go with time.
+    /// Resets the back-offs of a pod that was removed or starts over. Their keys are read from the record of the pod; keys
+    /// of earlier images are not in there and expire.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.failed_starts.lock().retain(|(of, _), _| of != uid);
         let keys = |record: &PodRecord| -> Vec<u64> {
@@ -180,7 +179,7 @@ impl RestartBackOff {
         keys.iter().for_each(|key| steps.forget(key));
     }
 
-    /// Forgets steps that can no longer matter.
+    /// Removes expired back-offs.
     pub(super) fn collect(&self, now: Timestamp) {
         let age = |step: &BackoffStep<Timestamp>| BackoffTime::since(now, step.since);
         self.steps
@@ -201,8 +200,8 @@ impl RestartBackOff {
         let exited = match newest.map(|newest| newest.state) {
             Some(ContainerState::Running) => return None,
             Some(ContainerState::Exited) => newest.map(|newest| newest.finished_at),
-            // All that is known is when it was created. Counting from there keeps its replacements from
-            // following each other without a delay.
+            // Its exit time is unknown. Counting from its creation keeps its replacements from following each other
+            // without a delay.
             Some(ContainerState::Unknown) => newest.map(|newest| newest.created_at),
             Some(ContainerState::Created) | None => None,
         };
@@ -211,7 +210,7 @@ impl RestartBackOff {
             .lock()
             .get(&(pod.uid(), container.name.clone()))
             .copied();
-        // An instance that was created after that is another attempt.
+        // The failure is of an earlier attempt if the newest instance was created after it.
         let created = newest.map(|newest| instant(newest.created_at));
         let failed = failed.filter(|failed| created.is_none_or(|created| created <= *failed));
         exited.map(instant).max(failed)

@@ -1,6 +1,5 @@
-//! How long a sandbox that keeps breaking waits for its next replacement (upstream has nothing of the
-//! kind, P-18). What counts is a sandbox that was made in place of another one: a stop or a creation
-//! that failed has the retry delay of every failed sync, and takes no step here.
+//! The back-off of replacements of a sandbox that keeps failing (P-18; upstream has none). Only a replacement that was
+//! created advances it: a failed stop or creation has the retry delay of a failed sync.
 
 use super::actions::SandboxChange;
 use crate::{base::backoff::Backoff, model::PodUid};
@@ -8,10 +7,10 @@ use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// First delay; the very first replacement has none.
+/// First delay; the first replacement is immediate.
 const BASE: Duration = Duration::from_secs(1);
 const CAP: Duration = Duration::from_secs(60);
-/// A sandbox that lasted this long starts afresh.
+/// After a sandbox has lasted this long, the next replacement is immediate again.
 const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// The back-off of all pods of the node.
@@ -29,7 +28,7 @@ impl Default for SandboxBackOff {
 }
 
 impl SandboxBackOff {
-    /// What is left at `now` of the delay since the last replacement.
+    /// The rest, at `now`, of the delay after the last replacement.
     pub(super) fn remaining(
         &self,
         uid: &PodUid,
@@ -44,14 +43,14 @@ impl SandboxBackOff {
         steps.remaining(uid, since, now)
     }
 
-    /// A sandbox has been made in place of another one.
+    /// Advances the back-off after a replacement was created.
     pub(super) fn replaced(&self, uid: PodUid, change: SandboxChange, now: Instant) {
         if counts(change) {
             self.steps.lock().advance(uid, now, now);
         }
     }
 
-    /// How many pods are remembered.
+    /// Number of pods with a back-off.
     pub(super) fn len(&self) -> usize {
         self.steps.lock().len()
     }
@@ -61,7 +60,7 @@ impl SandboxBackOff {
     }
 }
 
-/// A first sandbox replaces nothing.
+/// Whether the change is a replacement; the first sandbox of a pod is none.
 fn counts(change: SandboxChange) -> bool {
     change != SandboxChange::NoneKnown
 }

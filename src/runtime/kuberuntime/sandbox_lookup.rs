@@ -1,4 +1,4 @@
-//! Finding sandboxes whose creation got no answer.
+//! Finds sandboxes whose creation had an unknown outcome.
 
 use crate::{
     cri::{
@@ -11,7 +11,7 @@ use crate::{
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 
-/// Pods for which a sandbox may exist that the pod cache does not have.
+/// The pods for which the runtime may have a sandbox that is not in the pod cache.
 pub(super) struct SandboxLookup {
     runtime: RuntimeClient,
     cache: PodCache,
@@ -27,7 +27,7 @@ impl SandboxLookup {
         }
     }
 
-    /// A creation for this pod had an unknown outcome, or its name was taken.
+    /// Records that a creation had an unknown outcome, or that its name was in use.
     pub(super) fn creation_unknown(&self, uid: PodUid) {
         self.unknown.lock().insert(uid);
     }
@@ -36,8 +36,8 @@ impl SandboxLookup {
         self.unknown.lock().remove(uid);
     }
 
-    /// Adopts sandboxes that may have been created, with the containers in them, so that no others are
-    /// created (P-10). Does nothing once a lookup has succeeded.
+    /// Looks up sandboxes that may have been created and adds them and their containers to the pod cache, so that no
+    /// others are created (P-10). Does nothing if no creation has an unknown outcome.
     ///
     /// # Errors
     /// The runtime cannot list them; the next call tries again.
@@ -59,7 +59,7 @@ impl SandboxLookup {
             self.runtime.list_pod_sandboxes(Some(sandboxes)),
             self.runtime.list_containers(Some(containers)),
         )?;
-        // Containers first: a sandbox without them would get others.
+        // Containers first: a sync that sees the sandbox without them would create others.
         for container in containers {
             let sandbox = SandboxId::from(container.pod_sandbox_id);
             let item = ItemId::Container(container.id.into());

@@ -87,7 +87,7 @@ impl ContainerStarter {
         };
         let object = ObjectRef::container(pod, &container.name);
         let config = Box::pin(self.builder.container(build)).await;
-        // Before the error is reported: a sync that is cancelled fails here as well.
+        // Checked before the error is reported, because cancellation makes the builder return an error, too.
         if request.cancel.is_cancelled() {
             return Err(NotStarted::Cancelled);
         }
@@ -107,8 +107,9 @@ impl ContainerStarter {
         Box::pin(self.post_start.run(request, container, &id)).await
     }
 
-    /// The restart count of the next instance. An instance that never started keeps its count. Otherwise the next
-    /// unused log number, because the runtime may have lost instances; `logs` is the pod whose logs may exist.
+    /// The restart count of the next instance. The successor of an instance that never started has the same count.
+    /// Otherwise it is one more than that of the newest instance, and at least the next unused number of a log file,
+    /// because the runtime may have lost instances. `logs` is `None` if the pod has no log files yet.
     async fn next_restart_count(
         &self,
         logs: Option<&Pod>,
@@ -137,8 +138,8 @@ impl ContainerStarter {
     ) -> Result<(), NotStarted> {
         let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
         let counted_from = match self.exits.newest(pod, status, &container.name) {
-            // It was killed a moment ago. Its delay counts from the end of the instance before, as upstream's
-            // does: a container that ran for longer than its delay is restarted at once.
+            // The sync has just killed it, and its status is older. The delay counts from the exit of the instance before,
+            // as upstream's: a container that ran for longer than its delay is restarted immediately.
             Some(newest) if newest.state == ContainerState::Running => {
                 self.exits.ended_before(pod, status, &newest.name)
             }
@@ -153,7 +154,7 @@ impl ContainerStarter {
         Err(StartFailure::crash_loop(&container.name, message, left).into())
     }
 
-    /// Creates and starts: the two steps that nothing may come between.
+    /// Creates and starts a container. A sync is never cancelled between the two.
     async fn create_and_start(
         &self,
         pod: &Pod,
@@ -198,8 +199,8 @@ impl ContainerStarter {
             .normal(&object, event::CREATED, "Container created");
         self.exits.mark_superseded(pod, &container.name);
         self.post_start.record_pending(pod, container, &id).await;
-        // Before it runs: an answer that is lost, or a kubelet that is killed, must not leave a running
-        // container that no collector sees.
+        // Before the start: if its reply is lost, or the kubelet is killed, the running container must have the link by
+        // which log collectors find it.
         self.links.add(pod, &container.name, &id, &log).await;
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
@@ -207,7 +208,7 @@ impl ContainerStarter {
             .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.back_off.start_failed(pod, container, Timestamp::now());
-            // It may run all the same; then its hook is still to run (P-09).
+            // If the outcome is unknown, the container may run, and its hook has to run as well (P-09).
             if !error.is_outcome_unknown() {
                 self.post_start.mark_done(pod, &id);
             }
@@ -219,9 +220,8 @@ impl ContainerStarter {
         Ok(id)
     }
 
-    /// Instances that were created and are not known to have been started go before there is another
-    /// one. The runtime may still be starting one of them: then it cannot be removed, and the container
-    /// is not made a second time.
+    /// Removes instances that were created and not started. An error if one cannot be removed, because the runtime may
+    /// still be starting it: a second instance must not be created then.
     async fn remove_never_started(
         &self,
         request: &SyncRequest<'_>,
@@ -272,8 +272,8 @@ impl ContainerStarter {
         })
     }
 
-    /// After a create whose outcome is unknown, or a name that is taken: the container may exist. It
-    /// is looked up and adopted, so the next sync sees it instead of creating a second one (P-10).
+    /// Looks up a container that may exist, after a creation with an unknown outcome or with a name that is in use, and
+    /// adds it to the pod cache, so that the next sync finds it instead of creating a second one (P-10).
     async fn adopt_containers(&self, pod: &Pod, sandbox: &ReadySandbox, name: &str) {
         let filter = ContainerFilter {
             pod_sandbox_id: sandbox.id.to_string(),
@@ -295,7 +295,7 @@ impl ContainerStarter {
     }
 }
 
-/// An ephemeral container may be made to see the processes of another container.
+/// Sets the PID namespace of an ephemeral container to that of its `targetContainerName`, if it has one.
 fn with_target_namespace(
     request: &SyncRequest<'_>,
     container: &Container,

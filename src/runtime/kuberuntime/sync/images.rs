@@ -1,4 +1,4 @@
-//! The images that a container needs: its own and those that are volumes, which the runtime mounts.
+//! The images that a container needs: its own, and those of its image volumes.
 
 use super::request::{NotStarted, ReadySandbox, StartFailure, SyncRequest};
 use crate::{
@@ -21,8 +21,8 @@ pub(in crate::runtime::kuberuntime) struct ContainerImages {
 }
 
 impl ContainerImages {
-    /// Begins to pull the images of all containers that are still to come, while the sandbox is created
-    /// and containers start one after the other (P-08).
+    /// Starts to pull the images of all containers that will be started, while the sandbox is created and containers
+    /// start one after the other (P-08).
     pub(super) fn prefetch(
         &self,
         request: &SyncRequest<'_>,
@@ -61,8 +61,8 @@ impl ContainerImages {
         self.get_image(request, container, &wanted).await
     }
 
-    /// Gets the images that a container mounts. One that cannot be had keeps the container waiting with
-    /// the reason that its own image would give.
+    /// Gets the images of a container's image volumes. A failure has the waiting reason of a failed pull of the
+    /// container's own image.
     pub(super) async fn ensure_image_volumes(
         &self,
         request: &SyncRequest<'_>,
@@ -96,8 +96,8 @@ impl ContainerImages {
         container: &Container,
         wanted: &ImageRequest<'_>,
     ) -> Result<ReadyImage, NotStarted> {
-        // Biased: if the result is ready, it is reported although the sync was cancelled, because its event
-        // is emitted only once.
+        // Biased, so that a result that is ready is reported even if the sync was cancelled: its event is emitted only
+        // once.
         let result = tokio::select! {
             biased;
             result = self.images.ensure_image_exists(wanted) => result,
@@ -112,7 +112,7 @@ impl ContainerImages {
     }
 }
 
-/// The image that the runtime is to mount: by its own name for it, with the name that the user wrote.
+/// The image of an image volume: the runtime's reference, and the one that the user wrote.
 fn image_spec(pod: &Pod, image: String, written: String) -> ImageSpec {
     let annotations = pod.metadata.annotations.clone();
     ImageSpec {

@@ -1,9 +1,9 @@
-//! One sync of a pod: what is computed is carried out, step by step.
+//! One sync of a pod: carries out the computed actions, step by step.
 //!
 //! * Owns: the order of the steps; the restart back-off of containers and the back-off of sandbox
 //!   replacements.
 //! * Woken by: `KubeGenericRuntimeManager::sync_pod`.
-//! * Publishes: touches to the pod cache, events, entries of the pod history; one report per sync.
+//! * Publishes: changed items to the pod cache, events, entries of the pod history; one report per sync.
 //! * Must never create a second container or sandbox of one name while the outcome of the first is
 //!   unknown, or be cancelled between creating a container and starting it.
 //! * Answers to upstream's `SyncPod`, `startContainer` and `createPodSandbox`.

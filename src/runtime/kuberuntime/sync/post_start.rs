@@ -1,4 +1,4 @@
-//! postStart hooks: after a start, and again after a restart of the kubelet.
+//! postStart hooks: run after a container was started, and again if the kubelet restarted before the hook ended.
 
 use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
 use crate::{
@@ -32,7 +32,7 @@ pub(in crate::runtime::kuberuntime) struct PostStart {
 }
 
 impl PostStart {
-    /// Records that the hook of a created container is still to run, if it has one.
+    /// Records that the postStart hook of a created container has to run, if it has one.
     pub(super) async fn record_pending(&self, pod: &Pod, container: &Container, id: &ContainerId) {
         let lifecycle = container.lifecycle.as_ref();
         if lifecycle.is_some_and(|l| l.post_start.is_some()) {
@@ -43,7 +43,7 @@ impl PostStart {
         }
     }
 
-    /// Runs hooks again that an earlier kubelet began and did not record as finished (P-09: at least once).
+    /// Runs the hooks again that an earlier kubelet did not record as ended (P-09: at least once).
     pub(super) async fn resume(
         &self,
         request: &SyncRequest<'_>,
@@ -101,7 +101,7 @@ impl PostStart {
         };
         let step = format!("running the postStart hook of {}", container.name);
         self.pod_history.set_current_step(&pod.uid(), Some(step));
-        // The latest status: the sandbox may have been created, or replaced, since the sync began.
+        // From the latest status, because the sandbox may have been created or replaced since the sync began.
         let ip = hook_address(&self.node, Some(pod), &self.cache.latest(&pod.uid()));
         let object = ObjectRef::container(pod, &container.name);
         let target = HookTarget {
@@ -130,7 +130,7 @@ impl PostStart {
             self.killer
                 .kill_container(pod, &status, &container.name, id, why),
         );
-        // A removal of the pod joins that stop.
+        // If the sync is cancelled, the stop continues, and a termination of the pod joins it.
         let killed = request.cancel.run_until_cancelled(killing).await;
         if let Err(error) = killed.ok_or(NotStarted::Cancelled)? {
             tracing::warn!(

@@ -10,8 +10,8 @@ use crate::{
 use tokio_util::sync::CancellationToken;
 
 impl KubeGenericRuntimeManager {
-    /// Reads the pull secrets for a sync of the pod. Those that cannot be used are reported and left out: the node may
-    /// have a login, or the image need none.
+    /// Reads the pull secrets for a sync of the pod. Unusable ones are reported and skipped: the node may have credentials
+    /// for the registry, or the image may need none.
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] when `cancel` fires first.

@@ -1,15 +1,15 @@
-//! Containers that a sync stops in order to start their successors.
+//! Containers that a running sync stops in order to start their successors.
 
 use crate::model::{ContainerId, PodUid};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// The containers of running syncs. Until its successor runs, the exit of such a container says nothing about
-/// the pod's end, whatever the restart policy makes of its exit code.
+/// The replaced containers of running syncs. The status of the pod must not take the exit of such a container for final,
+/// whatever the restart policy and the exit code.
 #[derive(Clone, Debug, Default)]
 pub(in crate::runtime::kuberuntime) struct ReplacedContainers(Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>);
 
-/// Ends with the sync.
+/// Unmarks the containers when the sync ends.
 #[derive(Debug)]
 pub(super) struct ReplacedGuard<'r> {
     replaced: &'r ReplacedContainers,
@@ -17,7 +17,7 @@ pub(super) struct ReplacedGuard<'r> {
 }
 
 impl ReplacedContainers {
-    /// These containers of a pod are being replaced. A pod has one sync at a time.
+    /// Marks containers of a pod as being replaced, until the guard is dropped. A pod has one sync at a time.
     pub(super) fn mark(&self, uid: PodUid, ids: Vec<ContainerId>) -> ReplacedGuard<'_> {
         if !ids.is_empty() {
             self.0.lock().insert(uid.clone(), ids);

@@ -1,4 +1,4 @@
-//! What a sync of a pod is given and what it reports.
+//! The input and the report of a sync.
 
 use crate::{
     cri::v1::PodSandboxConfig,
@@ -10,14 +10,14 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// When to check again whether something exists whose creation failed here.
+/// Delay before the next sync if a sandbox or container may exist although its creation returned an error.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The input of one sync.
 pub struct SyncRequest<'a> {
-    /// The pod as desired.
+    /// The desired pod.
     pub pod: &'a Arc<Pod>,
-    /// The pod as the runtime has it; settled.
+    /// The settled runtime status.
     pub status: Arc<PodStatus>,
     /// The pod's image pull secrets.
     pub secrets: &'a PullSecrets,
@@ -33,16 +33,16 @@ pub(super) struct ReadySandbox {
     pub(super) id: SandboxId,
     pub(super) config: PodSandboxConfig,
     pub(super) ips: Vec<String>,
-    /// No container of the pod has ever left a log.
+    /// The pod's log directory is new, so no restart count has to be read from log files.
     pub(super) fresh_logs: bool,
 }
 
 /// Why a container was not started.
 #[derive(Debug)]
 pub(super) enum NotStarted {
-    /// Another sync of the pod is due.
+    /// The sync was cancelled.
     Cancelled,
-    /// Its status shows this.
+    /// The start failed.
     Failed(StartFailure),
 }
 
@@ -61,7 +61,7 @@ pub struct StartFailure {
     pub reason: &'static str,
     /// Text for people.
     pub message: String,
-    /// When a retry makes sense; `None` leaves it to the worker.
+    /// Delay before a retry; `None` leaves it to the worker.
     pub retry_in: Option<Duration>,
 }
 
@@ -70,18 +70,18 @@ pub struct StartFailure {
 pub struct SyncReport {
     /// A call that changes the runtime was made.
     pub acted: bool,
-    /// Containers that were considered and started, or need no start: their old failures are over.
+    /// Containers that were started; clears their earlier start failures.
     pub started: Vec<String>,
     /// Containers that could not be started, and why.
     pub failures: Vec<StartFailure>,
-    /// What ended the sync early, if anything did.
+    /// The error that ended the sync early, if any.
     pub error: Option<anyhow::Error>,
-    /// Why containers that run do not have the amounts that they are allocated.
+    /// Why the resources of running containers could not be changed to the allocated ones.
     pub resize_error: Option<String>,
-    /// The sync ended early because another one is due.
+    /// The sync was cancelled, because an update arrived.
     pub cancelled: bool,
-    /// When the next sync is due at the latest. An instant, because this sync may go on for long after it
-    /// was computed.
+    /// When the next sync is due at the latest. An instant and no delay, because this sync may run for long after this
+    /// is set.
     pub again: Option<Instant>,
 }
 
@@ -98,12 +98,12 @@ impl SyncReport {
         self.again = Some(self.again.map_or(at, |known| known.min(at)));
     }
 
-    /// Whether everything that was to be done was done.
+    /// Whether nothing failed.
     pub fn is_clean(&self) -> bool {
         self.error.is_none() && self.failures.is_empty() && self.resize_error.is_none()
     }
 
-    /// Whether there are failures other than a running back-off: those make the worker retry soon.
+    /// Whether the worker has to retry soon: something failed that has no retry delay of its own.
     pub fn needs_retry(&self) -> bool {
         self.error.is_some()
             || self.resize_error.is_some()

@@ -41,7 +41,7 @@ pub(in crate::runtime::kuberuntime) struct SandboxCreator {
 }
 
 impl SandboxCreator {
-    /// The sandbox that the plan keeps.
+    /// The existing sandbox, with the configuration that CreateContainer needs.
     pub(super) async fn existing(
         &self,
         request: &SyncRequest<'_>,
@@ -69,7 +69,7 @@ impl SandboxCreator {
         }
     }
 
-    /// Creates the sandbox that the plan wants and reads its addresses.
+    /// Creates a sandbox and reads its addresses.
     pub(super) async fn create(
         &self,
         request: &SyncRequest<'_>,
@@ -110,7 +110,7 @@ impl SandboxCreator {
             .ran_sandbox(&handler, started_at.elapsed(), created.is_err());
         let id = match created {
             Ok(id) => {
-                // An earlier creation without an answer would have the name.
+                // The name was free, so an earlier creation with an unknown outcome did not create a sandbox.
                 self.lookup.forget(&pod.uid());
                 SandboxId::from(id)
             }
@@ -145,7 +145,7 @@ impl SandboxCreator {
         })
     }
 
-    /// Has the devices of the pod's claims prepared.
+    /// Has the DRA drivers prepare the pod's resource claims.
     async fn prepare_claims(
         &self,
         request: &SyncRequest<'_>,
@@ -165,7 +165,7 @@ impl SandboxCreator {
         })
     }
 
-    /// The addresses of a sandbox that has just been made.
+    /// Reads the status of a new sandbox into the pod cache and returns its addresses.
     async fn read_new_sandbox(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<Vec<String>> {
         let owner = Owner::of(pod);
         let item = ItemId::Sandbox(id.clone());

@@ -28,15 +28,15 @@ use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Pods that are being started at once. More than the runtime takes calls at once; the others wait
-/// before they need memory for requests.
+/// Limit of pods that start at the same time. It is larger than the limit of concurrent runtime calls, so it does not
+/// slow down starts; it only keeps hundreds of starting pods from building their requests at once, which takes memory.
 pub(in crate::runtime::kuberuntime) const MAX_CONCURRENT_STARTS: usize = 32;
 
-/// A pod that takes longer gives its permit back and continues: no pod waits for one that hangs or pulls.
+/// A start that takes longer releases its permit and continues, so that no pod waits for one that hangs or pulls an image.
 pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 impl KubeGenericRuntimeManager {
-    /// The steps that a pod needs now.
+    /// Gathers the inputs of [`compute_pod_actions`] and calls it.
     pub fn compute(&self, pod: &Pod, status: &PodStatus) -> PodActions {
         let uid = pod.uid();
         let actuated = self.allocations.actuated(&uid);
@@ -56,8 +56,7 @@ impl KubeGenericRuntimeManager {
         })
     }
 
-    /// Makes the runtime match the pod. Never fails as a whole: the report says what could not be
-    /// done.
+    /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the report.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
         self.exits.note_all(request.pod, &request.status);
@@ -96,7 +95,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
-            // What waits for a back-off has been recorded with its end.
+            // A replacement of the sandbox that is in its back-off has been recorded as held, with the end of the delay.
             if report.again.is_none() {
                 let why = chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));
@@ -178,7 +177,7 @@ impl KubeGenericRuntimeManager {
                         left.as_secs()
                     );
                 }
-                // As upstream, whose event depends on there being a sandbox to name.
+                // As upstream, which emits the event only if it has the id of the old sandbox.
                 if actions.sandbox.is_some() {
                     let text = format!(
                         "Pod sandbox changed, it will be killed and re-created. ({change})"
@@ -196,7 +195,7 @@ impl KubeGenericRuntimeManager {
                 self.set_current_step(pod, "stopping the pod".into());
             }
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
-            // The stop of the whole pod goes on with those of its containers.
+            // The stops run in tasks of their own. If the pod is deleted, its termination joins them.
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 report.cancelled = true;
                 return Ok(());
@@ -242,7 +241,7 @@ impl KubeGenericRuntimeManager {
         Ok(())
     }
 
-    /// Step 4. `None` ends the sync.
+    /// Step 4. `None` ends the sync; the report says why.
     async fn ensure_sandbox(
         &self,
         request: &SyncRequest<'_>,
@@ -341,7 +340,7 @@ impl KubeGenericRuntimeManager {
         }
     }
 
-    /// Starts one container and reports how that went; true when it runs.
+    /// Starts one container and adds the result to the report; true if it was started.
     async fn start_one(
         &self,
         request: &SyncRequest<'_>,
@@ -383,7 +382,7 @@ impl KubeGenericRuntimeManager {
         self.pod_history.note(&pod.uid(), history_entry);
     }
 
-    /// Records the step that the sync is at.
+    /// Records the current step of the sync, which `kubelet explain` shows.
     pub(super) fn set_current_step(&self, pod: &Pod, step: String) {
         self.pod_history.set_current_step(&pod.uid(), Some(step));
     }
@@ -391,7 +390,8 @@ impl KubeGenericRuntimeManager {
     fn note_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
         let (reason, name) = (failure.reason, start.name.as_str());
         let why = match reason {
-            // How long it is changes from time to time, and `until` says it better.
+            // Without the delay, which grows with each restart: equal entries are counted together, and `until` has the
+            // end of the delay.
             reasons::CRASH_LOOP_BACK_OFF => format!("{}, {reason}", start.reason),
             reason => format!("{reason}: {}", failure.message),
         };

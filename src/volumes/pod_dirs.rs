@@ -27,7 +27,7 @@ pub fn write_hosts_file(pod: &PodDir, content: &[u8]) -> Result<PathBuf, VolumeE
 pub struct TerminationLog<'a> {
     /// The restart count of the instance.
     pub restart_count: u32,
-    /// Those of the other instances that there are.
+    /// The restart counts of the other instances that exist.
     pub other_restart_counts: &'a [u32],
 }
 
@@ -37,16 +37,16 @@ impl TerminationLog<'_> {
         self.restart_count.to_string()
     }
 
-    /// Whether a file is the termination log of an instance that is gone. Names of eight digits are the
-    /// Go kubelet's, which do not name their owner.
+    /// Whether a file is the termination log of an instance that no longer exists. The Go kubelet names its files by eight
+    /// random hexadecimal digits, from which the instance cannot be told.
     fn is_of_none(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
         count.is_some_and(|count: u32| count != self.restart_count && !self.other_restart_counts.contains(&count))
     }
 }
 
-/// Makes a fresh, empty file (0666) for one container instance to leave its last words in:
-/// `containers/<name>/<restart count>`. Those of instances that are gone are removed.
+/// Creates an empty termination log (0666) for one container instance, `containers/<name>/<restart count>`, and removes
+/// those of instances that no longer exist.
 pub fn create_termination_log(
     pod: &PodDir,
     container: &str,
@@ -60,11 +60,11 @@ pub fn create_termination_log(
     let files = fs::read_dir(&directory).map_err(io_error("list", &directory))?;
     for file in files.flatten() {
         let name = file.file_name().into_string().unwrap_or_default();
-        // One that cannot be removed now is, when the next instance is made.
+        // If that fails, it is tried again for the next instance.
         let _ = of.is_of_none(&name).then(|| fs::remove_file(file.path()));
     }
     let path = directory.join(of.file_name());
-    // An instance of the same count that was never started may have one; nothing of it is to show.
+    // An instance with the same restart count that was never started may have left one.
     let _ = fs::remove_file(&path);
     files::write_in_place(&path, b"", 0o666).map_err(io_error("make", &path))?;
     Ok(path)

@@ -1,5 +1,5 @@
-//! Labels and annotations of sandboxes and containers: written as upstream does, read back from
-//! any kubelet that wrote them. Pure.
+//! Labels and annotations of sandboxes and containers, in upstream's format, so that this kubelet and the Go kubelet read
+//! those of each other. Pure.
 
 use crate::model::{Pod, PodExt, container_hash, keys};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};
@@ -8,10 +8,10 @@ use std::collections::HashMap;
 /// A runtime object's labels or annotations.
 pub type Map = HashMap<String, String>;
 
-/// JSON in annotations that is longer is not ours.
+/// Limit of JSON in an annotation; no kubelet writes more.
 const MAX_JSON: usize = 256 * 1024;
 
-/// Labels of a sandbox: the pod's own and who it is.
+/// Labels of a sandbox: those of the pod, and its name, namespace and UID.
 pub fn sandbox_labels(pod: &Pod) -> Map {
     let own = pod.metadata.labels.iter().flatten();
     own.map(|(key, value)| (key.clone(), value.clone()))
@@ -26,7 +26,7 @@ pub fn sandbox_annotations(pod: &Pod) -> Map {
         .collect()
 }
 
-/// Labels of a container: who it is. The pod's labels are not repeated.
+/// Labels of a container: the pod's name, namespace and UID, and the container's name. The pod's labels are not repeated.
 pub fn container_labels(pod: &Pod, container: &Container) -> Map {
     identity_labels(pod)
         .into_iter()
@@ -42,7 +42,7 @@ fn identity_labels(pod: &Pod) -> [(String, String); 3] {
     ]
 }
 
-/// Annotations of a container: what a kubelet without the pod's spec needs to end it properly.
+/// Annotations of a container, by which a kubelet without the pod's spec can stop it with its hook and grace period.
 pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u32) -> Map {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     let mut map = Map::from([
@@ -90,7 +90,7 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
     map
 }
 
-/// Whose object this is, by its labels; `None` for objects of other users of the runtime.
+/// The pod that the labels of a sandbox or container name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodLabels<'a> {
     /// UID.
@@ -101,7 +101,7 @@ pub struct PodLabels<'a> {
     pub namespace: &'a str,
 }
 
-/// Reads the identity; all three labels must be there.
+/// The pod of a sandbox or container; `None` if a label is missing, because another client of the runtime created it.
 pub fn pod_of(labels: &Map) -> Option<PodLabels<'_>> {
     Some(PodLabels {
         uid: non_empty(labels, keys::POD_UID)?,
@@ -119,8 +119,8 @@ fn non_empty<'a>(map: &'a Map, key: &str) -> Option<&'a str> {
     map.get(key).map(String::as_str).filter(|s| !s.is_empty())
 }
 
-/// What a container's annotations say about how to stop it when its pod is no longer known. How long
-/// that may take is in the runtime status ([`crate::model::ContainerStatus::grace_seconds`]).
+/// How to stop a container of an orphan, from its annotations. Its grace period is in the runtime status
+/// ([`crate::model::ContainerStatus::grace_seconds`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrphanRecord {
     /// preStop hook.
@@ -140,7 +140,7 @@ pub struct UnreadableAnnotation {
 }
 
 impl OrphanRecord {
-    /// Reads back what [`container_annotations`] (or upstream) wrote. What cannot be read is reported
+    /// Reads annotations of [`container_annotations`] or of the Go kubelet. An invalid annotation is returned as an error
     /// and counts as absent.
     pub fn read(annotations: &Map) -> (Self, Vec<UnreadableAnnotation>) {
         let mut errors = Vec::new();

@@ -1,4 +1,4 @@
-//! Init containers and sidecars in a good sandbox.
+//! Init containers and sidecars in a sandbox that is kept.
 
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
@@ -9,14 +9,14 @@ use crate::model::{
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// What the newest instance of one init container says.
+/// The consequence of the newest instance of one init container.
 #[derive(Default)]
 struct InitStatus {
-    /// It did its part; the next one may go.
+    /// It has completed, or is a sidecar that has started: the next one may start.
     initialized: bool,
-    /// Start it (again), after a kill where that is the reason.
+    /// Start it (again); with [`StartReason::Killed`], after killing the instance.
     start: Option<StartReason>,
-    /// It failed for good.
+    /// It failed and must not be restarted.
     failed: bool,
 }
 
@@ -29,19 +29,20 @@ impl InitStatus {
     }
 }
 
-/// Walks from the last to the first, because instances of the earlier ones may be gone already, and
-/// returns whether the regular containers may be planned.
+/// Plans init containers and sidecars, and returns whether the regular containers may be planned. Goes from the last one
+/// to the first, because the instances of earlier ones may have been removed (upstream's
+/// `computeInitContainerActions`).
 pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
     let containers = view.inputs.pod.init_containers();
     let mut initialized = containers.is_empty() || view.is_initialized();
-    // The walk has met a container that was started: whatever stands before it has been done once.
-    let mut past = initialized;
+    // Whether a later container has an instance: then the containers before it have completed once.
+    let mut reached_started = initialized;
     for (index, container) in containers.iter().enumerate().rev() {
         let status = view.newest_here(&container.name);
         let found = match (status, is_sidecar(container)) {
-            (None, true) if past => InitStatus::start(StartReason::NoInstance),
+            (None, true) if reached_started => InitStatus::start(StartReason::NoInstance),
             (None, _) => InitStatus::default(),
-            (Some(_), false) if past => InitStatus::default(),
+            (Some(_), false) if reached_started => InitStatus::default(),
             (Some(status), false) => classify_plain(view, container, status),
             (Some(status), true) => classify_sidecar(view, container, status),
         };
@@ -52,7 +53,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
         if found.initialized {
             match containers.get(index + 1) {
                 None => initialized = true,
-                Some(next) if !past => actions.init_containers_to_start.push(ContainerStart::new(
+                Some(next) if !reached_started => actions.init_containers_to_start.push(ContainerStart::new(
                     index + 1,
                     &next.name,
                     StartReason::PreviousInitialized,
@@ -63,9 +64,9 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
         if let Some(reason) = found.start {
             apply_start(index, container, status, reason, actions);
         }
-        past |= status.is_some();
+        reached_started |= status.is_some();
     }
-    if let (false, Some(first)) = (past, containers.first()) {
+    if let (false, Some(first)) = (reached_started, containers.first()) {
         let start = ContainerStart::new(0, &first.name, StartReason::NoInstance);
         actions.init_containers_to_start.push(start);
     }
@@ -115,7 +116,7 @@ fn classify_plain(
         ContainerState::Running => InitStatus::default(),
         ContainerState::Exited if failed(status) => {
             let code = status.exit_code;
-            // Killed for memory with a code of 0 is a failure all the same.
+            // An OOM-killed container with exit code 0 has failed, too, but its rules and `OnFailure` would not restart it.
             let policy = view.restart_policy(container) != RestartPolicy::Never;
             let restartable = runs_again(view.inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
@@ -124,7 +125,7 @@ fn classify_plain(
             initialized: true,
             ..InitStatus::default()
         },
-        // It may not have exited, so there is no code for its rules.
+        // It may still run, so there is no exit code for its restart rules.
         ContainerState::Unknown => again(
             view.restart_policy(container) != RestartPolicy::Never,
             StartReason::Killed(KillReason::UnknownState),

@@ -1,13 +1,13 @@
-//! What a pod needs next: the decision table behind every sync.
+//! Computes what a sync has to do, as a pure function.
 //!
-//! * Owns: [`compute_pod_actions`], from a pod, its runtime status, probe results and
-//!   recorded facts to a plan. Nothing is remembered between two plans.
-//! * Woken by: every sync of a pod, which carries the plan out and computes again.
+//! * Owns: [`compute_pod_actions`], from a pod, its runtime status, probe results and recorded facts to a plan. A plan
+//!   does not depend on earlier plans.
+//! * Woken by: every sync of a pod, which carries out the plan. The next sync computes a new one.
 //! * Publishes: [`PodActions`], every step with its reason.
-//! * Must never do anything itself, and never plan two instances of one container at a time.
-//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations:
-//!   "initialised" is a recorded fact where there is one, and what was left behind by an earlier
-//!   sandbox is distinguished from what belongs to the present one by the sandbox's id.
+//! * Must never have effects, and never plan two instances of one container at a time.
+//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations: whether a pod was
+//!   initialised is read from a record if there is one, and containers of an earlier sandbox are told from those of the
+//!   present one by the sandbox's id.
 
 mod prefetch;
 mod init;
@@ -37,32 +37,31 @@ use crate::{
 };
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// Everything a plan depends on.
+/// The inputs of a plan.
 #[derive(Clone, Copy)]
 pub struct PlanInputs<'a> {
-    /// What should run.
+    /// The desired pod.
     pub pod: &'a Pod,
-    /// What the runtime has, newest first.
+    /// The runtime status, newest instances first.
     pub status: &'a PodStatus,
     /// Probe results by container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
-    /// What was written down earlier.
+    /// Facts from the pod state store.
     pub facts: &'a RecordedFacts,
 }
 
-/// Recorded facts about the pod. All of them may be absent; then the runtime status alone decides.
+/// Recorded facts about the pod. Without them, the runtime status alone decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedFacts {
-    /// All init containers were done in this sandbox.
+    /// The sandbox in which all init containers have completed.
     pub initialized_in: Option<SandboxId>,
-    /// The pod reached phase Succeeded or Failed: nothing of it is ever started again.
+    /// The pod reached phase Succeeded or Failed, so no container of it is started again.
     pub terminal: bool,
-    /// Last exit codes of regular containers by name, for those whose instances the runtime no
-    /// longer has. A container with an instance is evaluated by the instance.
+    /// Last exit codes of regular containers by name. Only used for containers of which the runtime has no instance.
     pub exits: BTreeMap<Arc<str>, i32>,
-    /// Instances that go because all containers are being restarted.
+    /// Instances to remove because all containers of the pod are being restarted.
     pub resetting: Vec<ContainerId>,
-    /// The amounts of CPU and memory that its containers have.
+    /// The CPU and memory that its containers have (upstream's actuated resources).
     pub actuated: Option<Arc<PodAmounts>>,
 }
 
@@ -127,19 +126,19 @@ impl fmt::Display for ContainerKill {
     }
 }
 
-/// A plan. The executor first stops (`kill_pod`, else `containers_to_kill`), then makes the sandbox,
-/// then starts ephemeral, init and regular containers in this order.
+/// A plan (upstream's `podActions`). The sync first stops (`kill_pod`, else `containers_to_kill`), then creates the
+/// sandbox, then starts ephemeral, init and regular containers in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodActions {
     /// Stop every container and sandbox of the pod. `containers_to_kill` then only says why some of
     /// them would have been stopped anyway.
     pub kill_pod: Option<KillPodReason>,
-    /// Make a new sandbox; the instances of all init containers are removed before.
+    /// Create a new sandbox; the instances of all init containers are removed first.
     pub create_sandbox: bool,
     /// Why the newest sandbox cannot be used; `None` when it can.
     pub sandbox_change: Option<SandboxChange>,
-    /// The sandbox to use, or the one that is replaced (then `None` also when its network mode
-    /// differs, as upstream has it).
+    /// The sandbox to use, or the one that is replaced. `None` for a sandbox that is replaced because of its network
+    /// mode, as upstream, which therefore emits no event.
     pub sandbox: Option<SandboxId>,
     /// Attempt number of that sandbox, or of the one to create.
     pub attempt: u32,
@@ -149,18 +148,18 @@ pub struct PodActions {
     pub init_containers_to_start: Vec<ContainerStart>,
     /// Regular containers to start, in spec order.
     pub containers_to_start: Vec<ContainerStart>,
-    /// All containers start over: this is removed, and nothing else happens before that is done.
+    /// All containers are restarted: remove these instances first and do nothing else in this sync.
     pub reset: Option<Reset>,
     /// Single instances to stop before anything is started.
     pub containers_to_kill: Vec<ContainerKill>,
-    /// Containers that go on with other amounts of CPU and memory, in this order.
+    /// Running containers whose CPU and memory change, in this order.
     pub containers_to_resize: Vec<ContainerResize>,
-    /// The pod's own level has other amounts.
+    /// The pod-level CPU and memory change.
     pub resize_pod_level: bool,
 }
 
 impl PodActions {
-    /// Nothing is to be done.
+    /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.kill_pod.is_none()
             && !self.create_sandbox
@@ -170,12 +169,12 @@ impl PodActions {
             && !self.resizes()
     }
 
-    /// What runs gets other amounts of CPU and memory.
+    /// Whether the CPU or memory of running containers changes.
     pub fn resizes(&self) -> bool {
         self.resize_pod_level || !self.containers_to_resize.is_empty()
     }
 
-    /// Containers that run and are stopped to be started again, in their sandbox or in the next one.
+    /// Running containers that are stopped and started again, in their sandbox or in a new one.
     pub fn replaced(&self, pod: &Pod, status: &PodStatus) -> Vec<ContainerId> {
         let starts = self.containers_to_start.iter();
         let starts: Vec<_> = starts.chain(&self.init_containers_to_start).collect();
@@ -192,7 +191,7 @@ impl PodActions {
         replaced.map(|container| container.id.clone()).collect()
     }
 
-    /// Any container is to be started.
+    /// Whether a container is started.
     pub fn starts_something(&self) -> bool {
         !(self.ephemeral_containers_to_start.is_empty()
             && self.init_containers_to_start.is_empty()
@@ -206,7 +205,7 @@ impl PodActions {
     }
 }
 
-/// Decides what a pod needs now. Pure: equal inputs give equal plans.
+/// Computes the plan for a pod. Pure: equal inputs give equal plans.
 pub fn compute_pod_actions(inputs: &PlanInputs<'_>) -> PodActions {
     let view = view::PlanView { inputs };
     let mut actions = sandbox::check(&view);

@@ -1,8 +1,8 @@
-//! Why a plan does what it does, as data; `Display` gives the texts that users see.
+//! The reasons of the steps of a plan; `Display` gives the texts that users see.
 
 use std::fmt;
 
-/// Why the pod needs another sandbox than the newest one it has.
+/// Why the pod needs a new sandbox (upstream's `PodSandboxChanged`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SandboxChange {
     /// The runtime has no sandbox of the pod.
@@ -32,9 +32,9 @@ impl fmt::Display for SandboxChange {
 /// Why everything of the pod is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KillPodReason {
-    /// A new sandbox takes the place of the present one (or of none).
+    /// A new sandbox replaces the present one, or is the first.
     SandboxReplaced(SandboxChange),
-    /// The sandbox is no good and nothing in the pod may run again.
+    /// The sandbox cannot be used and no container may run again.
     SandboxLost(SandboxChange),
     /// This init container failed and may not be restarted.
     InitFailed(String),
@@ -69,7 +69,7 @@ pub enum KillReason {
     StartupProbe,
     /// The runtime does not know whether it runs.
     UnknownState,
-    /// It takes other amounts of CPU or memory only when it starts.
+    /// Its resize policy requires a restart.
     Resize,
 }
 
@@ -98,7 +98,7 @@ pub enum StartReason {
     NeverStarted,
     /// It exited with this code, and its policy requires a restart.
     Exited(i32),
-    /// It is stopped for this reason and has to come back.
+    /// It is stopped for this reason and started again.
     Killed(KillReason),
 }
 

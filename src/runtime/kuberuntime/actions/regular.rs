@@ -1,4 +1,4 @@
-//! Regular and ephemeral containers in a good sandbox.
+//! Regular and ephemeral containers in a sandbox that is kept.
 
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
@@ -9,17 +9,20 @@ use crate::model::{
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// What one regular container needs.
+/// The action for one regular container.
 #[derive(Clone, Copy)]
 enum Need {
     Keep,
     StayDead,
     Start(StartReason),
-    /// Stop it, and start it again if the flag is set.
-    Kill(KillReason, bool),
+    /// Stop it, and start it again if `restart` is set.
+    Kill {
+        reason: KillReason,
+        restart: bool,
+    },
 }
 
-/// Each ephemeral container is started once and never again.
+/// Plans ephemeral containers, which are started once and never restarted.
 pub(super) fn compute_ephemeral(view: &PlanView<'_>, actions: &mut PodActions) {
     let containers = view
         .inputs
@@ -35,7 +38,7 @@ pub(super) fn compute_ephemeral(view: &PlanView<'_>, actions: &mut PodActions) {
         .collect();
 }
 
-/// Regular containers; a pod with none to keep and none to start is over, its sidecars too.
+/// Plans regular containers. If none is kept and none is started, the pod is killed, with its sidecars.
 pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let may_start = !view.inputs.pod.is_being_deleted();
     let mut kept = false;
@@ -50,7 +53,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
                     actions.containers_to_start.push(start);
                 }
             }
-            Need::Kill(reason, restart) => {
+            Need::Kill { reason, restart } => {
                 let restart = restart && may_start;
                 if let SeenContainer::Instance(status) = seen {
                     actions.containers_to_kill.push(ContainerKill {
@@ -89,25 +92,29 @@ fn need(view: &PlanView<'_>, container: &Container, seen: &SeenContainer<'_>) ->
         SeenContainer::Gone(code) => after_exit(*code),
         SeenContainer::Instance(status) => match status.state {
             ContainerState::Created => Need::Start(StartReason::NeverStarted),
-            ContainerState::Unknown => Need::Kill(KillReason::UnknownState, true),
+            ContainerState::Unknown => kill(KillReason::UnknownState, true),
             ContainerState::Exited => after_exit(status.exit_code),
             ContainerState::Running => need_of_running(view, container, status),
         },
     }
 }
 
+fn kill(reason: KillReason, restart: bool) -> Need {
+    Need::Kill { reason, restart }
+}
+
 fn need_of_running(view: &PlanView<'_>, container: &Container, status: &ContainerStatus) -> Need {
     if definition_changed(container, status) {
-        return Need::Kill(KillReason::DefinitionChanged, true);
+        return kill(KillReason::DefinitionChanged, true);
     }
     let restart = view.restart_policy(container) != RestartPolicy::Never;
     let probe_results = (view.inputs.probe_results)(&status.id);
     if probe_results.liveness == Some(ProbeResult::Failure) {
-        Need::Kill(KillReason::LivenessProbe, restart)
+        kill(KillReason::LivenessProbe, restart)
     } else if probe_results.startup == Some(ProbeResult::Failure) {
-        Need::Kill(KillReason::StartupProbe, restart)
+        kill(KillReason::StartupProbe, restart)
     } else if resize::needs_restart(view, container) {
-        Need::Kill(KillReason::Resize, true)
+        kill(KillReason::Resize, true)
     } else {
         Need::Keep
     }

@@ -1,4 +1,4 @@
-//! Is the newest sandbox good, and what becomes of the pod when it is not?
+//! Whether the newest sandbox can be kept, and the plan if it cannot.
 
 use super::{
     ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
@@ -7,8 +7,8 @@ use super::{
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, runs_again};
 use k8s_openapi::api::core::v1::Container;
 
-/// The sandbox check. `sandbox` and `attempt` of the result are those to use, or the one to replace
-/// and the number of its successor.
+/// Checks the sandbox. `sandbox` and `attempt` of the result are those to use, or the sandbox to replace and the attempt
+/// number of the new one.
 pub(super) fn check(view: &PlanView<'_>) -> PodActions {
     let status = view.inputs.status;
     let Some(newest) = status.newest_sandbox() else {
@@ -37,7 +37,7 @@ pub(super) fn check(view: &PlanView<'_>) -> PodActions {
         None
     };
     PodActions {
-        // Upstream passes no id in this one case, and so emits no SandboxChanged event.
+        // Upstream returns no id in this case, and therefore emits no SandboxChanged event.
         sandbox: (change != Some(SandboxChange::NetworkModeDiffers)).then(|| newest.id.clone()),
         attempt: match change {
             Some(_) => newest.attempt.saturating_add(1),
@@ -48,19 +48,19 @@ pub(super) fn check(view: &PlanView<'_>) -> PodActions {
     }
 }
 
-/// Everything is stopped; what is started again in a new sandbox, if anything may be.
+/// Plans to stop everything, and to start the containers that may run again in a new sandbox.
 pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut PodActions) {
     let pod = view.inputs.pod;
     actions.kill_pod = Some(KillPodReason::SandboxLost(change));
-    // A container with a policy of its own may come back although the pod's policy is Never.
-    let mut of_their_own = pod
+    // A container with its own restart policy may run again although the pod's policy is Never.
+    let mut with_own_policy = pod
         .containers()
         .iter()
         .filter(|c| c.restart_policy.is_some());
     let never_again = pod.restart_policy() == RestartPolicy::Never
         && actions.attempt != 0
         && view.any_container()
-        && !of_their_own.any(|container| comes_back(view, container));
+        && !with_own_policy.any(|container| comes_back(view, container));
     if pod.is_being_deleted() || never_again {
         return;
     }
@@ -86,7 +86,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
     }
 }
 
-/// Whether a container that runs, or has run, in the lost sandbox runs again in the next one.
+/// Whether a container of the old sandbox runs again in the new one.
 fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
     let after = |code| runs_again(view.inputs.pod, container, code);
@@ -95,7 +95,7 @@ fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
         SeenContainer::Gone(code) => after(code),
         SeenContainer::Instance(status) => match status.state {
             ContainerState::Created => true,
-            // What runs is about to be killed; its rules have no exit code to match.
+            // It is about to be killed, so there is no exit code for its restart rules.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
             ContainerState::Exited => {
                 let killed_for_memory = status.exit_code == 0 && !status.succeeded();

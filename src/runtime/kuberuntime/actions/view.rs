@@ -1,14 +1,14 @@
-//! The runtime status as the rules need it: what belongs to the pod, and what belongs to its present
-//! sandbox.
+//! Views of the runtime status for the rules: the newest instances of the pod, and those in its present sandbox.
 
 use super::PlanInputs;
 use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
-/// What is known of a regular container.
+/// The last known state of a regular container.
 pub(super) enum SeenContainer<'a> {
+    /// It was never created.
     Never,
-    /// The runtime has no instance, but the last one is known to have exited with this code.
+    /// The runtime has no instance, but the exit code of the last one is recorded.
     Gone(i32),
     /// The newest instance.
     Instance(&'a ContainerStatus),
@@ -58,8 +58,8 @@ impl<'a> PlanView<'a> {
             .any(|c| !matches!(self.regular(&c.name), SeenContainer::Never))
     }
 
-    /// Whether the pod was initialised in its newest sandbox: a recorded fact, or else the presence
-    /// of a regular container there, which is only ever created after initialisation.
+    /// Whether the pod was initialised in its newest sandbox: by the record, or because the sandbox has a regular
+    /// container, which is only created after initialisation.
     pub(super) fn is_initialized(&self) -> bool {
         let Some(sandbox) = self.inputs.status.newest_sandbox() else {
             return false;
@@ -79,13 +79,13 @@ impl<'a> PlanView<'a> {
     }
 }
 
-/// Whether name and image are not those the container was created with. An instance without a hash
-/// is taken as it is.
+/// Whether name or image differ from those that the container was created with. An instance without a hash counts as
+/// unchanged.
 pub(super) fn definition_changed(container: &Container, status: &ContainerStatus) -> bool {
     !status.hash.is_empty() && *status.hash != *container_hash(container)
 }
 
-/// Exited with a failure: a bad code, or killed for memory.
+/// Whether the container exited with a non-zero code or was OOM-killed.
 pub(super) fn failed(status: &ContainerStatus) -> bool {
     status.state == ContainerState::Exited && !status.succeeded()
 }

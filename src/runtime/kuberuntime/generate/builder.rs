@@ -1,5 +1,4 @@
-//! From a pod to configurations: gathers the inputs of the pure generators and makes
-//! the files they refer to.
+//! Gathers the inputs of the pure generators, calls them, and creates the files that a configuration refers to.
 
 use super::{
     config_error::ConfigError,
@@ -37,7 +36,7 @@ use k8s_openapi::api::core::v1::Container;
 use std::{path::PathBuf, sync::Arc};
 use tokio_util::sync::CancellationToken;
 
-/// Makes configurations.
+/// Builds CRI configurations.
 pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
     settings: SpecSettings,
     volumes: VolumeManager,
@@ -53,23 +52,23 @@ pub(in crate::runtime::kuberuntime) struct ContainerConfigRequest<'a> {
     pub(in crate::runtime::kuberuntime) pod: &'a Arc<Pod>,
     pub(in crate::runtime::kuberuntime) container: &'a Container,
     pub(in crate::runtime::kuberuntime) restart_count: u32,
-    /// Those of the instances that there are.
+    /// The restart counts of existing instances, whose termination logs are kept.
     pub(in crate::runtime::kuberuntime) other_restart_counts: &'a [u32],
     pub(in crate::runtime::kuberuntime) image_ref: &'a str,
     pub(in crate::runtime::kuberuntime) image_user: &'a ImageUser,
     pub(in crate::runtime::kuberuntime) pod_ips: &'a [String],
     pub(in crate::runtime::kuberuntime) volumes: &'a VolumePaths,
     pub(in crate::runtime::kuberuntime) images: &'a ImageVolumes,
-    /// Ends the wait for files that hang.
+    /// Ends the wait for a file system that hangs.
     pub(in crate::runtime::kuberuntime) cancel: &'a CancellationToken,
 }
 
-/// A sandbox to be made.
+/// The configuration of a new sandbox.
 pub(in crate::runtime::kuberuntime) struct NewSandbox {
     pub(in crate::runtime::kuberuntime) config: PodSandboxConfig,
-    /// What to warn about when it is made.
+    /// Events to emit when the sandbox is created.
     pub(in crate::runtime::kuberuntime) warnings: Vec<DnsWarning>,
-    /// There was no log directory, so no container of the pod has left a log.
+    /// The log directory is new, so no container of the pod has a log file yet.
     pub(in crate::runtime::kuberuntime) fresh_logs: bool,
 }
 
@@ -95,7 +94,7 @@ impl ConfigBuilder {
         }
     }
 
-    /// The runtime's handler for a new sandbox of the pod; empty for the default one.
+    /// The runtime handler of the pod's RuntimeClass; empty for the default one.
     pub(in crate::runtime::kuberuntime) async fn runtime_handler(
         &self,
         pod: &Pod,
@@ -103,14 +102,14 @@ impl ConfigBuilder {
         self.runtime_classes.handler(pod).await
     }
 
-    /// Whether the pod's handler can mount a whole tree read-only; not if the handler is unknown.
+    /// Whether the pod's runtime handler supports recursive read-only mounts; false if the handler is unknown.
     pub(in crate::runtime::kuberuntime) fn supports_recursive_read_only(&self, pod: &Pod) -> bool {
         let handler = self.runtime_classes.handler_now(pod).ok();
         let features = handler.and_then(|handler| self.features.borrow().of_handler(&handler).ok());
         features.is_some_and(|features| features.recursive_read_only_mounts)
     }
 
-    /// The pod's own ids, or none.
+    /// The host ids of the pod's user namespace, if it has one.
     async fn user_namespace(&self, pod: &Pod) -> anyhow::Result<Option<IdRange>> {
         if !user_namespaces::is_wanted(pod) {
             return Ok(None);
@@ -121,12 +120,12 @@ impl ConfigBuilder {
         Ok(Some(ids))
     }
 
-    /// Takes back the ids of a pod none of whose processes is left.
+    /// Releases the user namespace of a pod that has no processes left.
     pub(in crate::runtime::kuberuntime) async fn release_user_namespace(&self, uid: &PodUid) {
         self.user_namespaces.release(uid).await;
     }
 
-    /// The configuration of a sandbox, with its log directory made.
+    /// The configuration of a new sandbox; creates its log directory.
     pub(in crate::runtime::kuberuntime) async fn new_sandbox(
         &self,
         pod: &Pod,
@@ -137,7 +136,7 @@ impl ConfigBuilder {
         let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &owner)
             .map_err(ConfigError::from)?;
         let resolv_conf = self.resolv_conf.clone();
-        // One trip for all: a start is short enough for trips to count.
+        // One blocking call for both, because switching threads is a measurable part of a pod's start.
         let (host, fresh_logs) = with_own_files(move || {
             let fresh = create_pod_log_dir(&logs)
                 .with_context(|| format!("cannot create the log directory {}", logs.display()))?;
@@ -159,7 +158,7 @@ impl ConfigBuilder {
         })
     }
 
-    /// The configuration that a sandbox of this attempt has.
+    /// The configuration of an existing sandbox, which CreateContainer needs.
     pub(in crate::runtime::kuberuntime) async fn sandbox(
         &self,
         pod: &Pod,
@@ -178,7 +177,7 @@ impl ConfigBuilder {
         Ok(generate_pod_sandbox_config(pod, &self.settings, &inputs)?.0)
     }
 
-    /// What a container may use.
+    /// The CRI resources of a container.
     pub(in crate::runtime::kuberuntime) fn resources(
         &self,
         pod: &Pod,
@@ -188,7 +187,7 @@ impl ConfigBuilder {
         resources::container_resources(pod, container, &settings.node, &settings.cpu)
     }
 
-    /// The configuration of a container, with the files that it refers to made.
+    /// The configuration of a container; creates the files that it refers to.
     pub(in crate::runtime::kuberuntime) async fn container(
         &self,
         request: ContainerConfigRequest<'_>,
@@ -256,7 +255,7 @@ impl ConfigBuilder {
         )?)
     }
 
-    /// The restart count that a container's log files prove, for one the runtime has no instance of.
+    /// The restart count of a new instance according to the container's log files; 0 without any.
     pub(in crate::runtime::kuberuntime) async fn restart_count_from_logs(
         &self,
         pod: &Pod,
@@ -280,7 +279,7 @@ impl ConfigBuilder {
     }
 }
 
-/// The node's file is read for every sandbox, because it may change. Blocking.
+/// Reads the node's `resolv.conf`. Done for every sandbox, because the file may change. Blocking.
 fn read_host_resolv(path: Option<PathBuf>) -> anyhow::Result<Option<ResolvConf>> {
     match path {
         Some(path) => {

@@ -1,12 +1,12 @@
-//! Why a pod has no configuration.
+//! Errors of the generation of a configuration.
 
 use super::{
     env::EnvError, hostname::HostnameError, mounts::MountError, security_context::SecurityError,
 };
 use crate::{model::requests::BadAmount, volumes::UnsafeName};
 
-/// A pod requests something that cannot be made into a configuration. The text is what users see
-/// as `CreateContainerConfigError` (or in a failed sandbox event).
+/// A pod for which no configuration can be generated. Users see the text with the reason `CreateContainerConfigError`, or
+/// in a FailedCreatePodSandBox event.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// An environment variable has no value.

@@ -17,24 +17,24 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-/// What a container's configuration depends on besides the pod and the node.
+/// The inputs of a container's configuration besides the pod and the node.
 #[derive(Clone, Copy, Debug)]
 pub struct ContainerInputs<'a> {
     /// How often it was restarted; also its attempt number and the number of its log file.
     pub restart_count: u32,
-    /// What the runtime calls the image after the pull.
+    /// The image reference that the runtime returned for the pull.
     pub image_ref: &'a str,
-    /// The user the image wants to run as.
+    /// The user in the image's configuration.
     pub image_user: &'a ImageUser,
-    /// Its variables ([`super::env::make_environment`]).
+    /// Its environment variables ([`super::env::make_environment`]).
     pub environment: &'a Environment,
     /// Where its volumes and files are.
     pub sources: MountSources<'a>,
-    /// The pod's own ids; `None` for the node's.
+    /// The host ids of the pod's user namespace; `None` without one.
     pub user_namespace: Option<IdRange>,
-    /// The pod's handler can mount a whole tree read-only.
+    /// The pod's runtime handler supports recursive read-only mounts.
     pub recursive_read_only_mounts: bool,
-    /// What device plugins add.
+    /// The additions of device plugins and DRA drivers.
     pub devices: &'a RunOptions,
 }
 
@@ -70,7 +70,7 @@ pub fn generate_container_config(
     )?);
     let mut device_nodes = devices.devices.clone();
     device_nodes.extend(mounts::volume_devices(container, volumes)?);
-    // Files keep their owners, as the pod's ids call them.
+    // Idmapped mounts: files have the same owner ids in the pod's user namespace as on the node.
     let mappings = security_context::id_mappings(inputs.user_namespace);
     for mount in &mut mounts {
         mount.uid_mappings.clone_from(&mappings);
@@ -109,7 +109,7 @@ pub fn generate_container_config(
     })
 }
 
-/// Those of device plugins first, so that those of the pod win.
+/// Adds the environment variables of device plugins. They come first, and a variable of the pod overrides them.
 fn with_devices<'e>(devices: &RunOptions, environment: &'e Environment) -> Cow<'e, Environment> {
     if devices.envs.is_empty() {
         return Cow::Borrowed(environment);
@@ -120,7 +120,7 @@ fn with_devices<'e>(devices: &RunOptions, environment: &'e Environment) -> Cow<'
     Cow::Owned(added.chain(environment.iter().cloned()).collect())
 }
 
-/// Those of the kubelet replace those of device plugins.
+/// The annotations of device plugins and the kubelet's own, which override them.
 fn annotations(
     pod: &Pod,
     container: &Container,

@@ -1,5 +1,4 @@
-//! Makes the files and directories that a container's configuration refers to. Executor of what
-//! the pure files beside it decide.
+//! Creates the files and directories that a container's configuration refers to, as the pure files beside it decide.
 
 use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
@@ -29,7 +28,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// How much of the node's hosts file is passed on, bytes.
+/// Limit of the copied part of the node's hosts file, bytes.
 const MAX_HOSTS: usize = 1 << 20;
 const NODE_HOSTS: &str = "/etc/hosts";
 
@@ -53,7 +52,7 @@ pub enum FilesError {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Hosts file of a pod: composed here, or from the node's.
+/// The content of a container's `/etc/hosts`: none is mounted, a generated text, or a copy of the node's file.
 enum Hosts {
     None,
     Text(String),
@@ -77,7 +76,7 @@ fn plan_hosts(
 }
 
 impl Hosts {
-    /// What the file says. Blocking.
+    /// The content of the file. Blocking.
     fn content(self, pod: &Pod) -> Result<Option<Vec<u8>>, FilesError> {
         Ok(match self {
             Self::None => None,
@@ -91,7 +90,7 @@ impl Hosts {
     }
 }
 
-/// What a container's files depend on besides the node.
+/// The inputs of a container's files besides the node.
 #[derive(Clone, Copy)]
 pub struct FilesRequest<'a> {
     /// The pod.
@@ -110,8 +109,8 @@ pub struct FilesRequest<'a> {
     pub instance: TerminationLog<'a>,
 }
 
-/// Makes what one container needs before it is created: log directory, sub-paths, hosts file and a
-/// fresh termination log.
+/// Creates what a container needs before CreateContainer: log directory, sub-paths, hosts file and an empty termination
+/// log.
 pub async fn create_container_files(
     volumes: &VolumeManager,
     settings: &SpecSettings,

@@ -1,7 +1,7 @@
-//! From a pod to the configuration of its sandbox and of its containers.
+//! Generates the CRI configurations of a pod's sandbox and containers.
 //!
-//! * Owns: every generator of configuration, and the files of the kubelet's own that a configuration
-//!   refers to (`/etc/hosts`, termination logs).
+//! * Owns: every generator of configuration, and the kubelet's own files that a configuration refers to (`/etc/hosts`,
+//!   termination logs).
 //! * Woken by: a sync that creates a sandbox or a container.
 //! * Publishes: nothing; it returns configurations, warnings and errors.
 //! * Must never call the runtime. Only `builder` and `container_files` have effects.

@@ -1,4 +1,4 @@
-//! What a container sees of the node's file system. Pure.
+//! The mounts and block devices of a container, and the content of hosts files. Pure.
 
 use super::env::Environment;
 use super::env::expansion::expand_strictly;
@@ -75,7 +75,7 @@ pub enum MountError {
     NotPrepared(String),
 }
 
-/// Where on the node everything is that a container mounts.
+/// Paths on the node of the kubelet's own files that a container mounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerFiles {
     /// Bound sub-paths by index of the volume mount.
@@ -86,10 +86,10 @@ pub struct ContainerFiles {
     pub termination_log: Option<PathBuf>,
 }
 
-/// Images that are volumes, by volume name; as the runtime calls them.
+/// The images of image volumes, by volume name, with the runtime's references.
 pub type ImageVolumes = BTreeMap<String, v1::ImageSpec>;
 
-/// Where everything is that a container mounts.
+/// The sources of a container's mounts.
 #[derive(Clone, Copy, Debug)]
 pub struct MountSources<'a> {
     /// Volumes on the node.
@@ -125,8 +125,7 @@ pub fn sub_path_requests(
     Ok(requests)
 }
 
-/// Whether the container gets the managed hosts file: not when it brings its own, and not in a pod
-/// that has no address.
+/// Whether the container gets the managed hosts file: not if it mounts its own, nor in a pod without an address.
 pub fn wants_hosts_file(pod: &Pod, container: &Container, pod_ips: &[String]) -> bool {
     (pod.host_network() || !pod_ips.is_empty())
         && !volume_mounts(container)

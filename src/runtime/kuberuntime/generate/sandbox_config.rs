@@ -14,21 +14,21 @@ use crate::state::pod_cache::Owner;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{HashMap, HashSet};
 
-/// What a sandbox's configuration depends on besides the pod and the node.
+/// The inputs of a sandbox's configuration besides the pod and the node.
 #[derive(Clone, Copy, Debug)]
 pub struct SandboxInputs<'a> {
     /// Attempt number.
     pub attempt: u32,
-    /// The node's resolver configuration; `None` when pods shall not inherit any.
+    /// The node's resolver configuration; `None` if pods do not inherit one.
     pub host_resolv: Option<&'a ResolvConf>,
     /// The pod's cgroup; empty to leave it to the runtime.
     pub cgroup_parent: &'a str,
-    /// The pod's own ids; `None` for the node's.
+    /// The host ids of the pod's user namespace; `None` without one.
     pub user_namespace: Option<IdRange>,
 }
 
-/// Everything RunPodSandbox needs (upstream's `generatePodSandboxConfig`), and what to warn about.
-/// The log directory has to exist before it is used.
+/// The configuration for RunPodSandbox (upstream's `generatePodSandboxConfig`), and DNS warnings. The log directory has
+/// to exist before the sandbox is created.
 pub fn generate_pod_sandbox_config(
     pod: &Pod,
     settings: &SpecSettings,
@@ -77,8 +77,8 @@ pub fn generate_pod_sandbox_config(
     Ok((config, warnings))
 }
 
-/// The container's ports, each name (or unnamed combination) once. Ports of init containers and
-/// sidecars are not mapped, as upstream does not.
+/// The port mappings of a container, without duplicates of a name or of an unnamed combination. Ports of init containers
+/// and sidecars are not mapped, as upstream.
 fn port_mappings(container: &Container) -> Vec<v1::PortMapping> {
     let mut seen = HashSet::new();
     let ports = container.ports.as_deref().unwrap_or_default();
@@ -108,7 +108,7 @@ fn port_mappings(container: &Container) -> Vec<v1::PortMapping> {
         .collect()
 }
 
-/// Sysctls by their dotted names: runtimes know no others.
+/// The pod's sysctls with dotted names; runtimes do not accept slashes.
 fn sysctls(pod: &Pod) -> HashMap<String, String> {
     let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
     let list = context.and_then(|context| context.sysctls.as_deref());

@@ -1,4 +1,4 @@
-//! What every sandbox and container configuration depends on besides the pod.
+//! The node's settings that all sandbox and container configurations depend on.
 
 use crate::model::NodeFacts;
 use crate::resources::CpuEnforcement;

@@ -1,25 +1,26 @@
-//! Whether a list reply differs from the one before, without decoding it. Pure.
+//! Compares a list reply with the previous one without decoding it, because decoding is most of the cost of a relist that
+//! finds no change. Pure.
 //!
-//! Runtimes answer from hash maps: entries, and labels and annotations inside an entry, come in a new
-//! order each time. So the fingerprint of a reply is a sum over its entries, and that of an entry a
-//! sum over its fields: no order matters down to there, and every byte does. The hash is keyed at random
-//! per process, so two equal states cannot be prepared.
+//! Runtimes keep their items in hash maps: the order of entries, and of labels and annotations inside an entry, differs
+//! from reply to reply. Therefore the fingerprint of a reply is a sum over its entries, and that of an entry is a sum over
+//! its fields, so neither order matters. The hash has a random key per process, so that nobody can construct different
+//! replies with the same fingerprint.
 
 use bytes::Bytes;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::marker::PhantomData;
 
-/// A list compared with the one before.
+/// The result of comparing a list with the previous one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Relist<T> {
-    /// The same entries as in the last list.
+    /// The entries are the same.
     Unchanged,
-    /// All entries, as something is different.
+    /// The entries differ; all entries.
     Changed(Vec<T>),
 }
 
-/// What one reader of a list remembers of it. Each reader needs its own, or it misses
-/// changes that another one saw.
+/// The fingerprint of the list that one reader has seen last. Each reader needs its own, or it misses changes that only
+/// another reader saw.
 #[derive(Debug)]
 pub struct RelistMemory<T> {
     last: Option<Fingerprint>,
@@ -45,7 +46,7 @@ impl<T> Default for RelistMemory<T> {
 }
 
 impl<T> RelistMemory<T> {
-    /// Nothing seen yet: the first list is a change.
+    /// No list was seen yet, so the first one is a change.
     pub fn new() -> RelistMemory<T> {
         RelistMemory::default()
     }
@@ -55,7 +56,7 @@ impl<T> RelistMemory<T> {
         self.last = None;
     }
 
-    /// Decodes an encoded reply unless its entries are the ones of the last.
+    /// Decodes an encoded reply unless its entries are those of the last one.
     ///
     /// # Errors
     /// Those of `decode`; what was remembered stays.
@@ -78,12 +79,12 @@ impl<T> RelistMemory<T> {
         fingerprint(&self.keys, reply)
     }
 
-    /// Whether that is what was seen last.
+    /// Whether this is the fingerprint of the last list.
     fn is_last(&self, seen: Option<Fingerprint>) -> bool {
         seen.is_some() && seen == self.last
     }
 
-    /// Remembers what was seen, once it was decoded.
+    /// Stores the fingerprint of a list that was decoded.
     fn remember(&mut self, seen: Option<Fingerprint>) {
         self.last = seen;
     }

@@ -3,13 +3,13 @@
 use super::{ContainerId, PodLogName, PodSource, PodUid, SandboxId};
 use std::sync::Arc;
 
-/// Position of a read in the kubelet's own order of reads of the runtime. It is taken *before* the
-/// read begins, so of two statuses the one with the larger number is the newer (never compare the
-/// runtime's clock with ours).
+/// The number of a read in the kubelet's order of reads of the runtime. It is taken *before* the read begins, so of two
+/// statuses, the one with the larger number is newer. Used in place of timestamps, because the clocks of the runtime and
+/// of the kubelet must not be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// Everything the runtime has of one pod, dead instances included.
+/// All sandboxes and containers of one pod in the runtime, including dead ones (upstream's `kubecontainer.PodStatus`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
     /// UID, from the labels.
@@ -186,10 +186,10 @@ impl PodStatus {
         }
     }
 
-    /// Where the pod came from. Every kubelet notes it in the sandbox, so a pod that has no such note, or
-    /// no sandbox with a source, counts as one of the API server: nothing of it is this kubelet's to
-    /// stop or to remove. The same if only an older sandbox has a source. Containers are read only when no
-    /// sandbox is left: a runtime may finish a creation after the removal of its sandbox.
+    /// The source of the pod. Every kubelet writes it to an annotation of the sandbox. A pod with a sandbox
+    /// without it counts as a pod of the API server, so that this kubelet neither stops nor removes it. The
+    /// annotations of containers only count if there is no sandbox: a runtime may finish creating a container after the
+    /// removal of its sandbox.
     pub fn source(&self) -> PodSource {
         let of_containers = self.containers.iter().map(|container| container.source);
         let mut sources: Vec<_> = self.sandboxes.iter().map(|s| s.source).collect();
@@ -203,17 +203,17 @@ impl PodStatus {
         }
     }
 
-    /// The longest grace in seconds that containers which run were created with, if one of them has it.
+    /// The longest grace period, in seconds, with which a running container was created.
     pub fn grace_seconds(&self) -> Option<u32> {
         self.maybe_running().filter_map(|c| c.grace_seconds).max()
     }
 
-    /// Nothing of the pod is left in the runtime.
+    /// Whether the runtime has no sandbox and no container of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 
-    /// A container runs (or may run) or a sandbox is ready: the pod holds resources of the node.
+    /// Whether a container runs (or may run) or a sandbox is ready, so that the pod uses resources of the node.
     pub fn is_active(&self) -> bool {
         self.maybe_running().next().is_some() || self.ready_sandboxes().next().is_some()
     }
@@ -230,8 +230,8 @@ impl PodStatus {
 }
 
 impl ContainerStatus {
-    /// What is known of an instance that a list shows as not running and that cannot be read (any more):
-    /// how it ended is what was read before, or unknown.
+    /// The status of an instance that is not running according to a list and whose status cannot be read (any more): the
+    /// exit of an earlier read, or an unknown one.
     #[must_use]
     pub fn with_unknown_end(self, read: Option<&Self>) -> Self {
         match read {

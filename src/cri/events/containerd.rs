@@ -1,4 +1,4 @@
-//! containerd's own events, for versions whose CRI has none. Pure but for the generated client.
+//! containerd's own events, for versions whose CRI has none. Pure except for the generated client.
 
 use prost::Message;
 
@@ -18,11 +18,11 @@ pub(crate) mod wire {
 
 /// Where containerd keeps what the CRI made.
 const NAMESPACE: &str = "k8s.io";
-/// The main process of a container ended and was cleared away; the CRI part of containerd takes the
-/// exit over right after this. (`/tasks/exit` comes earlier, and for every exec as well.)
+/// Sent after the main process of a container exited and its task was deleted; containerd's CRI plugin records the exit
+/// right after this. (`/tasks/exit` is sent earlier, and for every exec as well.)
 const DELETE: &str = "/tasks/delete";
 
-/// The part of a task event that says whose it is.
+/// The fields of the event that identify the container and the process.
 #[derive(Clone, PartialEq, Message)]
 struct TaskDelete {
     #[prost(string, tag = "1")]
@@ -32,7 +32,7 @@ struct TaskDelete {
     id: String,
 }
 
-/// What to subscribe to. Conditions in one filter hold together.
+/// The subscription. Conditions within one filter are ANDed.
 pub(super) fn subscription() -> SubscribeRequest {
     let filter = format!("namespace==\"{NAMESPACE}\",topic==\"{DELETE}\"");
     SubscribeRequest {
@@ -40,7 +40,7 @@ pub(super) fn subscription() -> SubscribeRequest {
     }
 }
 
-/// The container or sandbox whose main process ended; `None` for anything else.
+/// The id of the container or sandbox whose main process exited; `None` for other events.
 pub(super) fn container_of(envelope: &Envelope) -> Option<String> {
     if envelope.namespace != NAMESPACE || envelope.topic != DELETE {
         return None;

@@ -1,7 +1,8 @@
-//! Exits that containerd reports before its CRI plugin knows them. On an idle node that takes it 10 to
-//! 40 ms more, on one with a busy disk seconds: the plugin writes the container's status to disk first. A
-//! hint sent at once would make its reader see a running container, so each is held back until the CRI
-//! shows the exit too.
+//! Delays the hints of containerd's exit events until the CRI reports the exit, too.
+//!
+//! containerd sends the event before its CRI plugin has updated the container, because the plugin writes the status to
+//! disk first. That takes 10 to 40 ms on an idle node, and seconds with a busy disk. A reader of an earlier hint would
+//! find the container running.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,51 +17,52 @@ use crate::cri::error::CriError;
 use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::ContainerState;
 
-/// How many calls are under way at once.
+/// Limit of concurrent calls.
 const MAX_CONCURRENT: usize = 16;
-/// More than this are not awaited.
-const MAX: usize = 10_000;
+/// Limit of delayed hints; further ones are sent immediately.
+const MAX_PENDING: usize = 10_000;
 const FIRST_POLL: Duration = Duration::from_millis(12);
 const MAX_POLL: Duration = Duration::from_secs(1);
-/// Timeout of waiting for the CRI to show an exit; then the hint is sent anyway, and relists find the end.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
-/// What is not a container is a sandbox; its state follows within this time.
-const SANDBOX_SETTLES: Duration = Duration::from_millis(50);
+/// After this, the hint is sent although the CRI does not report the exit. A relist will find it.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Delay of the hint of a sandbox, whose state the CRI plugin has updated after that. An id is a sandbox if the CRI has
+/// no container of it.
+const SANDBOX_DELAY: Duration = Duration::from_millis(50);
 
-pub(super) struct Exits {
+pub(super) struct PendingExits {
     runtime: RuntimeClient,
-    known: HashSet<String>,
-    watched: FuturesUnordered<BoxFuture<'static, String>>,
+    ids: HashSet<String>,
+    polls: FuturesUnordered<BoxFuture<'static, String>>,
     calls: Arc<Semaphore>,
 }
 
-impl Exits {
-    pub(super) fn new(runtime: RuntimeClient) -> Exits {
-        Exits {
+impl PendingExits {
+    pub(super) fn new(runtime: RuntimeClient) -> PendingExits {
+        PendingExits {
             runtime,
-            known: HashSet::new(),
-            watched: FuturesUnordered::new(),
+            ids: HashSet::new(),
+            polls: FuturesUnordered::new(),
             calls: Arc::new(Semaphore::new(MAX_CONCURRENT)),
         }
     }
 
-    /// The main process of this container or sandbox ended. Given back when too many are awaited.
+    /// Adds a container or sandbox whose main process exited. Returns the id if there are too many.
     pub(super) fn ended(&mut self, id: String) -> Option<String> {
-        if self.known.len() >= MAX {
+        if self.ids.len() >= MAX_PENDING {
             return Some(id);
         }
-        if self.known.insert(id.clone()) {
+        if self.ids.insert(id.clone()) {
             let poll = poll_until_ended(self.runtime.clone(), self.calls.clone(), id);
-            self.watched.push(Box::pin(poll));
+            self.polls.push(Box::pin(poll));
         }
         None
     }
 
-    /// The next one whose end can be seen; never, when none is awaited. Safe to cancel.
-    pub(super) async fn shown(&mut self) -> String {
-        match self.watched.next().await {
+    /// Waits for the next exit that the CRI reports. Safe to cancel.
+    pub(super) async fn confirmed(&mut self) -> String {
+        match self.polls.next().await {
             Some(id) => {
-                self.known.remove(&id);
+                self.ids.remove(&id);
                 id
             }
             None => std::future::pending().await,
@@ -69,9 +71,9 @@ impl Exits {
 }
 
 async fn poll_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: String) -> String {
-    let begin = Instant::now();
+    let started_at = Instant::now();
     let mut wait = FIRST_POLL;
-    while begin.elapsed() < GIVEN_UP_AFTER {
+    while started_at.elapsed() < TIMEOUT {
         sleep(wait).await;
         let permit = calls.acquire().await;
         let status = runtime.container_status(&id).await;
@@ -80,10 +82,10 @@ async fn poll_until_ended(runtime: RuntimeClient, calls: Arc<Semaphore>, id: Str
             Ok(ContainerState::ContainerRunning | ContainerState::ContainerCreated) => {}
             Ok(_) => break,
             Err(CriError::NotFound { .. }) => {
-                sleep(SANDBOX_SETTLES).await;
+                sleep(SANDBOX_DELAY).await;
                 break;
             }
-            // Not now: the next attempt may succeed.
+            // The next poll may succeed.
             Err(_) => {}
         }
         wait = (wait * 3 / 2).min(MAX_POLL);

@@ -1,4 +1,4 @@
-//! The set between the event stream and its reader: marks coalesce, the producer never waits.
+//! The hints that the event stream passes to the PLEG: repeated hints coalesce, and the stream never waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use tokio::sync::Notify;
 
 use crate::model::PodUid;
 
-/// More marked containers than this become one resync.
-const MAX: usize = 10_000;
+/// More pending hints than this are replaced by one resync.
+const MAX_CONTAINERS: usize = 10_000;
 
-/// Where hints come from at the moment.
+/// The present source of hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventsMode {
-    /// From nowhere: not connected, or the runtime has no events. Only a relist shows changes.
+    /// None: not connected, or the runtime has no events. Only relists find changes.
     #[default]
     None,
-    /// From the CRI's GetContainerEvents, sent after the runtime changed its own state.
+    /// The CRI's GetContainerEvents. The runtime sends an event after it has changed its state.
     Cri,
-    /// From containerd's task events: exits only, reported once the CRI shows them too.
+    /// containerd's task events. Only exits, each after the CRI reports it, too.
     Containerd,
 }
 
-/// Everything marked since the last read.
+/// The hints since the last read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// The stream was (re)connected or too much changed: list everything.
+    /// A relist is needed: the stream was (re)connected, or there were too many hints.
     pub resync: bool,
-    /// Containers (or sandboxes) to read by id, with the pod's UID where the event has it.
+    /// Ids of containers or sandboxes to read, with the pod's UID if the event has it.
     pub containers: HashMap<String, Option<PodUid>>,
-    /// Where hints come from now.
+    /// The present source of hints.
     pub mode: EventsMode,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn hint_channel() -> (HintWriter, HintReader) {
 }
 
 impl HintWriter {
-    /// A container changed.
+    /// Adds a hint that a container or sandbox changed.
     pub(super) fn container(&self, id: String, pod: Option<PodUid>) {
         self.mark(|hints| {
             if hints.resync {
@@ -67,14 +67,14 @@ impl HintWriter {
             if pod.is_some() {
                 *known = pod;
             }
-            if hints.containers.len() > MAX {
+            if hints.containers.len() > MAX_CONTAINERS {
                 hints.containers = HashMap::new();
                 hints.resync = true;
             }
         });
     }
 
-    /// Hints come from `mode` from now on, and what came before is incomplete.
+    /// Hints come from `mode` from now on; a relist is needed, because events may have been missed.
     pub(super) fn connected(&self, mode: EventsMode) {
         self.mark(|hints| {
             hints.mode = mode;
@@ -128,7 +128,7 @@ impl HintReader {
         ))
     }
 
-    /// Where hints come from at the moment.
+    /// The present source of hints.
     pub fn mode(&self) -> EventsMode {
         self.0.pending.lock().hints.mode
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_flood_becomes_one_resync() {
         let (writer, reader) = hint_channel();
-        (0..MAX * 3).for_each(|n| writer.container(n.to_string(), None));
+        (0..MAX_CONTAINERS * 3).for_each(|n| writer.container(n.to_string(), None));
         let hints = reader.take_now().unwrap();
         assert!(hints.resync);
         assert!(hints.containers.is_empty());

@@ -45,9 +45,9 @@ impl EventMetrics {
         self.errors.inc();
     }
 
-    /// An event that was made at `created_at` (nanoseconds since 1970, the runtime's clock) has come.
-    /// One without a time, or from the future, is not counted.
-    pub(super) fn came(&self, created_at: i64, now: SystemTime) {
+    /// Records the latency of an event that was created at `created_at` (nanoseconds since 1970, by the runtime's clock),
+    /// unless it has no time or one in the future.
+    pub(super) fn received(&self, created_at: i64, now: SystemTime) {
         let made = u64::try_from(created_at).ok().filter(|nanos| *nanos > 0);
         let made = made.map(|nanos| SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos));
         if let Some(age) = made.and_then(|made| now.duration_since(made).ok()) {

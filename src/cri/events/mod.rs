@@ -1,10 +1,9 @@
 //! Hints from the runtime that a container changed.
 //!
-//! One task owns the stream. It prefers CRI events; where the runtime has none it listens to
-//! containerd's own event service on the same socket; where there is none either, or where the runtime
-//! closes every stream at once, readers have their relist alone, and the task tries again every few
-//! minutes. After every (re)connect it requests a resync, because events may have been missed.
-//! A hint only names what to read again: nothing of an event's content is used as state.
+//! One task owns the stream. It prefers CRI events; if the runtime has none, it subscribes to containerd's own event
+//! service on the same socket. If there is none either, or if the runtime closes every stream immediately, the PLEG
+//! depends on relists, and the task retries every few minutes. After every (re)connect it requests a resync, because
+//! events may have been missed. A hint only names an item to read again; the content of an event is not used.
 
 mod containerd;
 mod exits;

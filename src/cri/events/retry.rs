@@ -1,4 +1,4 @@
-//! What follows when listening for events has ended: when to try again, where, and what to log. Pure.
+//! When and where to reconnect after the event stream ended, and what to log. Pure.
 
 use std::time::Duration;
 
@@ -6,20 +6,21 @@ use super::hints::EventsMode;
 use crate::cri::error::CriError;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// The longest wait before reconnecting to a runtime that is away …
+/// Longest wait before reconnecting to a runtime that is unavailable.
 const MAX_WAIT: Duration = Duration::from_secs(3);
-/// … and to one that answered with an error.
+/// Longest wait before reconnecting to a runtime that returned an error.
 const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
-/// The waits before a runtime without events is tried again: it may have been replaced or reconfigured.
+/// Shortest and longest wait before a runtime without events is tried again, because it may have been upgraded or
+/// reconfigured.
 const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 const MAX_WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(300);
-/// A stream that lasted this long was stable: the next failure counts as the first.
+/// A stream that lasted this long was stable: the next failure counts as the first one.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
-/// So many streams in a row that are closed at once, without an event, mean that the runtime has none. CRI-O
-/// does this unless its `enable_pod_events` is set.
+/// After this many streams in a row that were closed immediately without an event, the runtime counts as having none.
+/// CRI-O does this unless its `enable_pod_events` is set.
 pub(super) const MAX_EMPTY_STREAMS: u32 = 3;
 
-/// How listening ended.
+/// How the event stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EventsEnded {
     /// The runtime closed the stream without an error.
@@ -43,14 +44,14 @@ pub(super) struct Reconnect {
     pub(super) report: Option<EventsReport>,
 }
 
-/// What is known from earlier attempts.
+/// The state of reconnecting.
 #[derive(Debug)]
 pub(super) struct Retry {
-    /// Where to listen next; never [`EventsMode::None`].
+    /// The source to try next; never [`EventsMode::None`].
     source: EventsMode,
-    /// The wait after the last loss; zero after a good stream.
+    /// The last wait before reconnecting; zero after a stable stream.
     wait: Duration,
-    /// The same while the runtime has no events; zero while it may have some.
+    /// The same for a runtime without events; zero if it may have some.
     wait_without_events: Duration,
     empty_streams: u32,
 }
@@ -69,7 +70,7 @@ impl Retry {
         self.source
     }
 
-    /// Listening ended after `lasted`.
+    /// Decides how to go on after a stream ended that had lasted for `lasted`.
     pub(super) fn after(&mut self, ended: &EventsEnded, lasted: Duration) -> Reconnect {
         let source = std::mem::replace(&mut self.source, EventsMode::Cri);
         match ended {

@@ -13,7 +13,7 @@ use super::containerd::{
     self,
     wire::{Envelope, events_client::EventsClient},
 };
-use super::exits::Exits;
+use super::exits::PendingExits;
 use super::hints::{EventsMode, HintWriter};
 use super::metrics::EventMetrics;
 use super::retry::{EventsEnded, EventsReport, Retry};
@@ -24,11 +24,11 @@ use crate::cri::runtime::RuntimeClient;
 use crate::cri::v1::{ContainerEventResponse, GetEventsRequest};
 use crate::model::PodUid;
 
-/// A server answers a stream's request only with its first event, so silence for this long means
-/// that the stream stands. A refusal comes at once, and so does the end of a stream that will have no event.
-const REFUSED_BY: Duration = Duration::from_millis(300);
+/// The server sends response headers only with its first event, so a stream counts as connected if no error arrives
+/// within this time. An error is returned immediately, and so is the end of a stream without events.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Listens to the runtime for as long as the process runs.
+/// The event stream of the runtime, for as long as the process runs.
 pub struct EventStream {
     runtime: RuntimeClient,
     hints: HintWriter,
@@ -57,7 +57,7 @@ impl EventStream {
     async fn listen(self) {
         let mut retry = Retry::new();
         loop {
-            let begin = Instant::now();
+            let started_at = Instant::now();
             let source = retry.source();
             let Err(ended) = match source {
                 EventsMode::Containerd => self.containerd().await,
@@ -67,7 +67,7 @@ impl EventStream {
             if source == EventsMode::Cri {
                 self.metrics.lost();
             }
-            let next = retry.after(&ended, begin.elapsed());
+            let next = retry.after(&ended, started_at.elapsed());
             match next.report {
                 Some(EventsReport::Lost) => {
                     tracing::warn!(err = %ended, "Lost the runtime's event stream, reconnecting");
@@ -94,7 +94,7 @@ impl EventStream {
     }
 
     fn cri_event(&self, event: ContainerEventResponse) {
-        self.metrics.came(event.created_at, SystemTime::now());
+        self.metrics.received(event.created_at, SystemTime::now());
         let metadata = event
             .pod_sandbox_status
             .and_then(|sandbox| sandbox.metadata);
@@ -111,24 +111,24 @@ impl EventStream {
             .max_decoding_message_size(MAX_REPLY);
         let call = client.subscribe(containerd::subscription());
         let (first, mut stream) = self.open(rpc, EventsMode::Containerd, call).await?;
-        let mut exits = Exits::new(self.runtime.clone());
+        let mut exits = PendingExits::new(self.runtime.clone());
         self.containerd_event(&first, &mut exits);
         loop {
             tokio::select! {
                 event = next(rpc, &mut stream) => self.containerd_event(&event?, &mut exits),
-                id = exits.shown() => self.hints.container(id, None),
+                id = exits.confirmed() => self.hints.container(id, None),
             }
         }
     }
 
-    fn containerd_event(&self, envelope: &Envelope, exits: &mut Exits) {
+    fn containerd_event(&self, envelope: &Envelope, exits: &mut PendingExits) {
         let overflow = containerd::container_of(envelope).and_then(|id| exits.ended(id));
         if let Some(id) = overflow {
             self.hints.container(id, None);
         }
     }
 
-    /// Waits for the first event. The stream counts as connected once it stands, which may be long before.
+    /// Waits for the first event. The stream may count as connected long before that, see [`REFUSAL_TIMEOUT`].
     async fn open<T>(
         &self,
         rpc: Rpc,
@@ -142,7 +142,7 @@ impl EventStream {
                 None => Err(EventsEnded::Closed { any_event: false }),
             }
         });
-        match timeout(REFUSED_BY, first.as_mut()).await {
+        match timeout(REFUSAL_TIMEOUT, first.as_mut()).await {
             Ok(first) => {
                 let first = first?;
                 self.connected(mode);

@@ -1,4 +1,4 @@
-//! Converts hints of the event stream to inspections and relists.
+//! Turns hints of the event stream into inspections and relists.
 
 use super::{PlegContext, RelistTrigger};
 use crate::{
@@ -10,15 +10,15 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// How long an unknown id may stay unknown before a relist looks for its owner. What the
-/// kubelet creates itself is known well before that.
+/// How long an id may be unknown before a relist is requested to find its pod. Items that the kubelet creates itself are
+/// in the cache well before that.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// An id of the stream that was not known when its hint came.
+/// An id of a hint that was not in the cache.
 struct UnknownId {
-    /// The pod it belongs to, where the event has it.
+    /// Its pod, if the event has it.
     pod: Option<PodUid>,
-    /// When the last hint about it came.
+    /// When the last hint about it arrived, in the order of reads.
     hinted: Seq,
 }
 
@@ -48,7 +48,7 @@ impl HintTask {
         let mut check_at = Instant::now();
         loop {
             let hints = tokio::select! {
-                // First, so that a stream of hints without a pause cannot put it off.
+                // Timer and shutdown first, so that continuous hints cannot starve them.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = sleep_until(check_at), if !unknown.is_empty() => {
@@ -66,7 +66,7 @@ impl HintTask {
     }
 
     fn follow(&self, hints: Hints, unknown: &mut HashMap<String, UnknownId>) {
-        // In this order, so that a new mode and its resync are one list.
+        // In this order, so that a new mode and its resync cause only one list.
         if hints.resync {
             self.relist.reconnected();
         }
@@ -82,15 +82,15 @@ impl HintTask {
         }
     }
 
-    /// The ids are known by now, or only a list shows which pod they belong to. What was read since the last
-    /// hint about it, as the kubelet reads what it creates itself, needs no other read, and neither does
-    /// what it removed itself. Gives back those of pods of which the kubelet is making something: a busy
-    /// runtime takes longer than the grace, and a list would be one more thing for it to do.
+    /// Handles ids that were unknown for [`UNKNOWN_GRACE`]. An id that is in the cache by now is inspected, unless it was
+    /// read since the hint, as items are that the kubelet creates itself. For ids that are still unknown and were not
+    /// removed by the kubelet, a relist is requested. Returns the ids to check again: those of pods for which a creation
+    /// is running. A busy runtime takes longer for it than the grace time, and a list would only add to its load.
     fn resolve(&self, mut unknown: HashMap<String, UnknownId>) -> HashMap<String, UnknownId> {
         let cache = &self.context.cache;
         let mut missing = false;
         unknown.retain(|id, hinted| {
-            // Checked first: what was created is known by the time that its creation ends.
+            // Checked before `known`: when a creation ends, its item is in the cache.
             let creating = hinted.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
                 Some(item) if cache.was_read_since(&item, hinted.hinted) => {}

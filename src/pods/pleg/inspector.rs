@@ -1,4 +1,4 @@
-//! Reads single sandboxes and containers, many at once, none waiting for a slow one.
+//! Reads the status of single sandboxes and containers, concurrently, so that slow reads do not delay others.
 
 use super::{PlegContext, termination_message};
 use crate::{
@@ -20,11 +20,11 @@ use std::{
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Reads in flight that still count as quick.
+/// Limit of concurrent reads that hold a permit.
 const MAX_CONCURRENT: usize = 64;
-/// A read older than this gives its permit to another one and goes on beside it.
+/// A read that takes longer releases its permit and continues.
 const PERMIT_HOLD: Duration = Duration::from_secs(1);
-/// A read older than this has failed.
+/// A read that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Task `pleg.inspect`.
@@ -32,7 +32,7 @@ pub struct InspectTask {
     context: PlegContext,
     permits: EarlyReleaseSemaphore,
     queue: VecDeque<ItemId>,
-    /// Items being read; true when another read was requested meanwhile.
+    /// Items that are queued or being read; true if another read was requested meanwhile.
     reading: HashMap<ItemId, bool>,
     reads: JoinSet<(ItemId, InspectionOutcome)>,
     retries: Backoff<ItemId, Instant>,
@@ -40,10 +40,11 @@ pub struct InspectTask {
 
 enum InspectionOutcome {
     Done,
+    /// The item is not in the cache any more.
     Unknown,
     Failed(CriError),
     TimedOut,
-    /// A bug; like a failure, so that the item does not stay unread for ever.
+    /// A bug. Retried like a failure, or the item would stay unread.
     Panicked(Panicked),
 }
 
@@ -163,7 +164,8 @@ async fn inspect(
     outcome
 }
 
-/// Records why the item could not be read. A list may still have the state of the container.
+/// Records why the item could not be read, with the container's state from a list: a list may succeed although the status
+/// of a single container cannot be read.
 async fn note_failure(context: &PlegContext, item: &ItemId, outcome: &InspectionOutcome) {
     let failure = match outcome {
         InspectionOutcome::Failed(error) => error.grpc_text(),
@@ -206,7 +208,7 @@ async fn read_sandbox(
                 context.cache.strings(),
                 context.cache.address_order(),
             );
-            // Without a kubelet's labels it is not ours (any more).
+            // Without a kubelet's labels it belongs to another client of the runtime.
             Ok((
                 seq,
                 status.map_or(InspectedItem::Gone, |owned| {

@@ -1,10 +1,10 @@
-//! The pod lifecycle event generator: watches the runtime and keeps the pod cache true.
+//! The pod lifecycle event generator: reads the runtime and keeps the pod cache up to date.
 //!
 //! * Owns: the only writing end of the pod cache; the runtime's own health.
-//! * Woken by: hints from the runtime's event stream, touches by workers, a slow timer (a second
-//!   where the runtime has no events).
-//! * Publishes: runtime statuses and dirty pods through the cache, [`RuntimeState`], and that the runtime
-//!   has returned.
+//! * Woken by: hints of the runtime's event stream, items that workers touched, a slow timer (a second if the runtime has
+//!   no events).
+//! * Publishes: runtime statuses and changed pods through the cache, [`RuntimeState`], and that the runtime is back after
+//!   an outage.
 //! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
 //!   change anything in the runtime.
 //! * Answers to upstream's `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
@@ -41,12 +41,12 @@ pub use relist::{RelistTask, RelistTrigger};
 pub use state::{RuntimeState, RuntimeStateReader};
 pub use status_poll::StatusTask;
 
-/// How the watchers behave.
+/// The periods of the PLEG.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Relist period where the runtime has no events.
+    /// Relist period if the runtime has no events.
     pub relist_period: Duration,
-    /// Relist period where it has: an audit.
+    /// Relist period if it has: a relist then only repairs missed events.
     pub audit_period: Duration,
     /// How often the runtime's `Status` is called.
     pub status_period: Duration,
@@ -62,7 +62,7 @@ impl Default for Config {
     }
 }
 
-/// What the tasks share.
+/// The context that the tasks share.
 #[derive(Clone)]
 struct PlegContext {
     runtime: RuntimeClient,
@@ -77,7 +77,7 @@ pub struct Pleg {
     hints: HintTask,
     inspect: InspectTask,
     status: StatusTask,
-    /// Notified when the runtime can be listed after it may have been away.
+    /// Notified when the runtime can be listed again after an outage.
     pub returned: Arc<Notify>,
 }
 
@@ -92,8 +92,8 @@ impl Pleg {
     }
 }
 
-/// Builds the tasks; nothing runs yet. `first` is the runtime's first status, so that pods need not wait
-/// for the next. `features` is kept up to date.
+/// Builds the tasks; nothing runs yet. `first` is the runtime's first status, so that pods do not wait for the next poll.
+/// `features` is kept up to date.
 pub fn build(
     runtime: RuntimeClient,
     cache: PodCacheWriter,

@@ -1,4 +1,4 @@
-//! Lists everything: at start, after a lost stream, and as an audit.
+//! Lists all sandboxes and containers: at start, after the event stream was reconnected, and periodically.
 
 use super::PlegContext;
 use crate::{
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 const RETRY_BASE: Duration = Duration::from_millis(200);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
-/// Triggers a relist.
+/// Requests relists.
 #[derive(Clone, Debug)]
 pub struct RelistTrigger {
     notify: Arc<Notify>,
@@ -36,12 +36,12 @@ pub struct RelistTrigger {
 }
 
 impl RelistTrigger {
-    /// Lists as soon as possible.
+    /// Requests a relist as soon as possible.
     pub fn request_relist(&self) {
         self.notify.notify_one();
     }
 
-    /// The event stream was connected (again): the runtime may have been away.
+    /// Requests a relist because the event stream was (re)connected. The runtime may have had an outage.
     pub(super) fn reconnected(&self) {
         self.reconnected.store(true, Ordering::Relaxed);
         self.request_relist();
@@ -111,8 +111,8 @@ impl RelistTask {
                     self.period(*mode.borrow_and_update())
                 }
                 Err(error) => {
-                    // One of the two lists may have been read and not applied: it must not count as
-                    // known the next time.
+                    // One of the two lists may have been read without being applied, so the next list must not be compared
+                    // with it.
                     self.sandboxes.forget();
                     self.containers.forget();
                     if !failing {
@@ -125,11 +125,11 @@ impl RelistTask {
             };
             let at = Instant::now() + wait;
             tokio::select! {
-                // Requests first: the list after a request also serves a new mode.
+                // Requests before a changed mode, which needs a list as well: one list serves both.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = self.relist.notify.notified(), if !failing => {}
-                // Also while lists fail: a stream that stands again means that the runtime is back.
+                // Also while lists fail, because a reconnected stream means that the runtime is back.
                 Ok(()) = mode.changed() => {}
                 () = tokio::time::sleep_until(at) => {}
             }
@@ -159,7 +159,7 @@ impl RelistTask {
         Ok(())
     }
 
-    /// Only one of the lists changed, or something was read since the last one: both are needed.
+    /// Decodes both lists. Needed if only one of them changed, or if an item was read since the last list.
     async fn list_in_full(&mut self) -> Result<(), CriError> {
         self.sandboxes.forget();
         self.containers.forget();

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use std::time::Duration;
 use tokio::{sync::watch, time::Instant};
 
-/// How long the runtime may be silent before it counts as down (upstream: 30 s).
+/// How long `Status` may fail before the runtime counts as down; as upstream.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The runtime's last status.
@@ -20,12 +20,12 @@ pub struct RuntimeState {
     pub network_message: String,
     /// Why the runtime is not ready, or the last error of the call.
     pub runtime_message: String,
-    /// When anything of the above last changed.
+    /// When one of the other fields last changed.
     pub changed: Option<Timestamp>,
 }
 
 impl RuntimeState {
-    /// An error text when the runtime cannot be counted on at `now`.
+    /// The error text if the runtime is down or not ready at `now`.
     pub fn runtime_error(&self, now: Instant) -> Option<String> {
         match self.answered {
             None => Some("container runtime status check may not have completed yet".into()),
@@ -41,7 +41,7 @@ impl RuntimeState {
         }
     }
 
-    /// An error text when pods with a network of their own cannot be started; upstream's text.
+    /// The error text if pods with their own network cannot be started; upstream's text.
     pub fn network_error(&self) -> Option<String> {
         match (self.answered.is_some(), self.network_ready) {
             (true, true) => None,

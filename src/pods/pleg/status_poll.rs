@@ -64,7 +64,7 @@ impl StatusTask {
                 state.network_ready,
                 &state.runtime_message,
             );
-            // Pods that wait for the runtime are woken when it answers again, whatever it answers.
+            // Wakes pods that wait for the runtime when it answers again, even if the reply is the same as before.
             let notable = notable || was_well != next.runtime_error(now).is_none();
             next.changed = if notable {
                 Some(Timestamp::now())
@@ -97,7 +97,7 @@ impl StatusTask {
     }
 }
 
-/// The state in a reply that has just come.
+/// The state in a reply that was just received.
 pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
     let conditions = reply
         .status

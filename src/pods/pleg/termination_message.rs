@@ -1,4 +1,4 @@
-//! Reads what an exited container wanted to be remembered by.
+//! Reads the termination message of an exited container, from its file or the end of its log.
 
 use crate::{
     cri::v1,

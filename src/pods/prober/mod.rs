@@ -1,4 +1,4 @@
-//! Probes: one light task per container and kind of probe.
+//! Probes: one task per container and kind of probe.
 //!
 //! * **Owns** the schedule, counters and results of every liveness, readiness and startup probe. All
 //!   rules are in `state`; `task` reads, waits and runs.
@@ -6,14 +6,14 @@
 //!   pod changed. Where only a change can matter (no container yet, held, not started) nothing ticks.
 //! * **Publishes** results to [`crate::state::probe_results`], and records them in the pod state store so
 //!   that a restart resumes where it stopped, and failures as events.
-//! * **Must never** run two probes of one kind on a container at once, hold a failure of this process
-//!   against a container, or wait for a reader.
+//! * **Must never** run two probes of one kind on a container at once, count an error of the kubelet as a failure of the
+//!   container, or wait for a reader.
 //! * **Answers to** upstream's `pkg/kubelet/prober`.
 //!
 //! ```text
 //!  pod_changed --> watch per pod --> probe.<container> --> probe_results, pod state store, events
 //!  period, delay ---------------------^      |
-//!                                            '--> lifecycle::run_handler
+//!                                            '--> handlers::run_handler
 //! ```
 
 mod container_view;

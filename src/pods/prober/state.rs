@@ -1,4 +1,4 @@
-//! What one probe of one container does next. Pure: the clock and everything seen come in as data.
+//! The state machine of one probe of one container. Pure: the time and all facts are passed in.
 
 use crate::{
     model::{ContainerId, ProbeKind, ProbeResult},
@@ -7,8 +7,8 @@ use crate::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Over how long the probes of containers that an earlier kubelet started, and of which nothing is
-/// remembered, are spread at start. Short, because readiness is not known until then.
+/// At start, the first probes of containers that an earlier kubelet started, and of which no result is recorded, are spread
+/// over this time. It is short, because readiness is unknown until then.
 const TAKE_OVER_SPREAD: Duration = Duration::from_secs(1);
 
 /// The parameters of a probe, frozen when its task starts.
@@ -19,18 +19,18 @@ pub(super) struct ProbeRules {
     pub(super) period: Duration,
     /// Time from the container's start to the first probe.
     pub(super) initial_delay: Duration,
-    /// Successes in a row that settle on success.
+    /// Successes in a row until the result is Success.
     pub(super) success_threshold: u32,
-    /// Failures in a row that settle on failure.
+    /// Failures in a row until the result is Failure.
     pub(super) failure_threshold: u32,
 }
 
-/// How a container instance is.
+/// The state of a container instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InstanceState {
     /// Created but not started, or the runtime does not know.
     Unclear,
-    /// Running for so long by the runtime's clock.
+    /// Running; the time since its start by the runtime's clock.
     Running(Duration),
     /// Exited; whether another instance may follow.
     Exited { restarts: bool },
@@ -41,22 +41,22 @@ pub(super) enum InstanceState {
 pub(super) struct ProbedInstance {
     pub(super) id: ContainerId,
     pub(super) state: InstanceState,
-    /// It was started before this kubelet was.
+    /// It was started before this kubelet.
     pub(super) predates_kubelet: bool,
 }
 
-/// All inputs.
+/// The inputs of a decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ProbeFacts {
     /// The pod is Failed or Succeeded.
     pub(super) pod_terminal: bool,
-    /// The pod is on its way out.
+    /// The pod is being deleted.
     pub(super) deleting: bool,
-    /// What the runtime has of the container.
+    /// The newest instance of the container, if the runtime has one.
     pub(super) container: Option<ProbedInstance>,
     /// The instance counts as started: its startup probe succeeded, or it has none.
     pub(super) started: bool,
-    /// The recorded result of this instance, needed when it is seen first.
+    /// The recorded result of this instance; only needed for the first decision about it.
     pub(super) remembered: Option<ProbeResult>,
 }
 
@@ -73,64 +73,64 @@ impl ProbeFacts {
 pub(super) enum ProbeAction {
     /// Probe this instance now and report with [`ProbeState::probed`].
     Run(ContainerId),
-    /// Decide again at that time, or when something changed.
+    /// Decide again at this time, or when a fact changes.
     Until(Instant),
-    /// Decide again when something changed.
+    /// Decide again when a fact changes.
     Idle,
-    /// Nothing will ever have to be done again.
+    /// End the probe's task.
     Exit,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProbeDecision {
-    /// An instance whose result is to be forgotten; comes before `set`.
+    /// An instance whose result has to be removed, before `set` is written.
     pub(super) forget: Option<ContainerId>,
     /// A result to write.
     pub(super) set: Option<(ContainerId, ProbeResult)>,
     pub(super) next: ProbeAction,
 }
 
-/// The memory of one probe.
+/// The state of one probe.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeState {
     rules: ProbeRules,
-    /// Where in its period this probe sits, 0 to 1, so that many do not fire together.
+    /// The offset of this probe within its period, 0 to 1, so that not all probes run at the same time.
     spread: f64,
     current: Option<CurrentInstance>,
 }
 
-/// What is known of the current instance.
+/// The probed instance.
 #[derive(Clone, Debug)]
 struct CurrentInstance {
     id: ContainerId,
-    /// As published.
+    /// The published result.
     probe_result: Option<ProbeResult>,
-    /// How it came under our eyes.
+    /// Whether an earlier kubelet started it.
     origin: ResultOrigin,
     stage: ProbeStage,
-    /// The last result and how often it came in a row.
+    /// The result of the last probe, and how many probes in a row had it (upstream's `lastResult` and `resultRun`).
     result_run: Option<(ProbeResult, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResultOrigin {
-    /// Started under this kubelet.
+    /// Started by this kubelet process.
     Fresh,
-    /// Older than this process, with a recorded result.
+    /// Started by an earlier process, with a recorded result.
     Resumed,
-    /// Older than this kubelet; nothing is remembered.
+    /// Started by an earlier process, without a recorded result.
     TakenOver,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeStage {
-    /// Not seen running yet.
+    /// The instance does not run yet.
     Waiting,
-    /// Running; no probe before that time.
+    /// It runs; the first probe is due at this time at the earliest.
     Delayed(Instant),
-    /// Probed; the next one is due at that time.
+    /// It is probed; the next probe is due at this time.
     Probing(Instant),
-    /// Settled for good: the instance will be replaced, or has started.
+    /// It is no longer probed: the result is final, because the instance will be replaced or has started.
     OnHold,
 }
 
@@ -148,7 +148,7 @@ impl ProbeState {
         self.rules.period
     }
 
-    /// Whether this instance has been seen before. One that has not needs `remembered` in its facts.
+    /// Whether this is the instance of the last decision. For another one, the facts must have `remembered`.
     pub(super) fn knows(&self, id: &ContainerId) -> bool {
         self.current.as_ref().is_some_and(|c| c.id == *id)
     }
@@ -165,7 +165,7 @@ impl ProbeState {
             .and_then(|current| current.probe_result)
     }
 
-    /// Decides what to do now. A returned [`ProbeAction::Run`] counts as begun.
+    /// Decides what to do now. The caller has to run a returned [`ProbeAction::Run`].
     pub(super) fn decide(&mut self, facts: &ProbeFacts, now: Instant) -> ProbeDecision {
         let mut decision = ProbeDecision {
             forget: None,
@@ -200,8 +200,8 @@ impl ProbeState {
         decision
     }
 
-    /// Takes the outcome of a run. `facts` are those of after the run: what became of an instance that
-    /// is no longer there, or no longer runs, is not held against it. Returns a result to write.
+    /// Records the outcome of a run and returns a result to write. `facts` are those after the run: the outcome is ignored
+    /// if the instance no longer runs.
     pub(super) fn probed(
         &mut self,
         facts: &ProbeFacts,
@@ -247,8 +247,7 @@ impl CurrentInstance {
             (None, false) => ResultOrigin::Fresh,
         };
         let probe_result = match (origin, rules.kind) {
-            // Nothing is published before the first result: readers decide on what else
-            // is known.
+            // Without a published result, the status keeps the readiness of the old status.
             (ResultOrigin::TakenOver, _) => None,
             (ResultOrigin::Resumed, _) => remembered,
             (ResultOrigin::Fresh, ProbeKind::Readiness) => Some(ProbeResult::Failure),
@@ -283,7 +282,7 @@ impl CurrentInstance {
             (_, ProbeStage::OnHold) => return ProbeAction::Idle,
             (InstanceState::Running(age), _) => age,
             (InstanceState::Unclear, _) => {
-                // What was never started cannot be dead; but it cannot be ready either.
+                // An instance that never started has not failed its liveness probe, but it is not ready.
                 if rules.kind == ProbeKind::Readiness {
                     self.probe_result = Some(ProbeResult::Failure);
                 }
@@ -303,14 +302,14 @@ impl CurrentInstance {
             return ProbeAction::Exit;
         }
         if self.stage == ProbeStage::Waiting {
-            // The runtime's clock is read once; it may jump later.
+            // The age is only used here: the runtime's clock may be set later.
             self.stage = ProbeStage::Delayed(now + rules.initial_delay.saturating_sub(age));
         }
         let due = match self.stage {
             ProbeStage::Delayed(not_before) if now < not_before => {
                 return ProbeAction::Until(not_before);
             }
-            // Only the startup probe runs before the start, and not after it.
+            // Before the container has started, only the startup probe runs; after that, only the others.
             _ if facts.started == (rules.kind == ProbeKind::Startup) => return ProbeAction::Idle,
             ProbeStage::Probing(due) => due,
             _ => now + self.first_wait(rules, spread),
@@ -323,9 +322,9 @@ impl CurrentInstance {
         ProbeAction::Run(self.id.clone())
     }
 
-    /// How long the first probe waits once it may be run. A container that has just started is probed
-    /// at once for what keeps it from being ready; liveness starts somewhere in its first period, as
-    /// upstream's does, because an early failure only eats into the time that a slow start has.
+    /// The delay of the first probe. The readiness and startup probes of a new container run immediately, because it is not
+    /// ready before. Liveness probes start at a random point of their first period, as upstream's, because failures
+    /// during a slow start count towards the failure threshold.
     fn first_wait(&self, rules: &ProbeRules, spread: f64) -> Duration {
         match (self.origin, rules.kind) {
             (ResultOrigin::Fresh, ProbeKind::Readiness | ProbeKind::Startup) => Duration::ZERO,
@@ -337,15 +336,14 @@ impl CurrentInstance {
     }
 }
 
-/// The first point of the grid `due + n × period` after `now`: a slow probe skips ticks, and one that
-/// ended just after a tick does not lose it.
+/// The first time `due + n × period` after `now`. A probe that takes longer than a period skips ticks.
 fn next_due(due: Instant, period: Duration, now: Instant) -> Instant {
     let late = now.saturating_duration_since(due).as_nanos();
     let ticks = late / period.as_nanos().max(1) + 1;
     due + period.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
 }
 
-/// Whether a result ends the probing of an instance: it will be replaced, or has started.
+/// Whether a result ends the probing of an instance (upstream's `onHold`), because it will be replaced or has started.
 fn settles_for_good(kind: ProbeKind, probe_result: ProbeResult) -> bool {
     match (kind, probe_result) {
         (_, ProbeResult::Unknown) | (ProbeKind::Readiness, _) => false,

@@ -26,10 +26,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// How often a run that could not be carried out is tried before its tick is given up.
+/// Attempts per tick if the handler cannot be run (upstream's `maxProbeRetries`).
 const ATTEMPTS: u32 = 3;
-/// How much longer than its timeout a run may take before it counts as failed all the same. Runtimes
-/// start their clock when the command runs, which on a busy node is seconds after the call.
+/// A run fails this long after its timeout, even if the runtime has not reported a timeout. Runtimes measure from the
+/// start of the command, which on a busy node is seconds after the call.
 const OVERRUN: Duration = Duration::from_secs(5);
 
 /// Starts the task of one probe.
@@ -55,7 +55,7 @@ pub(super) struct ProbeTask {
 
 type ProbeRun = BoxFuture<'static, ProbeOutcome>;
 
-/// A run that outlived its hard deadline. It has been counted as failed; no other starts before it ends.
+/// A run that exceeded its deadline and has been counted as failed. No other run starts before it ends.
 struct Overdue {
     run: ProbeRun,
     gauge: Gauge,
@@ -89,8 +89,7 @@ impl ProbeTask {
         })
     }
 
-    /// Probes until the probe ends. What panics outside of the handler leaves the probe as it was; it goes on
-    /// after a period.
+    /// Probes until the task ends. After a panic outside of the handler, the probe continues after one period.
     pub(super) async fn run(mut self) {
         loop {
             match contain(PanicScope::Probe, self.step()).await {
@@ -147,7 +146,7 @@ impl ProbeTask {
         }
     }
 
-    /// Runs the handler, more than once where it could not be run, and takes in the outcome.
+    /// Runs the handler, with retries if it cannot be run, and reports the outcome.
     async fn probe(&mut self, id: ContainerId) {
         let mut begun = Instant::now();
         let mut outcome = self.attempt(&id).await;
@@ -275,7 +274,7 @@ impl ProbeTask {
         self.probes
             .set_task(&self.container, self.kind, SlotTask::Ended { last });
         if self.kind == ProbeKind::Startup {
-            // Nothing holds the other probes of the container back any more.
+            // The other probes of the container may run now.
             self.probes.wake();
         }
     }
@@ -332,7 +331,7 @@ fn stops(signal: PodSignal, kind: ProbeKind) -> bool {
     }
 }
 
-/// How an outcome counts, and its output.
+/// The probe result of an outcome, and its output.
 fn result_of(outcome: &ProbeOutcome) -> (ProbeResult, &str) {
     match outcome {
         ProbeOutcome::Success { .. } => (ProbeResult::Success, ""),

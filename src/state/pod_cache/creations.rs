@@ -1,16 +1,16 @@
-//! Pods of which something is being created: the runtime sends its event before the create call returns its
-//! id.
+//! Running creations by pod. The runtime sends the event of a new item before the create call returns its id, so that the
+//! id of the event is unknown.
 
 use super::{PodCache, PodCacheWriter};
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Number of create calls of each pod that are running.
+/// Number of running create calls of each pod.
 #[derive(Debug, Default)]
 pub(super) struct Creations(Mutex<HashMap<PodUid, usize>>);
 
-/// Until it is dropped, something of a pod is being created.
+/// Marks a creation as running until it is dropped.
 #[derive(Debug)]
 pub struct PodCreationGuard {
     creations: Arc<Creations>,
@@ -28,9 +28,8 @@ impl Drop for PodCreationGuard {
 }
 
 impl PodCache {
-    /// Something of this pod is being created, until the value is dropped: after the item was touched or
-    /// observed. Meanwhile an unknown id of this pod is not a reason for a list, however long the runtime
-    /// takes.
+    /// Marks that an item of this pod is being created, until the guard is dropped, after the item was touched or
+    /// observed. Meanwhile an event with an unknown id of this pod does not cause a relist.
     pub fn creating(&self, uid: PodUid) -> PodCreationGuard {
         let creations = self.shared.creations.clone();
         *creations.0.lock().entry(uid.clone()).or_default() += 1;
@@ -39,7 +38,7 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// Whether something of this pod is being created.
+    /// Whether an item of this pod is being created.
     pub fn is_creating(&self, uid: &PodUid) -> bool {
         self.shared.creations.0.lock().contains_key(uid)
     }

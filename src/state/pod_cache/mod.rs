@@ -1,13 +1,14 @@
 //! The runtime status of every pod.
 //!
-//! * Owns: one [`PodStatus`] per pod, when each item of it was last read, and which items have to be
-//!   read again.
-//! * Woken by: reads of the PLEG, and touches after a change.
+//! * Owns: one [`PodStatus`] per pod, when each of its items (sandboxes and containers) was last read, and which items
+//!   have to be read again.
+//! * Woken by: reads of the PLEG, and workers that changed an item (`touch`).
 //! * Publishes: immutable runtime statuses; the set of pods whose status changed; items to inspect.
 //! * Must never be written from a failed or partial read: a list that failed is not an empty list.
-//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a status newer
-//!   than a wall-clock time; here every read has a place in one sequence, and an item touched after the
-//!   read began keeps its pod *unsettled* until it was read again.
+//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a
+//!   wall-clock time (`GetNewerThan`). Here every read takes a number of one sequence *before* it begins. A worker that
+//!   changed an item *touches* it; until a read with a larger number is applied, the pod is *unsettled*, and the next
+//!   sync waits for the *settled* status.
 
 mod creations;
 mod snapshot;
@@ -101,12 +102,12 @@ impl Owner {
     }
 }
 
-/// What a targeted read found.
+/// The result of reading one item.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InspectedItem {
-    /// A sandbox as it is.
+    /// The status of a sandbox.
     Sandbox(SandboxStatus),
-    /// A container as it is.
+    /// The status of a container.
     Container(ContainerStatus),
     /// The runtime does not know the item.
     Gone,
@@ -131,7 +132,7 @@ struct PodCacheInner {
     address_order: AddressOrder,
 }
 
-/// The reading end, which also marks what its holder has just changed; cheap to clone.
+/// The reading end, with which workers also report items that they changed or read themselves; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PodCache {
     shared: Arc<PodCacheInner>,
@@ -148,7 +149,7 @@ pub fn pod_cache() -> (PodCacheWriter, PodCache) {
     pod_cache_with(AddressOrder::IPV4_FIRST)
 }
 
-/// A new, empty cache on a node whose pods' addresses have this order.
+/// A new, empty cache; the addresses of pods are put into this order.
 pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
     let shared = Arc::new(PodCacheInner {
         address_order,
@@ -168,13 +169,13 @@ impl PodCache {
         self.shared.snapshot.lock().status(uid)
     }
 
-    /// The status of a pod if nothing of it has to be read again.
+    /// The status of a pod, if it is settled.
     pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         self.shared.snapshot.lock().settled(uid)
     }
 
-    /// The status of a pod once every touched item has been read again. Waits as long as that takes; the
-    /// caller may drop the future.
+    /// Waits until every touched item of a pod was read again, and returns its status. No timeout; the caller may drop the
+    /// future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
         loop {
             if let Some(status) = self.try_settled(uid) {
@@ -204,7 +205,7 @@ impl PodCache {
                 let notify = watchers.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };
-            // It may have changed before the watch began.
+            // The status may have changed before this waiter was registered.
             if condition(&self.latest(uid)) {
                 self.shared.wake_watchers(std::slice::from_ref(uid));
                 return;
@@ -213,8 +214,8 @@ impl PodCache {
         }
     }
 
-    /// Marks an item of a pod as just created or changed: the pod is unsettled until the
-    /// item was read again. For a container, `sandbox` is where it lives.
+    /// Reports an item as created or changed: the pod is unsettled until the item was read again. `sandbox` is that of a
+    /// container.
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
         self.shared
@@ -229,12 +230,12 @@ impl PodCache {
         self.shared.apply(owner, item, seq, read);
     }
 
-    /// A place in the order of reads; take it *before* the read begins.
+    /// The number of a read in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
     }
 
-    /// The strings that the statuses share.
+    /// The interned strings that statuses share, to save memory.
     pub fn strings(&self) -> &Strings {
         &self.shared.strings
     }
@@ -244,12 +245,12 @@ impl PodCache {
         self.shared.address_order
     }
 
-    /// All pods the runtime has something of.
+    /// All pods of which the runtime has a sandbox or container.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
         self.shared.snapshot.lock().pods()
     }
 
-    /// Numbers of entries, by what they are.
+    /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 4] {
         let (pods, items, tombstones) = self.shared.snapshot.lock().sizes();
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
@@ -267,7 +268,7 @@ impl PodCache {
         self.shared.changed.take().await
     }
 
-    /// Waits until a complete list has been applied.
+    /// Waits until a complete list of the runtime was applied.
     pub async fn complete(&self) -> Complete {
         loop {
             let listed = self.shared.listed.notified();
@@ -280,7 +281,7 @@ impl PodCache {
         }
     }
 
-    /// Proof of a complete list, if there was one.
+    /// The proof that a complete list was applied, if so.
     pub fn is_complete(&self) -> Option<Complete> {
         self.shared
             .snapshot
@@ -308,7 +309,7 @@ impl PodCacheWriter {
         self.shared.address_order
     }
 
-    /// Items to inspect; waits for some.
+    /// Waits for items to inspect and takes them.
     pub async fn to_inspect(&self) -> HashSet<ItemId> {
         self.shared.inspect.take().await
     }
@@ -329,13 +330,12 @@ impl PodCacheWriter {
         self.shared.snapshot.lock().was_read_since(item, seq)
     }
 
-    /// Whether the item was read as gone since the last list that changed anything. Ids are never used
-    /// again.
+    /// Whether the item was read as gone after the last applied list. Ids are never reused.
     pub fn is_gone(&self, item: &ItemId) -> bool {
         self.shared.snapshot.lock().is_gone(item)
     }
 
-    /// A place in the order of reads; take it *before* the read begins.
+    /// The number of a read in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
     }
@@ -364,8 +364,8 @@ impl PodCacheWriter {
         self.shared.listed.notify_waiters();
     }
 
-    /// A list equal to the last one was read at `seq`. Returns false when something was read since: then
-    /// the list has to be applied in full.
+    /// Records that a list equal to the last one was read at `seq`. False if an item was read or touched since: then the
+    /// list has to be decoded and applied.
     pub fn confirm_list(&self, seq: Seq) -> bool {
         self.shared.snapshot.lock().confirm_list(seq)
     }
@@ -400,8 +400,8 @@ impl PodCacheInner {
         }
     }
 
-    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and the read that settles it finds this
-    /// `notify`. Otherwise all waiters on it have to check again.
+    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read that
+    /// settles the pod wakes it. Otherwise all waiters on it are woken to check again.
     fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
         let mut waiters = self.waiters.lock();
         let listed = waiters

@@ -1,4 +1,4 @@
-//! The runtime statuses, and the bookkeeping of reads in their order. Pure.
+//! The runtime statuses of all pods, and the order of reads and touches. Pure.
 
 use super::{InspectedItem, ItemId, Owner, Unread};
 use crate::model::{
@@ -9,12 +9,12 @@ use std::{
     sync::Arc,
 };
 
-/// One entry of a list, with the pod that its labels name.
+/// One entry of a list, with the pod of its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListEntry<T> {
     /// The pod.
     pub owner: Owner,
-    /// As listed; details that only an inspection gives are missing.
+    /// The status as far as a list has it.
     pub status: T,
 }
 
@@ -22,9 +22,9 @@ pub struct ListEntry<T> {
 struct ListedItem {
     uid: PodUid,
     sandbox: Option<SandboxId>,
-    /// Newest read that was applied; zero when none was.
+    /// The newest applied read; zero without one.
     read: Seq,
-    /// A read at least this new is wanted.
+    /// The item has to be read again, by a read that began at this number or later.
     stale: Option<Seq>,
 }
 
@@ -35,14 +35,14 @@ struct CacheEntry {
     stale: usize,
 }
 
-/// What applying one read did.
+/// The effects of applying one read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Applied {
     pub(super) changed: bool,
     pub(super) settled: bool,
 }
 
-/// What applying a list did.
+/// The effects of applying a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ListOutcome {
     pub(super) changed: Vec<PodUid>,
@@ -54,12 +54,13 @@ pub(super) struct ListOutcome {
 pub(super) struct PodSnapshot {
     pods: HashMap<PodUid, CacheEntry>,
     items: HashMap<ItemId, ListedItem>,
-    /// Items known to be gone, until a list that began later has been seen.
+    /// Items that were read as gone, so that a list that began before does not add them again.
     tombstones: HashMap<ItemId, Seq>,
-    /// Why items that have to be read could not be.
+    /// Errors of the last read of stale items.
     failures: HashMap<ItemId, Arc<str>>,
+    /// The number of the last applied list.
     listed: Option<Seq>,
-    /// Newest read of any kind.
+    /// The number of the newest read, list or touch.
     newest: Seq,
 }
 
@@ -88,7 +89,7 @@ impl PodSnapshot {
             .collect()
     }
 
-    /// Pods, items, and items that are gone since the last list.
+    /// Numbers of pods, items and tombstones.
     pub(super) fn sizes(&self) -> (usize, usize, usize) {
         (self.pods.len(), self.items.len(), self.tombstones.len())
     }
@@ -107,7 +108,7 @@ impl PodSnapshot {
         self.items.get(item)?.sandbox.clone()
     }
 
-    /// The items that have to be read before the pod is settled, with the reason of the last failure.
+    /// The items that have to be read before the pod is settled, with the error of the last read.
     pub(super) fn unread(&self, uid: &PodUid) -> Vec<Unread> {
         if self.pods.get(uid).is_none_or(|entry| entry.stale == 0) {
             return Vec::new();
@@ -122,9 +123,8 @@ impl PodSnapshot {
             .collect()
     }
 
-    /// A read of an item that began at `seq` has failed; `listed` is the container as listed.
-    /// One that has exited and has a newer instance beside it counts as read with that: nothing is
-    /// decided by how it ended.
+    /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container that
+    /// has a newer instance counts as read with an unknown exit: no rule depends on the exit of a superseded container.
     pub(super) fn failed(
         &mut self,
         id: &ItemId,

@@ -1,4 +1,4 @@
-//! Items of a pod that the runtime has and whose status could not be read yet.
+//! Items whose status has to be read, with the error of the last attempt.
 
 use super::{ItemId, PodCache, PodCacheWriter};
 use crate::model::{ContainerStatus, PodStatus, PodUid, Seq};
@@ -25,13 +25,13 @@ impl fmt::Display for Unread {
 }
 
 impl PodCache {
-    /// The items that keep a pod from being settled.
+    /// The items that have to be read before the pod is settled.
     pub fn unread(&self, uid: &PodUid) -> Vec<Unread> {
         self.shared.snapshot.lock().unread(uid)
     }
 
-    /// Waits until the pod is settled, or until every item that keeps it from that could not be read at
-    /// least once; `None` then. The caller may drop the future.
+    /// Waits until the pod is settled and returns its status, or `None` once a read of every unread item has failed. The
+    /// caller may drop the future.
     pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         loop {
             let woken = {
@@ -51,7 +51,7 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// A read of an item that began at `seq` has failed. `listed` is the container as listed.
+    /// Records that a read of an item, begun at `seq`, failed. `listed` is the container in a list.
     pub fn failed(
         &self,
         item: &ItemId,

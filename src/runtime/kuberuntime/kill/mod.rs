@@ -2,9 +2,8 @@
 //!
 //! * Owns: the order and the timing of stops.
 //! * Woken by: plans that stop something, and terminating pods.
-//! * Publishes: nothing; containers that have exited.
-//! * Must never stop a sandbox while a container of it may still run, and never give more grace than
-//!   was given before.
+//! * Publishes: nothing; the PLEG reports the exits.
+//! * Must never stop a sandbox while one of its containers may still run, and never lengthen a grace period.
 //! * Answers to upstream's `killContainer`, `killPodWithSyncResult` and `terminationOrdering`
 //!   (`pkg/kubelet/kuberuntime`).
 

@@ -1,7 +1,7 @@
-//! How long stopping may take, and who waits for whom.
+//! The deadlines of stops, and the order in which the containers of a pod are stopped.
 //!
-//! All timing derives from one absolute deadline, at the last moment: hooks and CRI timeouts take
-//! what is left until then, and the deadline only ever moves earlier.
+//! There is one absolute deadline, which only ever moves earlier. A hook or a CRI call gets the time that is left until
+//! the deadline when it begins.
 
 use crate::{
     model::{
@@ -15,19 +15,18 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The least grace that is ever requested of the runtime, in seconds: the smallest StopContainer timeout, and
-/// what containers get whose pod says nothing.
+/// The minimum timeout of StopContainer, in seconds, and the grace period of a pod without one (upstream's
+/// `minimumGracePeriodInSeconds`).
 pub const MINIMUM_STOP_SECONDS: i64 = 2;
 
 /// The same as a duration.
 pub const MINIMUM_STOP: Duration = Duration::from_secs(2);
 
-/// Longest grace that is taken seriously, in seconds (a century); keeps arithmetic on instants from
-/// overflowing.
+/// Upper limit of grace periods in seconds, a century, so that arithmetic on instants does not overflow.
 const MAXIMUM_SECONDS: i64 = 100 * 365 * 24 * 3600;
 
-/// The deadline of a stop that begins at `now`; a negative grace means zero. Unlike the grace of
-/// a whole pod (`GraceDeadline`), that of one container may be zero, and then there is no hook.
+/// The deadline of a stop that begins at `now`; a negative grace period means zero. Unlike that of a whole pod
+/// (`GraceDeadline`), the grace period of one container may be zero; then no hook runs.
 pub fn deadline_after(grace_seconds: i64, now: Instant) -> Instant {
     let seconds = grace_seconds.clamp(0, MAXIMUM_SECONDS).unsigned_abs();
     now + Duration::from_secs(seconds)
@@ -43,23 +42,23 @@ pub fn stop_timeout(deadline: Instant, now: Instant) -> i64 {
         .max(MINIMUM_STOP_SECONDS)
 }
 
-/// How long a preStop hook may run; `None` when there is no time for one.
+/// How long a preStop hook may run; `None` if there is no time for one.
 pub fn pre_stop_budget(deadline: Instant, now: Instant) -> Option<Duration> {
     let left = deadline.saturating_duration_since(now);
     (!left.is_zero()).then_some(left)
 }
 
-/// Longest wait for the status of a pod that is to stop.
+/// Upper limit of [`status_timeout`].
 const MAX_STATUS_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a stop that has `left` of its grace may wait for something that the runtime says: hooks and
-/// StopContainer need most of it.
+/// How long a stop with `left` of its grace period may wait for a status or list of the runtime: at most a quarter, because
+/// hooks and StopContainer need the rest.
 pub fn status_timeout(left: Duration) -> Duration {
     (left / 4).min(MAX_STATUS_WAIT)
 }
 
-/// The status of a pod that is to stop, of which some items cannot be read: what a list says of those,
-/// or, without a list, that they may run.
+/// Completes the status of a pod that has to be stopped although some of its items cannot be read. Those have the state
+/// of a list; without a list, they may run.
 pub fn complete_from_list(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>) -> PodStatus {
     let mut status = read.clone();
     let Some(listed) = listed else {
@@ -97,7 +96,7 @@ pub fn complete_from_list(read: &PodStatus, unread: &[ItemId], listed: Option<&P
     status
 }
 
-/// Adds an item of which nothing but its id is known.
+/// Adds an item of which only the id is known, as possibly running.
 fn add_maybe_running(status: &mut PodStatus, item: &ItemId) {
     match item {
         ItemId::Container(id) if status.container(id).is_none() => {
@@ -119,8 +118,8 @@ fn add_maybe_running(status: &mut PodStatus, item: &ItemId) {
     }
 }
 
-/// Grace in seconds for one container of a pod whose spec is known: the caller's own if it has one,
-/// else the pod's, where a failed probe may bring its own as long as the pod is not being deleted.
+/// The grace period in seconds of one container of a pod with a spec: the caller's override, else that of the deletion,
+/// else that of the failed probe, else that of the spec.
 pub fn container_grace_seconds(
     pod: &Pod,
     container: Option<&Container>,
@@ -141,8 +140,8 @@ pub fn container_grace_seconds(
         .max(0)
 }
 
-/// One container to stop as part of a whole pod. All of them run their hooks at once; after its hook
-/// each waits for others, until the deadline at most, and is stopped then.
+/// One container to stop as part of a whole pod. The hooks of all containers run concurrently. After its hook, a container
+/// waits for those in `waits_for`, until the deadline at most, and is stopped then.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerStop {
     /// The instance.
@@ -155,10 +154,9 @@ pub struct ContainerStop {
     pub pre_stop: Option<LifecycleHandler>,
 }
 
-/// Everything that runs (or may run) of a pod, with who waits for whom: a sidecar waits for all
-/// regular containers and for the sidecars after it, nothing else waits. Hooks come from the spec,
-/// or from `record` for containers that the spec does not name; a container in unknown state gets
-/// none.
+/// The stops of all containers of a pod that run or may run. A sidecar waits for all regular containers and for the
+/// sidecars after it (upstream's `terminationOrdering`). Hooks are those of the spec, or of `record` for containers that
+/// are not in the spec; a container in unknown state gets none.
 pub fn stop_pod(
     pod: Option<&Pod>,
     status: &PodStatus,

@@ -15,14 +15,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long a stop waits for the disk; the record is written all the same.
+/// How long a stop waits for the record to be on disk; it is written even if that takes longer.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A hook that runs.
+/// A running hook.
 pub(super) type Hook<'t> = BoxFuture<'t, Result<(), HookError>>;
 
 impl PodKiller {
-    /// The run of the container's preStop hook, if there is one that is still to run.
+    /// Runs the container's preStop hook, if it has one that has not run yet.
     pub(super) fn pre_stop_hook<'t>(
         &'t self,
         target: &'t StopTarget,
@@ -46,7 +46,7 @@ impl PodKiller {
         }))
     }
 
-    /// Waits for a hook until the grace is over. Returns the one that goes on then.
+    /// Waits for a hook until the deadline. Returns the hook if it is still running then.
     pub(super) async fn wait_for_hook<'t>(
         &self,
         target: &StopTarget,

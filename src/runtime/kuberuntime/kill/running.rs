@@ -1,6 +1,5 @@
-//! Stops of containers that are under way. Each is carried out by a task of its own, so a sync that is
-//! cancelled does not take its hook and its signal back: the stop of the whole pod that follows joins
-//! it, and may shorten it.
+//! Stops of containers in progress. Each is a task of its own, so that it continues if the sync that began it is
+//! cancelled. If the pod is terminated then, the termination joins this stop, and may shorten its grace period.
 
 use crate::{
     base::{otel::carried, panics::PanicScope, spawn},
@@ -12,7 +11,7 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, future::Future, sync::Arc};
 use tokio::sync::watch;
 
-/// The stops under way, at most one per container.
+/// The stops in progress, at most one per container.
 #[derive(Clone, Debug, Default)]
 pub(in crate::runtime::kuberuntime) struct RunningStops {
     stops: Arc<Mutex<HashMap<ContainerId, RunningStop>>>,
@@ -25,7 +24,7 @@ pub(super) struct RunningStop {
     ended: watch::Receiver<Option<Result<(), CriError>>>,
 }
 
-/// Takes a stop off the list, also when its task panics.
+/// Removes a stop from the list when it is dropped, also if the task panics.
 struct ListedStop(RunningStops, ContainerId);
 
 impl Drop for ListedStop {
@@ -35,8 +34,7 @@ impl Drop for ListedStop {
 }
 
 impl RunningStops {
-    /// The stop of this container that is under way, with at most this grace, or the one that `stop`
-    /// begins.
+    /// Joins the stop of this container that is in progress, limiting its grace period to `grace`, or begins `stop`.
     pub(super) fn join_or_begin<F>(
         &self,
         id: &ContainerId,
@@ -56,7 +54,7 @@ impl RunningStops {
         let (work, listed) = (stop(receiver), ListedStop(self.clone(), id.clone()));
         let stopping = carried(async move {
             let result = work.await;
-            // First, so that a caller that retries after the end begins another stop.
+            // Before the result is sent, so that a caller that retries then begins another stop.
             drop(listed);
             report.send_replace(Some(result));
         });
@@ -81,7 +79,7 @@ impl RunningStop {
         });
     }
 
-    /// Waits until it has ended, well or not.
+    /// Waits until it has ended, with or without an error.
     pub(super) async fn ended(&self) {
         let _ = self.ended.clone().wait_for(Option::is_some).await;
     }

@@ -1,4 +1,4 @@
-//! Carries out stops: hook, wait for others, StopContainer, and a check that it really ended.
+//! Carries out stops: preStop hook, wait for other containers, StopContainer, and a check that the container has exited.
 
 use super::{
     super::{actions::ContainerKill, labels::OrphanRecord, sandbox_lookup::SandboxLookup},
@@ -28,16 +28,16 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long the runtime may go on showing a container as running after it said that it stopped it.
+/// How long the runtime may report a container as running after StopContainer succeeded.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why one container of a pod that stays is stopped.
+/// Why a sync stops one container.
 #[derive(Clone, Debug)]
 pub(in crate::runtime::kuberuntime) enum StopCause {
-    /// As planned.
+    /// The plan says so.
     Plan(ContainerKill),
     FailedPostStartHook,
-    /// All containers of the pod are restarted: no hook, and no more grace than the least there is.
+    /// All containers of the pod are restarted: without hooks, and with the minimum grace period.
     RestartAll,
 }
 
@@ -51,7 +51,7 @@ impl StopCause {
     }
 }
 
-/// Everything one stop needs.
+/// The container of a stop.
 pub(super) struct StopTarget {
     pub(super) owner: Owner,
     pub(super) object: ObjectRef,
@@ -100,13 +100,12 @@ impl PodKiller {
         }
     }
 
-    /// The stops that have begun and are not over.
+    /// The unfinished stops.
     pub(in crate::runtime::kuberuntime) fn stops(&self) -> &StopTracker {
         &self.stops
     }
 
-    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
-    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    /// See [`StopStatusReader::status_to_stop`].
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
@@ -118,8 +117,7 @@ impl PodKiller {
         self.reader.status_to_stop(owner, left).await
     }
 
-    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
-    /// stopped.
+    /// See [`StopStatusReader::settle_stopped`].
     ///
     /// # Errors
     /// Something may still run, or there is no list.
@@ -130,7 +128,7 @@ impl PodKiller {
         self.reader.settle_stopped(uid).await
     }
 
-    /// Stops everything of a pod that stays, by the deadline of the first attempt.
+    /// Stops all containers and sandboxes of a pod that is still desired. A retry has the deadline of the first attempt.
     pub(in crate::runtime::kuberuntime) async fn kill_desired_pod(
         &self,
         pod: &Pod,
@@ -146,7 +144,7 @@ impl PodKiller {
         Ok(())
     }
 
-    /// Stops one container of a pod that stays.
+    /// Stops one container of a pod that is still desired.
     pub(in crate::runtime::kuberuntime) async fn kill_container(
         &self,
         pod: &Pod,
@@ -197,9 +195,9 @@ impl PodKiller {
         Ok(())
     }
 
-    /// Stops every container of a pod, then its sandboxes. Without a pod object (an orphan) hooks come
-    /// from the annotations that its containers were created with. Sandboxes are stopped only after
-    /// every container was seen to have exited.
+    /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
+    /// the annotations of its containers. Sandboxes are stopped only after the runtime reported that every container has
+    /// exited.
     pub(in crate::runtime::kuberuntime) async fn kill_pod(
         &self,
         pod: Option<&Pod>,
@@ -212,7 +210,7 @@ impl PodKiller {
             None => self.orphan_records(status, &grace).await,
         };
         let mut stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
-        // Those come first that others wait for.
+        // Containers that others wait for come first.
         stops.sort_by_key(|stop| stop.waits_for.len());
         let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();
         let mut running = Vec::new();
@@ -265,7 +263,7 @@ impl PodKiller {
             "containers still run after they were stopped: {}",
             running.join(", ")
         );
-        // A dead sandbox is stopped as well, for its network may be left; but once is enough.
+        // A dead sandbox is stopped as well, because its network may not be released yet, but only once per pod.
         let stopped = self.state_store.read(&owner.uid, |record| {
             let terminal = record.terminal.as_ref();
             terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
@@ -289,7 +287,7 @@ impl PodKiller {
         Ok(())
     }
 
-    /// Stops one sandbox; one that is gone counts as stopped.
+    /// Stops one sandbox. Succeeds if the runtime does not have it.
     pub(in crate::runtime::kuberuntime) async fn stop_sandbox(
         &self,
         owner: &Owner,
@@ -303,8 +301,7 @@ impl PodKiller {
         }
     }
 
-    /// Joins the stop of a container that is under way, or begins one. `others` are the stops that it
-    /// waits for.
+    /// Joins the stop of a container that is in progress, or begins one, which waits for `others`.
     fn begin_stop(
         &self,
         target: StopTarget,
@@ -338,7 +335,7 @@ impl PodKiller {
         let stop = Box::pin(self.stop_while_grace_shrinks(id, grace));
         let stopped = match unfinished {
             None => stop.await,
-            // Its command may use what is left until the container is killed.
+            // The hook outlived the grace period; its command may run until the container is killed.
             Some(hook) => match select(stop, hook).await {
                 Either::Left((stopped, _)) => stopped,
                 Either::Right((_, stop)) => stop.await,
@@ -376,8 +373,8 @@ impl PodKiller {
         }
     }
 
-    /// What the annotations of an orphan's containers say, from one list: it must not use up the little
-    /// grace that orphans have.
+    /// The annotations of an orphan's containers. Read with one list and a short timeout, because the grace period of an
+    /// orphan is short.
     async fn orphan_records(
         &self,
         status: &PodStatus,
@@ -411,8 +408,7 @@ fn record_of(container: &v1::Container) -> (ContainerId, OrphanRecord) {
     (container.id.as_str().into(), record)
 }
 
-/// A sidecar waits until those before it in the stopping order have exited, at most until the end of
-/// the grace.
+/// Waits until the containers before it in the stopping order have exited, until the deadline at most.
 async fn wait_for_others(others: &[RunningStop], mut grace: watch::Receiver<GraceDeadline>) {
     tokio::select! {
         _ = join_all(others.iter().map(RunningStop::ended)) => {}
@@ -420,7 +416,7 @@ async fn wait_for_others(others: &[RunningStop], mut grace: watch::Receiver<Grac
     }
 }
 
-/// Ends when the grace does, however it shrinks.
+/// Waits for the deadline, which may move earlier meanwhile.
 pub(super) async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
     loop {
         let deadline = grace.borrow_and_update().deadline;

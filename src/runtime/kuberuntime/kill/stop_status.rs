@@ -1,5 +1,5 @@
-//! The status that a pod is stopped by. Where an item cannot be read, a list is enough to stop it and to
-//! know that it has stopped.
+//! The runtime status for stopping a pod. If the status of an item cannot be read, a list is enough to stop the pod and to
+//! check that it has stopped.
 
 use super::plan;
 use crate::{
@@ -16,8 +16,8 @@ use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
-/// How long it may take to read how the items of a stopped pod ended; longer than a read that hangs
-/// counts as one that is under way.
+/// Limit for reading the exits of a stopped pod. Longer than the deadline of one read in the PLEG, so that a read that
+/// hangs has failed before.
 const END_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Reads what has to be stopped of a pod, and whether it has stopped.
@@ -29,8 +29,8 @@ pub(super) struct StopStatusReader {
 }
 
 impl StopStatusReader {
-    /// The status by which a pod is stopped that has `left` of its grace: settled if that comes soon,
-    /// else completed by a list. Empty only if the runtime has nothing of the pod.
+    /// The runtime status for stopping a pod that has `left` of its grace period: the settled one, or, if that takes too
+    /// long, the latest one completed from a list. Empty only if the runtime has nothing of the pod.
     ///
     /// # Errors
     /// A sandbox may have been created that cannot be looked up yet.
@@ -65,8 +65,8 @@ impl StopStatusReader {
         Ok(Arc::new(self.completed(uid, listed.ok().as_ref())))
     }
 
-    /// Waits until it is known how every item of a pod ended whose containers and sandboxes have been
-    /// stopped. What cannot be read and is not running by a list counts as ended in an unknown way.
+    /// Waits until the exit of every container of a stopped pod has been read. An item that cannot be read, and that is
+    /// not running according to a list, counts as ended with an unknown exit.
     ///
     /// # Errors
     /// Something may still run, or there is no list.
@@ -106,7 +106,7 @@ impl StopStatusReader {
         Ok(())
     }
 
-    /// What is known of a pod and what a list says of the items that cannot be read.
+    /// The latest status of a pod, completed from a list for the items that cannot be read.
     pub(super) fn completed(&self, uid: &PodUid, listed: Option<&PodStatus>) -> PodStatus {
         let unread = self.cache.unread(uid);
         let unread: Vec<ItemId> = unread.into_iter().map(|unread| unread.item).collect();
@@ -124,7 +124,7 @@ impl StopStatusReader {
         self.runtime.list_containers(Some(filter)).await
     }
 
-    /// What lists say of one pod.
+    /// Lists the sandboxes and containers of one pod.
     pub(super) async fn list_pod(&self, uid: &PodUid) -> Result<PodStatus, CriError> {
         let filter = PodSandboxFilter {
             label_selector: selector(uid),

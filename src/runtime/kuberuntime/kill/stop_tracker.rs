@@ -1,5 +1,5 @@
-//! Stops that have begun and are not over: what the next try goes on with. A try that failed takes
-//! nothing back: its hook has run, and its grace runs.
+//! The state of stops between attempts. If an attempt fails, the next one has the same deadline and does not run hooks
+//! again.
 
 use super::running::RunningStops;
 use crate::{
@@ -9,10 +9,10 @@ use crate::{
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
-/// What is being stopped of a pod that stays.
+/// What a sync stops of a pod that is still desired.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum StopScope {
-    /// All of it, for its sandbox is replaced or nothing of it is to run.
+    /// All containers, because the sandbox is replaced or no container is left to run.
     Pod,
     /// One instance.
     Container(ContainerId),
@@ -36,8 +36,7 @@ impl StopTracker {
         }
     }
 
-    /// The deadline of a stop: `fresh` for the first try, for another one that of the first, unless
-    /// the fresh one is earlier.
+    /// Begins an attempt and returns its deadline: `fresh`, or that of the first attempt if that is earlier.
     pub(super) fn begin(
         &self,
         uid: &PodUid,
@@ -51,8 +50,7 @@ impl StopTracker {
         *deadline
     }
 
-    /// The earliest of this deadline and those of stops of the container, or of its whole pod, that have
-    /// begun and are not over.
+    /// The earliest of this deadline and those of unfinished stops of the container or of its whole pod.
     pub(super) fn limit(
         &self,
         uid: &PodUid,
@@ -76,12 +74,12 @@ impl StopTracker {
         &self.running
     }
 
-    /// Of how many pods a stop has begun.
+    /// Number of pods with unfinished stops.
     pub(in crate::runtime::kuberuntime) fn len(&self) -> usize {
         self.deadlines.lock().len()
     }
 
-    /// The stop has succeeded. That of a whole pod ends those of its containers.
+    /// Ends a stop that succeeded. The end of a whole pod's stop ends those of its containers.
     pub(super) fn end(&self, uid: &PodUid, scope: &StopScope) {
         let mut deadlines = self.deadlines.lock();
         let Some(of_pod) = deadlines.get_mut(uid) else {
@@ -93,8 +91,8 @@ impl StopTracker {
         }
     }
 
-    /// Nothing of the pod is to be stopped (any more): a later stop is another one, with a grace and
-    /// hooks of its own.
+    /// Forgets unfinished stops, because nothing of the pod has to be stopped any more: a later stop has its own deadline
+    /// and runs its hooks.
     pub(in crate::runtime::kuberuntime) fn cancelled(&self, uid: &PodUid) {
         self.forget(uid);
         if self.state_store.read(uid, |r| !r.pre_stop_ran.is_empty()) {
@@ -102,13 +100,13 @@ impl StopTracker {
         }
     }
 
-    /// Whether the preStop hook of an instance has had its run.
+    /// Whether the preStop hook of an instance has run.
     pub(super) fn hook_ran(&self, uid: &PodUid, id: &ContainerId) -> bool {
         self.state_store
             .read(uid, |r| r.pre_stop_ran.iter().any(|ran| ran == id.as_str()))
     }
 
-    /// The preStop hook of an instance has ended, however it did. Waits until that is on disk.
+    /// Records that the preStop hook of an instance has ended, with or without an error. Waits until the record is on disk.
     pub(super) async fn record_hook_ran(&self, uid: &PodUid, id: &ContainerId) {
         if !self.hook_ran(uid, id) {
             self.state_store

@@ -348,6 +348,6 @@ pub(super) fn server(config: &KubeletConfig) -> server::Config {
         split_log_streams: config.is_on(FeatureGate::PodLogsQuerySplitStreams),
         log_query: config.effective.enable_system_log_query == Some(true),
         stream_idle: config.server.stream_idle,
-        off: config.server.off.clone(),
+        disabled: config.server.disabled.clone(),
     }
 }

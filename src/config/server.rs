@@ -33,7 +33,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
         tls: tls(config, flags),
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
-        off: switched_off(config, flags),
+        disabled: disabled_switches(config, flags),
         stream_idle: config
             .streaming_connection_idle_timeout
             .unwrap_or_default()
@@ -41,7 +41,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
     }
 }
 
-fn switched_off(config: &KubeletConfiguration, flags: &Flags) -> Vec<Switch> {
+fn disabled_switches(config: &KubeletConfiguration, flags: &Flags) -> Vec<Switch> {
     let switches = [
         (config.enable_debugging_handlers, Switch::Debugging),
         (config.enable_system_log_handler, Switch::SystemLogs),

@@ -15,7 +15,7 @@ use super::{
     scrapes::{BeforeScrape, Scrapes},
     stats::StatsViews,
     streaming::{StreamMetrics, StreamParts, StreamTable},
-    views::{PodsView, Recorded, ViewsReady},
+    views::{PodsView, FlushStatuses, ViewsReady},
 };
 use crate::{
     base::{metrics::Metrics, otel::Tracer},
@@ -31,14 +31,14 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Where the node's programs log.
+/// The directory that `/logs/` serves.
 const NODE_LOGS: &str = "/var/log";
 /// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
-/// Time after the kubelet's start during which requests for pods wait until the pods are known.
+/// For this time after the start of the kubelet, requests for pods wait until the sources have delivered.
 const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
-/// The settings of what is served.
+/// The settings of the server.
 pub struct Config {
     /// The node's name.
     pub node_name: String,
@@ -50,13 +50,13 @@ pub struct Config {
     pub split_log_streams: bool,
     /// Whether the logs of the node's services are served.
     pub log_query: bool,
-    /// How long nothing may happen on a stream; zero means no limit.
+    /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
     /// Groups of routes that are switched off.
-    pub off: Vec<Switch>,
+    pub disabled: Vec<Switch>,
 }
 
-/// What is served.
+/// The dependencies of the server.
 pub struct ServerDeps<'a> {
     /// The stores.
     pub state: &'a State,
@@ -66,25 +66,25 @@ pub struct ServerDeps<'a> {
     pub runtime: &'a RuntimeClient,
     /// The volumes of each pod that are not ready.
     pub pending_volumes: PendingVolumesOf,
-    /// Where the volumes of claims are.
+    /// The mount paths of claims' volumes, for their metrics.
     pub claims: ClaimPaths,
-    /// Usage.
+    /// Resource usage of the node and of pods.
     pub stats: &'a Stats,
     /// The machine.
     pub machine: &'a HostMachine,
-    /// The process itself.
+    /// The process: configuration, flags, version and log verbosity.
     pub process: Process,
-    /// The kubelet's families.
+    /// The metrics of `/metrics`.
     pub metrics: &'a Metrics,
-    /// Families about probes.
+    /// The metrics of `/metrics/probes`.
     pub probe_metrics: &'a Metrics,
-    /// Families about health checks.
+    /// The metrics of `/metrics/slis`.
     pub sli_metrics: &'a Metrics,
-    /// Spans of requests.
+    /// Records the spans of requests.
     pub tracer: &'a Tracer,
 }
 
-/// The handlers of all ports but the health port, and the streams of clients, which end after `shutdown`.
+/// The handlers of all ports except the health port, and the table of streams, which end after `shutdown`.
 pub fn build(
     config: Config,
     checks: HealthChecks,
@@ -100,18 +100,18 @@ pub fn build(
         metrics: StreamMetrics::new(deps.metrics),
         cache: deps.state.cache.clone(),
         pods: pods.clone(),
-        known: ready.clone(),
+        ready: ready.clone(),
         idle: config.stream_idle,
     };
     let logs = LogParts {
         logs: ContainerLogs::new(deps.state.cache.clone(), config.log_path),
         pods: pods.clone(),
-        known: ready.clone(),
+        ready: ready.clone(),
         split_streams: config.split_log_streams,
         stall: config.stream_idle,
     };
     let state_store = deps.state.state_store.clone();
-    let recorded: Recorded = Arc::new(move || -> BoxFuture<'static, ()> {
+    let flush: FlushStatuses = Arc::new(move || -> BoxFuture<'static, ()> {
         let state_store = state_store.clone();
         Box::pin(async move { state_store.flush().await })
     });
@@ -141,12 +141,12 @@ pub fn build(
         ),
         http: Some(HttpMetrics::new(deps.metrics)),
         stats: StatsViews::of(deps.stats, deps.probe_metrics.clone()),
-        explanations: reporter.explanations(recorded.clone(), deps.process.version),
+        explanations: reporter.explanations(flush.clone(), deps.process.version),
         pods: PodLists {
             pods,
             running: Arc::new(running),
             ready,
-            recorded,
+            flush,
         },
         events: deps.state.events.clone(),
         node_name,
@@ -163,12 +163,12 @@ pub fn build(
         machine: Arc::new(deps.machine.clone()),
     };
     let streams = views.streams.clone();
-    let handlers = Handlers::read_only(checks, views, config.off);
+    let handlers = Handlers::read_only(checks, views, config.disabled);
     (handlers.traced(deps.tracer.clone()), streams)
 }
 
-/// Until the runtime status is complete and the sources have delivered, a response would say that there are no
-/// pods. Both may take long, so there is a deadline.
+/// Waits until all sources have delivered, because a response before that would show a node without pods. Waits until
+/// [`STARTUP_WAIT`] after the start at most: a source may take long.
 fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {

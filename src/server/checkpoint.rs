@@ -2,7 +2,7 @@
 
 use super::{
     query::BadQuery,
-    response::{Body, one, text},
+    response::{Body, json_object, text},
     route_parts::RouteParts,
     streaming::{ContainerName, StreamTable},
 };
@@ -63,7 +63,7 @@ impl Checkpoints {
         {
             Ok(()) => {
                 tracing::info!(path = location, "Checkpointed container");
-                one(&json!({"items": [location]}))
+                json_object(&json!({"items": [location]}))
             }
             Err(error) => failed(chain(&error).to_string()),
         }

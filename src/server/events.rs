@@ -3,7 +3,7 @@
 use super::{
     list,
     query::BadQuery,
-    response::{Body, json},
+    response::{Body, json_stream},
     route_parts::RouteParts,
 };
 use crate::{
@@ -51,7 +51,7 @@ pub(super) fn answer(
 ) -> Response<Body> {
     let node = node.clone();
     let items = select(events.recent(), query).map(move |event| api(&event, &node));
-    json(list::body("EventList", items))
+    json_stream(list::body("EventList", items))
 }
 
 /// The events that a query selects, oldest first.

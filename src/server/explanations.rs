@@ -3,9 +3,9 @@
 use super::{
     page,
     query::BadQuery,
-    response::{Body, not_found, one},
+    response::{Body, not_found, json_object},
     route_parts::{RouteError, RouteParts},
-    views::{Recorded, flushed, unless_stopping},
+    views::{FlushStatuses, flushed, unless_stopping},
 };
 use crate::server::explain::{Explanation, Overview};
 use futures::future::BoxFuture;
@@ -70,7 +70,7 @@ pub struct Explanations {
     /// For requests that wait for a change.
     pub overview_version: OverviewVersion,
     /// Ends when the state behind both is on disk.
-    pub recorded: Recorded,
+    pub flush: FlushStatuses,
     /// This program's version, for the pages.
     pub version: &'static str,
 }
@@ -83,7 +83,7 @@ impl Explanations {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         self.wait(query, stopping).await;
-        flushed(&self.recorded, one(&(self.overview)())).await
+        flushed(&self.flush, json_object(&(self.overview)())).await
     }
 
     /// `/explain/<namespace>/<pod>`.
@@ -93,9 +93,9 @@ impl Explanations {
                 let (namespace, name) = (&query.namespace, &query.name);
                 not_found(&format!("no pod {namespace}/{name} is known here"))
             },
-            |explanation| one(&explanation),
+            |explanation| json_object(&explanation),
         );
-        flushed(&self.recorded, response).await
+        flushed(&self.flush, response).await
     }
 
     /// `/`: the list as a page.
@@ -114,7 +114,7 @@ impl Explanations {
             })
         };
         let page = page::node((self.overview)(), why, self.version, Timestamp::now());
-        flushed(&self.recorded, page).await
+        flushed(&self.flush, page).await
     }
 
     /// `/pod/<namespace>/<pod>`: one pod as a page.
@@ -130,7 +130,7 @@ impl Explanations {
         let explanation = (self.explain)(pod);
         let name = (pod.namespace.as_str(), pod.name.as_str());
         let page = page::pod(name, explanation.as_ref(), &overview_version, self.version);
-        flushed(&self.recorded, page).await
+        flushed(&self.flush, page).await
     }
 
     /// Waits until the version is another one than the client has, or for a while.

@@ -34,7 +34,7 @@ impl RequestService {
     }
 }
 
-/// What answers the requests of one port; cheap to clone.
+/// The handlers of one port; cheap to clone.
 #[derive(Clone)]
 pub struct Handlers {
     port: Port,
@@ -53,12 +53,12 @@ impl fmt::Debug for Handlers {
 }
 
 impl Handlers {
-    /// Those of the health port.
+    /// The handlers of the health port.
     pub fn health(checks: HealthChecks) -> Self {
         let state = RouterState {
             checks,
             views: None,
-            off: Vec::new(),
+            disabled: Vec::new(),
         };
         Self {
             port: Port::Health,
@@ -69,13 +69,13 @@ impl Handlers {
         }
     }
 
-    /// Those of the read-only port, without the routes of the switches that are off.
-    pub fn read_only(checks: HealthChecks, views: Views, off: Vec<Switch>) -> Self {
+    /// The handlers of the read-only port, without disabled routes.
+    pub fn read_only(checks: HealthChecks, views: Views, disabled: Vec<Switch>) -> Self {
         let metrics = views.http.clone();
         let state = RouterState {
             checks,
             views: Some(views),
-            off,
+            disabled,
         };
         Self {
             port: Port::ReadOnly,
@@ -92,7 +92,7 @@ impl Handlers {
         Self { tracer, ..self }
     }
 
-    /// Those of the local socket, which answers every client that can open it.
+    /// The handlers of the local socket, which serves every client that can open it.
     #[must_use]
     pub fn local(&self) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Handlers {
         }
     }
 
-    /// Those of the main port, for clients that are authenticated and authorized.
+    /// The handlers of the main port, for clients that are authenticated and authorized.
     #[must_use]
     pub fn secured(&self, auth: KubeletAuth) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Handlers {
         }
     }
 
-    /// The same for a client of the local socket that must be refused.
+    /// Handlers that refuse every request, for a client of the local socket in other namespaces.
     #[must_use]
     pub(super) fn refusing(&self) -> Self {
         let why =
@@ -123,16 +123,16 @@ impl Handlers {
         }
     }
 
-    /// Longest head of a request, bytes. A command in a container may be long.
-    pub(super) fn longest_head(&self) -> usize {
+    /// Limit of a request's head, bytes. Larger where exec has the command in the query.
+    pub(super) fn max_head_size(&self) -> usize {
         match self.port {
             Port::Health | Port::ReadOnly => 16 * 1024,
             Port::Main | Port::Local => 96 * 1024,
         }
     }
 
-    /// The layers around the router. Requests that wait for a change are answered early once `stopping` is
-    /// cancelled.
+    /// Builds the layers around the router. Once `stopping` is cancelled, requests that wait for a change are answered
+    /// without it.
     pub(super) fn service(&self, stopping: &CancellationToken) -> RequestService {
         let (port, access) = (self.port, self.access.clone());
         let for_authorization = access.clone();

@@ -3,7 +3,7 @@
 
 use super::{
     query::BadQuery,
-    response::{Body, Request, bad_request, not_found, one, read_body},
+    response::{Body, Request, bad_request, not_found, json_object, read_body},
     route_parts::{RouteError, RouteParts},
     stats::{StatsViews, unreadable},
     streaming::{
@@ -193,15 +193,15 @@ pub(super) async fn answer(
             if reported.is_empty() {
                 not_found(&format!("no cgroup {:?} is known here", query.path()))
             } else {
-                one(&reported)
+                json_object(&reported)
             }
         }
         InfoTarget::Machine => match reported.next() {
-            Some((_, info)) => one(&info),
+            Some((_, info)) => json_object(&info),
             None => unreadable(),
         },
         InfoTarget::Container(name) => match reported.next() {
-            Some((_, info)) => one(&info),
+            Some((_, info)) => json_object(&info),
             None => {
                 let missing = MissingContainer::NotRunning {
                     name: name.container.clone(),

@@ -1,4 +1,4 @@
-//! Lists as JSON, written while they are sent.
+//! Lists as JSON, serialized while they are sent.
 
 use super::response::Body;
 use bytes::Bytes;
@@ -7,11 +7,11 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use serde::Serialize;
 
-/// A chunk is sent once it has at least this many bytes.
+/// Minimum size of a chunk, except for the last one.
 const CHUNK: usize = 16 * 1024;
 
-/// A `v1` list. Its items are serialized one by one as the client takes them, so memory holds one chunk of text
-/// however long the list is.
+/// A `v1` list. Its items are serialized one by one as the client reads, so only one chunk of text is in memory, however
+/// long the list is.
 pub(super) fn body<T: Serialize>(
     kind: &str,
     items: impl Iterator<Item = T> + Send + 'static,
@@ -33,7 +33,7 @@ pub(super) fn array<T: Serialize>(
     };
     let chunks = stream::iter(std::iter::from_fn(move || writer.next_chunk()));
     let frames = chunks.then(|chunk| async {
-        // A client that takes everything at once must not starve other tasks.
+        // If the client reads fast, serialization never waits, and would starve other tasks.
         tokio::task::yield_now().await;
         chunk.map(Frame::data).map_err(Into::into)
     });

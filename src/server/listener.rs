@@ -73,7 +73,7 @@ impl fmt::Display for ListenSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(_, address) => address.fmt(f),
-            Self::Local(_, slot) => slot.path().display().fmt(f),
+            Self::Local(_, local) => local.path().display().fmt(f),
         }
     }
 }
@@ -102,8 +102,8 @@ impl Listener {
     /// # Errors
     /// Another file has that path, or the socket cannot be bound.
     pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
-        let bound = unix_socket::listen_at(path).and_then(|(socket, slot)| {
-            Ok(ListenSocket::Local(UnixListener::from_std(socket)?, slot))
+        let bound = unix_socket::listen_at(path).and_then(|(socket, local)| {
+            Ok(ListenSocket::Local(UnixListener::from_std(socket)?, local))
         });
         let socket = bound.map_err(|source| BindError {
             name,
@@ -118,14 +118,14 @@ impl Listener {
         })
     }
 
-    /// The same with other limits.
+    /// Sets the limits.
     #[must_use]
     pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// The same behind TLS.
+    /// Serves TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(Arc::new(tls));
@@ -159,13 +159,13 @@ impl Listener {
                             tracing::warn!(name = self.name, "Connection refused: every connection has a request in progress");
                             continue;
                         };
-                        let serving = Serving {
+                        let context = ConnectionContext {
                             slot: Arc::new(slot),
                             handlers: handlers.clone(),
                             limits: self.limits,
                             shutdown: shutdown.clone(),
                         };
-                        let served = serving.begin(stream, self.tls.clone());
+                        let served = context.begin(stream, self.tls.clone());
                         open.spawn(contain(panics::PanicScope::Connection, served));
                     }
                     Err(error) => {
@@ -212,7 +212,7 @@ fn keep_alive(stream: &TcpStream) {
 }
 
 /// The context of one connection.
-struct Serving {
+struct ConnectionContext {
     slot: Arc<ConnectionSlot>,
     handlers: Handlers,
     limits: ConnectionLimits,
@@ -243,7 +243,7 @@ impl Drop for OpenRequest {
     }
 }
 
-impl Serving {
+impl ConnectionContext {
     /// Serves one client, after its TLS handshake where there is one.
     async fn begin(self, stream: Either<TcpStream, UnixStream>, tls: Option<Arc<Tls>>) {
         let stream = match stream {
@@ -265,8 +265,8 @@ impl Serving {
         }
     }
 
-    /// The mode of the socket excludes all users except root; this excludes root in a container that has a
-    /// mount of the root directory.
+    /// Serves a client of the local socket. The mode of the socket excludes all users except root. This check also refuses
+    /// root in a container that mounts the kubelet's root directory.
     async fn local(mut self, stream: UnixStream) {
         let checked = spawn_blocking(move || {
             let shares = shares_namespaces(&stream);
@@ -317,9 +317,9 @@ impl Serving {
         });
         let stream = TokioIo::new(ObservedStream::new(stream, progress.clone()));
         let served = http1::Builder::new()
-            // `ConnectionProgress` has the deadline of a head.
+            // hyper's timeout is off, because `ConnectionProgress` has the deadlines for idle clients and for heads.
             .header_read_timeout(None)
-            .max_buf_size(self.handlers.longest_head())
+            .max_buf_size(self.handlers.max_head_size())
             .serve_connection(stream, service)
             .with_upgrades();
         let mut served = pin!(served);

@@ -70,7 +70,7 @@ pub use node_logs::NodeLogs;
 pub use pod_reporter::PendingVolumesOf;
 pub use pods::PodLists;
 pub use ports::{Ports, ServerConfig};
-pub use posted::Post;
+pub use posted::PostMode;
 pub use process::Process;
 pub use route_parts::RouteError;
 pub use router::Views;
@@ -78,7 +78,7 @@ pub use routes::{ENTRIES, Port, Route, RouteEntry, Switch, document, route, subr
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
-pub use views::{PodsView, Recorded, RunningPodsView, ViewsReady};
+pub use views::{PodsView, FlushStatuses, RunningPodsView, ViewsReady};
 
 #[cfg(test)]
 mod tests;

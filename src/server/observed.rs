@@ -1,4 +1,4 @@
-//! A stream that reports its reads and writes.
+//! A stream that reports its reads and writes to an observer.
 
 use std::{
     io::{self, IoSlice},
@@ -7,7 +7,7 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Is notified of what happens on a stream.
+/// Receives the reads and writes of a stream.
 pub(super) trait Observer {
     fn read(&self);
 

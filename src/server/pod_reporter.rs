@@ -2,7 +2,7 @@
 
 use super::{
     explanations::{ExplainQuery, Explanations, OverviewVersion},
-    views::Recorded,
+    views::FlushStatuses,
 };
 use crate::{
     model::{PendingVolume, Pod, PodExt, PodUid, ProbeResult},
@@ -55,14 +55,14 @@ impl PodReporter {
         }
     }
 
-    /// For the routes. `recorded` ends when the stores are on disk; `version` is that of this program.
-    pub(super) fn explanations(self, recorded: Recorded, version: &'static str) -> Explanations {
+    /// The handlers of `/explain` and the pages. `flush` waits until the statuses are on disk; `version` is that of this program.
+    pub(super) fn explanations(self, flush: FlushStatuses, version: &'static str) -> Explanations {
         let (overview, explain) = (self.clone(), self.clone());
         Explanations {
             overview: Arc::new(move || overview.overview()),
             explain: Arc::new(move |query| explain.explain(query)),
             overview_version: self.overview_version,
-            recorded,
+            flush,
             version,
         }
     }

@@ -2,9 +2,9 @@
 
 use super::{
     list,
-    response::{Body, json, not_found, one},
+    response::{Body, json_stream, not_found, json_object},
     streaming::{PodName, lookup},
-    views::{PodsView, Recorded, RunningPodsView, ViewsReady, flushed, unless_stopping},
+    views::{PodsView, FlushStatuses, RunningPodsView, ViewsReady, flushed, unless_stopping},
 };
 use crate::{
     host::HostMachine,
@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A pod as an item of a list, with its current status instead of the one in its manifest. The shared objects
-/// are serialized in place, without a copy.
+/// A pod as an item of a list, with its current status instead of that of the pod object. Serialized from the shared
+/// objects, without a copy.
 struct PodItem {
     pod: Arc<Pod>,
     status: Option<Arc<v1::PodStatus>>,
@@ -42,24 +42,24 @@ impl Serialize for PodItem {
     }
 }
 
-/// Lists pods.
+/// The handlers of the pod lists.
 #[derive(Clone)]
 pub struct PodLists {
     /// Every known pod.
     pub pods: PodsView,
     /// Every pod that runs.
     pub running: RunningPodsView,
-    /// Ends when both are known.
+    /// Waits until the pods are known.
     pub ready: ViewsReady,
-    /// Ends when the statuses of pods are on disk.
-    pub recorded: Recorded,
+    /// Waits until the statuses of pods are on disk.
+    pub flush: FlushStatuses,
 }
 
 impl PodLists {
     /// `/pods`.
     pub(super) async fn pods(&self, stopping: &CancellationToken) -> Response<Body> {
         let pods = self.list_when_ready(stopping).await;
-        flushed(&self.recorded, pod_list(pods)).await
+        flushed(&self.flush, pod_list(pods)).await
     }
 
     /// `/runningpods/`.
@@ -75,7 +75,7 @@ impl PodLists {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         let pods = self.list_when_ready(stopping).await;
-        flushed(&self.recorded, pod_info(pods, name)).await
+        flushed(&self.flush, pod_info(pods, name)).await
     }
 
     /// The known pods, once they are known.
@@ -89,10 +89,10 @@ pub(super) fn pod_list(pods: Vec<PodWithStatus>) -> Response<Body> {
     let items = pods
         .into_iter()
         .map(|(pod, status)| PodItem { pod, status });
-    json(list::body("PodList", items))
+    json_stream(list::body("PodList", items))
 }
 
-/// Upstream's form: the metadata of each pod with a running container, and name and image of each of these.
+/// The pods with a running container, in upstream's form: metadata, and the name and image of each running container.
 fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
     #[derive(Serialize)]
     struct RunningPod {
@@ -126,15 +126,15 @@ fn running_pods(pods: Vec<Arc<PodStatus>>) -> Response<Body> {
             status: v1::PodStatus::default(),
         })
     });
-    json(list::body("PodList", items))
+    json_stream(list::body("PodList", items))
 }
 
 /// The status of one pod, or 404.
 fn pod_info(known: Vec<PodWithStatus>, name: &PodName) -> Response<Body> {
     match lookup::pod(known, name) {
         Ok((pod, status)) => match status.as_deref().or(pod.status.as_ref()) {
-            Some(status) => one(status),
-            None => one(&v1::PodStatus::default()),
+            Some(status) => json_object(status),
+            None => json_object(&v1::PodStatus::default()),
         },
         Err(missing) => not_found(&missing.to_string()),
     }
@@ -142,7 +142,7 @@ fn pod_info(known: Vec<PodWithStatus>, name: &PodName) -> Response<Body> {
 
 /// The machine in the format of cAdvisor's machine information.
 pub(super) fn machine(machine: &HostMachine) -> Response<Body> {
-    one(&serde_json::json!({
+    json_object(&serde_json::json!({
         "num_cores": machine.cpus,
         "memory_capacity": machine.memory_bytes,
         "boot_id": machine.boot_id,

@@ -1,4 +1,5 @@
-//! The ports and the local socket: bound before there is anything to serve, then served.
+//! The ports and the local socket. They are bound early, so that a port in use ends the kubelet before it starts anything,
+//! and served once the areas have started.
 
 use super::{
     Handlers, Listener,
@@ -22,25 +23,25 @@ use std::{
 /// Addresses to listen on, and their authentication and authorization.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// Whether the authenticated API is wanted.
+    /// `enableServer`: whether the main port is served.
     pub enabled: bool,
-    /// Where the authenticated API listens.
+    /// Address of the main port.
     pub address: SocketAddr,
-    /// Authentication and authorization.
+    /// Authentication and authorization of the main port.
     pub auth: AuthSettings,
-    /// Its certificate and what may be agreed on.
+    /// Certificate, TLS versions and cipher suites of the main port.
     pub tls: TlsSettings,
-    /// Where the read-only API listens; `None` is off.
+    /// Address of the read-only port; `None` disables it.
     pub read_only: Option<SocketAddr>,
-    /// Where `/healthz` listens; `None` is off.
+    /// Address of the health port; `None` disables it.
     pub healthz: Option<SocketAddr>,
     /// Groups of routes that are switched off.
-    pub off: Vec<Switch>,
-    /// How long nothing may happen on a stream (exec, attach, port-forward); zero means no limit.
+    pub disabled: Vec<Switch>,
+    /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
 }
 
-/// The ports, bound. A connection waits until they are served.
+/// The bound ports. Connections wait in the kernel until the ports are served.
 #[derive(Default)]
 pub struct Ports {
     healthz: Option<Listener>,
@@ -63,7 +64,7 @@ impl Ports {
         })
     }
 
-    /// Binds the secured port unless it is switched off. A self-signed certificate names the node and `addresses`.
+    /// Binds the main port, if it is enabled. A self-signed certificate has the node's name and `addresses`.
     ///
     /// # Errors
     /// An unusable file, settings that need an API server, or a port in use.
@@ -94,7 +95,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Binds the socket of the local commands. Pods run without it.
+    /// Binds the socket of the local commands. A failure is only logged, because pods run without it.
     pub fn bind_local(&mut self, path: &Path) {
         match Listener::bind_local("local", path) {
             Ok(listener) => self.local = Some(listener),

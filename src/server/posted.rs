@@ -13,22 +13,22 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 
-/// What becomes of pods that were posted before.
+/// Whether posted pods are added to earlier ones or replace them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Post {
-    /// They stay, except those of the same names.
+pub enum PostMode {
+    /// Earlier pods are kept, except those of the same names.
     Add,
-    /// They are removed.
+    /// Earlier pods are removed.
     Replace,
 }
 
-/// Stores the pods of a body and responds with them as they will be known: with their names on this node and
-/// their UIDs. They are stored then; `/pods` shows whether they run.
-pub(super) async fn take(store: PostedPods, how: Post, body: Bytes) -> Response<Body> {
+/// Stores the pods of a body on disk, and responds with their final form: with the node's suffix in the name, and the UID.
+/// The response does not say whether they run; `/pods` does.
+pub(super) async fn store_pods(store: PostedPods, how: PostMode, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
     let kept = spawn_blocking(move || match how {
-        Post::Add => store.add(&body, now),
-        Post::Replace => store.replace(&body, now),
+        PostMode::Add => store.add(&body, now),
+        PostMode::Replace => store.replace(&body, now),
     });
     match kept.await {
         Ok(Ok(taken)) => {

@@ -1,7 +1,7 @@
 //! `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`: the process itself.
 
 use super::{
-    response::{Body, bad_request, one, text},
+    response::{Body, bad_request, json_object, text},
     routes::{ENTRIES, Port},
 };
 use hyper::{Response, StatusCode};
@@ -35,7 +35,7 @@ pub struct Process {
 impl Process {
     /// `/configz`, in upstream's envelope.
     pub(super) fn configz(&self) -> Response<Body> {
-        one(&json!({"kubeletconfig": *self.configuration}))
+        json_object(&json!({"kubeletconfig": *self.configuration}))
     }
 
     /// `/flagz`.

@@ -1,4 +1,4 @@
-//! Responses.
+//! Helpers to build responses and to read request bodies.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -17,18 +17,17 @@ use std::{
 
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
-/// A response's body. Its error ends the connection, so that a client never takes part of a response for the
-/// whole.
+/// A response's body. An error aborts the connection, so that the client does not take a part of a response for the whole.
 pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A request whose body has not been read.
 pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Extension of a response without an end of its own. Its handler limits the number of those, so the connection
-/// gives its place back.
+/// Extension that marks a response without an end, such as a stream. Its handler limits the number of those, so the
+/// connection is no longer counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongRunning {
-    /// How long the client may read nothing; zero means no limit.
+    /// Timeout for a client that does not read; zero means none.
     pub(super) stall: Duration,
 }
 
@@ -55,14 +54,14 @@ pub(super) fn full_bytes(
     respond(status, content_type, body.boxed_unsync())
 }
 
-pub(super) fn one(object: &impl Serialize) -> Response<Body> {
+pub(super) fn json_object(object: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(object) {
         Ok(body) => full(StatusCode::OK, JSON, body + "\n"),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
 }
 
-pub(super) fn json(body: Body) -> Response<Body> {
+pub(super) fn json_stream(body: Body) -> Response<Body> {
     respond(StatusCode::OK, JSON, body)
 }
 
@@ -88,10 +87,10 @@ pub(super) fn not_found(why: &str) -> Response<Body> {
     text(StatusCode::NOT_FOUND, format!("404 {why}\n"))
 }
 
-/// The whole body of a request.
+/// Reads the whole body of a request.
 ///
 /// # Errors
-/// The response to a body that is too long, too slow or broken.
+/// The response for a body that is too long, too slow or broken.
 pub(super) async fn read_body(
     request: Request,
     limit: usize,
@@ -126,14 +125,14 @@ async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyEr
     Ok(Some(read.freeze()))
 }
 
-/// The same response, after which the connection is closed: the rest of the request is not read.
+/// Adds `Connection: close`, because the rest of the request is not read.
 pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response
 }
 
-/// Drops the value when the response has been sent or the client is gone.
+/// Keeps `value` until the response has been sent or the client has disconnected.
 pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response: Response<Body>,
     value: T,
@@ -145,8 +144,8 @@ pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response.map(|body| value(body).boxed_unsync())
 }
 
-/// A body with a value that lives as long. It has the size hint of the body within, from which responses are
-/// framed.
+/// A body that owns another value. It passes the size hint of the inner body on, because hyper derives Content-Length or
+/// chunked encoding from it.
 struct GuardedBody<T> {
     body: Body,
     _value: T,

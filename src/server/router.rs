@@ -35,10 +35,10 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-/// Where no body is expected, one up to this many bytes is ignored.
+/// On routes without a body, a body of at most this many bytes is ignored; a longer one is refused.
 const MAX_BODY: u64 = 8 * 1024;
 
-/// The handlers of the routes, and what they read.
+/// The handlers of the routes, with the stores that they read.
 #[derive(Clone)]
 pub struct Views {
     /// `/pods`, `/runningpods/` and `/podInfo`.
@@ -47,7 +47,7 @@ pub struct Views {
     pub explanations: Explanations,
     /// `/metrics` and `/metrics/slis`.
     pub scrapes: Scrapes,
-    /// Counts requests, if they are counted.
+    /// Metrics of requests; `None` for no metrics.
     pub http: Option<HttpMetrics>,
     /// `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
     pub stats: StatsViews,
@@ -71,12 +71,12 @@ pub struct Views {
     pub node_logs: NodeLogs,
 }
 
-/// What the routers of all ports share.
+/// The state that the routers of all ports share.
 pub(super) struct RouterState {
     pub(super) checks: HealthChecks,
     /// `None` on the health port.
     pub(super) views: Option<Views>,
-    pub(super) off: Vec<Switch>,
+    pub(super) disabled: Vec<Switch>,
 }
 
 /// Passes each request to the handler of its route; cheap to clone.
@@ -124,7 +124,7 @@ impl Router {
         Self { state, stopping }
     }
 
-    /// The route of a request that may be served.
+    /// Checks the request before it is served: cross-site requests, unknown routes, disabled routes, unexpected bodies.
     fn check(
         &self,
         request: &Request,
@@ -137,7 +137,7 @@ impl Router {
         let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
         let refusal = entry
             .switch
-            .and_then(|switch| switch.refusal(&self.state.off));
+            .and_then(|switch| switch.refusal(&self.state.disabled));
         if let Some(text) = refusal {
             return Err(Box::new(disabled(text)));
         }
@@ -236,7 +236,7 @@ impl Views {
             }
             Route::PostPods(how) => match self.posted.clone() {
                 Some(store) => match read_body(request, limit).await {
-                    Ok(body) => posted::take(store, how, body).await,
+                    Ok(body) => posted::store_pods(store, how, body).await,
                     Err(refused) => *refused,
                 },
                 None => disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten()),
@@ -245,7 +245,7 @@ impl Views {
     }
 }
 
-/// Whether the body is longer than what is ignored.
+/// Whether the body is, or may be, longer than [`MAX_BODY`].
 fn has_body(body: &impl hyper::body::Body) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
 }
@@ -255,7 +255,7 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
-/// The response of a route that is switched off. Without a text it does not exist.
+/// The response of a route that is switched off: 405 with upstream's text, or 404 without a text.
 fn disabled(why: Option<&str>) -> Response<Body> {
     match why {
         Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),

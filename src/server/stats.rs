@@ -2,7 +2,7 @@
 
 use super::{
     list,
-    response::{Body, full, json, respond, text},
+    response::{Body, full, json_stream, respond, text},
     scrapes::METRICS,
 };
 use crate::base::metrics::Metrics;
@@ -77,7 +77,7 @@ pub(super) async fn summary(views: &StatsViews, only_cpu_and_memory: bool) -> Re
     match serde_json::to_string(&node) {
         Ok(node) => {
             let head = format!("{{\"node\":{node},\"pods\":[");
-            json(list::array::<PodStats>(head, pods.into_iter()))
+            json_stream(list::array::<PodStats>(head, pods.into_iter()))
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

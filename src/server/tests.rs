@@ -97,7 +97,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
             pods: Arc::new(move || pods.clone()),
             running: Arc::new(runtime),
             ready: Arc::new(|| Box::pin(std::future::ready(()))),
-            recorded: Arc::new(|| Box::pin(std::future::ready(()))),
+            flush: Arc::new(|| Box::pin(std::future::ready(()))),
         },
         scrapes: Scrapes::new(
             Arc::new(|| "up 1\n".to_owned()),
@@ -120,7 +120,7 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views 
                 })
             }),
             overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-            recorded: Arc::new(|| Box::pin(std::future::ready(()))),
+            flush: Arc::new(|| Box::pin(std::future::ready(()))),
             version: "1.2.3",
         },
         events,
@@ -147,7 +147,7 @@ fn streams() -> StreamTable {
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(Vec::new),
-        known: Arc::new(|| Box::pin(std::future::ready(()))),
+        ready: Arc::new(|| Box::pin(std::future::ready(()))),
         idle: TIMEOUT,
     };
     StreamTable::new(parts, CancellationToken::new())
@@ -158,7 +158,7 @@ fn logs() -> LogReaders {
     LogReaders::new(LogParts {
         logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
         pods: Arc::new(Vec::new),
-        known: Arc::new(|| Box::pin(std::future::ready(()))),
+        ready: Arc::new(|| Box::pin(std::future::ready(()))),
         split_streams: false,
         stall: TIMEOUT,
     })

@@ -1,4 +1,4 @@
-//! What several handlers read, and what they wait for.
+//! Functions that several handlers read pods with, and wait with.
 
 use super::response::Body;
 use crate::{model::PodStatus, pods::pod_sync::PodWithStatus};
@@ -7,17 +7,17 @@ use hyper::Response;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// How long a response waits for the disk at most.
+/// Limit of the time that a response waits for the disk.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Every known pod with its current status, unless that is the one in its manifest.
+/// Returns every known pod with its current status; see [`PodWithStatus`].
 pub type PodsView = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
-/// The runtime status of every pod that runs.
+/// Returns the runtime status of every running pod.
 pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
-/// Ends when the pods of the node are known, or when that takes too long.
+/// Waits until the pods of the node are known, or a timeout.
 pub type ViewsReady = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-/// Ends when the state that the views show is on disk.
-pub type Recorded = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+/// Waits until the statuses that the views show are on disk.
+pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Waits, unless the server stops.
 pub(super) async fn unless_stopping(stopping: &CancellationToken, wait: impl Future<Output = ()>) {
@@ -27,9 +27,9 @@ pub(super) async fn unless_stopping(stopping: &CancellationToken, wait: impl Fut
     }
 }
 
-/// The response, once what it says is on disk: what a client has been sent must hold also when the kubelet is
-/// killed right after.
-pub(super) async fn flushed(recorded: &Recorded, response: Response<Body>) -> Response<Body> {
-    let _ = tokio::time::timeout(FLUSH_TIMEOUT, recorded()).await;
+/// Returns the response after the statuses in it are on disk, so that a client never sees a status that is lost if the
+/// kubelet is killed right after. Waits for [`FLUSH_TIMEOUT`] at most.
+pub(super) async fn flushed(flush: &FlushStatuses, response: Response<Body>) -> Response<Body> {
+    let _ = tokio::time::timeout(FLUSH_TIMEOUT, flush()).await;
     response
 }

@@ -164,7 +164,7 @@ fn views() -> Views {
             pods: Arc::new(pods),
             running: Arc::new(Vec::new),
             ready: known(),
-            recorded: known(),
+            flush: known(),
         },
         scrapes: Scrapes::new(
             Arc::new(|| "up 1\n".to_owned()),
@@ -196,7 +196,7 @@ fn views() -> Views {
                 })
             }),
             overview_version: Arc::new(|| ("1".into(), Box::pin(std::future::pending()))),
-            recorded: known(),
+            flush: known(),
             version: "1.2.3",
         },
         events,
@@ -214,7 +214,7 @@ fn views() -> Views {
         logs: LogReaders::new(LogParts {
             logs: ContainerLogs::new(PodCache::default(), Arc::new(|_, _| None)),
             pods: Arc::new(pods),
-            known: known(),
+            ready: known(),
             split_streams: false,
             stall: HOUR,
         }),
@@ -240,7 +240,7 @@ fn streams(known: kubelet::server::ViewsReady) -> StreamTable {
         metrics: StreamMetrics::new(&Metrics::new()),
         cache: PodCache::default(),
         pods: Arc::new(pods),
-        known,
+        ready: known,
         idle: HOUR,
     };
     StreamTable::new(parts, CancellationToken::new())

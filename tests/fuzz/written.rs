@@ -3,7 +3,7 @@
 use kubelet::runtime::logs::SelectedStreams;
 use kubelet::server::{
     ContainerName, EventsQuery, ExplainQuery, HealthQuery, InfoQuery, InfoTarget, LogQuery,
-    OverviewQuery, PodName, Post, Route,
+    OverviewQuery, PodName, PostMode, Route,
 };
 
 pub(crate) type Pairs = Vec<(&'static str, String)>;
@@ -36,7 +36,7 @@ pub(crate) fn written(route: &Route) -> (Vec<String>, Pairs) {
         | Route::Flagz
         | Route::Statusz
         | Route::PutVerbosity
-        | Route::PostPods(Post::Add | Post::Replace)
+        | Route::PostPods(PostMode::Add | PostMode::Replace)
         | Route::Machine => (vec![], vec![]),
         Route::Overview(query) | Route::NodePage(query) => (vec![], after(query)),
         Route::Explain(query) => explained(query),

@@ -1,5 +1,5 @@
-//! Admission of reviews. Requests of unknown clients must neither load the API server nor keep known clients
-//! waiting.
+//! Rate and concurrency limits of reviews, so that requests of unknown clients neither overload the API server nor delay
+//! known clients.
 
 use super::{
     ReviewFailure,
@@ -19,8 +19,8 @@ const MAX_KNOWN: usize = 32;
 const MAX_UNKNOWN: usize = 8;
 /// How long an unknown client waits for the rate to allow its review.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// How long a client with an accepted token stays known. Longer than reviews are cached, so that the token is
-/// reviewed again without a delay.
+/// How long a client counts as known after its token was accepted. Longer than reviews are cached, so that the next review
+/// of the token is not delayed by the rate limit.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;

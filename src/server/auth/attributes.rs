@@ -1,4 +1,4 @@
-//! A request in terms of the API server's authorization. Pure.
+//! The authorization attributes of a request. Pure.
 //!
 //! Upstream: `NewNodeAuthorizerAttributesGetter` in `pkg/kubelet/server/auth.go`.
 
@@ -8,11 +8,10 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 
-/// Subresources of the node, one of which is needed, in the order in which they are checked: the narrow one
-/// first.
+/// Subresources of the node of which a request needs one. They are checked in this order, the narrowest first.
 pub type Subresources = &'static [&'static str];
 
-/// Needed for routes without a subresource of their own, and for unknown paths.
+/// The subresource of routes without one of their own, and of unknown paths.
 pub const PROXY: Subresources = &["proxy"];
 
 /// The API's verb for a method; empty without one.

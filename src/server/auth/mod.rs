@@ -18,7 +18,7 @@ mod user;
 
 pub use attributes::{PROXY, Subresources};
 pub use certificate::Peer;
-pub use settings::{AuthSettings, AuthorizationMode, Unfit};
+pub use settings::{AuthSettings, AuthorizationMode, InvalidAuthSettings};
 pub use user::User;
 
 use self::{
@@ -49,13 +49,13 @@ const MAX_CACHED_USER: usize = 16 * 1024;
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthRefusal {
-    /// The client is not authenticated. The reason is there when it is not the client's fault.
+    /// The client is not authenticated. Has a reason only if it is an error of the server, such as a failed review.
     Unauthenticated(Option<String>),
-    /// The user does not have the right.
+    /// The user is not authorized.
     Forbidden(String),
     /// The authorization review failed.
     Undecided(String),
-    /// Unknown clients have caused too many reviews lately.
+    /// Unknown clients exceeded the rate limit of reviews.
     TooMany,
 }
 
@@ -95,9 +95,9 @@ struct AuthState {
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
     admission: ReviewAdmission,
-    tokens: ReviewCache<AuthenticationOutcome, ReviewFailure>,
+    token_reviews: ReviewCache<AuthenticationOutcome, ReviewFailure>,
     metrics: Option<TokenMetrics>,
-    rights: ReviewCache<bool, ReviewFailure>,
+    access_reviews: ReviewCache<bool, ReviewFailure>,
 }
 
 /// Why a review has no result.
@@ -121,7 +121,7 @@ impl KubeletAuth {
         node_name: &str,
         authorities: Option<Arc<ClientAuthorities>>,
         api: Option<ApiServer>,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, InvalidAuthSettings> {
         settings.check(api.is_some())?;
         let admission = ReviewAdmission::new(settings.review_qps, settings.review_burst);
         Ok(Self {
@@ -131,14 +131,14 @@ impl KubeletAuth {
                 authorities,
                 api,
                 admission,
-                tokens: ReviewCache::new(CACHE_SIZE),
+                token_reviews: ReviewCache::new(CACHE_SIZE),
                 metrics: None,
-                rights: ReviewCache::new(CACHE_SIZE),
+                access_reviews: ReviewCache::new(CACHE_SIZE),
             }),
         })
     }
 
-    /// The same with metrics of the token cache. Must be called before it is cloned.
+    /// Adds metrics of the token cache. Must be called before this is cloned.
     #[must_use]
     pub fn measured(mut self, metrics: &Metrics) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
@@ -150,7 +150,7 @@ impl KubeletAuth {
     /// The user that a request authenticates as.
     ///
     /// # Errors
-    /// The refusal, which has been logged unless it is the client's fault.
+    /// The refusal. An error of the server has been logged.
     pub async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -162,7 +162,7 @@ impl KubeletAuth {
     /// Whether the user has the right to one of the subresources.
     ///
     /// # Errors
-    /// The refusal, which has been logged unless it is the client's fault.
+    /// The refusal. An error of the server has been logged.
     pub async fn authorize(
         &self,
         user: &User,
@@ -223,7 +223,7 @@ impl AuthState {
         };
         let (key, started_at) = (digest(token.as_bytes()), Instant::now());
         let metrics = self.metrics.as_ref();
-        if let Some(outcome) = self.tokens.get_cached(&key) {
+        if let Some(outcome) = self.token_reviews.get_cached(&key) {
             metrics.inspect(|metrics| metrics.lookup(true, started_at));
             return Ok(outcome);
         }
@@ -251,7 +251,7 @@ impl AuthState {
             }
         };
         let blocked = metrics.map(TokenMetrics::blocked);
-        let outcome = self.tokens.get(key, review, ttl).await;
+        let outcome = self.token_reviews.get(key, review, ttl).await;
         drop(blocked);
         metrics.inspect(|metrics| metrics.lookup(false, started_at));
         outcome
@@ -268,7 +268,7 @@ impl AuthState {
         };
         let verb = verb(method);
         for subresource in subresources {
-            match self.may(user, verb, subresource, (allowed, denied)).await {
+            match self.is_allowed(user, verb, subresource, (allowed, denied)).await {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if matches!(*error, ReviewFailure::TooMany) => {
@@ -289,7 +289,7 @@ impl AuthState {
         Err(AuthRefusal::Forbidden(text))
     }
 
-    async fn may(
+    async fn is_allowed(
         &self,
         user: &User,
         verb: &'static str,
@@ -312,7 +312,7 @@ impl AuthState {
             })
         };
         let ttl = move |yes: &bool| if *yes { allowed } else { denied };
-        self.rights.get(key, review, ttl).await
+        self.access_reviews.get(key, review, ttl).await
     }
 }
 

@@ -35,7 +35,7 @@ pub enum AuthorizationMode {
 
 /// Why the settings do not work here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum InvalidAuthSettings {
     /// The settings need an API server.
     #[error(
         "{} for the kubelet's server (enableServer is true), and --kubeconfig is not given. A node of its own needs \
@@ -76,7 +76,7 @@ impl AuthSettings {
     ///
     /// # Errors
     /// They need an API server and there is none, or no request could be authenticated.
-    pub(super) fn check(&self, has_api: bool) -> Result<(), Unfit> {
+    pub(super) fn check(&self, has_api: bool) -> Result<(), InvalidAuthSettings> {
         let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
         let known = self.client_ca_file.is_some() || self.anonymous;
         let wants = [
@@ -89,12 +89,12 @@ impl AuthSettings {
         let fields: Vec<_> = wants.into_iter().filter(|(wanted, _)| *wanted).collect();
         if !has_api && !fields.is_empty() {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
-            return Err(Unfit::NoApiServer { fields, known });
+            return Err(InvalidAuthSettings::NoApiServer { fields, known });
         }
         if known || self.token_ttl.is_some() {
             Ok(())
         } else {
-            Err(Unfit::NoAuthentication)
+            Err(InvalidAuthSettings::NoAuthentication)
         }
     }
 }
@@ -120,8 +120,8 @@ mod tests {
                 review_burst: 100,
             };
             settings.check(has_api).map_err(|error| match error {
-                Unfit::NoApiServer { fields, .. } => fields.len(),
-                Unfit::NoAuthentication => 0,
+                InvalidAuthSettings::NoApiServer { fields, .. } => fields.len(),
+                InvalidAuthSettings::NoAuthentication => 0,
             })
         };
         use AuthorizationMode::AlwaysAllow;

@@ -1,4 +1,4 @@
-//! Users, and how credentials become one. Pure.
+//! Users, and their derivation from credentials. Pure.
 
 use crate::base::x509;
 use http::{HeaderMap, header};

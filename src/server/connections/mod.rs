@@ -1,7 +1,7 @@
-//! The open connections of one port: how many, which one is closed for a new one, and how long one may be idle.
+//! The open connections of one port: their limits, which one is closed to make room for a new one, and idle timeouts.
 //!
-//! Connections of unauthenticated clients have a budget of their own, so that they take nothing from
-//! authenticated ones. The rules are in `state.rs`; the deadlines of a single connection in `progress.rs`.
+//! Unauthenticated clients have a limit of their own, so that they cannot take the connections of authenticated clients.
+//! The rules are in `state.rs`; the deadlines of a single connection are in `progress.rs`.
 
 mod progress;
 mod state;
@@ -67,7 +67,7 @@ impl Connections {
     }
 }
 
-/// The place of one connection, given back when this is dropped.
+/// One connection in the table; removed when this is dropped.
 pub(super) struct ConnectionSlot {
     id: Id,
     closing: CancellationToken,
@@ -75,22 +75,25 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Ends when the connection must close for another one.
+    /// Waits until the connection has to be closed to make room for another one.
     pub(super) async fn evicted(&self) {
         self.closing.cancelled().await;
     }
 
+    /// A request begins: the connection is busy, and is not closed for another one if an idle one can be.
     pub(super) fn begin(&self) {
         self.table.lock().state.begin(self.id);
     }
 
+    /// The response has been sent or dropped.
     pub(super) fn end(&self) {
         self.table.lock().state.end(self.id, Instant::now());
     }
 
+    /// Moves the connection to the limit of authenticated clients.
     ///
     /// # Errors
-    /// The budget of authenticated clients is used up, and each of them has a request in progress.
+    /// That limit is reached, and each of those connections has a request in progress.
     pub(super) fn authenticated(&self) -> Result<(), Full> {
         let mut table = self.table.lock();
         let closed = table.state.authenticated(self.id)?;
@@ -98,7 +101,7 @@ impl ConnectionSlot {
         Ok(())
     }
 
-    /// The connection counts no longer: its handler has a limit of its own.
+    /// Stops counting the connection, because its handler (a stream or a followed log) has a limit of its own.
     pub(super) fn leave(&self) {
         let mut table = self.table.lock();
         table.state.remove(self.id);

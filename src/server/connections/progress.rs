@@ -1,4 +1,4 @@
-//! The state of one connection, and its deadline.
+//! The state of one connection, which determines its timeout.
 
 use super::state::ConnectionLimits;
 use crate::{base::wait_until, server::observed::Observer};
@@ -7,20 +7,20 @@ use tokio::{sync::watch, time::Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestPhase {
-    /// Between two requests, since then.
+    /// Between two requests, since this instant.
     Idle(Instant),
-    /// The head of a request is being read, since then.
+    /// The head of a request is being read, since this instant.
     Head(Instant),
-    /// A request is in progress: its handler has the deadline.
+    /// A request is in progress; timeouts are up to its handler.
     Request,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ConnectionStatus {
     phase: RequestPhase,
-    /// The client has read nothing since then, and there is something to read.
+    /// Since this instant, a write is blocked because the client does not read.
     blocked: Option<Instant>,
-    /// How long that may last; zero means no limit.
+    /// Timeout of a blocked write; zero means none.
     stall: Duration,
 }
 
@@ -44,7 +44,7 @@ pub(in crate::server) struct ConnectionProgress {
 }
 
 impl ConnectionProgress {
-    /// Of a new connection: its first head is due.
+    /// The progress of a new connection, which has to send the head of its first request.
     pub(in crate::server) fn new(limits: ConnectionLimits) -> Self {
         let status = ConnectionStatus {
             phase: RequestPhase::Head(Instant::now()),
@@ -63,7 +63,7 @@ impl ConnectionProgress {
             .send_modify(|status| (status.phase, status.stall) = (RequestPhase::Request, stall));
     }
 
-    /// How long the client may read nothing of the current response; zero means no limit.
+    /// Sets the timeout of blocked writes for the current response; zero means none.
     pub(in crate::server) fn allow_stall(&self, stall: Duration) {
         self.status.send_modify(|status| status.stall = stall);
     }
@@ -74,7 +74,7 @@ impl ConnectionProgress {
         self.status.send_modify(|status| status.phase = idle);
     }
 
-    /// Ends when the client has been idle for too long.
+    /// Waits until the client has timed out.
     pub(in crate::server) async fn overdue(&self) {
         let mut changes = self.status.subscribe();
         loop {
@@ -86,7 +86,7 @@ impl ConnectionProgress {
         }
     }
 
-    /// The client took what was written, or it did not.
+    /// Records whether a write or flush was blocked.
     fn tried<T>(&self, poll: &Poll<io::Result<T>>) {
         self.status.send_if_modified(|status| {
             let changes = status.blocked.is_some() == poll.is_ready();

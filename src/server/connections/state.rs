@@ -1,4 +1,4 @@
-//! Which connections a port has, and which of them is closed to make room for a new one. Pure.
+//! The connections of a port, and which of them is closed to make room for a new one. Pure.
 
 use std::{
     cmp::Reverse,
@@ -8,22 +8,22 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What one client, and all of them together, may use.
+/// Limits for one client, and for all clients of a port together.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Open connections whose client is not authenticated: all of them on a port without authentication, and on
-    /// the main port those before their first authorized request.
+    /// Open connections of unauthenticated clients: all connections of a port without authentication, and those of the
+    /// main port before their first authorized request.
     pub unauthenticated: usize,
-    /// Of these, the idle ones of one IPv4 address or IPv6 network.
+    /// Of these, connections of one IPv4 address or IPv6 network, above which its idle ones are closed.
     pub per_source: usize,
     /// Open connections of authenticated clients.
     pub authenticated: usize,
-    /// For a TLS handshake, and for the head of a request from its first byte (from the accept for the first
-    /// one of a connection).
+    /// Timeout of a TLS handshake, and of the head of a request, from its first byte (from the accept for the first
+    /// request of a connection).
     pub head: Duration,
-    /// Between two requests of a connection; upstream's.
+    /// Idle timeout between two requests of a connection; upstream's.
     pub idle: Duration,
-    /// How long a client may read nothing of a response.
+    /// Timeout for a client that does not read the response.
     pub stall: Duration,
     /// Time to finish responses at shutdown.
     pub drain: Duration,
@@ -43,8 +43,8 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// A connection that is younger is not closed for another one while there are older ones: its TLS handshake may
-/// be in progress.
+/// A younger connection is not closed for another one while there are older ones, because its TLS handshake may be in
+/// progress.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Prefix of an IPv6 address that one client cannot vary at will.
@@ -192,9 +192,9 @@ impl PortConnections {
         oldest.map(|(id, _)| Some(*id)).ok_or(Full)
     }
 
-    /// What is closed for a connection of that source: an idle one of the source itself while it has more than
-    /// its share; without any room, one of the source that has most. Connections with a request in progress and
-    /// those that have just been opened come last.
+    /// The connections to close for a new one of that source: the oldest idle ones of the source if it exceeds
+    /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a request
+    /// in progress, and those that were just opened, are closed last.
     fn evict_for_unauthenticated(&self, source: ConnectionSource, now: Instant) -> Vec<Id> {
         let all = self.connections.iter();
         let all = all.filter(|(_, connection)| !connection.authenticated);

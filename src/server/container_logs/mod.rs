@@ -39,7 +39,7 @@ pub struct LogParts {
     /// Every known pod.
     pub pods: PodsView,
     /// Ends when the pods are known.
-    pub known: ViewsReady,
+    pub ready: ViewsReady,
     /// `PodLogsQuerySplitStreams`: whether one of the two streams can be requested alone.
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that reads nothing for so long is disconnected; zero is no
@@ -115,7 +115,7 @@ impl LogReaders {
     ) -> Result<(LogStream, OwnedSemaphorePermit), LogRefusal> {
         let parts = &self.parts;
         let options = query.options(Timestamp::now())?;
-        (parts.known)().await;
+        (parts.ready)().await;
         let found = lookup::pod((parts.pods)(), &name.pod);
         let (pod, status) = found.map_err(|_| LogRefusal::NoPod(name.pod.name.clone()))?;
         if !lookup::has_container(&pod, &name.container) {

@@ -1,4 +1,4 @@
-//! Finds the user of a request.
+//! The authentication layer.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
@@ -17,18 +17,18 @@ use std::{
 };
 use tower::Service;
 
-/// Which clients a port answers.
+/// Which clients a port serves.
 #[derive(Clone)]
 pub(in crate::server) enum Access {
-    /// All.
+    /// All clients.
     Open,
-    /// Those that authenticate and are authorized.
+    /// Authenticated and authorized clients.
     Secured(KubeletAuth),
-    /// None, with this text.
+    /// No clients; the text is the response.
     Refused(&'static str),
 }
 
-/// Authenticates the client, and strips its credentials from the request.
+/// Authenticates the client, and removes its credentials from the request.
 #[derive(Clone)]
 pub(in crate::server) struct Authentication<S> {
     access: Access,
@@ -68,7 +68,7 @@ impl<S: RoutedService> Service<RoutedRequest> for Authentication<S> {
                 Ok(user) => routed.user = Some(user),
                 Err(refusal) => return Ok(refused(&refusal)),
             }
-            // Requests are forwarded to runtimes, which must not see it.
+            // Requests are forwarded to runtimes, which must not receive the token.
             request.headers_mut().remove(header::AUTHORIZATION);
             inner.call(routed).await
         })

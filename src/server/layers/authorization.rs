@@ -1,4 +1,4 @@
-//! Checks that the user of a request has the right to it.
+//! The authorization layer.
 
 use super::{Access, ResponseFuture, RoutedRequest, RoutedService, authentication::refused};
 use crate::server::{
@@ -15,7 +15,7 @@ use std::{
 };
 use tower::Service;
 
-/// Authorizes the user that the authentication has found.
+/// Authorizes the user that the authentication layer found.
 #[derive(Clone)]
 pub(in crate::server) struct AuthorizationLayer<S> {
     auth: Option<KubeletAuth>,
@@ -49,9 +49,9 @@ impl<S: RoutedService> Service<RoutedRequest> for AuthorizationLayer<S> {
         Box::pin(async move {
             let request = &routed.request;
             let needed = subresources(routed.port, request.uri().path());
-            let place = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
+            let slot = request.extensions().get::<Arc<ConnectionSlot>>().cloned();
             let (user, method) = (routed.user.as_ref(), request.method());
-            match authorize(&auth, user, method, needed, place).await {
+            match authorize(&auth, user, method, needed, slot).await {
                 Ok(()) => inner.call(routed).await,
                 Err(response) => Ok(*response),
             }
@@ -64,17 +64,17 @@ async fn authorize(
     user: Option<&User>,
     method: &Method,
     needed: Subresources,
-    place: Option<Arc<ConnectionSlot>>,
+    slot: Option<Arc<ConnectionSlot>>,
 ) -> Result<(), Box<Response<Body>>> {
     let refuse = |refusal| Box::new(refused(&refusal));
     let user = user.ok_or_else(|| refuse(AuthRefusal::Unauthenticated(None)))?;
     let authorized = auth.authorize(user, method, needed).await;
     authorized.map_err(refuse)?;
-    // Anonymous clients share the places of unauthenticated connections.
+    // Connections of anonymous users stay within the limit of unauthenticated ones.
     if !user.is_anonymous()
-        && let Some(place) = place
+        && let Some(slot) = slot
     {
-        place.authenticated().map_err(|_| Box::new(busy()))?;
+        slot.authenticated().map_err(|_| Box::new(busy()))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Counts requests and measures them until their response has been sent.
+//! The metrics layer: counts requests and measures them until their response has been sent.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{

@@ -23,7 +23,7 @@ use futures::future::BoxFuture;
 use hyper::Response;
 use std::convert::Infallible;
 
-/// A request with its row of the table of routes, as it passes through the layers.
+/// A request with its entry in the table of routes.
 pub(super) struct RoutedRequest {
     pub(super) request: Request,
     pub(super) port: Port,
@@ -43,7 +43,7 @@ impl RoutedRequest {
         }
     }
 
-    /// The row of the table, if the request has one.
+    /// The entry of the table, if the request has one.
     pub(super) fn entry(&self) -> Option<&'static RouteEntry> {
         self.found.as_ref().ok().map(|(entry, _)| *entry)
     }

@@ -1,4 +1,4 @@
-//! Answers a request whose handling panicked.
+//! The panic layer: a handler that panics becomes a 500.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
@@ -12,7 +12,7 @@ use std::{
 };
 use tower::Service;
 
-/// Contains panics of the layers within: the client gets a 500, and the connection stays.
+/// Contains panics of the inner layers: the client gets a 500, and the connection stays open.
 #[derive(Clone)]
 pub(in crate::server) struct ContainPanics<S> {
     inner: S,
@@ -36,7 +36,7 @@ impl<S: RoutedService> Service<RoutedRequest> for ContainPanics<S> {
     fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
         let mut inner = self.inner.clone();
         Box::pin(async move {
-            // Within the future, so that a panic of the call itself is contained as well.
+            // `call` is inside the future, so that a panic in it is contained as well.
             let response = contain(PanicScope::HttpRequest, async { inner.call(routed).await });
             response.await.unwrap_or_else(|_| {
                 let body = "internal error, see the log\n".to_owned();

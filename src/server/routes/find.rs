@@ -1,4 +1,4 @@
-//! From method, path and query to a row of the table.
+//! Finds the entry of the table for a request.
 
 use super::{
     route::Route,
@@ -34,8 +34,8 @@ pub fn route(
     Ok((entry, route))
 }
 
-/// The subresources of the node that a path needs, one of them, whatever the method. An unknown path needs the
-/// right to everything, so that no other client learns which paths exist.
+/// The subresources of the node of which a path needs one, independent of the method. An unknown path needs
+/// `nodes/proxy`, so that only clients with access to everything learn which paths exist.
 pub fn subresources(port: Port, path: &str) -> Subresources {
     let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());

@@ -10,7 +10,7 @@ use crate::{
         health::HealthQuery,
         legacy_stats::{InfoQuery, InfoTarget},
         node_log_query::NodeLogQuery,
-        posted::Post,
+        posted::PostMode,
         profile::seconds,
         query::BadQuery,
         route_parts::{RouteError, RouteParts},
@@ -64,7 +64,7 @@ pub enum Route {
     /// `/debug/pprof/profile`: a CPU profile of so many seconds.
     Profile(u64),
     /// `POST /container` and `/containers`: pods to run.
-    PostPods(Post),
+    PostPods(PostMode),
     /// `/checkpoint/…`: an archive of a container, with a timeout in seconds.
     Checkpoint(ContainerName, Option<u64>),
     /// `/podInfo`: the status of one pod.

@@ -3,7 +3,7 @@
 
 use super::route::{self, Parse};
 use crate::model::validation::MAX_MANIFEST_BYTES;
-use crate::server::{legacy_stats, posted::Post};
+use crate::server::{legacy_stats, posted::PostMode};
 use std::fmt::Write as _;
 
 /// The port of a request.
@@ -50,8 +50,8 @@ impl Switch {
 
     /// How a route with this switch is refused, given all switches that are off: `None` when it is served, else
     /// the text of a 405, or a 404 without a text. The texts are upstream's.
-    pub(in crate::server) fn refusal(self, off: &[Self]) -> Option<Option<&'static str>> {
-        if self != Self::PostedPods && off.contains(&Self::Debugging) {
+    pub(in crate::server) fn refusal(self, disabled: &[Self]) -> Option<Option<&'static str>> {
+        if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
             let gone = matches!(self, Self::DebuggingPages | Self::DebugFlags);
             return Some((!gone).then_some("Debug endpoints are disabled."));
         }
@@ -62,7 +62,7 @@ impl Switch {
             Self::PostedPods => "Posted pods are disabled: --allow-posted-pods is not set.",
             Self::Debugging | Self::DebuggingPages => return None,
         };
-        off.contains(&self).then_some(Some(text))
+        disabled.contains(&self).then_some(Some(text))
     }
 }
 
@@ -324,7 +324,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
-        parse: |_| Ok(route::Route::PostPods(Post::Add)),
+        parse: |_| Ok(route::Route::PostPods(PostMode::Add)),
         ..READ
     },
     RouteEntry {
@@ -334,7 +334,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         body: MANIFEST,
         switch: Some(Switch::PostedPods),
         about: "Replaces all posted pods by a list.",
-        parse: |_| Ok(route::Route::PostPods(Post::Replace)),
+        parse: |_| Ok(route::Route::PostPods(PostMode::Replace)),
         ..READ
     },
     RouteEntry {

@@ -68,7 +68,7 @@ pub struct StreamParts {
     /// Every known pod.
     pub pods: PodsView,
     /// Ends when the pods are known.
-    pub known: ViewsReady,
+    pub ready: ViewsReady,
     /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero means no limit.
     pub idle: Duration,
 }
@@ -261,7 +261,7 @@ impl StreamTable {
     }
 
     async fn find(&self, name: &PodName) -> Result<(PodWithStatus, Arc<PodStatus>), StreamRefusal> {
-        (self.parts.known)().await;
+        (self.parts.ready)().await;
         let found = lookup::pod((self.parts.pods)(), name)?;
         let runtime_status = self.parts.cache.latest(&found.0.uid());
         Ok((found, runtime_status))

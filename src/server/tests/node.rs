@@ -21,8 +21,8 @@ async fn fetch(
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-fn local(views: Views, off: Vec<Switch>) -> Handlers {
-    Handlers::read_only(HealthChecks::ping(), views, off).local()
+fn local(views: Views, disabled: Vec<Switch>) -> Handlers {
+    Handlers::read_only(HealthChecks::ping(), views, disabled).local()
 }
 
 #[tokio::test]

@@ -817,7 +817,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     views.logs = LogReaders::new(LogParts {
         logs: ContainerLogs::new(cache, Arc::new(move |_, _| Some(log.clone()))),
         pods: views.pods.pods.clone(),
-        known: views.pods.ready.clone(),
+        ready: views.pods.ready.clone(),
         split_streams: false,
         stall: TIMEOUT,
     });

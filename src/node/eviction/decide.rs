@@ -1,4 +1,4 @@
-//! Which thresholds are passed, what the node says of it, and what is done next. Pure.
+//! Which thresholds are met, the conditions of the node, and what to reclaim. Pure.
 
 use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
 use crate::state::node_pressure::NodePressure;
@@ -6,60 +6,60 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The shortest and the longest time between two measurements.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(10);
-/// The longest time between two measurements while a threshold is passed.
-const UNDER_PRESSURE: Duration = Duration::from_secs(1);
+/// Shortest and longest interval of measurements.
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest interval of measurements while a threshold is met.
+const MAX_PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How much there is of something.
+/// A measurement of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What is left, in the unit of its [`Signal`].
+    /// The available amount, in the unit of its [`Signal`].
     pub available: i64,
-    /// All there is, in the same unit.
+    /// The total amount, in the same unit.
     pub capacity: i64,
 }
 
-/// By signal. What could not be measured is not there: nothing begins or ends because of it.
+/// Measurements by signal. A signal that could not be measured is missing; its thresholds stay as they were.
 pub type Observations = HashMap<Signal, Observation>;
 
-/// Since when a threshold has been passed.
+/// A threshold that is met, and since when.
 #[derive(Clone, Copy, Debug)]
-struct Met {
+struct MetThreshold {
     threshold: EvictionThreshold,
     since: Instant,
 }
 
-/// What is remembered between two measurements.
+/// The state between measurements.
 #[derive(Debug, Default)]
 pub struct EvictionState {
-    met: Vec<Met>,
-    /// When there was pressure last, by condition.
+    met: Vec<MetThreshold>,
+    /// When a threshold of this condition was last met.
     memory: Option<Instant>,
     disk: Option<Instant>,
     pids: Option<Instant>,
 }
 
-/// What follows from a measurement.
+/// The evaluation of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// The conditions of the node.
     pub pressure: NodePressure,
-    /// The thresholds for which something has to be done, the most pressing first.
+    /// The thresholds whose grace period has passed, in the order in which resources are reclaimed.
     pub act_on: Vec<EvictionThreshold>,
-    /// When to measure again.
+    /// The delay until the next measurement.
     pub again: Duration,
 }
 
-/// Whether less is there than a threshold wants, with its least reclaim where it was passed before.
+/// Whether a threshold is met. If it was met `before`, it stays so until its `evictionMinimumReclaim` is available as well.
 pub(super) fn is_met(threshold: &EvictionThreshold, observed: &Observations, before: bool) -> bool {
     let observation = observed.get(&threshold.signal);
     observation.is_some_and(|observation| is_short(threshold, *observation, before))
 }
 
-/// Whether a threshold that is passed stays so when `expected` more is there.
-pub(super) fn is_met_with(
+/// Whether a threshold that is met stays so after `expected` more becomes available.
+pub(super) fn is_met_after_reclaim(
     threshold: &EvictionThreshold,
     observed: &Observations,
     expected: i64,
@@ -82,7 +82,7 @@ fn is_short(threshold: &EvictionThreshold, observation: Observation, before: boo
 }
 
 impl EvictionState {
-    /// Takes a measurement. Conditions stay for `transition` after the last time that they were true.
+    /// Evaluates a measurement. A condition stays true for `transition` after its thresholds were last met.
     pub fn observe(
         &mut self,
         thresholds: &[EvictionThreshold],
@@ -101,13 +101,13 @@ impl EvictionState {
                 Some(observation) => is_short(threshold, *observation, since.is_some()),
                 None => since.is_some(),
             };
-            is_met.then(|| Met {
+            is_met.then(|| MetThreshold {
                 threshold: *threshold,
                 since: since.unwrap_or(now),
             })
         });
         self.met = met.collect();
-        let is_observed = |met: &&Met| observed.contains_key(&met.threshold.signal);
+        let is_observed = |met: &&MetThreshold| observed.contains_key(&met.threshold.signal);
         let has = |wanted: &[EvictionResource]| {
             let mut met = self.met.iter().filter(is_observed);
             met.any(|met| wanted.contains(&met.threshold.signal.resource()))
@@ -144,13 +144,13 @@ impl EvictionState {
         }
     }
 
-    /// No threshold can be passed long before the next measurement, also while another one is passed; and a node with
-    /// much left of everything is rarely measured.
+    /// The delay until the next measurement: the time in which the margin to the nearest threshold could be used up. So a
+    /// node far from its thresholds is measured rarely, and a threshold is not met for long before that is noticed.
     fn again(&self, thresholds: &[EvictionThreshold], observed: &Observations) -> Duration {
         let longest = if self.met.is_empty() {
-            LONGEST
+            MAX_INTERVAL
         } else {
-            UNDER_PRESSURE
+            MAX_PRESSURE_INTERVAL
         };
         let is_met =
             |threshold: &EvictionThreshold| self.met.iter().any(|met| met.threshold == *threshold);
@@ -162,16 +162,16 @@ impl EvictionState {
             let millis = margin.saturating_mul(1000) / threshold.signal.fastest_use();
             Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
         });
-        margins.min().unwrap_or(longest).clamp(SHORTEST, longest)
+        margins.min().unwrap_or(longest).clamp(MIN_INTERVAL, longest)
     }
 }
 
-fn is_over_grace(met: &Met, now: Instant) -> bool {
+fn is_over_grace(met: &MetThreshold, now: Instant) -> bool {
     let grace = met.threshold.grace.unwrap_or_default();
     now.duration_since(met.since) >= grace
 }
 
-/// Memory first, for nothing else ends a node so fast; processes last.
+/// Memory first, because running out of it makes a node unusable fastest; processes last.
 fn urgency(signal: Signal) -> u8 {
     match signal.resource() {
         EvictionResource::Memory => 0,
@@ -228,12 +228,12 @@ mod tests {
         let threshold = memory(100, None, 50);
         for (available, expected, met) in [(90, 59, true), (90, 60, false), (0, i64::MAX, false)] {
             assert_eq!(
-                is_met_with(&threshold, &seen(available), expected),
+                is_met_after_reclaim(&threshold, &seen(available), expected),
                 met,
                 "{available} and {expected}"
             );
         }
-        assert!(!is_met_with(&threshold, &Observations::new(), 0));
+        assert!(!is_met_after_reclaim(&threshold, &Observations::new(), 0));
     }
 
     #[test]
@@ -346,7 +346,7 @@ mod tests {
         );
         assert_eq!(
             (found.again, found.act_on),
-            (LONGEST, vec![]),
+            (MAX_INTERVAL, vec![]),
             "what cannot be measured is enough"
         );
     }

@@ -1,10 +1,10 @@
-//! Evicts pods from a node that runs out of memory, disk or processes.
+//! The eviction manager: evicts pods from a node that runs out of memory, disk or processes.
 //!
 //! * Owns: which thresholds are met, and since when.
-//! * Woken by: a timer that is the shorter the nearer a threshold is (50 ms to 10 s).
+//! * Woken by: a timer with an interval from 50 ms, near a threshold, to 10 s.
 //! * Publishes: the node's pressure; kills through the pod workers; events.
-//! * Must never evict a static pod or one of the system, or a pod while those that terminate already free enough;
-//!   wait for a disk or the runtime while memory has to be measured.
+//! * Must never evict a critical pod, nor a pod while evicted pods that still terminate will free enough; nor wait for a
+//!   disk or the runtime, because memory has to be measured meanwhile.
 //! * Answers to upstream's `pkg/kubelet/eviction`.
 
 pub mod thresholds;
@@ -51,11 +51,11 @@ use thresholds::{EvictionResource, EvictionThreshold, Signal};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// The grace of a pod that a hard threshold evicts, seconds.
+/// The grace period of a pod that is evicted for a hard threshold, seconds.
 const HARD_GRACE: i64 = 1;
-/// How much longer than its grace a pod may take to be cleaned up.
+/// How long after its grace period an evicted pod may take to be cleaned up (upstream's `podCleanupTimeout`).
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time after which a disk is freed although a source has not delivered.
+/// Time after the start at which disk space is reclaimed although a source has not delivered.
 const SOURCES_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval at which pods with limits on local storage are measured.
 const LOCAL_STORAGE_INTERVAL: Duration = Duration::from_secs(10);
@@ -63,8 +63,8 @@ const LOCAL_STORAGE_INTERVAL: Duration = Duration::from_secs(10);
 const EVICTING_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest interval of measurements while a disk does not answer.
 const DISK_HANGS_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after an attempt that found nothing to reclaim and no pod to evict, and after the runtime did not say where it
-/// keeps images.
+/// Delay after an attempt that found nothing to reclaim and no pod to evict, and after a failed request for the runtime's
+/// image directories.
 const RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// The configuration.
@@ -72,17 +72,17 @@ const RETRY_DELAY: Duration = Duration::from_secs(10);
 pub struct EvictionSettings {
     /// The node's name.
     pub node_name: String,
-    /// What to watch.
+    /// `evictionHard` and `evictionSoft`.
     pub thresholds: Vec<EvictionThreshold>,
-    /// How long a condition stays.
+    /// `evictionPressureTransitionPeriod`.
     pub transition: Duration,
-    /// The longest grace of a pod that a soft threshold evicts, seconds.
+    /// `evictionMaxPodGracePeriod`, seconds.
     pub max_grace: i64,
-    /// Whether limits on the disk are watched.
+    /// Whether ephemeral-storage and emptyDir limits are enforced.
     pub local_storage: bool,
 }
 
-/// What the manager works with.
+/// The dependencies of the eviction manager.
 pub struct EvictionDeps {
     /// The kubelet's directory.
     pub root: PathBuf,
@@ -90,9 +90,9 @@ pub struct EvictionDeps {
     pub cgroup_v2: bool,
     /// The cgroup of all pods, where they have one.
     pub pods_cgroup: Option<String>,
-    /// Frees disk space without touching pods.
+    /// Removes dead containers and unused images.
     pub reclaim: Arc<Reclaim>,
-    /// What pods use.
+    /// The resource usage of pods.
     pub stats: Stats,
     /// Whether all desired pods are known.
     pub sources: SourcesReadyReader,
@@ -111,18 +111,19 @@ pub struct EvictionDeps {
 enum ReclaimOutcome {
     /// Enough was freed, or a pod was evicted.
     Reclaimed,
-    /// A disk is being freed, or pods that terminate will give back enough.
+    /// Disk space is being reclaimed, or terminating pods will free enough.
     InProgress,
-    /// There was nothing to free, and no pod to evict.
+    /// There was nothing to reclaim and no pod to evict.
     NothingToDo,
 }
 
-/// What pods use on disks, while it is being read.
+/// A running measurement of the disk usage of pods.
 type DiskUsage = ScopedTask<Option<Usage>>;
 
-/// What pods use.
+/// The resource usage of pods.
 struct Usage {
-    /// The pods that were active before the reading: one that has started since would have unknown usage.
+    /// The pods that were active before the measurement: the usage of a pod that started since would be unknown, and a pod
+    /// with unknown usage is evicted first.
     pods: Vec<Arc<Pod>>,
     stats: Vec<PodStats>,
 }
@@ -141,10 +142,10 @@ pub struct EvictionManager {
     disk: DiskReclaim,
     evictions: Family<BySignal, Counter>,
     terminating: TerminatingEvictions,
-    /// When the next attempt is made for a signal, after one that found nothing to do.
+    /// When to retry for a signal, after an attempt that found nothing to do.
     retry_after: HashMap<Signal, Instant>,
     local_storage_due: Instant,
-    /// What pods use on disks, being read to find those over their limits.
+    /// The running measurement for limits on local storage.
     limits: Option<DiskUsage>,
     started: Instant,
 }
@@ -190,9 +191,9 @@ impl EvictionManager {
         Ok(())
     }
 
-    /// Measures, and evicts one pod at the most; when to do it again.
+    /// Measures, and evicts at most one pod (upstream's `synchronize`). Returns the delay until the next call.
     async fn step(&mut self) -> Duration {
-        // Before: what a pod that ends meanwhile gives back is not in the measurement.
+        // Before the measurement: the usage of a pod that ends after this is not subtracted from it yet.
         self.forget_ended();
         let measured = self.measurements.measure().await;
         let (thresholds, transition) = (&self.settings.thresholds, self.settings.transition);
@@ -232,7 +233,7 @@ impl EvictionManager {
         again
     }
 
-    /// When a task that has to be noticed may have ended.
+    /// Upper limit of the interval while the end of a background measurement has to be noticed.
     fn longest_interval(&self) -> Duration {
         if self.limits.is_some() || !self.measurements.places_are_known() {
             EVICTING_INTERVAL
@@ -243,14 +244,14 @@ impl EvictionManager {
         }
     }
 
-    /// Which images no pod needs is known once all pods are.
+    /// Whether disk space may be reclaimed: unused images are known only once all desired pods are.
     fn may_free_disks(&self) -> bool {
         let pods_are_known =
             self.deps.sources.all_ready().is_some() || self.started.elapsed() > SOURCES_TIMEOUT;
         pods_are_known && self.measurements.places_are_known()
     }
 
-    /// Whether the latest attempt for the threshold found nothing to do, a short time ago.
+    /// Whether the last attempt for this threshold found nothing to do and the retry is not due yet.
     fn is_backing_off(&self, threshold: &EvictionThreshold) -> bool {
         let next = self.retry_after.get(&threshold.signal);
         next.is_some_and(|next| Instant::now() < *next)
@@ -264,14 +265,14 @@ impl EvictionManager {
         }
     }
 
-    /// Evicts a pod, because a threshold of memory or processes is met.
+    /// Reclaims memory or processes: evicts a pod.
     async fn reclaim(
         &mut self,
         threshold: &EvictionThreshold,
         measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
-        // A pod that fills the memory has much more of it than a moment ago, so it is read again.
+        // Read now and not from a cache, because the pod that is filling the memory grows fast.
         let pods = active_pods(&self.deps.pods, &self.deps.workers);
         let stats = self.deps.stats.of_pods().await;
         let usage = stats.map(|stats| Usage { pods, stats });
@@ -279,11 +280,12 @@ impl EvictionManager {
             return ReclaimOutcome::InProgress;
         };
         if !self.terminating.is_empty() {
-            self.hurry(threshold);
-            // After the usage: what is given back between the two counts twice, and not never.
+            self.shorten_grace(threshold);
+            // Measured after the usage of terminating pods. Memory that they free in between is counted twice, which delays an
+            // eviction; in the other order it would not be counted, and would evict one pod too many.
             let expected = self.terminating.expected(resource);
             let now = self.measurements.memory_and_pids().await;
-            if !decide::is_met_with(threshold, &now, expected) {
+            if !decide::is_met_after_reclaim(threshold, &now, expected) {
                 return ReclaimOutcome::InProgress;
             }
         }
@@ -291,7 +293,7 @@ impl EvictionManager {
         self.evict_first(candidates, threshold, measured)
     }
 
-    /// Evicts the pod that is the first in the ranking.
+    /// Evicts the first pod of the ranking that is not critical.
     fn evict_first(
         &mut self,
         mut candidates: Vec<Candidate>,
@@ -317,7 +319,7 @@ impl EvictionManager {
                 Some(_) => self.settings.max_grace,
             };
             let grace = self.evict(&candidate.pod, grace, cause);
-            self.is_stopped_within(candidate, grace);
+            self.expect_freed(candidate, grace);
             return ReclaimOutcome::Reclaimed;
         }
         tracing::info!("Eviction manager: unable to evict any pods from the node");
@@ -332,7 +334,7 @@ impl EvictionManager {
         events.warning(&node, "EvictionThresholdMet", text);
     }
 
-    /// Reads what pods use on disks, in a task: directories are walked, and the runtime is called.
+    /// Starts a measurement of the disk usage of pods, in a task, because it walks directories and calls the runtime.
     fn read_disk_usage(&self) -> DiskUsage {
         self.deps.stats.invalidate();
         let stats = self.deps.stats.clone();
@@ -344,8 +346,8 @@ impl EvictionManager {
         spawn_scoped(PanicScope::Stats, reading)
     }
 
-    /// Pods that were not evicted and that hold something of a resource, with their usage; `None` if that could not be
-    /// read, because a rank without usage could evict the wrong pod.
+    /// The active pods that are not being evicted and that use some of the resource, with their usage. `None` if the usage
+    /// could not be read: a ranking without it could evict the wrong pod.
     fn candidates(
         &mut self,
         usage: Option<Usage>,
@@ -380,8 +382,8 @@ impl EvictionManager {
         Some(candidates.filter(can_free).collect())
     }
 
-    /// Evicts the pods that use more of the disk than they may. Whether there were any: what they give back may be
-    /// enough for the thresholds, too.
+    /// Evicts the pods that exceed their limits on local storage (upstream's `localStorageEviction`). True if there were
+    /// any: the space that they free may be enough for the thresholds, too.
     fn enforce_limits(&mut self, layout: Layout) -> bool {
         let workers = self.deps.workers.clone();
         let limited = |pod: &Arc<Pod>| {
@@ -411,28 +413,28 @@ impl EvictionManager {
                     signal: "ephemeralpodfs.limit",
                 };
                 let grace = self.evict(&candidate.pod, HARD_GRACE, cause);
-                self.is_stopped_within(candidate, grace);
+                self.expect_freed(candidate, grace);
                 any = true;
             }
         }
         any
     }
 
-    /// What an evicted pod uses is expected back soon after its grace, seconds.
-    fn is_stopped_within(&mut self, candidate: Candidate, grace: i64) {
+    /// Records that the resources of an evicted pod will be freed, until some time after its grace period (seconds).
+    fn expect_freed(&mut self, candidate: Candidate, grace: i64) {
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
         let until = Instant::now() + grace + CLEANUP_TIMEOUT;
         self.terminating.add(candidate, until);
     }
 
-    /// Shortens the grace of pods that a soft threshold evicted, once a hard one is met.
-    fn hurry(&mut self, threshold: &EvictionThreshold) {
+    /// Shortens the grace period of pods that were evicted for a soft threshold, once a hard one is met.
+    fn shorten_grace(&mut self, threshold: &EvictionThreshold) {
         if threshold.grace.is_some() {
             return;
         }
         let until =
             Instant::now() + Duration::from_secs(HARD_GRACE.unsigned_abs()) + CLEANUP_TIMEOUT;
-        for pod in self.terminating.hurry(until) {
+        for pod in self.terminating.shorten_grace(until) {
             tracing::info!(pod = %pod.log_name(), podUID = %pod.uid(), "Eviction manager: shortening the grace of an evicted pod");
             self.stop(pod, HARD_GRACE, String::new(), true);
         }
@@ -448,7 +450,7 @@ impl EvictionManager {
         self.deps.workers.update_pod(kill);
     }
 
-    /// Stops a pod for good. Returns the grace that it has, seconds.
+    /// Evicts a pod. Returns its grace period in seconds.
     fn evict(&self, pod: &Arc<Pod>, grace: i64, cause: Cause) -> i64 {
         let own = pod.termination_grace_seconds();
         let grace = grace.clamp(0, own.max(HARD_GRACE));
@@ -480,7 +482,7 @@ struct Cause {
     signal: &'static str,
 }
 
-/// Where the runtime keeps images, as soon as it says that.
+/// The runtime's image file systems. Retries until the runtime returns them.
 async fn mounts(reclaim: Arc<Reclaim>) -> Mounts {
     loop {
         match reclaim.collector.mounts().await {

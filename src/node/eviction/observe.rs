@@ -1,4 +1,4 @@
-//! How much is left of what pods use up.
+//! Measures the eviction signals.
 
 use super::decide::{Observation, Observations};
 use super::rank::Layout;
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Where to measure.
+/// The directories and cgroups to measure.
 #[derive(Clone, Debug)]
 pub struct MeasuredPlaces {
     /// The kubelet's directory.
     pub root: PathBuf,
-    /// The directories of images and of writable layers, once the runtime has said them.
+    /// The directories of images and of writable layers, once the runtime has returned them.
     pub images: Option<Mounts>,
-    /// Cgroups are of version 2.
+    /// Cgroup v2 is used.
     pub cgroup_v2: bool,
-    /// The cgroup of all pods, where they have one.
+    /// The cgroup of all pods, with `cgroupsPerQOS`.
     pub pods: Option<String>,
 }
 
@@ -97,7 +97,7 @@ fn device(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|metadata| metadata.dev())
 }
 
-/// What processes use is what cannot simply be taken back.
+/// Available memory of the node: capacity minus the working set, which excludes page cache that the kernel can reclaim.
 fn memory(v2: bool) -> Option<Observation> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let info = proc::parse_meminfo(&info);
@@ -110,7 +110,7 @@ fn memory(v2: bool) -> Option<Observation> {
     Some(left_of(info.total, &used))
 }
 
-/// Nothing where pods together are not limited.
+/// Available memory of all pods; `None` if their cgroup has no limit.
 fn memory_of_pods(path: &str, v2: bool) -> Option<Observation> {
     let cgroups = CgroupFs::new(CGROUPS, v2);
     let mut scratch = Scratch::default();

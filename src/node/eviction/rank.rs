@@ -1,4 +1,4 @@
-//! In which order pods are evicted, and their status messages. Pure.
+//! The order in which pods are evicted, and their status messages. Pure.
 
 use super::decide::Observation;
 use super::thresholds::{EvictionResource, EvictionThreshold, Signal};
@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A pod and what it uses, if that is known.
+/// A pod that may be evicted, with its usage if that is known.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The pod.
@@ -20,7 +20,7 @@ pub struct Candidate {
     pub usage: Option<PodStats>,
 }
 
-/// Which of a pod's files count.
+/// Which files of a pod are on the disk in question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// Writable layers of containers.
@@ -29,15 +29,16 @@ pub struct Files {
     pub logs_and_volumes: bool,
 }
 
-/// What shares a disk.
+/// Which file systems are on the same disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// All is on one disk.
+    /// Everything is on one disk.
     #[default]
     OneDisk,
-    /// Images and writable layers have one of their own.
+    /// Images and writable layers are on another disk than the kubelet's directory.
     DedicatedImages,
-    /// Images have one of their own, writable layers are with the rest.
+    /// Images are on another disk; writable layers are on that of the kubelet's directory (upstream's split image file
+    /// system).
     SplitImages,
 }
 
@@ -55,7 +56,7 @@ impl Layout {
 }
 
 impl Files {
-    /// Only what is on the scarce disk counts.
+    /// The files that are on the disk of this signal.
     pub fn of(signal: Signal, layout: Layout) -> Self {
         let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
         let (layers, logs_and_volumes) = match layout {
@@ -70,8 +71,8 @@ impl Files {
     }
 }
 
-/// Whether evicting a pod can free something. A pod of which nothing runs uses no memory and no processes; what it has
-/// on disk counts if it is known. `settled` is its runtime status, unless that is being read.
+/// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no processes;
+/// it may use disk, if its usage is known. `settled` is its runtime status; without one, the pod may run.
 pub fn can_free(
     candidate: &Candidate,
     settled: Option<&PodStatus>,
@@ -87,8 +88,8 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec().and_then(|spec| spec.priority).unwrap_or(0)
 }
 
-/// Sorts pods so that the first to be evicted comes first: those of which nothing is known, those over their
-/// requests, those of lesser priority, those that use most beyond their requests. Requests for processes do not exist.
+/// Sorts pods in the order of eviction: first pods with unknown usage, then pods over their requests, then pods of lower
+/// priority, then pods with the highest usage above their requests. There are no requests for processes.
 pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
     candidates.sort_by_cached_key(|candidate| {
         let resource = signal.resource();

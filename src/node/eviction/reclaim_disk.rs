@@ -69,7 +69,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         // What a pod has on a disk is measured too rarely to be counted: all of it has to be gone.
         if !self.terminating.is_empty() {
-            self.hurry(threshold);
+            self.shorten_grace(threshold);
             self.disk.usage = None;
             return ReclaimOutcome::InProgress;
         }

@@ -43,7 +43,7 @@ impl TerminatingEvictions {
     }
 
     /// Has all pods end by `until`. Returns those that had longer.
-    pub fn hurry(&mut self, until: Instant) -> Vec<Arc<Pod>> {
+    pub fn shorten_grace(&mut self, until: Instant) -> Vec<Arc<Pod>> {
         let slow = self.expected.iter_mut().filter(|one| one.until > until);
         let hurried = slow.map(|one| {
             one.until = until;
@@ -124,7 +124,7 @@ mod tests {
         terminating.add(candidate("soft"), after(150));
         terminating.add(candidate("hard"), after(31));
         let mut hurried = |until| -> Vec<_> {
-            let pods = terminating.hurry(until).into_iter();
+            let pods = terminating.shorten_grace(until).into_iter();
             pods.map(|pod| pod.uid().to_string()).collect()
         };
         assert_eq!(hurried(after(31)), ["soft"]);

@@ -1,10 +1,10 @@
-//! When the node is short of something. Pure.
+//! Eviction signals and thresholds. Pure.
 
 use crate::model::{Amount, Quantity};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is measured.
+/// An eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     /// Memory that processes may still use.
@@ -23,7 +23,7 @@ pub enum Signal {
     PidAvailable,
 }
 
-/// What pods use up.
+/// A resource that is reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionResource {
     /// Bytes of memory.
@@ -71,7 +71,7 @@ impl Signal {
         }
     }
 
-    /// How much of it a second can use up, at the most: between two measurements no more than the margin goes.
+    /// Upper bound of the consumption per second, from which the interval of measurements is derived.
     pub(super) fn fastest_use(self) -> i64 {
         match self.resource() {
             EvictionResource::Memory | EvictionResource::Disk => 4 << 30,

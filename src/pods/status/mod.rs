@@ -37,7 +37,8 @@ pub struct PodEntry {
     pub status: Arc<PodStatus>,
     /// The store's version when the status last changed.
     pub version: u64,
-    /// Nothing of the pod is left here: its containers have ended, and its volumes are torn down.
+    /// The pod is terminated: its containers have ended, and its volumes are torn down. It may be deleted from the API
+    /// server.
     pub ended: bool,
 }
 
@@ -45,7 +46,7 @@ pub struct PodEntry {
 struct StatusStore {
     entries: RwLock<HashMap<PodUid, PodEntry>>,
     version: watch::Sender<u64>,
-    /// Only kept where it is taken: without an API server nothing would.
+    /// `None` without an API server, because nothing would take the marks.
     changed: Option<Arc<DirtySet<PodUid>>>,
 }
 
@@ -99,9 +100,9 @@ impl StatusManager {
         self.set_at(pod, status, Timestamp::now())
     }
 
-    /// Settles the status of a pod that has ended: no container is left without an end, and a pod
-    /// that is not static has a terminal phase. `remote` is the status to build on when none was published.
-    /// Returns whether anything changed.
+    /// Publishes the last status of a terminated pod (upstream's `TerminatePod`): every container has a terminated state,
+    /// and a pod that is not static has a terminal phase. `remote` is the base if no status was published. Returns whether
+    /// anything changed.
     pub fn terminate_pod(&self, pod: &Arc<Pod>, remote: Option<&PodStatus>) -> bool {
         let uid = pod.uid();
         let published = self.reader().get(&uid);
@@ -115,7 +116,7 @@ impl StatusManager {
         changed
     }
 
-    /// The pod is to be compared with the API server although its status did not change.
+    /// Marks a pod to be compared with the API server although its status did not change.
     pub fn mark(&self, uid: &PodUid) {
         if let Some(changed) = &self.store.changed {
             changed.mark(uid.clone());

@@ -1,4 +1,4 @@
-//! What is sent of a status, given what the API server has. Pure.
+//! The patch from the API server's status to the kubelet's. Pure.
 //!
 //! Answers to upstream's `mergePodStatus` and the two-way merge patch that is made from it.
 
@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Fields that only the kubelet writes and that are sent whole. Other writers own every field that is not
-/// named here, and `conditions` are shared.
+/// Fields that only the kubelet writes; each is replaced as a whole. Fields that are not named here belong to other
+/// writers, and `conditions` are shared.
 const OWNED: [&str; 11] = [
     "phase",
     "reason",
@@ -38,9 +38,8 @@ const MERGED_LISTS: [&str; 2] = ["podIPs", "hostIPs"];
 /// A condition that the kubelet sets only together with the end of a pod; the eviction API sets it, too.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
-/// The `status` of a strategic merge patch that makes `remote` into what `ours` says; `None` when the API
-/// server has all of it. A pod that may have running containers does not become terminal: the scheduler
-/// would give its resources to another pod.
+/// The `status` of a strategic merge patch from `remote` to `ours`; `None` if there is no difference. While containers of
+/// the pod may run, a terminal phase is not sent, because the scheduler would give its resources to another pod.
 pub(super) fn merge(
     pod: &Pod,
     ours: &PodStatus,
@@ -98,7 +97,7 @@ fn diff(ours: &PodStatus, remote: &PodStatus) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-/// What makes the API server forget the old value, if it has one.
+/// The value in the patch that replaces the old value instead of merging with it.
 fn replacement(name: &str, new: Option<Value>, has_old: bool) -> Value {
     match new {
         None => Value::Null,
@@ -159,7 +158,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether a pod becomes ready or unready by this: traffic depends on it.
+/// Whether the status changes the Ready condition. Such a status is sent first, because traffic depends on it.
 pub(super) fn changes_readiness(ours: &PodStatus, remote: &PodStatus) -> bool {
     let ready = |status: &PodStatus| {
         let conditions = status.conditions.iter().flatten();

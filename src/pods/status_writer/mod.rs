@@ -1,10 +1,10 @@
 //! Sends the statuses of pods to the API server, and deletes pods that have ended.
 //!
-//! * Owns: what has been exchanged with the API server about each pod; the back-off of requests that failed.
+//! * Owns: the last request and response about each pod; the back-off of failed requests.
 //! * Woken by: statuses and pods that changed, requests that ended, timers of the back-off.
-//! * Publishes: nothing here; the API server's pods are its output.
-//! * Must never send what the API server has, delete a pod of which anything is left here, or have two
-//!   requests about one pod at once. A failure loses nothing: the status stays in its store.
+//! * Publishes: nothing in this process; it patches and deletes pods of the API server.
+//! * Must never send a status that the API server has, delete a pod that still has containers or volumes here, or have
+//!   two requests about one pod at once. A failed request loses nothing, because the status stays in its store.
 //! * Answers to upstream's `status_manager.go`, without its read before each write: a status is compared
 //!   with the watched object, and the patch has the UID of that object as its precondition.
 

@@ -1,4 +1,4 @@
-//! What the API server has to be sent about one pod. Pure.
+//! The next request about one pod. Pure.
 
 use super::merge;
 use crate::{
@@ -9,21 +9,21 @@ use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Time after which the edit of another client is overwritten, if the status has not changed since it was sent.
-/// Upstream's status manager compares as often.
+/// Minimum interval between two patches of the same status, after another client changed it. Upstream's status manager
+/// compares at the same interval.
 const MIN_REPEAT: Duration = Duration::from_secs(10);
-/// Time for which a response counts that the watch has not caught up with. The watch of storage that was restored from
-/// a backup never catches up.
+/// For how long a response is used in place of an older watched object. Limited, because the watch never catches up if the
+/// storage was restored from a backup.
 const RESPONSE_TTL: Duration = Duration::from_secs(30);
 
-/// What has been exchanged about one object.
+/// The requests and responses about one pod object (upstream's `apiStatusVersions`, per pod).
 #[derive(Clone, Debug)]
 pub(super) struct Exchange {
-    /// The object's UID; that of a mirror is not that of its pod.
+    /// The UID of the object; the UID of a mirror pod differs from that of its static pod.
     object: PodUid,
-    /// What was sent last, and what the API server made of it.
+    /// The last patch and its response.
     sent: Option<Sent>,
-    /// What the API server will not take, and of which object.
+    /// A status that the API server rejected, and the resource version of the object.
     refused: Option<(StatusVersion, Option<String>)>,
     /// When the object was deleted by this kubelet.
     deleted: Option<Instant>,
@@ -40,7 +40,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// Until when the response counts and not the watched object: it is newer, and the watch has not gone back.
+    /// Until when the response is used in place of the watched object: if it is newer, and the watch has not gone back.
     fn counts_until(&self, watched: &Pod, now: Instant) -> Option<Instant> {
         let (watched, end) = (number(watched), self.at + RESPONSE_TTL);
         let is_newer = number(&self.response) > watched && watched >= self.watched;
@@ -48,30 +48,30 @@ impl Sent {
     }
 }
 
-/// The content of a patch: the version of a status, and whether containers of the pod may still run.
+/// The inputs of a patch: the version of a status, and whether containers of the pod may still run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatusVersion {
     version: u64,
     may_run: bool,
 }
 
-/// What to send.
+/// The next request.
 #[derive(Clone, Debug)]
 pub(super) enum NextStatusRequest {
-    /// The API server has all of it.
+    /// None: the API server has the status.
     Nothing,
-    /// Look again then.
+    /// Compare again at this instant.
     Later(Instant),
-    /// The `status` of a strategic merge patch.
+    /// Patch the status; the `status` of a strategic merge patch.
     Patch(StatusVersion, Value),
-    /// The pod has ended, and the API server knows how.
+    /// Delete the pod: it has ended, and the API server has its last status.
     Delete,
-    /// The API server has a status that this one cannot follow.
+    /// None: the transition from the API server's status to this one is illegal.
     Illegal(StatusVersion, IllegalTransition),
 }
 
 impl Exchange {
-    /// Nothing was exchanged about this object.
+    /// No request was sent about this object yet.
     pub(super) fn new(object: &Pod) -> Self {
         Self {
             object: object.uid(),
@@ -86,7 +86,7 @@ impl Exchange {
         self.object == object.uid()
     }
 
-    /// The watch has caught up with what was sent: the object that all share takes the place of the response.
+    /// Once the watch has delivered the version of the response, replaces the response by the shared object, to save memory.
     pub(super) fn watched(&mut self, object: &Arc<Pod>) {
         if let Some(sent) = &mut self.sent
             && version_of(&sent.response) == version_of(object)
@@ -95,7 +95,7 @@ impl Exchange {
         }
     }
 
-    /// What to send next. `watched` is the object as the watch delivered it.
+    /// Decides the next request. `watched` is the object as the watch delivered it.
     pub(super) fn next(
         &self,
         entry: &PodEntry,
@@ -103,7 +103,7 @@ impl Exchange {
         may_run: bool,
         now: Instant,
     ) -> NextStatusRequest {
-        // The watch says that it is gone before that, unless its storage was restored.
+        // After a deletion, wait for the watch to deliver it. If the storage was restored, it never does.
         if let Some(end) = self
             .deleted
             .map(|at| at + RESPONSE_TTL)
@@ -131,7 +131,7 @@ impl Exchange {
         let patch = match merge::merge(&entry.pod, &entry.status, &remote, may_run) {
             Ok(Some(patch)) => patch,
             Ok(None) => return rest(),
-            // Whatever it shows, nothing of the pod is left.
+            // The pod has nothing left on this node, so it is deleted although its last status cannot be sent.
             Err(_) if delete => return NextStatusRequest::Delete,
             Err(illegal) => return NextStatusRequest::Illegal(version_sent, illegal),
         };
@@ -144,8 +144,8 @@ impl Exchange {
         }
     }
 
-    /// Whether a patch changed nothing: the API server drops fields that it does not know, which is not a reason
-    /// to send them again.
+    /// Whether the API server ignored the last patch, as it does for fields that it does not know. The patch is not repeated
+    /// then.
     fn is_ignored(&self, entry: &PodEntry, sent: &Sent) -> bool {
         let Some(response) = &sent.response.status else {
             return false;
@@ -155,7 +155,7 @@ impl Exchange {
         left.is_ok_and(|left| left.as_ref() == Some(&sent.patch))
     }
 
-    /// The response to a patch may be newer than what the watch has delivered.
+    /// The watched object, or the response to the last patch if that is newer.
     fn newest<'a>(&'a self, watched: &'a Pod, now: Instant) -> &'a Pod {
         match &self.sent {
             Some(sent) if sent.counts_until(watched, now).is_some() => &sent.response,
@@ -163,7 +163,7 @@ impl Exchange {
         }
     }
 
-    /// A patch of the watched object was taken.
+    /// Records a patch that the API server accepted.
     pub(super) fn taken(
         &mut self,
         version_sent: StatusVersion,
@@ -181,12 +181,12 @@ impl Exchange {
         });
     }
 
-    /// The API server will not take this status.
+    /// Records a status that the API server rejected.
     pub(super) fn refused(&mut self, version_sent: StatusVersion, watched: &Pod, now: Instant) {
         self.refused = Some((version_sent, version_of(self.newest(watched, now))));
     }
 
-    /// The object was deleted, or is no more.
+    /// Records that the object was deleted, or does not exist.
     pub(super) fn deleted(&mut self, at: Instant) {
         self.deleted = Some(at);
     }

@@ -1,4 +1,4 @@
-//! What becomes of a pod of the API server before anyone else sees it. Pure.
+//! Validation and clean-up of a pod of the API server before it is delivered. Pure.
 
 use crate::{
     model::validation::api_pod_names,
@@ -6,10 +6,10 @@ use crate::{
 };
 
 /// The prefix of annotations that only this kubelet writes.
-const OWN: &str = "kubelet.rs/";
+const OWN_PREFIX: &str = "kubelet.rs/";
 
-/// The pod without what is not used here and what only a kubelet may set: its annotations are its users'
-/// own. A mirror keeps what it was made with.
+/// Removes unused fields and annotations that only a kubelet may set, as users could write them into a pod of the API
+/// server. A mirror pod keeps those annotations, because a kubelet created it.
 ///
 /// # Errors
 /// The pod is not of this node, or a name in it is invalid.
@@ -26,12 +26,12 @@ pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
             bound_to.unwrap_or_default()
         ));
     }
-    // The largest part of many pods.
+    // Not used, and the largest part of many pods in memory.
     pod.metadata.managed_fields = None;
     let is_mirror = pod.is_mirror();
     let annotations = pod.metadata.annotations.get_or_insert_default();
     if !is_mirror {
-        annotations.retain(|key, _| !key.starts_with(OWN));
+        annotations.retain(|key, _| !key.starts_with(OWN_PREFIX));
         annotations.remove(keys::CONFIG_SEEN);
     }
     annotations.insert(keys::CONFIG_SOURCE.into(), PodSource::Api.as_str().into());
@@ -39,8 +39,8 @@ pub(super) fn accept(mut pod: Pod, node_name: &str) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// Gives back what lists have room for. They are decoded before their length is known, into room for four elements at
-/// least, and each element has hundreds of bytes.
+/// Shrinks the lists of a pod. They are decoded before their length is known, with capacity for at least four elements of
+/// hundreds of bytes each.
 fn shrink(pod: &mut Pod) {
     fn list<T>(list: &mut Option<Vec<T>>) {
         list.iter_mut().for_each(Vec::shrink_to_fit);

@@ -1,4 +1,4 @@
-//! The pods of the API server as far as they are known. Pure.
+//! The known pods of the API server, and which of them have to be confirmed. Pure.
 
 use crate::{
     apiserver::{ApiItem, Unreadable},
@@ -13,7 +13,7 @@ use std::{
 
 use super::accept::accept;
 
-/// A pod that is not taken, and why.
+/// A pod that is not accepted, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RefusedPod {
     pub(super) namespace: String,
@@ -40,17 +40,17 @@ impl RefusedPod {
 pub(super) struct ApiPods {
     node_name: String,
     pods: BTreeMap<PodUid, Arc<Pod>>,
-    /// Missing in the last list. A pod of this node may be taken for gone only when the API server says of the pod
-    /// itself that it is: a list may come from a server that has lost or not yet loaded its data.
+    /// Pods that are missing from the last list and have to be confirmed: the list may come from a server that has lost its
+    /// data, or not loaded it yet.
     in_doubt: BTreeSet<PodUid>,
-    /// What exists and could not be read, and of which no earlier version is known.
+    /// UIDs of pods that could not be decoded and of which no earlier version is known.
     unread: BTreeSet<String>,
     listed: bool,
-    proven: bool,
+    has_known_pods: bool,
 }
 
 impl ApiPods {
-    /// `adopted`: pods that an earlier kubelet knew and that run.
+    /// `adopted` are running pods of the stored list.
     pub(super) fn new(node_name: String, adopted: Vec<Pod>, now: Timestamp) -> Self {
         let adopted = adopted.into_iter().map(|mut pod| {
             note_first_seen(&mut pod, None, now);
@@ -62,14 +62,14 @@ impl ApiPods {
             in_doubt: BTreeSet::new(),
             unread: BTreeSet::new(),
             listed: false,
-            proven: false,
+            has_known_pods: false,
         }
     }
 
-    /// Whether the last list came from a server that has the data it had: it has one of the pods that were known, or
-    /// none was.
-    pub(super) fn is_proven(&self) -> bool {
-        self.proven
+    /// Whether the last list has one of the pods that were known, or none was known: then the server has the data of the
+    /// cluster that the pods came from.
+    pub(super) fn list_has_known_pods(&self) -> bool {
+        self.has_known_pods
     }
 
     /// All pods, in a stable order.
@@ -77,7 +77,7 @@ impl ApiPods {
         self.pods.values().cloned().collect()
     }
 
-    /// Whether a pod that is not among them is gone.
+    /// Whether a pod that is not among them has been deleted.
     pub(super) fn completeness(&self) -> Completeness {
         if self.listed {
             Completeness::from(self.unread.clone())
@@ -86,7 +86,7 @@ impl ApiPods {
         }
     }
 
-    /// The next pod to fetch, after the last one that was.
+    /// The next pod to confirm, in order of UIDs after `last`.
     pub(super) fn missing_from_list(&self, last: Option<&PodUid>) -> Option<Arc<Pod>> {
         let after = |uid: &&PodUid| last.is_none_or(|last| *uid > last);
         let next = self.in_doubt.iter().find(after);
@@ -94,17 +94,17 @@ impl ApiPods {
         self.pods.get(next?).cloned()
     }
 
-    /// Whether an answer about it still counts: the watch may have said more meanwhile.
+    /// Whether the pod still has to be confirmed: the watch may have delivered it meanwhile.
     pub(super) fn is_missing_from_list(&self, uid: &PodUid) -> bool {
         self.in_doubt.contains(uid)
     }
 
-    /// It exists, whatever it is.
+    /// Confirms a pod that exists but could not be decoded.
     pub(super) fn exists(&mut self, uid: &PodUid) {
         self.in_doubt.remove(uid);
     }
 
-    /// Takes in a whole list; returns what in it is refused.
+    /// Handles a complete list; returns the pods that are not accepted.
     pub(super) fn listed(&mut self, items: Vec<ApiItem<Pod>>, now: Timestamp) -> Vec<RefusedPod> {
         let is_known = |item: &ApiItem<Pod>| {
             let metadata = match item {
@@ -114,7 +114,7 @@ impl ApiPods {
             let uid = metadata.uid.as_deref().unwrap_or_default();
             self.pods.contains_key(&PodUid::from(uid))
         };
-        self.proven = self.pods.is_empty() || items.iter().any(is_known);
+        self.has_known_pods = self.pods.is_empty() || items.iter().any(is_known);
         self.listed = true;
         self.unread.clear();
         self.in_doubt = self.pods.keys().cloned().collect();
@@ -122,10 +122,10 @@ impl ApiPods {
         taken.filter_map(Result::err).collect()
     }
 
-    /// Takes in a new or changed pod.
+    /// Handles a new or changed pod.
     ///
     /// # Errors
-    /// It cannot be used. An earlier version of it stays.
+    /// It is not accepted. An earlier version of it is kept.
     pub(super) fn applied(&mut self, item: ApiItem<Pod>, now: Timestamp) -> Result<(), RefusedPod> {
         let read = match item {
             Ok(pod) => {
@@ -267,16 +267,16 @@ mod tests {
     #[test]
     fn a_list_is_of_the_known_cluster_if_it_has_a_known_pod() {
         let mut pods = none();
-        assert!(!pods.is_proven());
-        let mut proven = |items: Vec<ApiItem<Pod>>| {
+        assert!(!pods.list_has_known_pods());
+        let mut has_known_pods = |items: Vec<ApiItem<Pod>>| {
             pods.listed(items, NOW);
-            pods.is_proven()
+            pods.list_has_known_pods()
         };
-        assert!(proven(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]));
-        assert!(proven(vec![Ok(pod("b", "two"))]));
-        assert!(proven(vec![unreadable("a", "one")]));
-        assert!(!proven(vec![]));
-        assert!(!proven(vec![Ok(pod("c", "three"))]));
+        assert!(has_known_pods(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]));
+        assert!(has_known_pods(vec![Ok(pod("b", "two"))]));
+        assert!(has_known_pods(vec![unreadable("a", "one")]));
+        assert!(!has_known_pods(vec![]));
+        assert!(!has_known_pods(vec![Ok(pod("c", "three"))]));
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Pods of the API server: those that are bound to this node.
+//! The source of the API server: a watch of the pods that are bound to this node.
 //!
-//! A failure of the API server changes nothing. A pod is gone when the watch deletes it, or when a list lacks it, so
-//! does a second one for this pod alone, and the server knows this node and is of the cluster that the pod
-//! came from: one that has lost its data, or has not loaded it, does not. A cluster is known by its Service
-//! `default/kubernetes`, which its API server re-creates where there is none: the Node object says nothing, as
-//! this kubelet registers it with any server. While the API server is away at the start, the pods that
-//! the last kubelet knew and that run are kept running.
+//! A failure of the API server changes nothing. A pod has been deleted if the watch says so. A pod that is only missing
+//! from a list is confirmed first: a second list of this pod alone must lack it, too, and the API server must know this
+//! node and be of the cluster that the pod came from. Otherwise a server that has lost its data, or not loaded it yet,
+//! would empty the node. A cluster is identified by the UID of its Service `default/kubernetes`, which an API server
+//! creates if it does not exist. The Node object does not identify it, because this kubelet registers with any server.
+//!
+//! While the API server is unavailable at the start, running pods of the stored list of the last kubelet are kept running.
 
 mod accept;
 mod known;
@@ -34,30 +35,30 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Timeout of the runtime status of an earlier kubelet's pods before they are adopted.
+/// Timeout for the runtime statuses of stored pods, before running ones are adopted.
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Timeout of the Node object, for which pods wait.
+/// Timeout for the Node object, which admission needs, before pods are delivered.
 const NODE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Delays between failed confirmations of a pod missing from the list: from the first to the second.
+/// Shortest and longest delay between failed confirmations of a pod that is missing from the list.
 const CONFIRM_RETRY: Duration = Duration::from_secs(2);
 const MAX_CONFIRM_RETRY: Duration = Duration::from_secs(60);
-/// How long pods stay of which an API server of another cluster, or without that Service, knows nothing.
-const OTHER_CLUSTER: Duration = Duration::from_secs(3600);
+/// How long pods are kept that are missing from an API server of another cluster, or without the Service.
+const OTHER_CLUSTER_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Where pods of the API server come from.
+/// Configuration of the source.
 #[derive(Clone, Debug)]
 pub struct ApiConfig {
     /// The API server.
     pub api: ApiServer,
-    /// Where the last list is kept.
+    /// The directory of the stored list.
     pub directory: PathBuf,
-    /// Which pods run.
+    /// The runtime statuses, by which running pods are adopted at the start.
     pub cache: PodCache,
-    /// The node as the API server has it; pods are admitted by it.
+    /// The Node object, for which the first list waits.
     pub node: NodeObject,
 }
 
-/// The source's store and the source itself, to be run as tasks.
+/// The source and the store of its list, each to be run as a task.
 pub(super) fn start(
     config: ApiConfig,
     node_name: String,
@@ -81,18 +82,18 @@ pub(super) fn start(
     (store, source)
 }
 
-/// What a question about one pod found.
+/// The result of confirming that one pod is missing.
 type PodLookup = Result<Found, String>;
 
 enum Found {
     Pod(ApiItem<Pod>),
     Gone,
-    /// It is not there, and the server is not known to have the data that it came from.
+    /// The pod is missing, but the server is of another cluster, or without a known identity.
     OtherCluster,
 }
 
-/// The identity of the cluster, if it can be read.
-type Learning = BoxFuture<'static, Result<Option<String>, String>>;
+/// A running request for the identity of the cluster.
+type ClusterLookup = BoxFuture<'static, Result<Option<String>, String>>;
 
 pub(super) struct ApiSource {
     api: ApiServer,
@@ -105,9 +106,9 @@ pub(super) struct ApiSource {
     recorder: EventRecorder,
     /// Why pods were refused, by UID, so that each is reported once.
     refused: HashMap<String, String>,
-    /// The identity of the cluster that the pods are of.
+    /// The identity of the cluster of the known pods.
     cluster: Option<String>,
-    /// Since when the API server seems to be of another one.
+    /// When the API server was first found to be of another cluster.
     other_since: Option<Instant>,
 }
 
@@ -122,7 +123,7 @@ impl ApiSource {
 
     async fn watch(mut self) -> anyhow::Result<()> {
         self.adopt().await?;
-        // A Node object that never appears keeps no pod waiting for ever.
+        // With a timeout, because pods must start even if the Node object never appears.
         let _ = timeout(NODE_TIMEOUT, self.node.wait_for(Option::is_some)).await;
         let mut watch = self.api.list_watch::<Pod>(Selection {
             namespace: None,
@@ -131,7 +132,7 @@ impl ApiSource {
         let mut confirmation: Option<(PodUid, BoxFuture<'static, PodLookup>)> = None;
         let (mut next_confirm_at, mut delay) = (Instant::now(), CONFIRM_RETRY);
         let mut last_confirmed = None;
-        let mut learning: Option<Learning> = None;
+        let mut cluster_lookup: Option<ClusterLookup> = None;
         let mut failing = false;
         loop {
             if confirmation.is_none() {
@@ -149,13 +150,13 @@ impl ApiSource {
                     let listed = matches!(event, WatchEvent::Listed(_));
                     let changed = self.on_event(event);
                     if failed || listed {
-                        // What was read then may be of another server than the next list.
-                        learning = None;
+                        // A lookup that began before may have been answered by another server than this list.
+                        cluster_lookup = None;
                     }
-                    let unknown = self.cluster.is_none() && learning.is_none();
-                    if !failed && self.known.is_proven() && (listed || unknown) {
+                    let unknown = self.cluster.is_none() && cluster_lookup.is_none();
+                    if !failed && self.known.list_has_known_pods() && (listed || unknown) {
                         let api = self.api.clone();
-                        learning = Some(async move { cluster(&api).await }.boxed());
+                        cluster_lookup = Some(async move { cluster(&api).await }.boxed());
                     }
                     if changed {
                         self.deliver().await?;
@@ -173,16 +174,16 @@ impl ApiSource {
                     }
                     last_confirmed = Some(uid);
                 }
-                learned = learned(&mut learning) => {
-                    learning = None;
+                learned = cluster_lookup_result(&mut cluster_lookup) => {
+                    cluster_lookup = None;
                     self.on_cluster(learned);
                 }
             }
         }
     }
 
-    /// Takes over the pods of an earlier kubelet that run. Others are not started before the API server says that
-    /// they still exist.
+    /// Delivers the running pods of the stored list. Others are not started before the API server confirms that they still
+    /// exist.
     async fn adopt(&mut self) -> anyhow::Result<()> {
         self.cache.complete().await;
         self.cluster = self.store.cluster().await;
@@ -215,12 +216,12 @@ impl ApiSource {
         self.send().await
     }
 
-    /// Whether anything is to be delivered.
+    /// Handles an event of the watch; true if a list has to be delivered.
     fn on_event(&mut self, event: WatchEvent<Pod>) -> bool {
         match event {
             WatchEvent::Listed(items) => {
                 let refused = self.known.listed(items, Timestamp::now());
-                if self.known.is_proven() && self.known.missing_from_list(None).is_none() {
+                if self.known.list_has_known_pods() && self.known.missing_from_list(None).is_none() {
                     self.other_since = None;
                 }
                 self.refused
@@ -246,7 +247,7 @@ impl ApiSource {
         true
     }
 
-    /// A pod that is not accepted stays as it is in the API; its event has the reason.
+    /// Reports a pod that is not accepted, once per reason, with an event. The pod itself is not changed.
     fn report(&mut self, refused: RefusedPod) {
         let RefusedPod {
             namespace,
@@ -279,10 +280,10 @@ impl ApiSource {
         Some((uid, question.boxed()))
     }
 
-    /// Keeps the identity of the cluster.
+    /// Stores the identity of the cluster.
     fn on_cluster(&mut self, learned: Result<Option<String>, String>) {
         match learned {
-            // Pods of the cluster before may be in doubt: they are compared with the one that they came from.
+            // While pods are unconfirmed, the known identity is kept: it is that of the cluster they came from.
             Ok(Some(_))
                 if self.cluster.is_some() && self.known.missing_from_list(None).is_some() => {}
             Ok(Some(uid)) if self.cluster.as_ref() != Some(&uid) => {
@@ -296,16 +297,17 @@ impl ApiSource {
         }
     }
 
-    /// Whether pods that an API server of another cluster does not have have stayed for long enough.
+    /// Whether [`OTHER_CLUSTER_TIMEOUT`] has passed since the API server was found to be of another cluster. Emits an event
+    /// the first time.
     fn has_waited_for_cluster(&mut self) -> bool {
         let now = Instant::now();
         if let Some(since) = self.other_since {
-            return now.duration_since(since) >= OTHER_CLUSTER;
+            return now.duration_since(since) >= OTHER_CLUSTER_TIMEOUT;
         }
         self.other_since = Some(now);
         let text = format!(
             "The API server does not have the pods of this node, nor the cluster that they came from; they stay for {} minutes",
-            OTHER_CLUSTER.as_secs() / 60
+            OTHER_CLUSTER_TIMEOUT.as_secs() / 60
         );
         tracing::warn!(node = self.node_name, "{text}");
         let node = ObjectRef::node(&self.node_name);
@@ -314,7 +316,7 @@ impl ApiSource {
         false
     }
 
-    /// Whether the pod is confirmed or gone; false after a failed request.
+    /// Handles the result of a confirmation; false if it has to be retried.
     fn on_confirmation(&mut self, uid: &PodUid, answer: PodLookup) -> bool {
         if !self.known.is_missing_from_list(uid) {
             return true;
@@ -369,14 +371,15 @@ async fn next_confirmation(
     }
 }
 
-async fn learned(learning: &mut Option<Learning>) -> Result<Option<String>, String> {
-    match learning {
-        Some(learning) => learning.await,
+async fn cluster_lookup_result(cluster_lookup: &mut Option<ClusterLookup>) -> Result<Option<String>, String> {
+    match cluster_lookup {
+        Some(cluster_lookup) => cluster_lookup.await,
         None => std::future::pending().await,
     }
 }
 
-/// Lists one pod. Reading it by name is not allowed to a node once the pod is gone.
+/// Checks whether a pod that is missing from the list still exists. Lists this pod alone, because the node authorizer does
+/// not allow to get a pod by name that no longer exists.
 async fn confirm_missing(
     api: &ApiServer,
     node_name: &str,
@@ -397,7 +400,7 @@ async fn confirm_missing(
     Ok(Found::Gone)
 }
 
-/// The identity of a cluster, if it has one that this kubelet may read.
+/// The identity of a cluster; `None` if the Service does not exist or this kubelet may not read it.
 async fn cluster(api: &ApiServer) -> Result<Option<String>, String> {
     let service = ResourcePath::namespaced("default", "kubernetes");
     match api.get::<Service>(service).await {
@@ -467,7 +470,7 @@ mod tests {
         let mut next_confirmation =
             |uid: &str| source.on_confirmation(&uid.into(), Ok(Found::OtherCluster));
         tokio::time::pause();
-        for wait in [0, OTHER_CLUSTER.as_secs() - 1] {
+        for wait in [0, OTHER_CLUSTER_TIMEOUT.as_secs() - 1] {
             tokio::time::advance(Duration::from_secs(wait)).await;
             assert!(!next_confirmation("a") && !next_confirmation("b"));
         }

@@ -27,10 +27,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// How long a thread that has nothing to do is kept for more of the same burst.
+/// How long an idle thread for blocking work is kept for the rest of a burst.
 const IDLE_THREAD: Duration = Duration::from_secs(3);
 
-/// How long work on files that has begun may take at the end.
+/// Timeout at exit for blocking work on files.
 const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn run(flags: &Flags) -> anyhow::Result<()> {
@@ -51,18 +51,18 @@ fn run(flags: &Flags) -> anyhow::Result<()> {
         let app = App::build(config).await?;
         app.with_log(log).with_service_manager(manager).run().await
     });
-    // A read of a file system that hangs does not keep the process from ending.
+    // With a timeout, so that a file system that hangs does not keep the process from exiting.
     runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
     ended
 }
 
 /// The service manager that started this process, if it expects notifications.
 fn service_manager() -> anyhow::Result<Option<ServiceManager>> {
-    let word = |name| env::var(name).ok();
-    let Some(address) = word("NOTIFY_SOCKET") else {
+    let variable = |name| env::var(name).ok();
+    let Some(address) = variable("NOTIFY_SOCKET") else {
         return Ok(None);
     };
-    let (usec, pid) = (word("WATCHDOG_USEC"), word("WATCHDOG_PID"));
+    let (usec, pid) = (variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
     let manager = ServiceManager::new(&address, usec.as_deref(), pid.as_deref());
     manager.context("NOTIFY_SOCKET").map(Some)
 }

@@ -35,7 +35,7 @@ mod work_queue;
 pub use chain::chain;
 pub use connections::connections;
 pub use dirty::DirtySet;
-pub use early_release::{EarlyReleaseSemaphore, EarlyReleasePermit};
+pub use early_release::{EarlyReleasePermit, EarlyReleaseSemaphore};
 pub use encoding::{hex, percent_decoded};
 pub use go_duration::{GoDuration, ParseDurationError};
 pub use go_quote::{go_quote, is_printable, push_go_escaped};

@@ -1,4 +1,4 @@
-//! Decides how an image is made available, and pulls it.
+//! Decides whether an image has to be pulled, and pulls it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};
 use crate::state::events::EventRecorder;
 
-/// For how long a failed pull is shown as such. A later request reports the back-off instead.
+/// For how long a status shows the error of a failed pull (`ErrImagePull`) before `ImagePullBackOff`.
 const FAILURE_SHOWN: Duration = Duration::from_secs(2);
 
-/// What a manager is built from.
+/// The dependencies of the image manager.
 pub struct ImageManagerParts {
     /// The image service.
     pub images: ImageClient,
@@ -33,9 +33,9 @@ pub struct ImageManagerParts {
     pub pulls: PullConfig,
     /// The node's credentials.
     pub keyring: Keyring,
-    /// What was pulled.
+    /// Records of pulled images, by which access to them is verified.
     pub records: PullRecords,
-    /// How long that took.
+    /// Metrics of pulls.
     pub metrics: PullMetrics,
 }
 
@@ -56,15 +56,15 @@ struct GetterParts {
     metrics: PullMetrics,
 }
 
-/// What policy and presence require.
+/// Whether an image has to be pulled.
 pub(super) enum ImageDecision {
-    /// The image is here and may be used.
+    /// The image is present and may be used.
     Use(ReadyImage),
     /// It has to be pulled.
     Pull(PullPlan),
 }
 
-/// A pull that is due.
+/// A pull that has to be made.
 pub(super) struct PullPlan {
     name: ImageName,
     spec: ImageSpec,
@@ -192,7 +192,8 @@ impl ImageGetter {
                 let image = ReadyImage::of(found.id.clone(), Some(&found));
                 Ok(ImageDecision::Use(image))
             }
-            // An image that may not be used must look the same as one that is absent.
+            // The same error for an image that is absent and for one that the pod may not use, so that pods cannot find out which
+        // private images the node has.
             (PullPolicy::Never, _) => Err(ImageProblem::never_pulled(image)),
             (PullPolicy::Always | PullPolicy::IfNotPresent, present) => {
                 Ok(ImageDecision::Pull(plan(present.is_some())))
@@ -200,7 +201,8 @@ impl ImageGetter {
         }
     }
 
-    /// Whether an image that is here may not be used by the pod before its registry allows it.
+    /// Whether a present image has to be pulled again, because it was not pulled with credentials of this pod (upstream's
+    /// `MustAttemptImagePull`).
     async fn must_pull(&self, request: &ImageRequest<'_>, image: &Image, repo: &str) -> bool {
         if request.secrets.accept(image) {
             return false;
@@ -309,13 +311,13 @@ impl ImageGetter {
         }
     }
 
-    /// Whether a pull failed a short while ago, so that the next has to wait.
+    /// Whether pulls of this image are in their back-off.
     pub(super) fn is_held_back(&self, pod: &PodUid, image: &str) -> bool {
         let backoff = self.shared.backoff.lock();
         backoff.held(pod, image, Instant::now()).is_some()
     }
 
-    /// Refuses a pull that failed a short while ago.
+    /// Returns an error while pulls of this image are in their back-off.
     fn hold_back(&self, request: &ImageRequest<'_>) -> Result<(), ImageError> {
         let ImageRequest { object, image, .. } = *request;
         let text = format!("Back-off pulling image {image:?}");

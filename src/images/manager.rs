@@ -1,4 +1,4 @@
-//! Makes sure that a container's image is there.
+//! Makes the images of containers available (upstream's `ImageManager`).
 
 use super::{
     error::ImageError,
@@ -20,7 +20,7 @@ pub struct ImageManager {
 }
 
 impl ImageManager {
-    /// A manager without history.
+    /// Builds the manager.
     pub fn new(parts: ImageManagerParts) -> ImageManager {
         let getter = ImageGetter::new(parts);
         ImageManager {
@@ -29,9 +29,8 @@ impl ImageManager {
         }
     }
 
-    /// Returns the reference to create the container with, pulling the image if policy and presence
-    /// require it, and emits the events that users expect. Dropping the future cancels a pull that nothing
-    /// else waits for.
+    /// Returns the image reference to create the container with, after pulling the image if needed, and emits upstream's
+    /// events. Dropping the future cancels the pull, unless another caller waits for it.
     ///
     /// # Errors
     /// The image can neither be used nor pulled.
@@ -47,8 +46,8 @@ impl ImageManager {
         }
     }
 
-    /// Begins to pull the images of containers that will start one after the other, in that order. Pulls
-    /// of an earlier sync continue; those that are no longer listed are cancelled.
+    /// Starts to pull the images of containers that will be started, in this order. Prefetches of an earlier sync continue
+    /// if they are listed again, and are cancelled otherwise.
     pub fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>, sandbox: &PodSandboxConfig) {
         self.prefetcher.prefetch(pod, wanted, sandbox);
     }
@@ -64,12 +63,12 @@ impl ImageManager {
         self.getter.forget_pod(pod);
     }
 
-    /// For how long images were pulled for a pod; forgotten afterwards.
+    /// The time that image pulls of a pod took; forgets it.
     pub fn take_pulling_time(&self, pod: &PodUid) -> Duration {
         self.getter.take_pulling_time(pod)
     }
 
-    /// How many pulls back off, and for how many pods images are prefetched.
+    /// Number of pulls in their back-off, and of pods with prefetches.
     pub fn sizes(&self) -> (usize, usize) {
         (self.getter.backing_off(), self.prefetcher.len())
     }

@@ -1,12 +1,11 @@
-//! Getting images onto the machine.
+//! Pulls images, and removes unused ones.
 //!
-//! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, pulls that run ahead
-//!   of their containers, and the back-off of pulls that failed; the node's registry credentials
-//!   ([`credentials`]); records of what was pulled ([`records`]);
-//!   the removal of unused images ([`gc`]); reads image references ([`ImageName`]).
+//! * **Owns** the decision whether to pull ([`ImageManager`]), the queue of pulls, prefetches, and the back-off of failed
+//!   pulls; the node's registry credentials ([`credentials`]); records of pulled images ([`records`]); the removal of
+//!   unused images ([`gc`]); the parser of image references ([`ImageName`]).
 //! * **Woken by** a pod that is about to start a container.
-//! * **Publishes** events about the container, and the reference to create it with.
-//! * **Must never** remember that an image is present (someone may remove it), nor log credentials.
+//! * **Publishes** events about the container, and the image reference to create it with.
+//! * **Must never** cache that an image is present, because users may remove it, nor log credentials.
 //! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
 mod backoff;

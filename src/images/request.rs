@@ -1,4 +1,4 @@
-//! The image that a container needs, and the image it gets.
+//! A request for an image, and the image that it returns.
 
 use super::credentials::PullSecrets;
 use crate::cri::v1::{Image, PodSandboxConfig};
@@ -10,15 +10,14 @@ use crate::state::events::ObjectRef;
 pub enum PullPolicy {
     /// Check the registry every time.
     Always,
-    /// Pull what is absent.
+    /// Pull if the image is absent.
     IfNotPresent,
-    /// Use what is there or fail.
+    /// Never pull; fail if the image is absent.
     Never,
 }
 
 impl PullPolicy {
-    /// Reads the API's spelling. Defaulting has filled an empty policy in before; anything else that
-    /// is unknown pulls what is absent.
+    /// Parses the field. An empty policy was defaulted before; an unknown one counts as `IfNotPresent`.
     pub fn of(policy: Option<&str>) -> PullPolicy {
         match policy {
             Some("Always") => PullPolicy::Always,
@@ -28,12 +27,12 @@ impl PullPolicy {
     }
 }
 
-/// An image that something of a pod needs.
+/// A request for the image of a container or of an image volume.
 #[derive(Clone, Copy)]
 pub struct ImageRequest<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// What events are about: the container, as a rule.
+    /// The object of events: the container, or the pod for an image volume.
     pub object: &'a ObjectRef,
     /// The reference as the user wrote it.
     pub image: &'a str,
@@ -45,14 +44,14 @@ pub struct ImageRequest<'a> {
     pub sandbox_config: Option<&'a PodSandboxConfig>,
 }
 
-/// An image that is there.
+/// An image that is present and may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyImage {
-    /// What to create containers with.
+    /// The reference for CreateContainer.
     pub reference: String,
-    /// The numeric user that the image wants to run as.
+    /// The numeric user in the image's configuration.
     pub uid: Option<i64>,
-    /// The user that it wants to run as by name; empty when it has none.
+    /// The user name in the image's configuration; empty without one.
     pub username: String,
 }
 

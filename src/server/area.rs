@@ -15,7 +15,7 @@ use super::{
     scrapes::{BeforeScrape, Scrapes},
     stats::StatsViews,
     streaming::{StreamMetrics, StreamParts, StreamTable},
-    views::{PodsView, FlushStatuses, ViewsReady},
+    views::{FlushStatuses, PodsView, ViewsReady},
 };
 use crate::{
     base::{metrics::Metrics, otel::Tracer},

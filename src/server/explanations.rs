@@ -3,7 +3,7 @@
 use super::{
     page,
     query::BadQuery,
-    response::{Body, not_found, json_object},
+    response::{Body, json_object, not_found},
     route_parts::{RouteError, RouteParts},
     views::{FlushStatuses, flushed, unless_stopping},
 };

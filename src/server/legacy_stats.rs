@@ -3,7 +3,7 @@
 
 use super::{
     query::BadQuery,
-    response::{Body, Request, bad_request, not_found, json_object, read_body},
+    response::{Body, Request, bad_request, json_object, not_found, read_body},
     route_parts::{RouteError, RouteParts},
     stats::{StatsViews, unreadable},
     streaming::{

@@ -78,7 +78,7 @@ pub use routes::{ENTRIES, Port, Route, RouteEntry, Switch, document, route, subr
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
-pub use views::{PodsView, FlushStatuses, RunningPodsView, ViewsReady};
+pub use views::{FlushStatuses, PodsView, RunningPodsView, ViewsReady};
 
 #[cfg(test)]
 mod tests;

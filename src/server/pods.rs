@@ -2,9 +2,9 @@
 
 use super::{
     list,
-    response::{Body, json_stream, not_found, json_object},
+    response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
-    views::{PodsView, FlushStatuses, RunningPodsView, ViewsReady, flushed, unless_stopping},
+    views::{FlushStatuses, PodsView, RunningPodsView, ViewsReady, flushed, unless_stopping},
 };
 use crate::{
     host::HostMachine,

@@ -1,15 +1,15 @@
-//! A pod's volumes and its place on disk.
+//! The volumes and the directory of a pod.
 //!
-//! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; what each
-//!   pod has been given (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files
-//!   that the kubelet writes, sub-paths), and the devices of `local` volumes that are mounted for them.
+//! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
+//!   (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files that the kubelet writes, sub-paths), and
+//!   the devices of `local` volumes that are mounted for them.
 //! * Woken by its callers; nothing is polled. Each volume that is set up or brought up to date is a task of its own,
 //!   which outlives a sync that no longer waits for it. A pod that has its volumes costs
 //!   one comparison per sync, and one of the objects and tokens in its volumes, if there are any.
 //! * Publishes: [`VolumePaths`], where each volume is on the node; the state of each volume, with what it waits for; the
 //!   pods whose objects or tokens changed, or whose volumes became ready after a sync gave up.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a
-//!   volume of another kind; never log what a volume says.
+//!   volume of another kind, nor log the content of a volume.
 //! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,local,configmap,
 //!   secret,downwardapi,projected}`, `pkg/volume/util` and the directory half of
 //!   `pkg/kubelet/kubelet_volumes.go`.
@@ -65,13 +65,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The most threads that volumes may hold: an eighth of those that the process may have.
+/// Limit of threads that volumes may block: an eighth of those that the process may have.
 const MAX_BLOCKED: usize = 64;
 
-/// How long the end of a pod waits for devices that it was the last to have.
+/// How long the teardown of a pod waits for unmounting devices that no other pod uses.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Gives pods their volumes and takes them back. Cheap to clone.
+/// Sets up and tears down the volumes of pods; cheap to clone.
 #[derive(Clone)]
 pub struct VolumeManager {
     shared: Arc<VolumeManagerInner>,
@@ -85,11 +85,11 @@ struct VolumeManagerInner {
     /// Of emptyDir volumes, if they are to be monitored so.
     quotas: Option<ProjectQuotas>,
     mounter: Box<dyn Mounter>,
-    /// Of devices that are mounted for claims.
+    /// One lock per device that is mounted for claims.
     locks: local::VolumeLocks,
-    /// Of pods that mount volumes.
+    /// The volumes of each pod that mounts some.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
-    /// Threads for volumes of all pods that may hang.
+    /// Limits the threads that work on volumes, because file systems may hang.
     blocking: Arc<Semaphore>,
 }
 
@@ -112,7 +112,7 @@ impl VolumeManagerInner {
 }
 
 impl VolumeManager {
-    /// A manager that has given nothing yet (what is on disk is found when it is needed).
+    /// A manager without volumes in memory; those on disk are found when they are needed.
     pub fn new(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
@@ -146,7 +146,7 @@ impl VolumeManager {
         }
     }
 
-    /// How many pods are known that mount volumes.
+    /// Number of pods that mount volumes.
     pub fn len(&self) -> usize {
         self.shared.pods.lock().len()
     }
@@ -156,7 +156,7 @@ impl VolumeManager {
         self.len() == 0
     }
 
-    /// The volumes of claims that pods have been given and that are measured.
+    /// The claims of mounted volumes that are measured, with their paths.
     pub fn claims(&self) -> BTreeMap<ClaimRef, PathBuf> {
         let pods: Vec<_> = self.shared.pods.lock().keys().cloned().collect();
         let volumes = pods.iter().flat_map(|uid| self.measurable(uid));
@@ -164,8 +164,8 @@ impl VolumeManager {
         claims.collect()
     }
 
-    /// The volumes that a pod has been given and that are its own, and `local` ones of its claims: other paths of the
-    /// node are not.
+    /// The mounted volumes of a pod whose usage is measured: volumes in the pod's directory, and `local` ones of its claims.
+    /// Other paths of the node are not measured.
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
         let made = self.shared.of(uid).map(|volumes| volumes.made());
         let volumes = made.into_iter().flatten().filter_map(|(volume, path)| {
@@ -200,7 +200,7 @@ impl VolumeManager {
         volumes.map(|volumes| volumes.states()).unwrap_or_default()
     }
 
-    /// Whether pods can have certificates in their volumes.
+    /// Whether `podCertificate` volumes are supported.
     pub fn serves_certificates(&self) -> bool {
         self.shared.cluster.certificates.is_served()
     }
@@ -210,15 +210,14 @@ impl VolumeManager {
         &self.shared.root
     }
 
-    /// Makes the pod's directory and all volumes its containers mount, several at the same time, and brings those up to
-    /// date that show objects. A pod that already has what it wants costs nothing more than knowing so.
-    /// Must not run beside [`Self::teardown`] of the same pod.
+    /// Sets up the pod's directory and all volumes that its containers mount (upstream's `WaitForAttachAndMount`), several
+    /// concurrently, and updates those with the content of objects. Cheap if nothing changed. Must not run concurrently
+    /// with [`Self::teardown`] of the same pod.
     ///
     /// # Errors
-    /// The volumes that cannot be made. One that was made before and cannot be brought up to date is no error.
-    /// [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::Unmounted`] after 123 s. What is under
-    /// way then goes on: the next call finds it, and a pod whose volume becomes ready meanwhile is among the
-    /// [`Self::changed`] ones.
+    /// The volumes that cannot be set up. A failed update of one that was set up before is no error.
+    /// [`VolumeError::Cancelled`] if `cancel` fires first, and [`VolumeError::Unmounted`] after 123 s. Setups in progress
+    /// continue then: the next call joins them, and a pod whose volume becomes ready is among the [`Self::changed`] ones.
     pub async fn prepare(
         &self,
         pod: &Pod,
@@ -230,7 +229,7 @@ impl VolumeManager {
         let uid = pod.uid();
         shared.cluster.register(&uid, &plan);
         if plan.is_empty() {
-            // Nothing to make: the pod's directory comes with the first file in it.
+            // No volumes. The pod's directory is created with the first file in it.
             return Ok(Prepared::default());
         }
         let pod = VolumePod {
@@ -264,14 +263,14 @@ impl VolumeManager {
         }
     }
 
-    /// Waits until objects or tokens of pods changed; takes these pods.
+    /// Waits for pods whose objects or tokens changed, or whose volumes became ready, and takes them.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.shared.objects.changed().await
     }
 
-    /// Binds the sub-paths one container wants; returns where each is, by mount index. To be done
-    /// before every start of the container. What they lead to may hang: then the next call that needs that volume waits
-    /// for it, and the state of the volume says so.
+    /// Bind-mounts the sub-paths of one container and returns their paths by mount index. Called before every start of the
+    /// container. A file system may hang: then the next call that needs that volume waits for it, and the state of the
+    /// volume says so.
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] when `cancel` fires first, and [`VolumeError::TimedOut`] after 123 s.
@@ -304,9 +303,8 @@ impl VolumeManager {
         Ok(found)
     }
 
-    /// Unmounts the pod's volumes and deletes its scratch data. To be called when none of its
-    /// containers runs any more; doing it again is fine. Waits for what is still under way only as long as
-    /// that creates something.
+    /// Unmounts the pod's volumes and deletes their data. Called after its last container has ended; may be repeated. Waits
+    /// for setups in progress only while they create something below the pod's directory.
     pub async fn teardown(&self, uid: &PodUid) -> Result<(), VolumeError> {
         self.shared.objects.forget(uid);
         self.shared.cluster.forget(uid);
@@ -331,7 +329,8 @@ impl VolumeManager {
         torn_down
     }
 
-    /// Unmounts devices that no pod has any more. One that takes long goes on by itself.
+    /// Unmounts devices that no pod uses any more. If that takes longer than [`RELEASE_TIMEOUT`], it continues in the
+    /// background.
     async fn release_devices(&self) {
         let shared = self.shared.clone();
         let release = async move {
@@ -347,8 +346,8 @@ impl VolumeManager {
         let _ = timeout(RELEASE_TIMEOUT, spawn(PanicScope::Sync, release)).await;
     }
 
-    /// Removes the pod's directory, termination messages included. To be called after
-    /// [`Self::teardown`], when the pod's termination messages are not needed any more.
+    /// Removes the pod's directory with its termination messages. Called after [`Self::teardown`], once the messages are not
+    /// needed any more.
     pub async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let shared = self.shared.clone();
         let uid = uid.clone();

@@ -41,7 +41,9 @@ impl TerminationLog<'_> {
     /// random hexadecimal digits, from which the instance cannot be told.
     fn is_of_none(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
-        count.is_some_and(|count: u32| count != self.restart_count && !self.other_restart_counts.contains(&count))
+        count.is_some_and(|count: u32| {
+            count != self.restart_count && !self.other_restart_counts.contains(&count)
+        })
     }
 }
 

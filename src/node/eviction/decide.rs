@@ -162,7 +162,10 @@ impl EvictionState {
             let millis = margin.saturating_mul(1000) / threshold.signal.fastest_use();
             Some(Duration::from_millis(u64::try_from(millis).unwrap_or(0)))
         });
-        margins.min().unwrap_or(longest).clamp(MIN_INTERVAL, longest)
+        margins
+            .min()
+            .unwrap_or(longest)
+            .clamp(MIN_INTERVAL, longest)
     }
 }
 

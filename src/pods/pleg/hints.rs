@@ -30,11 +30,7 @@ pub struct HintTask {
 }
 
 impl HintTask {
-    pub(super) fn new(
-        context: PlegContext,
-        hints: HintReader,
-        relist: RelistTrigger,
-    ) -> Self {
+    pub(super) fn new(context: PlegContext, hints: HintReader, relist: RelistTrigger) -> Self {
         Self {
             context,
             hints,
@@ -91,7 +87,10 @@ impl HintTask {
         let mut missing = false;
         unknown.retain(|id, hinted| {
             // Checked before `known`: when a creation ends, its item is in the cache.
-            let creating = hinted.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
+            let creating = hinted
+                .pod
+                .as_ref()
+                .is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
                 Some(item) if cache.was_read_since(&item, hinted.hinted) => {}
                 Some(item) => cache.inspect(item),

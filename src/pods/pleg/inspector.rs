@@ -3,7 +3,7 @@
 use super::{PlegContext, termination_message};
 use crate::{
     base::{
-        EarlyReleaseSemaphore, EarlyReleasePermit,
+        EarlyReleasePermit, EarlyReleaseSemaphore,
         backoff::Backoff,
         panics::{PanicScope, Panicked, contain},
         spawn,

@@ -249,7 +249,12 @@ impl Changes {
 
 /// The pod with the annotations of its source and of the time it was first seen: that of its earlier version (`seen`),
 /// else its own annotation, else now.
-fn with_source_annotations(pod: Arc<Pod>, source: PodSource, seen: Option<&str>, now: Timestamp) -> Arc<Pod> {
+fn with_source_annotations(
+    pod: Arc<Pod>,
+    source: PodSource,
+    seen: Option<&str>,
+    now: Timestamp,
+) -> Arc<Pod> {
     let has = |key: &str, value: &str| pod.annotation(key) == Some(value);
     let seen = match seen.or_else(|| pod.annotation(keys::CONFIG_SEEN)) {
         Some(seen) => seen.to_string(),

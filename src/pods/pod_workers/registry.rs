@@ -234,12 +234,20 @@ impl PodWorkersInner {
         match effect {
             Effect::Deliver(update) => self.deliver(entry, uid, update),
             Effect::CancelSync => {
-                if let Some(cancel) = entry.handle.as_ref().and_then(|handle| handle.cancel.as_ref()) {
+                if let Some(cancel) = entry
+                    .handle
+                    .as_ref()
+                    .and_then(|handle| handle.cancel.as_ref())
+                {
                     cancel.cancel();
                 }
             }
             Effect::ShortenGrace(deadline) => {
-                if let Some(grace) = entry.handle.as_ref().and_then(|handle| handle.grace.as_ref()) {
+                if let Some(grace) = entry
+                    .handle
+                    .as_ref()
+                    .and_then(|handle| handle.grace.as_ref())
+                {
                     grace.send_replace(deadline);
                 }
             }

@@ -240,7 +240,11 @@ impl ProbeState {
 }
 
 impl CurrentInstance {
-    fn first_seen(seen: &ProbedInstance, remembered: Option<ProbeResult>, rules: &ProbeRules) -> Self {
+    fn first_seen(
+        seen: &ProbedInstance,
+        remembered: Option<ProbeResult>,
+        rules: &ProbeRules,
+    ) -> Self {
         let origin = match (remembered, seen.predates_kubelet) {
             (Some(_), _) => ResultOrigin::Resumed,
             (None, true) => ResultOrigin::TakenOver,
@@ -278,7 +282,9 @@ impl CurrentInstance {
         now: Instant,
     ) -> ProbeAction {
         let age = match (seen.state, self.stage) {
-            (InstanceState::Exited { restarts: false }, ProbeStage::OnHold) => return ProbeAction::Exit,
+            (InstanceState::Exited { restarts: false }, ProbeStage::OnHold) => {
+                return ProbeAction::Exit;
+            }
             (_, ProbeStage::OnHold) => return ProbeAction::Idle,
             (InstanceState::Running(age), _) => age,
             (InstanceState::Unclear, _) => {

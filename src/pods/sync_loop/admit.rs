@@ -204,8 +204,10 @@ impl SyncLoop {
         let mut others = Others::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
-            let in_use =
-                || !self.has_terminal_status(&other) || self.workers.could_have_running_containers(&other);
+            let in_use = || {
+                !self.has_terminal_status(&other)
+                    || self.workers.could_have_running_containers(&other)
+            };
             if other == *uid || !self.workers.knows(&other) || !in_use() {
                 continue;
             }

@@ -157,8 +157,7 @@ impl LoopMetrics {
 
     /// Housekeeping found remains of so many pods on disk, which are removed now.
     pub(super) fn swept(&self, orphans: usize) {
-        self.cleaned
-            .set(i64::try_from(orphans).unwrap_or(i64::MAX));
+        self.cleaned.set(i64::try_from(orphans).unwrap_or(i64::MAX));
         self.clean_errors.set(0);
     }
 

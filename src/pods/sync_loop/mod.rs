@@ -438,7 +438,8 @@ impl SyncLoop {
         let seen = self.cache.try_settled(&uid);
         // A pod that runs already is not rejected for resources.
         let runs = self.runs(&uid, seen.as_deref());
-        let is_over = pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
+        let is_over =
+            pod.is_terminal() || pod.is_being_deleted() || self.pod_sync.has_recorded_end(&uid);
         if !waits && !is_over && !self.admit(&pod, runs) {
             return;
         }

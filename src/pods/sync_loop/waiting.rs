@@ -81,7 +81,13 @@ mod tests {
             waiting.wait(uid.into(), now, INTERVAL)
         };
         let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
-        let expected = [Wait::Continue, Wait::Continue, Wait::Announce, Wait::Continue, Wait::Continue];
+        let expected = [
+            Wait::Continue,
+            Wait::Continue,
+            Wait::Announce,
+            Wait::Continue,
+            Wait::Continue,
+        ];
         assert_eq!(steps[..5], expected);
         assert_eq!(steps[5], Wait::TimedOut);
         assert_eq!(step("second", 121), Wait::Continue);

@@ -54,8 +54,8 @@ use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use sync::{
-    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart, ReplacedContainers,
-    SandboxCreator,
+    ContainerImages, ContainerStarter, PodCgroups, PodResizer, PodRestarter, PostStart,
+    ReplacedContainers, SandboxCreator,
 };
 use tokio::sync::watch;
 
@@ -236,7 +236,10 @@ impl KubeGenericRuntimeManager {
             restarter: Arc::new(restarter),
             resizer: Arc::new(resizer),
             allocations: deps.resources.allocations,
-            start_permits: EarlyReleaseSemaphore::new(sync::MAX_CONCURRENT_STARTS, sync::PERMIT_HOLD),
+            start_permits: EarlyReleaseSemaphore::new(
+                sync::MAX_CONCURRENT_STARTS,
+                sync::PERMIT_HOLD,
+            ),
             replaced: ReplacedContainers::default(),
         }
     }
@@ -317,7 +320,9 @@ impl KubeGenericRuntimeManager {
             // All containers were removed because an exit of this one restarts all: the delay counts from that exit.
             let restart = self.state_store.read(&pod.uid(), |r| r.restart_all.clone());
             let ended = restart.filter(|all| all.container == name)?.finished_at;
-            let (delay, left) = self.back_off.in_back_off_since(pod, container, ended, now)?;
+            let (delay, left) = self
+                .back_off
+                .in_back_off_since(pod, container, ended, now)?;
             return Some((delay, now + left));
         };
         let (delay, left) = self.back_off.in_back_off(pod, container, newest, now)?;

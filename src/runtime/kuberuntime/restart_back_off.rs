@@ -388,7 +388,9 @@ mod tests {
         let exit = t(70);
         let held = |bed: &Bed, now| {
             let status = exit_at(exit);
-            let held = bed.back_off.in_back_off(&bed.pod, &bed.container, &status, now);
+            let held = bed
+                .back_off
+                .in_back_off(&bed.pod, &bed.container, &status, now);
             held.map(|(delay, left)| (delay.as_secs(), left.as_secs()))
         };
         assert_eq!(held(&bed, exit), Some((80, 80)));

@@ -75,7 +75,8 @@ where
             Either::Right(async move {
                 let value = review.await.map_err(Arc::new)?;
                 let now = Instant::now();
-                results.lock()
+                results
+                    .lock()
                     .insert(key, value.clone(), now + ttl(&value), now);
                 Ok(value)
             })

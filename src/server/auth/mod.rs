@@ -268,7 +268,10 @@ impl AuthState {
         };
         let verb = verb(method);
         for subresource in subresources {
-            match self.is_allowed(user, verb, subresource, (allowed, denied)).await {
+            match self
+                .is_allowed(user, verb, subresource, (allowed, denied))
+                .await
+            {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) if matches!(*error, ReviewFailure::TooMany) => {

@@ -204,8 +204,9 @@ impl PodSnapshot {
             InspectedItem::Gone => self.mark_gone(id, seq),
             InspectedItem::Sandbox(status) => {
                 self.ensure_item(owner, id, None);
-                let changed =
-                    self.edit(&owner.uid, |pod| upsert(&mut pod.sandboxes, status, |s| &s.id));
+                let changed = self.edit(&owner.uid, |pod| {
+                    upsert(&mut pod.sandboxes, status, |s| &s.id)
+                });
                 Applied {
                     changed,
                     settled: self.mark_read(id, seq),

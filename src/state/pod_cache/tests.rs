@@ -32,12 +32,7 @@ fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStat
 }
 
 fn is_settled(cache: &PodCache, uid: &str) -> bool {
-    cache
-        .shared
-        .snapshot
-        .lock()
-        .settled(&uid.into())
-        .is_some()
+    cache.shared.snapshot.lock().settled(&uid.into()).is_some()
 }
 
 #[tokio::test]

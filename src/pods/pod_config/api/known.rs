@@ -272,7 +272,10 @@ mod tests {
             pods.listed(items, NOW);
             pods.list_has_known_pods()
         };
-        assert!(has_known_pods(vec![Ok(pod("a", "one")), Ok(pod("b", "two"))]));
+        assert!(has_known_pods(vec![
+            Ok(pod("a", "one")),
+            Ok(pod("b", "two"))
+        ]));
         assert!(has_known_pods(vec![Ok(pod("b", "two"))]));
         assert!(has_known_pods(vec![unreadable("a", "one")]));
         assert!(!has_known_pods(vec![]));

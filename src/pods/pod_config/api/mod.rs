@@ -221,7 +221,8 @@ impl ApiSource {
         match event {
             WatchEvent::Listed(items) => {
                 let refused = self.known.listed(items, Timestamp::now());
-                if self.known.list_has_known_pods() && self.known.missing_from_list(None).is_none() {
+                if self.known.list_has_known_pods() && self.known.missing_from_list(None).is_none()
+                {
                     self.other_since = None;
                 }
                 self.refused
@@ -371,7 +372,9 @@ async fn next_confirmation(
     }
 }
 
-async fn cluster_lookup_result(cluster_lookup: &mut Option<ClusterLookup>) -> Result<Option<String>, String> {
+async fn cluster_lookup_result(
+    cluster_lookup: &mut Option<ClusterLookup>,
+) -> Result<Option<String>, String> {
     match cluster_lookup {
         Some(cluster_lookup) => cluster_lookup.await,
         None => std::future::pending().await,

@@ -66,7 +66,8 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut source = FileSource {
-            scanner: Scanner::new(config.path, node_name.clone(), config.objects).with_source(config.source),
+            scanner: Scanner::new(config.path, node_name.clone(), config.objects)
+                .with_source(config.source),
             watcher: None,
             watch_error: None,
         };

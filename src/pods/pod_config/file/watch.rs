@@ -244,7 +244,9 @@ fn merged(one: Option<Interest>, other: &Interest) -> Interest {
     match (one, other) {
         (None, other) => other.clone(),
         (Some(Existence(names)), Existence(more)) => Existence(all(names, more)),
-        (Some(Existence(names) | Content(names)), Existence(more) | Content(more)) => Content(all(names, more)),
+        (Some(Existence(names) | Content(names)), Existence(more) | Content(more)) => {
+            Content(all(names, more))
+        }
         _ => Interest::Everything,
     }
 }

@@ -7,7 +7,8 @@ use crate::{
         ProbeResult::{self, Failure, Success, Unknown},
     },
     pods::prober::state::{
-        InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeState, ProbedInstance, ProbeRules,
+        InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeRules, ProbeState,
+        ProbedInstance,
     },
     runtime::handlers::ProbeOutcome,
 };
@@ -366,7 +367,10 @@ fn a_dead_or_started_instance_is_left_alone_until_another_comes() {
             (None, ProbeAction::Idle),
             "{kind}"
         );
-        let decision = state.decide(&in_state("c1", InstanceState::Exited { restarts: true }), now);
+        let decision = state.decide(
+            &in_state("c1", InstanceState::Exited { restarts: true }),
+            now,
+        );
         assert_eq!(
             (decision.set, decision.next),
             (None, ProbeAction::Idle),

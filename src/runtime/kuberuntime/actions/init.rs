@@ -53,11 +53,9 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
         if found.initialized {
             match containers.get(index + 1) {
                 None => initialized = true,
-                Some(next) if !reached_started => actions.init_containers_to_start.push(ContainerStart::new(
-                    index + 1,
-                    &next.name,
-                    StartReason::PreviousInitialized,
-                )),
+                Some(next) if !reached_started => actions.init_containers_to_start.push(
+                    ContainerStart::new(index + 1, &next.name, StartReason::PreviousInitialized),
+                ),
                 Some(_) => {}
             }
         }

@@ -59,7 +59,11 @@ pub fn status_timeout(left: Duration) -> Duration {
 
 /// Completes the status of a pod that has to be stopped although some of its items cannot be read. Those have the state
 /// of a list; without a list, they may run.
-pub fn complete_from_list(read: &PodStatus, unread: &[ItemId], listed: Option<&PodStatus>) -> PodStatus {
+pub fn complete_from_list(
+    read: &PodStatus,
+    unread: &[ItemId],
+    listed: Option<&PodStatus>,
+) -> PodStatus {
     let mut status = read.clone();
     let Some(listed) = listed else {
         for item in unread {

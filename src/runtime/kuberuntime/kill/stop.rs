@@ -4,8 +4,8 @@ use super::{
     super::{actions::ContainerKill, labels::OrphanRecord, sandbox_lookup::SandboxLookup},
     plan::{self, ContainerStop},
     running::RunningStop,
-    stop_tracker::{StopScope, StopTracker},
     stop_status::StopStatusReader,
+    stop_tracker::{StopScope, StopTracker},
 };
 use crate::{
     base::chain,

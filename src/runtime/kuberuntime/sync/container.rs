@@ -145,7 +145,9 @@ impl ContainerStarter {
             }
             newest => newest.map(Cow::into_owned),
         };
-        let admission = self.back_off.admit(pod, container, counted_from.as_ref(), now);
+        let admission = self
+            .back_off
+            .admit(pod, container, counted_from.as_ref(), now);
         let StartAdmission::Wait { delay, left } = admission else {
             return Ok(());
         };

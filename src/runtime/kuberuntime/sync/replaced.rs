@@ -7,7 +7,9 @@ use std::{collections::HashMap, sync::Arc};
 /// The replaced containers of running syncs. The status of the pod must not take the exit of such a container for final,
 /// whatever the restart policy and the exit code.
 #[derive(Clone, Debug, Default)]
-pub(in crate::runtime::kuberuntime) struct ReplacedContainers(Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>);
+pub(in crate::runtime::kuberuntime) struct ReplacedContainers(
+    Arc<Mutex<HashMap<PodUid, Vec<ContainerId>>>>,
+);
 
 /// Unmarks the containers when the sync ends.
 #[derive(Debug)]

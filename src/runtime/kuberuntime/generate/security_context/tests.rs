@@ -144,10 +144,7 @@ fn run_as_non_root_is_verified_with_upstreams_words() {
         ),
     ] {
         let verified = verify_run_as_non_root(&pod, &pod.containers()[0], user);
-        assert_eq!(
-            verified.err().map(|e| e.to_string()).as_deref(),
-            refusal
-        );
+        assert_eq!(verified.err().map(|e| e.to_string()).as_deref(), refusal);
     }
 }
 

@@ -193,7 +193,7 @@ impl ImageGetter {
                 Ok(ImageDecision::Use(image))
             }
             // The same error for an image that is absent and for one that the pod may not use, so that pods cannot find out which
-        // private images the node has.
+            // private images the node has.
             (PullPolicy::Never, _) => Err(ImageProblem::never_pulled(image)),
             (PullPolicy::Always | PullPolicy::IfNotPresent, present) => {
                 Ok(ImageDecision::Pull(plan(present.is_some())))

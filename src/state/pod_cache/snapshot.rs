@@ -403,7 +403,7 @@ impl PodSnapshot {
     }
 }
 
-fn put<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T) -> &K) -> bool {
+fn upsert<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T) -> &K) -> bool {
     match list.iter_mut().find(|known| key(known) == key(&value)) {
         Some(known) if *known == value => false,
         Some(known) => {

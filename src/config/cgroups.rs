@@ -77,6 +77,7 @@ pub(super) fn cgroups(
         memory_qos: gate(FeatureGate::MemoryQos),
         tiered_reservation: policy == Some("TieredReservation"),
         kubelet: some_text(&config.kubelet_cgroups).and_then(|path| cgroup(&path)),
+        protect_kernel_defaults: config.protect_kernel_defaults.unwrap_or_default(),
         system: some_text(&config.system_cgroups).and_then(|path| cgroup(&path)),
         runtime: runtime.filter(|path| !path.is_empty()).and_then(cgroup),
         qos_reserved_percent: percent.filter(|_| gate(FeatureGate::QosReserved)),

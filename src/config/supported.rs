@@ -76,6 +76,7 @@ const SUPPORTED: &[&str] = &[
     "cpuCFSQuotaPeriod",
     "failSwapOn",
     "failCgroupV1",
+    "protectKernelDefaults",
     "logging",
     "tracing",
     "cgroupsPerQOS",

@@ -12,6 +12,7 @@ mod address;
 pub mod files;
 mod identity;
 mod kernel_log;
+mod kernel_tunables;
 mod lock_file;
 mod machine;
 pub mod memory;
@@ -43,6 +44,7 @@ pub use confined::{Shown, open_confined};
 pub use disk_usage::{DiskUsage, disk_usage, files_usage};
 pub use identity::MachineIdentity;
 pub use kernel_log::{KERNEL_LOG, KernelLog, KernelLogEnd};
+pub use kernel_tunables::{KernelTunableBehavior, set_up_kernel_tunables};
 pub use lock_file::{LockFile, take_lock};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{

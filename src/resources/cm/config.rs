@@ -25,6 +25,8 @@ pub struct CgroupsConfig {
     pub tiered_reservation: bool,
     /// Where the kubelet puts itself; the path of a cgroup, as those below.
     pub kubelet: Option<String>,
+    /// The kubelet does not start where the kernel's settings are others than it would set (`protectKernelDefaults`).
+    pub protect_kernel_defaults: bool,
     /// Where it puts processes of the root cgroup that belong to nothing else.
     pub system: Option<String>,
     /// Where the runtime is.

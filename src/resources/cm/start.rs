@@ -9,9 +9,9 @@ use super::{
 use crate::{
     base::Tasks,
     host::{
-        HostMachine, ProcDir, Slices,
+        HostMachine, KernelTunableBehavior, ProcDir, Slices,
         cgroup::{CgroupPath, Cgroups},
-        proc,
+        proc, set_up_kernel_tunables,
     },
     resources::{CpuEnforcement, Deps, managers::ResourceManagers},
 };
@@ -39,6 +39,7 @@ pub async fn start(
     managers: &ResourceManagers,
     tasks: &mut Tasks,
 ) -> anyhow::Result<ContainerManager> {
+    set_up_kernel(config, deps).await?;
     start_system_containers(config, rules.oom_score_adj, deps, tasks)?;
     if !config.per_qos {
         return Ok(ContainerManager::off());
@@ -66,6 +67,30 @@ pub async fn start(
     let delivered = deps.all_delivered.clone();
     tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
     Ok(manager)
+}
+
+/// What is done about settings of the kernel that pods do not expect. A kubelet that has only a part of the machine for
+/// its pods shares it with others, and leaves them as they are.
+pub(super) fn kernel_behavior(config: &CgroupsConfig) -> KernelTunableBehavior {
+    if config.protect_kernel_defaults {
+        KernelTunableBehavior::Error
+    } else if config.per_qos && config.root == "/" {
+        KernelTunableBehavior::Modify
+    } else {
+        KernelTunableBehavior::Warn
+    }
+}
+
+async fn set_up_kernel(config: &CgroupsConfig, deps: &Deps) -> anyhow::Result<()> {
+    let behavior = match deps.system.cgroups {
+        // Those of a test.
+        Some(_) => KernelTunableBehavior::Warn,
+        None => kernel_behavior(config),
+    };
+    let proc = deps.system.proc.clone();
+    let set_up = move || set_up_kernel_tunables(&proc, behavior);
+    let set_up = tokio::task::spawn_blocking(set_up).await?;
+    set_up.context("Failed to start ContainerManager")
 }
 
 /// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, because memory stays charged to the

@@ -1,13 +1,15 @@
 //! The tree of a node in plain directories.
 
 use super::{
-    CgroupDriver, CgroupMetrics, CgroupName, ContainerManager, NodeCgroups, ReservedCgroup,
+    CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
+    ReservedCgroup,
+    start::kernel_behavior,
     wanted::{NodeAmounts, PodRules},
 };
 use crate::resources::managers::ResourceManagers;
 use crate::{
     base::{metrics::Metrics, with_own_files},
-    host::{Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
+    host::{KernelTunableBehavior, Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
     model::{Pod, PodUid},
     state::events::EventRecorder,
 };
@@ -410,4 +412,25 @@ async fn without_cgroups_nothing_is_made() {
     assert_eq!((made.parent.as_str(), made.refused), ("", None));
     assert!(manager.pods_with_cgroups().await.unwrap().is_empty());
     manager.destroy(&"u".into()).await.unwrap();
+}
+
+#[test]
+fn only_a_kubelet_that_has_the_whole_machine_changes_settings_of_the_kernel() {
+    use KernelTunableBehavior::{Error, Modify, Warn};
+    let rows = [
+        (true, "/", false, Modify),
+        (true, "/part", false, Warn),
+        (false, "/", false, Warn),
+        (true, "/", true, Error),
+        (true, "/part", true, Error),
+    ];
+    for (per_qos, root, protect_kernel_defaults, expected) in rows {
+        let config = CgroupsConfig {
+            per_qos,
+            root: root.to_owned(),
+            protect_kernel_defaults,
+            ..CgroupsConfig::default()
+        };
+        assert_eq!(kernel_behavior(&config), expected, "{config:?}");
+    }
 }

@@ -8,8 +8,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cd "$repo_root"
+cargo test --lib --no-run
 tests=$(cargo test --lib --no-run 2>&1 | sed -n 's/.*unittests .*(\(.*\))$/\1/p')
-[[ -n $tests ]] || die "cannot build the tests"
+[[ -n $tests ]] || die "cargo does not say where the tests are"
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 ln -s "$(realpath "$tests")" "$stage/tests"

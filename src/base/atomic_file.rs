@@ -21,7 +21,7 @@ pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), sync_directory)
 }
 
-/// As [`write`], with this mode, for files that are not the kubelet's alone: a power cut leaves the old version or the new
+/// As [`write()`], with this mode, for files that are not the kubelet's alone: a power cut leaves the old version or the new
 /// one.
 pub fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Opens the stores: the reading ends for everybody, and each writing end for its one owner.
+//! Opens the stores. Every area gets the reading ends; each writing end goes to its one owner.
 
 use super::{
     events::EventRecorder,
@@ -15,44 +15,45 @@ use super::{
 use crate::{base::metrics::Metrics, model::AddressOrder};
 use std::{path::PathBuf, sync::Arc};
 
-/// The settings of the area.
+/// Configuration of the stores.
 pub struct Config {
-    /// Where the pod state store keeps its files.
+    /// Directory of the pod state store.
     pub pod_state_dir: PathBuf,
-    /// Which of a pod's addresses comes first.
+    /// Order of IPv4 and IPv6 among a pod's addresses.
     pub address_order: AddressOrder,
-    /// There is an API server to report changes to.
+    /// Whether the kubelet reports to an API server (false in standalone mode).
     pub in_cluster: bool,
 }
 
-/// The stores, to be read; cheap to clone. Events, history and the pod state store take entries of several areas.
+/// The reading ends of all stores; cheap to clone. Events, pod history and the pod state store have several writers,
+/// which write through this end.
 #[derive(Clone)]
 pub struct State {
     /// Recent events.
     pub events: EventRecorder,
     /// The Node object of the API server.
     pub node_object: NodeObject,
-    /// The resources that the node is short of.
+    /// The node's memory, disk and PID pressure.
     pub pressure: NodePressureReader,
     /// Whether the machine is shutting down.
     pub shutting_down: NodeShutdownReader,
     /// The latest decisions about each pod.
     pub pod_history: PodHistory,
-    /// Facts that survive a restart.
+    /// Facts about pods that survive a restart.
     pub state_store: PodStateStore,
     /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Desired pods.
+    /// The desired pods.
     pub pods: PodManager,
-    /// Pods that changed, if there is an API server to report them to.
+    /// Pods that changed since they were last reported; `None` without an API server.
     pub changes: Option<Arc<PodChanges>>,
     /// Probe results.
     pub results: ProbeResults,
-    /// The sizes of the stores of pods, as a metric.
+    /// The metric of store sizes, to which each area adds its own.
     pub sizes: StoreSizes,
 }
 
-/// The writing ends of stores with one writer.
+/// The writing ends of the stores that have one writer.
 pub struct Writers {
     /// For the task that registers the node.
     pub node_object: NodeObjectWriter,
@@ -68,7 +69,7 @@ pub struct Writers {
     pub results: ProbeResultsWriter,
 }
 
-/// Opens the stores. The pod state store has the facts of an earlier kubelet; the others are empty.
+/// Opens the stores. The pod state store is read from disk; the others start empty.
 ///
 /// # Errors
 /// The directory of the pod state store cannot be used.

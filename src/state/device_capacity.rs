@@ -1,22 +1,22 @@
-//! How many devices the node has of each resource of a device plugin.
+//! Number of devices that device plugins offer, by resource.
 //!
-//! * Owns: the amounts, zero for resources whose plugins are gone.
-//! * Woken by: the device manager, its one writer.
-//! * Publishes: the amounts, for the status of the node.
+//! * Owns: capacity and allocatable of each extended resource; both are zero once its plugin is gone.
+//! * Woken by: the device manager, the only writer.
+//! * Publishes: the amounts, for the node status.
 
 use std::collections::BTreeMap;
 use tokio::sync::watch;
 
-/// Devices of one resource.
+/// The devices of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// All that there are.
+    /// All devices.
     pub capacity: usize,
-    /// Those that pods may have.
+    /// Healthy devices.
     pub allocatable: usize,
 }
 
-/// Devices by resource.
+/// Devices by resource name.
 pub type Capacities = BTreeMap<String, Capacity>;
 
 /// Reading end; cheap to clone.
@@ -33,12 +33,12 @@ impl Default for DeviceCapacityWriter {
 }
 
 impl DeviceCapacityWriter {
-    /// A reader of it.
+    /// Returns a reading end.
     pub fn reader(&self) -> DeviceCapacity {
         self.0.subscribe()
     }
 
-    /// Publishes the amounts; readers are woken if they changed.
+    /// Publishes the amounts; wakes readers only if they changed.
     pub fn set(&self, capacities: Capacities) {
         self.0.send_if_modified(|known| {
             let changed = *known != capacities;

@@ -1,6 +1,5 @@
-//! What the kubelet knows, one store per subject.
-//!
-//! Each store has one writer and cheap readers, and lies below every area that reads it.
+//! The kubelet's in-memory state, one store per subject. Each store has one writer, except where its module says
+//! otherwise, and cheap readers; it lies below every area that reads it.
 
 pub mod device_capacity;
 pub mod events;

@@ -1,9 +1,9 @@
-//! The Node object of this kubelet, as the API server has it.
+//! The Node object of this kubelet, as last seen from the API server.
 //!
-//! * Owns: its newest known version; none before it was read, and after it was deleted.
-//! * Woken by: the task that registers the node, its one writer.
-//! * Publishes: labels, taints, allocatable and addresses for other parts; [`HostIps`].
-//! * Must never go back to an older version that the watch delivers late.
+//! * Owns: the newest known version; `None` before the first read and after a deletion.
+//! * Woken by: the task that registers the node, the only writer.
+//! * Publishes: the object, for its labels, taints, allocatable and addresses; [`HostIps`].
+//! * Must never replace a newer version by an older one that a watch delivers late.
 
 use k8s_openapi::api::core::v1::Node;
 use std::{net::IpAddr, sync::Arc};
@@ -23,7 +23,7 @@ impl Default for NodeObjectWriter {
 }
 
 impl NodeObjectWriter {
-    /// A reader of it.
+    /// Returns a reading end.
     pub fn reader(&self) -> NodeObject {
         self.0.subscribe()
     }
@@ -33,7 +33,8 @@ impl NodeObjectWriter {
         self.0.borrow().clone()
     }
 
-    /// Takes a version of the watch unless a newer one is known: the response to a request may overtake it.
+    /// Stores a version from a watch, unless a newer one is known: the response to a request may arrive before the
+    /// watch event of an older version.
     pub fn set(&self, node: Node) {
         self.0.send_if_modified(|known| {
             let newer = known.as_deref().is_none_or(|known| is_newer(&node, known));
@@ -44,20 +45,20 @@ impl NodeObjectWriter {
         });
     }
 
-    /// Takes what a list or the response to a request says, however old it looks: storage may have been restored from a
-    /// backup.
+    /// Stores the version of a list or of the response to a request, even if its resourceVersion is older: etcd may
+    /// have been restored from a backup.
     pub fn replace(&self, node: Node) {
         self.0.send_replace(Some(Arc::new(node)));
     }
 
-    /// It was deleted.
+    /// Removes the object after its deletion.
     pub fn clear(&self) {
         self.0
             .send_if_modified(|known| std::mem::take(known).is_some());
     }
 }
 
-/// The node's addresses, primary first, for statuses and variables of pods.
+/// The node's addresses, primary first, for pod statuses (`hostIPs`) and the downward API.
 #[derive(Clone, Debug)]
 pub struct HostIps {
     node: NodeObject,
@@ -65,8 +66,8 @@ pub struct HostIps {
 }
 
 impl HostIps {
-    /// The addresses of the object. Until it has any: those given for the node, else the one that the machine is
-    /// found to have.
+    /// Reads the addresses of the Node object. Until it has any: `given`, the addresses configured for the node, or
+    /// else `found`, the detected address of the machine.
     pub fn new(node: NodeObject, given: &[IpAddr], found: Option<IpAddr>) -> Self {
         let own = if given.is_empty() {
             found.as_slice()
@@ -77,7 +78,7 @@ impl HostIps {
         Self { node, own }
     }
 
-    /// The addresses as they are now; none if the machine has none either.
+    /// The current addresses; empty if the node has none.
     pub fn get(&self) -> Vec<String> {
         let node = self.node.borrow();
         let known = node.as_deref().map(host_ips).unwrap_or_default();
@@ -89,8 +90,8 @@ impl HostIps {
     }
 }
 
-/// Upstream's `GetNodeHostIPs`: the first address, internal ones before external ones, and the first of the other
-/// family.
+/// Upstream's `GetNodeHostIPs`: the first address, with InternalIP before ExternalIP, and the first address of the
+/// other IP family.
 fn host_ips(node: &Node) -> Vec<String> {
     let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref());
     let addresses = addresses.unwrap_or_default();
@@ -105,7 +106,8 @@ fn host_ips(node: &Node) -> Vec<String> {
     both.map(ToString::to_string).collect()
 }
 
-/// Whether one version comes after another. Versions are numbers that grow, also from one object to the next.
+/// Whether `node` is a later version than `known`. Resource versions are increasing numbers, also from a deleted object
+/// to its replacement.
 fn is_newer(node: &Node, known: &Node) -> bool {
     let version =
         |node: &Node| -> Option<u64> { node.metadata.resource_version.as_deref()?.parse().ok() };

@@ -1,13 +1,14 @@
-//! What the node is short of.
+//! Memory, disk and PID pressure of the node.
 //!
-//! * Owns: the pressure that the last measurement showed, or that was there not long ago.
-//! * Woken by: the task that evicts pods, its one writer.
-//! * Publishes: conditions for the Node object and for admission.
-//! * Must never say anything of a node that was not measured.
+//! * Owns: the pressure conditions of the last eviction pass, including those that are kept true for the transition
+//!   period.
+//! * Woken by: the eviction manager, the only writer.
+//! * Publishes: the conditions, for the node status and for admission.
+//! * Must never report pressure before the first measurement.
 
 use tokio::sync::watch;
 
-/// The conditions of the node that say what it is short of.
+/// The pressure conditions of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodePressure {
     /// `MemoryPressure`.
@@ -19,7 +20,7 @@ pub struct NodePressure {
 }
 
 impl NodePressure {
-    /// The conditions that are true, by type.
+    /// The types of the conditions that are true.
     pub fn conditions(self) -> Vec<&'static str> {
         let all = [
             ("MemoryPressure", self.memory),

@@ -1,8 +1,8 @@
-//! Whether the machine is going down.
+//! Whether the node is shutting down.
 //!
-//! * Owns: that one fact.
-//! * Woken by: the task that watches for the shutdown of the node, its one writer.
-//! * Publishes: it, for the Node object and for admission.
+//! * Owns: one flag.
+//! * Woken by: the shutdown manager, the only writer.
+//! * Publishes: the flag, for the node status and for admission.
 
 use tokio::sync::watch;
 

@@ -1,19 +1,19 @@
-//! Sizes of the stores of pods, as a metric. Every store gives up a pod's entries with the pod, so all sizes are zero on
-//! a node without pods, and one that grows is a leak.
+//! The metric of store sizes. Every store removes a pod's entries with the pod, so all sizes are zero on a node without
+//! pods; a size that keeps growing is a leak.
 
 use crate::base::metrics::{AtScrape, Metrics};
 use parking_lot::RwLock;
 use std::{fmt, sync::Arc};
 
-/// The sizes of a part's stores, by name.
+/// Returns the sizes of one area's stores, by name.
 type SizesReader = Box<dyn Fn() -> Vec<(&'static str, usize)> + Send + Sync>;
 
-/// The stores whose sizes are shown; cheap to clone.
+/// The stores in the metric; cheap to clone.
 #[derive(Clone, Default)]
 pub struct StoreSizes(Arc<RwLock<Vec<SizesReader>>>);
 
 impl StoreSizes {
-    /// No stores yet. They are measured at every scrape of `metrics`.
+    /// Registers the metric, without stores. Sizes are read at every scrape of `metrics`.
     pub fn new(metrics: &Metrics) -> Self {
         let sizes = Self::default();
         let read = sizes.clone();
@@ -25,12 +25,12 @@ impl StoreSizes {
         sizes
     }
 
-    /// Shows one more store.
+    /// Adds one store.
     pub fn add(&self, store: &'static str, size: impl Fn() -> usize + Send + Sync + 'static) {
         self.add_all(move || [(store, size())]);
     }
 
-    /// Shows the stores of one more part, by name.
+    /// Adds several stores, by name.
     pub fn add_all<S>(&self, sizes: impl Fn() -> S + Send + Sync + 'static)
     where
         S: IntoIterator<Item = (&'static str, usize)>,

@@ -1,10 +1,10 @@
-//! Events about pods and the node, as `kubectl describe` shows them.
+//! Events about pods and the node (`core/v1` Event).
 //!
-//! * Owns: a bounded ring of recent events, equal ones counted together.
-//! * Woken by: events that are recorded.
-//! * Publishes: one log line per occurrence in upstream's form (`"Event occurred" object="ns/name"
-//!   kind="Pod" … reason="BackOff" message="…"`), [`EventRecorder::recent`], and every occurrence to the one
-//!   [`Outbox`] there may be.
+//! * Owns: a bounded ring of recent events; equal events share one entry with a count.
+//! * Woken by: callers that record events.
+//! * Publishes: one log line per occurrence in upstream's form (`"Event occurred" object="ns/name" kind="Pod" …
+//!   reason="BackOff" message="…"`), [`EventRecorder::recent`], and every occurrence to the [`Outbox`], once a consumer
+//!   has taken it.
 //! * Must never block its caller or grow without bound.
 //! * Answers to upstream's `client-go/tools/record`.
 
@@ -19,7 +19,7 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// How many different events are kept.
+/// Number of distinct events that are kept.
 const CAPACITY: usize = 1000;
 
 /// `type` of an event.
@@ -41,7 +41,7 @@ impl EventType {
     }
 }
 
-/// What an event is about: a pod, or a container of it by field path.
+/// The object of an event (`involvedObject`): a pod, a container of it, or the node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// `Pod` or `Node`.
@@ -52,12 +52,12 @@ pub struct ObjectRef {
     pub name: String,
     /// UID.
     pub uid: PodUid,
-    /// `spec.containers{web}`; empty for the object as a whole.
+    /// Field path of a container, such as `spec.containers{web}`; empty for the whole object.
     pub field_path: String,
 }
 
 impl ObjectRef {
-    /// The pod as a whole.
+    /// Refers to the whole pod.
     pub fn pod(pod: &Pod) -> Self {
         Self {
             kind: "Pod",
@@ -68,7 +68,7 @@ impl ObjectRef {
         }
     }
 
-    /// One container of the pod, of any kind.
+    /// Refers to one container of the pod: regular, init or ephemeral.
     pub fn container(pod: &Pod, name: &str) -> Self {
         let list = if pod.init_containers().iter().any(|c| c.name == name) {
             "initContainers"
@@ -83,14 +83,14 @@ impl ObjectRef {
         }
     }
 
-    /// The container that it is about; empty for the pod as a whole.
+    /// Name of the container in the field path; empty for the whole object.
     pub fn container_name(&self) -> &str {
         let name = self.field_path.split_once('{').map(|(_, name)| name);
         name.and_then(|name| name.strip_suffix('}'))
             .unwrap_or_default()
     }
 
-    /// The node.
+    /// Refers to the node.
     pub fn node(name: &str) -> Self {
         Self {
             kind: "Node",
@@ -102,49 +102,49 @@ impl ObjectRef {
     }
 }
 
-/// One kept event.
+/// A recent event, with the number of its occurrences.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeptEvent {
-    /// What it is about.
+    /// The object (`involvedObject`).
     pub object: ObjectRef,
     /// Normal or Warning.
     pub kind: EventType,
     /// CamelCase reason.
     pub reason: Cow<'static, str>,
-    /// Text for people.
+    /// Human-readable message.
     pub message: String,
-    /// How often it happened.
+    /// Number of occurrences.
     pub count: u32,
-    /// First time.
+    /// Time of the first occurrence.
     pub first_seen: Timestamp,
-    /// Last time.
+    /// Time of the latest occurrence.
     pub last_seen: Timestamp,
 }
 
-/// Something that happened once.
+/// One occurrence of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occurrence {
-    /// What it is about.
+    /// The object (`involvedObject`).
     pub object: ObjectRef,
     /// Normal or Warning.
     pub kind: EventType,
     /// CamelCase reason.
     pub reason: Cow<'static, str>,
-    /// Text for people.
+    /// Human-readable message.
     pub message: String,
-    /// What programs read of it; empty for almost all.
+    /// Annotations for programs; empty for almost all events.
     pub annotations: Annotations,
-    /// When.
+    /// Time of the occurrence.
     pub at: Timestamp,
 }
 
-/// Annotations of an event in the API server.
+/// Annotations of the Event object.
 pub type Annotations = BTreeMap<String, String>;
 
-/// Occurrences on their way to the API server, in their order.
+/// Queue of occurrences to send to the API server, in order.
 pub type Outbox = mpsc::Receiver<Occurrence>;
 
-/// Counts an occurrence for which the outbox has no room.
+/// Called for each occurrence that is dropped because the outbox is full.
 pub type OnOverflow = Box<dyn Fn() + Send + Sync>;
 
 /// Records events; cheap to clone.
@@ -165,7 +165,7 @@ impl std::fmt::Debug for Sender {
     }
 }
 
-/// The kept events by when they were last seen, and where to find an equal one.
+/// The recent events in order of their latest occurrence, and an index to find an equal one.
 #[derive(Debug, Default)]
 struct RecentEvents {
     next: u64,
@@ -226,12 +226,12 @@ impl RecentEvents {
 }
 
 impl EventRecorder {
-    /// An empty recorder.
+    /// Builds an empty recorder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Logs an event and keeps it, counting it together with an equal earlier one.
+    /// Logs an event and keeps it; an event equal to a recent one increases its count.
     pub fn record(
         &self,
         object: &ObjectRef,
@@ -242,7 +242,7 @@ impl EventRecorder {
         self.record_annotated(object, kind, reason, message, Annotations::new());
     }
 
-    /// The same, with annotations for the API server.
+    /// Like [`Self::record`], with annotations of the Event object.
     pub fn record_annotated(
         &self,
         object: &ObjectRef,
@@ -279,15 +279,15 @@ impl EventRecorder {
         self.kept.lock().keep(object, kind, reason, message, now);
     }
 
-    /// From now on occurrences are queued for the caller as well; those for which there is no room are dropped.
-    /// `None` if the queue was already taken.
+    /// Starts to queue occurrences, at most `room` of them, and returns the receiver; the excess is dropped. Returns
+    /// `None` if the outbox was already taken.
     pub fn outbox(&self, room: usize, on_overflow: OnOverflow) -> Option<Outbox> {
         let (queue, outbox) = mpsc::channel(room);
         let sender = Sender { queue, on_overflow };
         self.outbox.set(sender).ok().map(|()| outbox)
     }
 
-    /// A Normal event about a pod or container.
+    /// Records a Normal event about a pod or container.
     pub fn normal(
         &self,
         object: &ObjectRef,
@@ -297,7 +297,7 @@ impl EventRecorder {
         self.record(object, EventType::Normal, reason, message);
     }
 
-    /// A Warning event about a pod or container.
+    /// Records a Warning event about a pod or container.
     pub fn warning(
         &self,
         object: &ObjectRef,
@@ -307,8 +307,7 @@ impl EventRecorder {
         self.record(object, EventType::Warning, reason, message);
     }
 
-    /// The kept events, least recently seen first. They are shared, not copied: however many clients
-    /// take their time with a list, its texts are there once.
+    /// Recent events, least recent first. The entries are shared, so that slow clients do not each hold a copy.
     pub fn recent(&self) -> Vec<Arc<KeptEvent>> {
         self.kept.lock().events.values().cloned().collect()
     }

@@ -36,7 +36,7 @@ pub use creations::PodCreationGuard;
 pub use snapshot::ListEntry;
 pub use unread::Unread;
 
-/// A sandbox or a container.
+/// A sandbox or a container of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ItemId {
     /// A sandbox.
@@ -63,7 +63,7 @@ impl ItemId {
     }
 }
 
-/// Which pod an item belongs to.
+/// The pod of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// UID.
@@ -75,7 +75,7 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The owner that a pod object names.
+    /// The owner for a pod object.
     pub fn of(pod: &Pod) -> Self {
         Self {
             uid: pod.uid(),
@@ -84,7 +84,7 @@ impl Owner {
         }
     }
 
-    /// The owner of a runtime status.
+    /// The owner for a runtime status.
     pub fn of_status(status: &PodStatus) -> Self {
         Self {
             uid: status.uid.clone(),
@@ -144,12 +144,12 @@ pub struct PodCacheWriter {
     shared: Arc<PodCacheInner>,
 }
 
-/// A new, empty cache.
+/// Builds an empty cache.
 pub fn pod_cache() -> (PodCacheWriter, PodCache) {
     pod_cache_with(AddressOrder::IPV4_FIRST)
 }
 
-/// A new, empty cache; the addresses of pods are put into this order.
+/// Like [`pod_cache`], with an order for the addresses of pods.
 pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache) {
     let shared = Arc::new(PodCacheInner {
         address_order,
@@ -225,12 +225,12 @@ impl PodCache {
         self.shared.inspect.mark(item);
     }
 
-    /// Records a read that the caller made itself, begun at `seq`.
+    /// Applies a read that the caller made; `seq` is the number it took before the read began.
     pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         self.shared.apply(owner, item, seq, read);
     }
 
-    /// The number of a read in the order of reads; take it *before* the read begins.
+    /// Returns the next number in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
     }
@@ -240,7 +240,7 @@ impl PodCache {
         &self.shared.strings
     }
 
-    /// The order of a pod's addresses.
+    /// The order of IPv4 and IPv6 among a pod's addresses.
     pub fn address_order(&self) -> AddressOrder {
         self.shared.address_order
     }
@@ -281,7 +281,7 @@ impl PodCache {
         }
     }
 
-    /// The proof that a complete list was applied, if so.
+    /// The proof that a complete list was applied; `None` before the first.
     pub fn is_complete(&self) -> Option<Complete> {
         self.shared
             .snapshot
@@ -292,19 +292,19 @@ impl PodCache {
 }
 
 impl PodCacheWriter {
-    /// A reading end.
+    /// Returns a reading end.
     pub fn reader(&self) -> PodCache {
         PodCache {
             shared: self.shared.clone(),
         }
     }
 
-    /// The strings that the statuses share.
+    /// The interned strings that statuses share, to save memory.
     pub fn strings(&self) -> &Strings {
         &self.shared.strings
     }
 
-    /// The order of a pod's addresses.
+    /// The order of IPv4 and IPv6 among a pod's addresses.
     pub fn address_order(&self) -> AddressOrder {
         self.shared.address_order
     }
@@ -335,18 +335,18 @@ impl PodCacheWriter {
         self.shared.snapshot.lock().is_gone(item)
     }
 
-    /// The number of a read in the order of reads; take it *before* the read begins.
+    /// Returns the next number in the order of reads; take it *before* the read begins.
     pub fn next_seq(&self) -> Seq {
         self.shared.next_seq()
     }
 
-    /// Applies one read, begun at `seq`.
+    /// Applies one read that began at `seq`.
     pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         self.shared.apply(owner, item, seq, read);
     }
 
-    /// Applies a complete list, begun at `seq`: new and changed items are queued for inspection,
-    /// items that are gone are dropped.
+    /// Applies a complete list that began at `seq`: new and changed items are queued for inspection, items missing from
+    /// it are removed.
     pub fn apply_list(
         &self,
         seq: Seq,

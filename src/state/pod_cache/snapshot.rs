@@ -9,12 +9,12 @@ use std::{
     sync::Arc,
 };
 
-/// One entry of a list, with the pod of its labels.
+/// One entry of a list of sandboxes or containers, with the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListEntry<T> {
     /// The pod.
     pub owner: Owner,
-    /// The status as far as a list has it.
+    /// The status, with the fields that a list returns.
     pub status: T,
 }
 
@@ -22,9 +22,9 @@ pub struct ListEntry<T> {
 struct ListedItem {
     uid: PodUid,
     sandbox: Option<SandboxId>,
-    /// The newest applied read; zero without one.
+    /// Number of the newest applied read; zero before the first.
     read: Seq,
-    /// The item has to be read again, by a read that began at this number or later.
+    /// Set if the item has to be read again, by a read with this number or a larger one.
     stale: Option<Seq>,
 }
 
@@ -388,7 +388,7 @@ impl PodSnapshot {
         Applied { changed, settled }
     }
 
-    /// Edits a pod's status; true when that changes it.
+    /// Edits a pod's status; true if the edit changed it.
     fn edit(&mut self, uid: &PodUid, edit: impl FnOnce(&mut PodStatus) -> bool) -> bool {
         let Some(entry) = self.pods.get_mut(uid) else {
             return false;
@@ -411,7 +411,7 @@ fn upsert<T: PartialEq, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(
             true
         }
         None => {
-            // Most pods have one of each; room for four would be most of a status.
+            // Most pods have one item of each kind; the default capacity of four would dominate the size of a status.
             list.reserve_exact(1);
             list.push(value);
             true

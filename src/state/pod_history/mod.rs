@@ -1,12 +1,12 @@
-//! What was done about each pod lately, and why.
+//! Recent decisions about each pod, with their reasons (`kubelet explain`).
 //!
-//! * Owns: a short memory per pod ([`PodHistoryRecord`]): the last different decisions, equal ones counted
-//!   together, and the step that is under way.
-//! * Woken by: each pod's own worker, which writes about its own pod only, during a sync.
-//! * Publishes: [`PodHistory::of`], and a counter that moves with every decision.
-//! * Must never decide anything, outlive its pod, or take more than about a kilobyte for one; a pod
-//!   about which nothing was decided takes nothing.
-//! * Upstream has no counterpart; there one reads the log.
+//! * Owns: one [`PodHistoryRecord`] per pod: its latest distinct decisions, with counts of repetitions, and the current
+//!   step of a running sync.
+//! * Woken by: pod workers; each writes about its own pod, during a sync.
+//! * Publishes: [`PodHistory::of`], and a counter that increases with every decision.
+//! * Must never influence a decision, outlive its pod, or take more than about a kilobyte per pod; a pod without
+//!   decisions takes nothing.
+//! * Upstream has no counterpart; its users read the log.
 
 mod record;
 
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
 
-/// The histories; cheap to clone.
+/// The pod histories; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct PodHistory {
     shared: Arc<PodHistoryInner>,
@@ -37,7 +37,7 @@ impl Default for PodHistory {
 }
 
 impl PodHistory {
-    /// No histories.
+    /// Builds an empty store.
     pub fn new() -> Self {
         Self {
             shared: Arc::new(PodHistoryInner {
@@ -47,7 +47,7 @@ impl PodHistory {
         }
     }
 
-    /// Notes a decision about a pod.
+    /// Records a decision about a pod.
     pub fn note(&self, uid: &PodUid, history_entry: HistoryEntry<'_>) {
         let now = Timestamp::now();
         let mut records = self.shared.records.lock();
@@ -76,35 +76,35 @@ impl PodHistory {
         }
     }
 
-    /// A whole sync of a pod succeeded.
+    /// Records that a complete sync of a pod succeeded.
     pub fn all_well(&self, uid: &PodUid) {
         if let Some(record) = self.shared.records.lock().get_mut(uid) {
             record.all_well(Timestamp::now());
         }
     }
 
-    /// What is known of a pod; empty when nothing is.
+    /// The history of a pod; empty if nothing was recorded.
     pub fn of(&self, uid: &PodUid) -> PodHistoryRecord {
         let records = self.shared.records.lock();
         records.get(uid).cloned().unwrap_or_default()
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes the history of a pod that is gone.
     pub fn forget(&self, uid: &PodUid) {
         self.shared.records.lock().remove(uid);
     }
 
-    /// A counter that moves with every decision.
+    /// A counter that increases with every decision.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()
     }
 
-    /// How many pods are remembered.
+    /// Number of pods with a history.
     pub fn len(&self) -> usize {
         self.shared.records.lock().len()
     }
 
-    /// Whether none is.
+    /// Whether no pod has a history.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

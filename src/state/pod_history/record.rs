@@ -1,32 +1,32 @@
-//! What is remembered of one pod: bounded in number and in bytes. Pure.
+//! The history of one pod, bounded in number of entries and in bytes. Pure.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What all decisions about one pod may take, in bytes, texts included.
+/// Maximum size of all decisions about one pod, bytes, texts included.
 const MAX_BYTES: usize = 960;
-/// Longest reason, in bytes.
+/// Maximum length of a reason, bytes.
 const MAX_TEXT: usize = 240;
 
-/// What was decided.
+/// The kind of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// A sandbox is made.
+    /// Create a sandbox.
     CreateSandbox,
-    /// Everything of the pod is stopped.
+    /// Kill the pod.
     StopPod,
-    /// All containers are removed, to start over.
+    /// Remove all containers, and start the pod again (`RestartAllContainers`).
     RestartAll,
-    /// One container is stopped.
+    /// Stop one container.
     StopContainer,
-    /// One container is started.
+    /// Start one container.
     StartContainer,
-    /// One container has to wait before it is started.
+    /// Delay the start of one container.
     Hold,
-    /// Something could not be done.
+    /// An action failed.
     Fail,
-    /// The pod has reached its end.
+    /// The pod reached a terminal phase.
     Finish,
 }
 
@@ -45,21 +45,21 @@ impl fmt::Display for Action {
     }
 }
 
-/// A decision as it is made.
+/// A decision to record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistoryEntry<'a> {
-    /// What.
+    /// The kind.
     pub action: Action,
-    /// Name of the container that it is about; empty for the pod as a whole.
+    /// Name of the container; empty for the pod as a whole.
     pub container: &'a str,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: String,
-    /// Until when it holds, if that is known.
+    /// When the decision expires, if known.
     pub until: Option<Timestamp>,
 }
 
 impl HistoryEntry<'_> {
-    /// About the pod as a whole.
+    /// A decision about the pod as a whole.
     pub fn about_pod(action: Action, why: String) -> Self {
         Self {
             action,
@@ -71,7 +71,7 @@ impl HistoryEntry<'_> {
 }
 
 impl<'a> HistoryEntry<'a> {
-    /// One that holds until then.
+    /// Adds the time at which the decision expires.
     #[must_use]
     pub fn until(self, until: Timestamp) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl<'a> HistoryEntry<'a> {
         }
     }
 
-    /// About one container.
+    /// A decision about one container.
     pub fn about(action: Action, container: &'a str, why: String) -> Self {
         Self {
             action,
@@ -91,36 +91,36 @@ impl<'a> HistoryEntry<'a> {
     }
 }
 
-/// A decision as it is remembered.
+/// A recorded decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noted {
-    /// What.
+    /// The kind.
     pub action: Action,
-    /// How often.
+    /// Number of repetitions.
     pub count: u32,
     /// Name of the container; empty for the pod as a whole.
     pub container: Box<str>,
-    /// Why, cut to a sane length.
+    /// The reason, truncated.
     pub why: Box<str>,
-    /// Milliseconds since the epoch.
+    /// First and last time, in milliseconds since the epoch.
     first: i64,
     last: i64,
-    /// 0 for none.
+    /// Expiry, in milliseconds since the epoch; 0 for none.
     until: i64,
 }
 
 impl Noted {
-    /// When it was made first.
+    /// Time of the first occurrence.
     pub fn first(&self) -> Timestamp {
         from_millis(self.first)
     }
 
-    /// When it was made last.
+    /// Time of the latest occurrence.
     pub fn last(&self) -> Timestamp {
         from_millis(self.last)
     }
 
-    /// Until when it holds, if that is known.
+    /// When the decision expires, if known.
     pub fn until(&self) -> Option<Timestamp> {
         (self.until != 0).then(|| from_millis(self.until))
     }
@@ -134,30 +134,30 @@ fn from_millis(millis: i64) -> Timestamp {
     Timestamp::from_millisecond(millis).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// The memory of one pod.
+/// The history of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodHistoryRecord {
-    /// Oldest first, by when they were made last.
+    /// Ordered by latest occurrence, oldest first.
     pod_history: Vec<Noted>,
     doing: Option<Box<(String, Timestamp)>>,
-    /// When all was well last, milliseconds since the epoch.
+    /// Time of the last successful sync, in milliseconds since the epoch.
     well: i64,
 }
 
 impl PodHistoryRecord {
-    /// The last different decisions, oldest first by when they were made last.
+    /// The latest distinct decisions, ordered by latest occurrence, oldest first.
     pub fn pod_history(&self) -> &[Noted] {
         &self.pod_history
     }
 
-    /// The step that is under way, and since when.
+    /// The current step of the running sync, with its start time.
     pub fn current_step(&self) -> Option<(&str, Timestamp)> {
         let (step, since) = self.doing.as_deref()?;
         Some((step, *since))
     }
 
-    /// The newest decision about a container (or, under an empty name, the pod), if it was made since
-    /// all was well last, and means that something is held back or failed.
+    /// The newest decision about a container (or the pod, if the name is empty), if it was made after the last
+    /// successful sync and is a delay or a failure.
     pub fn trouble(&self, container: &str) -> Option<&Noted> {
         let mut newest = self.pod_history.iter().rev();
         let newest = newest.find(|noted| *noted.container == *container)?;
@@ -165,13 +165,13 @@ impl PodHistoryRecord {
         (trouble && newest.last > self.well).then_some(newest)
     }
 
-    /// A whole sync succeeded at `now`: what held the pod back is over.
+    /// Records that a complete sync succeeded at `now`: earlier delays and failures are over.
     pub fn all_well(&mut self, now: Timestamp) {
         self.well = now.as_millisecond();
     }
 
-    /// Notes a decision made at `now`. One equal to an earlier one is counted there; the oldest make
-    /// room for it.
+    /// Records a decision made at `now`. A repetition increases the count of the earlier entry; the oldest entries are
+    /// removed to make room.
     pub fn note(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
         let HistoryEntry {
             action,
@@ -215,12 +215,12 @@ impl PodHistoryRecord {
         self.pod_history.push(noted);
     }
 
-    /// A step begins at `now`.
+    /// Sets the current step, which begins at `now`.
     pub fn begin(&mut self, step: String, now: Timestamp) {
         self.doing = Some(Box::new((step, now)));
     }
 
-    /// Nothing is under way any more.
+    /// Clears the current step.
     pub fn rest(&mut self) {
         self.doing = None;
     }

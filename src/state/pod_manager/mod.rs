@@ -1,9 +1,9 @@
-//! The desired pods: what should run on this node.
+//! The desired pods of this node (upstream's pod manager).
 //!
-//! * Owns: the pods of all sources by UID, and the mirrors of static pods by full name.
-//! * Woken by: the sync loop, its one writer.
-//! * Publishes: pods by UID and all of them; mirrors; which of them changed, for the writers of the API server.
-//! * Must never invent or drop a pod on its own, or list a mirror among the pods that should run here.
+//! * Owns: the pods of all sources by UID, and the mirror pods of static pods by full name.
+//! * Woken by: the sync loop, the only writer.
+//! * Publishes: the pods and mirror pods; the set of changed ones, for the tasks that write to the API server.
+//! * Must never add or remove a pod on its own, or return a mirror pod among the desired pods.
 //! * Answers to upstream's `pkg/kubelet/pod`.
 
 use crate::{
@@ -30,71 +30,71 @@ pub struct PodManagerWriter {
     changes: Option<Arc<PodChanges>>,
 }
 
-/// What changed among the pods. Only kept where it is taken: without an API server nothing would.
+/// The pods that changed since they were last taken. Recorded only if there is a consumer, that is, with an API server.
 #[derive(Debug, Default)]
 pub struct PodChanges {
-    /// Pods whose object or mirror changed.
+    /// Pods whose object or mirror pod changed.
     pub pods: Arc<DirtySet<PodUid>>,
-    /// Names of static pods and mirrors that came, changed or went.
+    /// Full names of static pods and mirror pods that were added, changed or removed.
     pub mirrors: Arc<DirtySet<PodFullName>>,
 }
 
 impl PodManager {
-    /// One pod.
+    /// The desired pod with this UID.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.pods.read().get(uid).cloned()
     }
 
-    /// Whether this pod should run here.
+    /// Whether the pod is desired.
     pub fn contains(&self, uid: &PodUid) -> bool {
         self.pods.read().contains_key(uid)
     }
 
-    /// All pods, in no order.
+    /// All desired pods, in no order.
     pub fn pods(&self) -> Vec<Arc<Pod>> {
         self.pods.read().values().cloned().collect()
     }
 
-    /// How many pods should run here.
+    /// Number of desired pods.
     pub fn len(&self) -> usize {
         self.pods.read().len()
     }
 
-    /// Whether none should.
+    /// Whether there are no desired pods.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// UIDs of all pods.
+    /// UIDs of all desired pods.
     pub fn uids(&self) -> HashSet<PodUid> {
         self.pods.read().keys().cloned().collect()
     }
 
-    /// The mirror that the API server has of a static pod.
+    /// The mirror pod of a static pod.
     pub fn mirror_of(&self, name: &PodFullName) -> Option<Arc<Pod>> {
         self.mirrors.read().get(name).cloned()
     }
 
-    /// The static pod of this name.
+    /// The static pod with this full name.
     pub fn static_of(&self, name: &PodFullName) -> Option<Arc<Pod>> {
         let pods = self.pods.read();
         let mut named = pods.values().filter(|pod| pod.full_name() == *name);
         named.find(|pod| pod.is_static()).cloned()
     }
 
-    /// All mirrors, in no order.
+    /// All mirror pods, in no order.
     pub fn mirrors(&self) -> Vec<Arc<Pod>> {
         self.mirrors.read().values().cloned().collect()
     }
 }
 
 impl PodManagerWriter {
-    /// A reading end.
+    /// Returns a reading end.
     pub fn reader(&self) -> PodManager {
         self.reader.clone()
     }
 
-    /// The same, keeping what changes.
+    /// Records changes in `changes`, if given.
     #[must_use]
     pub fn keeping(self, changes: impl Into<Option<Arc<PodChanges>>>) -> Self {
         let changes = changes.into();
@@ -107,21 +107,21 @@ impl PodManagerWriter {
         self.changed(&pod);
     }
 
-    /// Removes a pod; returns it if it was there.
+    /// Removes a pod and returns it.
     pub fn remove(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         let removed = self.reader.pods.write().remove(uid);
         removed.iter().for_each(|pod| self.changed(pod));
         removed
     }
 
-    /// Adds or replaces the mirror of a static pod, which need not exist.
+    /// Adds or replaces a mirror pod; its static pod need not exist.
     pub fn set_mirror(&self, mirror: Arc<Pod>) {
         let name = mirror.full_name();
         self.reader.mirrors.write().insert(name.clone(), mirror);
         self.mirror_changed(name);
     }
 
-    /// Removes a mirror; returns it. A newer one of the same name, which has another UID, is kept.
+    /// Removes a mirror pod and returns it. A newer mirror pod of the same name, which has another UID, is kept.
     pub fn unset_mirror(&self, name: &PodFullName, uid: &PodUid) -> Option<Arc<Pod>> {
         let mut mirrors = self.reader.mirrors.write();
         let is_it = mirrors.get(name).is_some_and(|known| known.uid() == *uid);

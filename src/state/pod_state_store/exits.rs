@@ -1,18 +1,18 @@
-//! How containers ended that the runtime may know nothing of any more. Pure.
+//! Exits of containers whose runtime instances may have been removed. Pure.
 
 use crate::model::{ContainerState, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The end of one container instance.
+/// The exit of one container instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Exit {
-    /// The instance.
+    /// The runtime's ID of the instance.
     pub id: String,
     /// Its restart count.
     pub restart_count: u32,
-    /// Nanoseconds since the epoch, like the two below; 0 when not reached.
+    /// Nanoseconds since the epoch, like `started_at` and `finished_at`; 0 if the state was not reached.
     pub created_at: i64,
     /// See `created_at`.
     pub started_at: i64,
@@ -20,17 +20,17 @@ pub struct Exit {
     pub finished_at: i64,
     /// Its exit code.
     pub exit_code: i32,
-    /// The runtime's reason.
+    /// The reason that the runtime reported.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Its termination message.
+    /// The termination message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// As in the runtime status.
+    /// Image name, as in the runtime status.
     pub image: String,
-    /// As in the runtime status.
+    /// Image reference, as in the runtime status.
     pub image_ref: String,
-    /// A later instance has been made: this is not how the container ended, only how it did before.
+    /// A later instance was created: this exit is the `lastState`, not the `state`, of the container.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub followed: bool,
 }
@@ -52,7 +52,7 @@ impl Exit {
         }
     }
 
-    /// The instance as the runtime would show it.
+    /// The runtime status of the instance, as the runtime would report it.
     pub fn instance(&self, name: &str) -> ContainerStatus {
         ContainerStatus {
             id: self.id.as_str().into(),
@@ -72,13 +72,13 @@ impl Exit {
     }
 }
 
-/// The latest exit of each container, by name.
+/// The latest exit of each container, by container name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Exits(BTreeMap<String, Exit>);
 
 impl Exits {
-    /// Whether none is known.
+    /// Whether there are no exits.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -88,8 +88,8 @@ impl Exits {
         self.0.get(name)
     }
 
-    /// Remembers how an instance ended, unless the end of a later one is known: instances are removed in
-    /// any order, and the last one to go need not be the last one that was made.
+    /// Records the exit of an instance, unless that of a later one is known: instances are removed in any order, so the
+    /// last one to be removed need not be the last one created.
     pub fn record(&mut self, instance: &ContainerStatus, followed: bool) {
         let known = self.get(&instance.name);
         if known.is_some_and(|known| known.restart_count > instance.restart_count) {
@@ -99,27 +99,27 @@ impl Exits {
         self.0.insert(instance.name.to_string(), exit);
     }
 
-    /// How containers ended, by name; without those of which a later instance was made. Counts where the
-    /// runtime has no instance.
+    /// The exits of containers without a later instance, by container name. To be used where the runtime has no
+    /// instance of the container.
     pub fn last(&self) -> impl Iterator<Item = (&str, &Exit)> {
         let all = self.0.iter().map(|(name, exit)| (name.as_str(), exit));
         all.filter(|(_, exit)| !exit.followed)
     }
 
-    /// A later instance of a container was created.
+    /// Records that a later instance of a container was created.
     pub fn mark_superseded(&mut self, name: &str) {
         if let Some(exit) = self.0.get_mut(name) {
             exit.followed = true;
         }
     }
 
-    /// Forgets the exits of containers that the predicate does not keep.
+    /// Removes the exits of containers for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.0.retain(|name, _| keep(name));
     }
 
-    /// The runtime status with the instances that are gone and still matter: how a container
-    /// ended, or how it ended before the one instance that there is. `None` when there are none.
+    /// The runtime status, completed by removed instances that the API status needs: as the current state of a
+    /// container without an instance, or as the last state of one with a single instance. `None` if there are none.
     pub fn complete(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
             let mut known = runtime_status.instances(name);
@@ -143,8 +143,8 @@ impl Exits {
     }
 }
 
-/// Whether an instance that is to be removed is the newest one of its container that ended, and so the
-/// last to say how; then, whether there is a later one.
+/// For an instance that is about to be removed: `Some` if it is the newest exited instance of its container, so that
+/// its exit has to be recorded; the value says whether a later instance exists.
 pub fn is_last_exit(runtime_status: &PodStatus, instance: &ContainerStatus) -> Option<bool> {
     let newest_dead = runtime_status
         .instances(&instance.name)

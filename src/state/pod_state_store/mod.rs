@@ -1,11 +1,11 @@
-//! Facts that have to survive the kubelet and that the runtime does not keep.
+//! Facts about pods that have to survive a restart of the kubelet and that the runtime does not keep.
 //!
 //! * Owns: one small JSON file per pod below `<root-dir>/journal`, written only when a fact changes.
-//! * Woken by: updates; a task writes coalesced changes, [`PodStateStore::record`] waits for the write.
-//! * Publishes: [`PodRecord`]s, read back at start.
-//! * Must never hold what the runtime or the manifest has, and never fail a pod because a
-//!   disk is full: a fact that cannot be written is kept in memory and tried again.
-//! * Upstream has no counterpart for static pods; there a restart forgets all of this.
+//! * Woken by: updates. A task writes coalesced changes; [`PodStateStore::record`] waits for the write.
+//! * Publishes: [`PodRecord`]s, which are read at start.
+//! * Must never duplicate facts of the runtime or the manifest, nor fail a pod because the disk is full: a failed write
+//!   is retried, and the fact kept in memory.
+//! * Upstream has no counterpart: there a restart loses these facts.
 
 mod exits;
 mod record;
@@ -31,14 +31,14 @@ use tokio_util::sync::CancellationToken;
 pub use exits::{Exit, Exits, is_last_exit};
 pub use record::{BackOffStep, PodOrigin, PodRecord, RestartAll, SavedProbeResults, Terminal};
 
-/// Written into every file; a file with another number is left alone and ignored.
+/// Version of the file format, in every file; a file with another version is ignored and left in place.
 const VERSION: u32 = 1;
-/// How long a failed write waits before the next try.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long changes are gathered, so that the steps of one start make one write: shorter than
-/// a client takes to act on a status.
+/// How long changes are collected before a write, so that the steps of one container start share it. Shorter than a
+/// client takes to react to a status.
 const GATHER: Duration = Duration::from_millis(5);
-/// The same after a batch of at least [`MANY`].
+/// Like [`GATHER`], after a batch of at least [`MANY`].
 const GATHER_MANY: Duration = Duration::from_millis(20);
 const MANY: usize = 16;
 
@@ -54,13 +54,13 @@ struct PodStateStoreInner {
     records: Mutex<HashMap<PodUid, PodRecord>>,
     dirty: DirtySet<PodUid>,
     writing: tokio::sync::Mutex<()>,
-    /// The last write failed, and that was logged.
+    /// Whether the last write failed; then the failure is already in the log.
     failing: AtomicBool,
 }
 
 impl PodStateStore {
-    /// Opens (and creates) the directory and reads what is there. A file that cannot be understood is
-    /// logged and skipped; it never stops the kubelet. Blocking.
+    /// Opens the directory, creates it if needed, and reads its records. A file that cannot be decoded is logged and
+    /// skipped; it never prevents a start. Blocking.
     pub fn open(directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory).with_context(|| {
             format!("cannot create the pod state store {}", directory.display())
@@ -83,7 +83,7 @@ impl PodStateStore {
         }
     }
 
-    /// What is remembered of a pod.
+    /// A copy of the record of a pod.
     pub fn get(&self, uid: &PodUid) -> PodRecord {
         self.shared
             .records
@@ -93,7 +93,7 @@ impl PodStateStore {
             .unwrap_or_default()
     }
 
-    /// Reads one thing out of a pod's record without copying all of it.
+    /// Reads from the record of a pod without copying it.
     pub fn read<T>(&self, uid: &PodUid, read: impl FnOnce(&PodRecord) -> T) -> T {
         match self.shared.records.lock().get(uid) {
             Some(record) => read(record),
@@ -101,16 +101,15 @@ impl PodStateStore {
         }
     }
 
-    /// Changes a pod's record; it is written soon.
+    /// Changes the record of a pod; it is written later, by [`Self::run`].
     pub fn update(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
             self.shared.dirty.mark(uid.clone());
         }
     }
 
-    /// Changes a pod's record and waits until it is on disk. A failed write is logged and tried again
-    /// later; it does not hold the caller back. A caller that stops waiting changes nothing: the
-    /// record is written all the same.
+    /// Changes the record of a pod and waits for the write. A failed write is logged and retried later, and this
+    /// returns. If the caller drops the future, the record is written all the same.
     pub async fn record(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
         if self.change(uid, change) {
             self.shared.dirty.mark(uid.clone());
@@ -118,15 +117,15 @@ impl PodStateStore {
         }
     }
 
-    /// Forgets a pod.
+    /// Removes the record of a pod.
     pub fn forget(&self, uid: &PodUid) {
         if self.shared.records.lock().remove(uid).is_some() {
             self.shared.dirty.mark(uid.clone());
         }
     }
 
-    /// Forgets all of a pod but where it came from: from its record, or else by the runtime. By that it is
-    /// known who may remove what is left of it.
+    /// Removes everything from the record of a pod but its origin: that of the record, or else the source that the
+    /// runtime's labels name. The origin decides which source may clean up the rest of the pod.
     pub fn forget_but_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
         self.update(uid, |record| {
             let by_runtime = || {
@@ -147,22 +146,22 @@ impl PodStateStore {
         });
     }
 
-    /// UIDs of all remembered pods.
+    /// UIDs of all pods with a record.
     pub fn uids(&self) -> Vec<PodUid> {
         self.shared.records.lock().keys().cloned().collect()
     }
 
-    /// How many pods are remembered.
+    /// Number of pods with a record.
     pub fn len(&self) -> usize {
         self.shared.records.lock().len()
     }
 
-    /// Whether none is.
+    /// Whether no pod has a record.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes what has been changed so far. Costs nothing when nothing has.
+    /// Writes pending changes and waits for that. Without any it returns at once.
     pub async fn flush(&self) {
         let idle = self.shared.dirty.is_empty() && self.shared.writing.try_lock().is_ok();
         if !idle {
@@ -170,11 +169,10 @@ impl PodStateStore {
         }
     }
 
-    /// Writes changes until shutdown, then what is left. Changes that come together are written
-    /// together.
+    /// Writes changes, in batches, until shutdown, and then the rest.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         loop {
-            // They stay marked while they wait, so that a flush finds them.
+            // Changes stay marked during the delay, so that a concurrent flush writes them.
             tokio::select! {
                 () = self.shared.dirty.marked() => {}
                 () = shutdown.cancelled() => {}
@@ -217,8 +215,8 @@ impl PodStateStore {
         true
     }
 
-    /// Writes what is marked, of one pod or of all. It runs as a task of its own: once begun it is
-    /// finished, also when its caller stops waiting, so no later write can overtake it.
+    /// Writes the pending changes of one pod or of all. Runs in its own task, so that a write completes even if the
+    /// caller is dropped, and no later write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
         let state_store = self.clone();
         let writing = async move { state_store.write_marked(only).await };
@@ -232,7 +230,7 @@ impl PodStateStore {
     async fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
         let dirty = &self.shared.dirty;
         let _one_at_a_time = self.shared.writing.lock().await;
-        // Only now: what another write has written meanwhile need not be written again.
+        // Taken only now, under the lock: changes that another write has written meanwhile are not written again.
         let uids: Vec<PodUid> = match only {
             Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
             None => dirty.take_now().into_iter().collect(),
@@ -254,7 +252,7 @@ impl PodStateStore {
                 self.report(&failed);
                 failed.into_iter().map(|failure| failure.uid).collect()
             }
-            // The runtime of the process ends: nothing may go on as if it were written.
+            // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(error) if error.is_cancelled() => std::future::pending().await,
             Err(error) => {
                 tracing::error!(err = %error, "Writing pod state panicked");
@@ -266,7 +264,7 @@ impl PodStateStore {
         WriteResult { number, all }
     }
 
-    /// A disk that is full is one line in the log, not one for every pod and every try.
+    /// Logs a failed write once until writes succeed again, not once per pod and retry.
     fn report(&self, failed: &[WriteFailure]) {
         let before = self
             .shared
@@ -284,7 +282,8 @@ impl PodStateStore {
         }
     }
 
-    /// A UID is outside input: one that is not a plain file name is remembered in memory only.
+    /// The path of a pod's file. A UID comes from outside: `None`, and the record is kept in memory only, if the UID is
+    /// not a plain file name.
     fn path(&self, uid: &PodUid) -> Option<PathBuf> {
         let uid = uid.as_str();
         let plain = !uid.is_empty()
@@ -296,12 +295,12 @@ impl PodStateStore {
     }
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, Default)]
 struct WriteResult {
-    /// Of how many pods.
+    /// Number of pods.
     number: usize,
-    /// Nothing failed; what did is marked again.
+    /// Whether all writes succeeded; failed ones are marked as pending again.
     all: bool,
 }
 
@@ -312,7 +311,7 @@ struct WriteFailure {
     error: io::Error,
 }
 
-/// Blocking. Returns what failed.
+/// Writes or removes the files and returns the failures. Blocking.
 fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<WriteFailure> {
     let mut failed = Vec::new();
     for (path, record, uid) in batch {
@@ -332,8 +331,8 @@ fn write_all(batch: Vec<(PathBuf, Option<PodRecord>, PodUid)>) -> Vec<WriteFailu
     failed
 }
 
-/// Reads all records. A file that cannot be understood is logged and skipped; what a killed kubelet
-/// left half written is given to `leftover`.
+/// Reads all records. A file that cannot be decoded is logged and skipped; temporary files of interrupted writes are
+/// passed to `leftover`.
 fn read_records(
     directory: &Path,
     leftover: impl Fn(&Path),

@@ -1,4 +1,4 @@
-//! What is remembered of one pod, as it is in its file.
+//! The record of one pod, as stored in its file.
 
 use super::Exits;
 use crate::model::{ContainerId, Pod, PodExt, PodSource, ProbeKind, ProbeResult, SandboxId, keys};
@@ -7,22 +7,22 @@ use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time}
 use serde::{Deserialize, Deserializer, Serialize};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Everything remembered of one pod. A newer kubelet may have written more than this one knows: that is
-/// passed over, and the rest still counts after a step back.
+/// The record of one pod. Unknown fields, of a newer kubelet, are ignored, so that the rest is still read after a
+/// downgrade.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodRecord {
     pub(super) version: u32,
-    /// Where the pod came from; `None` in records of kubelets that did not note it.
+    /// Origin of the pod; `None` in records of kubelets that did not store it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<PodOrigin>,
     /// The pod reached a terminal phase and must never run again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminal: Option<Terminal>,
-    /// The sandbox in which the pod's init containers are known to have finished.
+    /// The sandbox in which all init containers of the pod have finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initialized_in: Option<String>,
-    /// Restart back-off per container name.
+    /// Restart back-off by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub back_off: BTreeMap<String, BackOffStep>,
     /// Settled probe results per container instance.
@@ -32,39 +32,39 @@ pub struct PodRecord {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub probe_results: BTreeMap<String, SavedProbeResults>,
-    /// The status that was published last, whole, unless `terminal` has it. Shared with the store of statuses.
+    /// The last published API status, unless `terminal` has it. Shared with the status manager.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "status")]
     pub status: Option<Arc<api::PodStatus>>,
-    /// All containers are being restarted, and none has been started since.
+    /// A `RestartAllContainers` action in progress; cleared when the first container is started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_all: Option<RestartAll>,
-    /// How containers ended that the runtime may know nothing of any more, by name.
+    /// Exits of containers whose instances may have been removed, by container name.
     #[serde(skip_serializing_if = "Exits::is_empty")]
     pub exits: Exits,
-    /// Container instances whose postStart hook has not been seen to finish.
+    /// Container instances whose postStart hook is not known to have finished.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub post_start_pending: Vec<String>,
-    /// Container instances whose preStop hook has had its run.
+    /// Container instances whose preStop hook has run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pre_stop_ran: Vec<String>,
 }
 
-/// Where a pod came from.
+/// The origin of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodOrigin {
-    /// Its source, as in the annotation `kubernetes.io/config.source`.
+    /// The source, as in the annotation `kubernetes.io/config.source`.
     pub source: String,
-    /// Path of the manifest file it was read from, if it was.
+    /// Path of the manifest file, if it was read from one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
-    /// Digest of its manifest, if it has one.
+    /// Digest of the manifest, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec_digest: Option<String>,
 }
 
 impl PodOrigin {
-    /// What a pod says of itself.
+    /// The origin that the pod's annotations state.
     pub fn of(pod: &Pod) -> Self {
         let text = |key: &str| pod.annotation(key).map(str::to_owned);
         Self {
@@ -74,28 +74,27 @@ impl PodOrigin {
         }
     }
 
-    /// Whether a pod says this of itself.
+    /// Whether this is the origin that the pod's annotations state.
     pub fn is_of(&self, pod: &Pod) -> bool {
         pod.annotation(keys::CONFIG_SOURCE).unwrap_or_default() == self.source
             && pod.annotation(keys::MANIFEST) == self.manifest.as_deref()
             && pod.annotation(keys::SPEC_DIGEST) == self.spec_digest.as_deref()
     }
 
-    /// The source, if it is one that this kubelet knows.
+    /// The source, if this kubelet knows it.
     pub fn source(&self) -> Option<PodSource> {
         PodSource::parse(&self.source)
     }
 }
 
-/// How a pod ended.
+/// The final state of a terminated pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Terminal {
-    /// The pod's last API status, whole: phase, conditions and container states with exit codes. `None` if it
-    /// cannot be read.
+    /// The final API status: phase, conditions and container states with exit codes. `None` if it cannot be decoded.
     #[serde(deserialize_with = "status")]
     pub status: Option<Arc<api::PodStatus>>,
-    /// Sandboxes that have been stopped since, so that nothing of theirs is left to be given back.
+    /// Sandboxes that were stopped since then: their resources have been released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stopped_sandboxes: Vec<String>,
 }
@@ -108,23 +107,23 @@ pub struct BackOffStep {
     pub key: u64,
     /// Current delay in seconds.
     pub delay_seconds: u64,
-    /// When the step was taken.
+    /// When the delay began.
     pub since: Timestamp,
 }
 
-/// `RestartAllContainers` under way.
+/// A `RestartAllContainers` action in progress.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartAll {
-    /// Name of the container whose exit caused it.
+    /// Name of the container whose exit triggered it.
     pub container: String,
-    /// When that was.
+    /// When that container exited.
     pub finished_at: Timestamp,
-    /// The instances that go.
+    /// The instances to remove.
     pub instances: Vec<String>,
 }
 
-/// The probe results of one container instance; true is success.
+/// The probe results of one container instance; true means success.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SavedProbeResults {
@@ -150,7 +149,7 @@ impl SavedProbeResults {
 }
 
 impl PodRecord {
-    /// The last status that was published.
+    /// The last published status.
     pub fn last_status(&self) -> Option<Arc<api::PodStatus>> {
         match &self.terminal {
             Some(terminal) => terminal.status.clone(),
@@ -158,7 +157,7 @@ impl PodRecord {
         }
     }
 
-    /// Remembers a result; `Unknown` forgets it.
+    /// Stores a probe result; `Unknown` removes it.
     pub fn set_probe_result(
         &mut self,
         id: &ContainerId,
@@ -176,7 +175,7 @@ impl PodRecord {
         }
     }
 
-    /// The remembered result of one probe.
+    /// The stored result of a probe.
     pub fn probe_result(&self, id: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         let mut saved = self.probe_results.get(id.as_str())?.clone();
         saved.slot(kind).map(|ok| {
@@ -188,18 +187,18 @@ impl PodRecord {
         })
     }
 
-    /// The sandbox of [`PodRecord::initialized_in`], typed.
+    /// [`PodRecord::initialized_in`] as a sandbox ID.
     pub fn initialized_sandbox(&self) -> Option<SandboxId> {
         self.initialized_in.as_deref().map(SandboxId::from)
     }
 
-    /// The instances of [`PodRecord::restart_all`], typed.
+    /// The instances of [`PodRecord::restart_all`] as container IDs.
     pub fn resetting(&self) -> Vec<ContainerId> {
         let instances = self.restart_all.iter().flat_map(|r| &r.instances);
         instances.map(|id| ContainerId::from(id.as_str())).collect()
     }
 
-    /// Forgets container instances that the predicate does not keep.
+    /// Removes the facts of container instances for which `keep` returns false.
     pub fn retain_containers(&mut self, mut keep: impl FnMut(&str) -> bool) {
         self.probe_results.retain(|id, _| keep(id));
         self.post_start_pending.retain(|id| keep(id));
@@ -215,13 +214,13 @@ impl PodRecord {
     }
 }
 
-/// A status that cannot be read is none: the rest of the record counts all the same.
+/// Decodes a status. One that cannot be decoded becomes `None`, so that the rest of the record is kept.
 fn status<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<api::PodStatus>>, D::Error> {
     let value = serde_json::Value::deserialize(from)?;
     Ok(serde_json::from_value(value).ok())
 }
 
-/// What earlier versions recorded of a status: not all of it.
+/// The part of the status that earlier versions stored.
 #[derive(Debug, Deserialize)]
 pub(super) struct PartialStatus {
     #[serde(default)]

@@ -1,8 +1,8 @@
-//! Settled probe results.
+//! Results of liveness, readiness and startup probes.
 //!
 //! * Owns: the result of each probe on each container instance.
-//! * Woken by: probe tasks, which write here; nothing else does.
-//! * Publishes: results, and the set of pods whose results changed.
+//! * Woken by: probe tasks, the only writers.
+//! * Publishes: the results, and the set of pods whose results changed.
 //! * Must never block a probe: a newer result replaces the older one.
 //! * Answers to upstream's `pkg/kubelet/prober/results`.
 
@@ -14,7 +14,7 @@ use crate::{
 use parking_lot::RwLock;
 use std::{collections::HashMap, sync::Arc};
 
-/// The results of one container instance; `None` where no probe of that kind has been set up.
+/// The results of one container instance; `None` for a kind of probe that is not configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerProbeResults {
     /// Liveness.
@@ -26,7 +26,7 @@ pub struct ContainerProbeResults {
 }
 
 impl ContainerProbeResults {
-    /// One of the three.
+    /// The result of one kind of probe.
     pub fn get(&self, kind: ProbeKind) -> Option<ProbeResult> {
         match kind {
             ProbeKind::Liveness => self.liveness,
@@ -46,7 +46,7 @@ impl ContainerProbeResults {
 
 type Results = RwLock<HashMap<ContainerId, ContainerProbeResults>>;
 
-/// The writing end; held by the prober.
+/// The writing end, for the prober only.
 #[derive(Debug)]
 pub struct ProbeResultsWriter {
     results: Arc<Results>,
@@ -60,7 +60,7 @@ pub struct ProbeResults {
     changed: Arc<DirtySet<PodUid>>,
 }
 
-/// A new, empty store.
+/// Builds an empty store.
 pub fn probe_results() -> (ProbeResultsWriter, ProbeResults) {
     let results = Arc::new(Results::default());
     let changed = Arc::new(DirtySet::default());
@@ -74,7 +74,7 @@ pub fn probe_results() -> (ProbeResultsWriter, ProbeResults) {
 }
 
 impl ProbeResultsWriter {
-    /// Sets a result; a change marks the pod. Returns whether it was a change.
+    /// Sets a result and returns whether it changed; a change marks the pod.
     pub fn set(
         &self,
         uid: &PodUid,
@@ -93,13 +93,13 @@ impl ProbeResultsWriter {
         changed
     }
 
-    /// What stands of one probe.
+    /// The current result of a probe.
     pub fn get(&self, container: &ContainerId, kind: ProbeKind) -> Option<ProbeResult> {
         self.results.read().get(container)?.get(kind)
     }
 
-    /// Sets what an earlier kubelet wrote down of a pod's probes; it holds until they are run again. Returns
-    /// the container instances.
+    /// Restores the results that an earlier kubelet stored; they hold until the probes run again. Returns the container
+    /// instances with results.
     pub fn restore(&self, uid: &PodUid, record: &PodRecord) -> Vec<ContainerId> {
         let known = record.probe_results.keys();
         let containers: Vec<ContainerId> = known.map(|id| id.as_str().into()).collect();
@@ -114,7 +114,7 @@ impl ProbeResultsWriter {
         containers
     }
 
-    /// Forgets one kind of result of a container instance.
+    /// Removes the result of one kind of probe of a container instance.
     pub fn clear(&self, container: &ContainerId, kind: ProbeKind) {
         let mut results = self.results.write();
         if let Some(probe_results) = results.get_mut(container) {
@@ -136,7 +136,7 @@ impl ProbeResults {
             .unwrap_or_default()
     }
 
-    /// Pods with a changed result since the last call; waits for one. For the sync loop only.
+    /// Waits for pods whose results changed and takes them. For the sync loop only.
     pub async fn changed(&self) -> std::collections::HashSet<PodUid> {
         self.changed.take().await
     }
@@ -146,7 +146,7 @@ impl ProbeResults {
         self.results.read().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no results.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,11 +1,11 @@
-//! Persistent volumes that pods mount by their claims.
+//! PersistentVolumeClaims of pods, and the PersistentVolumes that they are bound to.
 //!
-//! * Owns: per pod and claim that it uses, the volume that it is bound to; read until there is one, never again after
-//!   that: a node may get these objects and not watch them, and what is bound stays. Pods share nothing: the claim of a
-//!   later pod may be another one of the same name.
+//! * Owns: per pod and claim, the PersistentVolume that the claim is bound to. The claim is read until it is bound, and
+//!   not again, because binding is permanent, and a node may get these objects but not watch them. Pods do not share
+//!   results: a later pod may use a new claim of the same name.
 //! * Woken by its callers and by the clock.
-//! * Publishes: the pods whose claims were bound.
-//! * Must never take a failure for a claim that is gone.
+//! * Publishes: the set of pods whose claims were bound.
+//! * Must never treat a failed request as a missing claim.
 //! * Answers to the claims of upstream's `pkg/kubelet/volumemanager/populator`.
 
 use super::{
@@ -24,74 +24,74 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The delay before the next read doubles from the first to the second.
+/// The delay before the next read, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(15);
-/// Keeps a claim in use from going.
+/// The finalizer that keeps a claim in use from being deleted.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// Which claim.
+/// Identifies a PersistentVolumeClaim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PersistentVolumeClaimKey {
-    /// Its namespace, which is the pod's.
+    /// Namespace of the pod and the claim.
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
-/// Why a claim has no volume; upstream's texts.
+/// Why the volume of a claim is not available; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
     /// There is no API server.
     #[error("cannot use persistentVolumeClaim when kubelet is in standalone mode")]
     Standalone,
-    /// It cannot be read.
+    /// The claim cannot be read.
     #[error("failed to fetch PVC from API server: {0}")]
     Claim(String),
-    /// The API server has not returned it or its volume yet. Whether it is bound is unknown.
+    /// No response from the API server yet, so it is unknown whether the claim is bound.
     #[error("failed to fetch PVC from API server: {0}")]
     Unsynced(String),
-    /// Its volume cannot be read.
+    /// The PersistentVolume cannot be read.
     #[error("failed to fetch PV {name} from API server: {why}")]
     Volume {
         /// The volume's name.
         name: String,
-        /// Why.
+        /// The error.
         why: String,
     },
-    /// It is going.
+    /// The claim is being deleted.
     #[error("PVC is being deleted")]
     Deleted,
-    /// It has no volume yet.
+    /// The claim is not bound yet.
     #[error("PVC is not bound")]
     NotBound,
-    /// It is bound and does not say to what.
+    /// The claim is bound, but names no volume.
     #[error("PVC has empty pvc.Spec.VolumeName")]
     NoVolumeName,
-    /// The volume has no claim.
+    /// The volume has no `claimRef`.
     #[error(
         "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
     )]
     NoClaimRef(String),
-    /// The volume is another claim's.
+    /// The volume is bound to another claim.
     #[error(
         "found PV object {name} but its pv.Spec.ClaimRef.UID {other} does not point to claim.UID {own}"
     )]
     OtherClaim {
         /// The volume's name.
         name: String,
-        /// The UID of the claim that has it.
+        /// The UID of the claim in the volume's `claimRef`.
         other: String,
         /// The UID of this claim.
         own: String,
     },
 }
 
-/// The volumes of claims, by key: every requested one is in it.
+/// The results of a request; every requested claim has one.
 pub type FoundClaims =
     BTreeMap<PersistentVolumeClaimKey, Result<Arc<PersistentVolume>, ClaimError>>;
 
-/// The claims that pods mount. Cheap to clone.
+/// Reads the claims that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct ApiPersistentVolumeClaims(Option<ApiClaims>);
 
@@ -105,7 +105,8 @@ struct ApiClaims {
 }
 
 impl ApiPersistentVolumeClaims {
-    /// Claims of this API server, or none. Pods are marked in the set when one of theirs changes.
+    /// Reads from this API server; with `None` every claim fails. A pod is marked in `changed` when one of its claims
+    /// is bound.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| ApiClaims {
             api,
@@ -113,7 +114,7 @@ impl ApiPersistentVolumeClaims {
         }))
     }
 
-    /// Which claims a pod mounts from now on.
+    /// Sets the claims that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) {
         let Some(claims) = &self.0 else {
             return;
@@ -128,14 +129,14 @@ impl ApiPersistentVolumeClaims {
             });
     }
 
-    /// A pod mounts none any more.
+    /// Removes the claims of a pod.
     pub fn forget(&self, uid: &PodUid) {
         if let Some(claims) = &self.0 {
             claims.claims.forget(uid);
         }
     }
 
-    /// The volumes of these claims of a pod, within a bounded time.
+    /// Returns the volumes of these claims of a pod. Waits a bounded time for the first result.
     pub async fn get(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) -> FoundClaims {
         let Some(claims) = &self.0 else {
             let without = |key| (key, Err(ClaimError::Standalone));
@@ -188,7 +189,7 @@ async fn read_until_bound(
     }
 }
 
-/// What the API server says of a claim, if it says anything.
+/// Reads a claim and its volume. The outer error is a failed request, after which the last result is kept.
 async fn read(
     api: &ApiServer,
     key: &PersistentVolumeClaimKey,

@@ -1,4 +1,4 @@
-//! The objects of the API server that pods refer to.
+//! Readers for the API objects that pods refer to.
 
 use super::{
     ApiServer, claim::ApiPersistentVolumeClaims, configmap_secret::Objects,
@@ -7,26 +7,27 @@ use super::{
 use crate::base::Tasks;
 use std::path::PathBuf;
 
-/// Readers of such objects; cheap to clone. On a standalone node there are none but the local ConfigMaps and Secrets.
+/// Readers for the API objects that pods refer to; cheap to clone. In standalone mode only local ConfigMaps and Secrets
+/// are available.
 #[derive(Clone)]
 pub struct ClusterObjects {
-    /// ConfigMaps and Secrets, those of files included.
+    /// ConfigMaps and Secrets, those from local files included.
     pub objects: Objects,
-    /// Services, for the variables of containers.
+    /// Services, for service environment variables.
     pub services: Services,
-    /// Runtime classes, for the handlers of pods.
+    /// RuntimeClasses, for the runtime handlers of pods.
     pub runtime_classes: RuntimeClasses,
-    /// Tokens of service accounts.
+    /// Service account tokens.
     pub tokens: Tokens,
-    /// Bundles of trust anchors.
+    /// ClusterTrustBundles.
     pub bundles: TrustBundles,
-    /// Claims of volumes.
+    /// PersistentVolumeClaims.
     pub claims: ApiPersistentVolumeClaims,
     in_cluster: bool,
 }
 
 impl ClusterObjects {
-    /// The readers; nothing is read yet. `local` is the directory of local ConfigMaps and Secrets.
+    /// Builds the readers, without sending requests. `local` is the directory of local ConfigMaps and Secrets.
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
         let objects = Objects::new(local, api.clone());
         Self {
@@ -40,7 +41,7 @@ impl ClusterObjects {
         }
     }
 
-    /// Starts the tasks that watch Services and RuntimeClasses; the others are watched while a pod refers to them.
+    /// Starts the tasks that watch Services and RuntimeClasses; other objects are watched while a pod refers to them.
     /// `known_services` is the file with the Services that an earlier kubelet saw.
     pub fn start(&self, known_services: PathBuf, tasks: &mut Tasks) {
         if !self.in_cluster {

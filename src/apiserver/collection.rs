@@ -1,4 +1,4 @@
-//! All objects of one kind in the cluster, reduced to what the kubelet needs of them.
+//! A watched copy of all objects of one kind in the cluster, reduced to the fields that the kubelet needs.
 
 use super::{ApiServer, Selection, WatchEvent};
 use crate::{
@@ -16,14 +16,14 @@ use std::{
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How long a sync waits for the first list.
+/// How long a pod sync waits for the first list.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The objects by namespace and name. Cheap to clone.
 pub(super) struct Collection<T> {
     objects: Arc<Mutex<BTreeMap<(String, String), T>>>,
     listed: watch::Sender<bool>,
-    /// Pods that miss something.
+    /// Pods that wait for an object.
     waiting: Arc<Mutex<HashSet<PodUid>>>,
     changed: Arc<DirtySet<PodUid>>,
 }
@@ -40,7 +40,7 @@ impl<T> Clone for Collection<T> {
 }
 
 impl<T> Collection<T> {
-    /// None yet. Pods that miss something are marked in the set when there is something new.
+    /// Starts empty. Waiting pods are marked in `changed` when objects change.
     pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
         Self {
             objects: Arc::default(),
@@ -50,7 +50,7 @@ impl<T> Collection<T> {
         }
     }
 
-    /// Follows the objects until shutdown. Those that `reduce` makes nothing of are left out.
+    /// Lists and watches the objects until shutdown. Objects for which `reduce` returns `None` are left out.
     pub(super) async fn follow<K>(
         &self,
         api: &ApiServer,
@@ -106,7 +106,7 @@ impl<T> Collection<T> {
         self.changed.mark_all(waiting);
     }
 
-    /// Takes what was known before, unless a list has come.
+    /// Restores the objects known to an earlier kubelet, unless a list has been received.
     pub(super) fn restore(&self, known: BTreeMap<(String, String), T>) {
         if !self.is_listed_now() {
             *self.objects.lock() = known;
@@ -114,12 +114,12 @@ impl<T> Collection<T> {
         }
     }
 
-    /// Changes with every change of the objects.
+    /// Notifies of changes of the objects.
     pub(super) fn changes(&self) -> watch::Receiver<bool> {
         self.listed.subscribe()
     }
 
-    /// Waits a short while for the first list; false when there is none yet.
+    /// Waits up to [`TIMEOUT`] for the first list; false if there is none.
     pub(super) async fn is_listed(&self) -> bool {
         let mut listed = self.listed.subscribe();
         timeout(TIMEOUT, listed.wait_for(|listed| *listed))
@@ -127,17 +127,17 @@ impl<T> Collection<T> {
             .is_ok()
     }
 
-    /// Whether there was a list.
+    /// Whether a list has been received.
     pub(super) fn is_listed_now(&self) -> bool {
         *self.listed.borrow()
     }
 
-    /// Marks the pod when something changes.
+    /// Marks the pod at the next change.
     pub(super) fn wait(&self, uid: PodUid) {
         self.waiting.lock().insert(uid);
     }
 
-    /// Reads the objects, as far as they are known.
+    /// Reads the objects that are known.
     pub(super) fn read<R>(&self, read: impl FnOnce(&BTreeMap<(String, String), T>) -> R) -> R {
         read(&self.objects.lock())
     }

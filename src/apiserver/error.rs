@@ -1,13 +1,13 @@
-//! Why a request to the API server failed. Pure.
+//! Errors of requests to the API server. Pure.
 
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use std::{error::Error, io, time::Duration};
 
-/// Longest text of the API server in an error, bytes.
+/// Maximum length of the API server's text in an error, bytes.
 const MAX_TEXT: usize = 512;
 
-/// Why a request failed. Never contains what was sent: that may be a token.
+/// Why a request failed. Never contains the request, which may hold a token.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The API server responded with an error.
@@ -15,24 +15,24 @@ pub enum ApiError {
     Refused {
         /// The HTTP status.
         status: StatusCode,
-        /// The machine-readable reason, such as `AlreadyExists`; empty when there is none.
+        /// The reason of the `Status` object, such as `AlreadyExists`; empty if there is none.
         reason: String,
-        /// Its message, cut short.
+        /// The message of the `Status` object, truncated.
         text: String,
     },
     /// The connection failed.
     #[error("the request to the API server failed")]
     Unreachable(#[source] Box<dyn Error + Send + Sync>),
-    /// The response is not what was requested, or too large.
+    /// The response cannot be decoded, or is too large.
     #[error("invalid response of the API server")]
     Unreadable(#[source] Box<dyn Error + Send + Sync>),
-    /// The deadline is over.
+    /// The deadline was exceeded.
     #[error("the API server did not respond within {} s", .0.as_secs())]
     Late(Duration),
 }
 
 impl ApiError {
-    /// The error that a response with an error status is. Text that is no `Status` is not repeated.
+    /// The error for a response with an error status. The body is included only if it is a `Status` object.
     pub(super) fn refused(status: StatusCode, body: &[u8]) -> Self {
         let parsed: Option<Status> = serde_json::from_slice(body).ok();
         let parsed = parsed.unwrap_or_default();
@@ -47,7 +47,7 @@ impl ApiError {
         }
     }
 
-    /// The place of a parser's error alone: its text quotes the input, which may be secret.
+    /// Keeps only the position of a parse error: its text quotes the input, which may be secret.
     pub(super) fn unreadable(error: &serde_json::Error) -> Self {
         let place = format!("at line {}, column {}", error.line(), error.column());
         Self::Unreadable(place.into())
@@ -64,42 +64,43 @@ impl ApiError {
         matches!(self, Self::Refused { reason, .. } if reason == expected)
     }
 
-    /// The object does not exist. A 404 without that reason is that of a proxy, or of an API that is not served.
+    /// The object does not exist. A 404 without the reason `NotFound` is from a proxy, or for an API that is not
+    /// served.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(StatusCode::NOT_FOUND) && self.has_reason("NotFound")
     }
 
-    /// A list of all objects is not there: the API server does not know their kind.
+    /// For a list of all objects: the API server does not serve the kind.
     pub(super) fn is_not_served(&self) -> bool {
         self.status() == Some(StatusCode::NOT_FOUND)
     }
 
-    /// The object was changed or replaced meanwhile.
+    /// The object was changed or replaced since it was read.
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(StatusCode::CONFLICT) && !self.is_already_exists()
     }
 
-    /// An object of that name exists.
+    /// An object of that name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.has_reason("AlreadyExists")
     }
 
-    /// The version of the list is not known any more.
+    /// The resourceVersion has expired (410 Gone).
     pub fn is_gone(&self) -> bool {
         self.status() == Some(StatusCode::GONE)
     }
 
-    /// The kubelet may not do that.
+    /// The kubelet is not authorized to do that.
     pub fn is_forbidden(&self) -> bool {
         self.status() == Some(StatusCode::FORBIDDEN)
     }
 
-    /// The credentials are not accepted.
+    /// The credentials are rejected.
     pub fn is_unauthorized(&self) -> bool {
         self.status() == Some(StatusCode::UNAUTHORIZED)
     }
 
-    /// The response is longer than any may be.
+    /// The response exceeds the size limit.
     pub(super) fn is_too_large(&self) -> bool {
         matches!(self, Self::Unreadable(error) if error.is::<http_body_util::LengthLimitError>())
     }
@@ -121,7 +122,7 @@ impl ApiError {
         }
     }
 
-    /// Whether no API server answered; a load balancer in front of it may have.
+    /// Whether no API server responded: the connection failed, or a load balancer in front of it sent a gateway error.
     pub fn is_absence(&self) -> bool {
         match self {
             Self::Refused { status, .. } => matches!(status.as_u16(), 502..=504),
@@ -130,7 +131,7 @@ impl ApiError {
         }
     }
 
-    /// Whether a review is tried again within its deadline; upstream's `DefaultShouldRetry`.
+    /// Whether a review is retried within its deadline; upstream's `DefaultShouldRetry`.
     pub(super) fn is_retried_by_reviews(&self) -> bool {
         match self {
             Self::Refused { status, .. } => matches!(status.as_u16(), 429 | 500 | 503 | 504),

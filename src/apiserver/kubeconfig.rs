@@ -1,4 +1,4 @@
-//! From a kubeconfig file to a client, which is built again when the file, or one that it refers to, changes.
+//! Builds a client from a kubeconfig file, and again when the file, or one that it refers to, changes.
 
 use super::{
     ApiError, ClientIdentity,
@@ -22,19 +22,19 @@ use std::{
 };
 use tokio::{runtime::Handle, task::spawn_blocking};
 
-/// The connections of one identity, and the files of its credentials.
+/// The connections with one set of credentials, and the files that these come from.
 pub(super) struct ApiConnection {
-    /// `None` while the kubelet has no identity.
+    /// `None` while the kubelet has no credentials.
     pub(super) transport: Option<Transport>,
     /// The URL of the API server.
     pub(super) url: SecretUrl,
-    /// Host and port, as in metrics.
+    /// Host and port, as in metric labels.
     pub(super) host: Arc<str>,
-    /// Files that the kubeconfig refers to: certificate, key, token and authorities.
+    /// The files that the kubeconfig names: certificate, key, token and certificate authorities.
     named: Vec<(PathBuf, FileVersion)>,
-    /// A program brings the credentials.
+    /// Whether an exec credential plugin provides the credentials.
     has_program: bool,
-    /// It has not run yet.
+    /// Whether the plugin has not run yet.
     is_pending: bool,
 }
 
@@ -50,16 +50,16 @@ impl ApiConnection {
         }
     }
 
-    /// Its connections.
+    /// The connections.
     ///
     /// # Errors
-    /// The kubelet has no identity.
+    /// The kubelet has no credentials yet.
     pub(super) fn transport(&self) -> Result<&Transport, ApiError> {
         let transport = self.transport.as_ref();
         transport.ok_or_else(|| ApiError::Unreachable("no credentials".into()))
     }
 
-    /// Whether a program has to run, or one of these files has changed. Blocking.
+    /// Whether the plugin has to run or a file has changed. Blocking.
     fn is_stale(&self) -> bool {
         let mut named = self.named.iter();
         let program = self.transport.as_ref().filter(|_| self.has_program);
@@ -69,11 +69,11 @@ impl ApiConnection {
     }
 }
 
-/// Reads the kubeconfig and the files that it refers to, relative to its directory. A new version of any of
-/// them makes a new client, so that no connection keeps the old credentials.
+/// Reads the kubeconfig and the files that it names, relative to its directory. A new version of any of them builds a
+/// new client, so that no connection keeps the old credentials.
 ///
 /// # Errors
-/// What cannot be read or used, with the path of the kubeconfig.
+/// A file cannot be read or used. The error has the path of the kubeconfig.
 pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<ApiConnection>> {
     let handle = Handle::current();
     let files: Vec<_> = [
@@ -88,7 +88,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
     let read = move || {
         let mut named = Vec::new();
         let path = identity.kubeconfig.display();
-        // A start must not depend on a program that may hang, or fail for now.
+        // The first read runs no plugin: the start must not depend on a program that may hang or fail.
         let runs_programs = !is_first.swap(false, Ordering::Relaxed);
         let read = handle.block_on(read(&identity, &mut named, runs_programs));
         match read {
@@ -96,7 +96,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
                 is_known.store(true, Ordering::Relaxed);
                 Ok(connection)
             }
-            // A kubeconfig that has been usable stays in use.
+            // Until a bootstrap has written a usable kubeconfig. A usable one stays in use when a later version is not.
             Err(error) if identity.is_awaited && !is_known.load(Ordering::Relaxed) => {
                 if identity.kubeconfig.exists() {
                     tracing::warn!(
@@ -114,7 +114,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
     spawn_blocking(open).await?
 }
 
-/// The connection of the present files; without its transport if that needs a program and none may run.
+/// Builds the connection from the current files; without a transport if that needs a plugin and none may run.
 pub(super) async fn read(
     identity: &ClientIdentity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
@@ -127,7 +127,7 @@ pub(super) async fn read(
         proxy.is_none_or(str::is_empty),
         "proxy-url of the cluster is not supported"
     );
-    // Recorded before they are read, so that a change in between is read again.
+    // Recorded before the files are read, so that a change during the read causes another one.
     *named_files = named(cluster, user);
     let own = match user {
         Some(user) => own_certificate(identity, user)?,
@@ -163,17 +163,18 @@ pub(super) async fn read(
     })
 }
 
-/// A client that verifies nothing needs no certificates of the machine, which may have none.
+/// Removes the system's root certificates from a client that does not verify the server: the machine may have none.
 pub(super) fn without_unused_roots(config: &mut Config) {
     if config.accept_invalid_certs {
         config.root_cert = Some(Vec::new());
     }
 }
 
-/// The kubeconfig in a file. Blocking.
+/// Parses a kubeconfig file. Blocking.
 ///
 /// # Errors
-/// It cannot be read or decoded. The library's text quotes lines, which have credentials, so only the place remains.
+/// It cannot be read or decoded. The parser's text quotes lines, which may hold credentials, so only the position is
+/// kept.
 fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
     match Kubeconfig::read_from(path) {
         Err(KubeconfigError::Parse(error)) => {
@@ -183,8 +184,8 @@ fn parsed(path: &Path) -> anyhow::Result<Kubeconfig> {
     }
 }
 
-/// The credentials that replace those of the kubeconfig: the renewed certificate, if it is valid, or certificate and
-/// key of one file each on its own, as the certificate must not be presented twice.
+/// The client certificate that replaces the credentials of the kubeconfig: the rotated certificate, if it is valid. If
+/// certificate and key are in one file, they are split, because the certificate would be sent twice otherwise.
 fn own_certificate(identity: &ClientIdentity, user: &AuthInfo) -> anyhow::Result<Option<AuthInfo>> {
     let renewed = identity.certificate.as_deref();
     let renewed = renewed.filter(|path| certificate_is_valid(path, SystemTime::now()));
@@ -206,7 +207,7 @@ fn own_certificate(identity: &ClientIdentity, user: &AuthInfo) -> anyhow::Result
     }))
 }
 
-/// The certificates of a PEM file, and the rest.
+/// Splits a PEM file into its certificates and the rest.
 fn split(pem: &str) -> (String, String) {
     let (mut certificates, mut rest) = (String::new(), String::new());
     let mut in_certificate = false;
@@ -224,7 +225,7 @@ fn split(pem: &str) -> (String, String) {
     (certificates, rest)
 }
 
-/// Whether a file holds certificates none of which has expired, and a key. Blocking.
+/// Whether a file has certificates, none of which has expired, and a key. Blocking.
 pub fn certificate_is_valid(path: &Path, now: SystemTime) -> bool {
     fs::read(path).is_ok_and(|pem| {
         let is_key = PrivateKeyDer::from_pem_slice(&pem).is_ok();
@@ -249,7 +250,7 @@ pub fn kubeconfig_is_valid(path: &Path, now: SystemTime) -> bool {
     pair.is_some_and(|(certificate, _)| certificates_are_valid(&certificate, now))
 }
 
-/// The client certificate and the key of a kubeconfig with a server, PEM. Blocking.
+/// The client certificate and key of a kubeconfig that names a server, as PEM. Blocking.
 pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
     let file = parsed(path).ok()?;
     let (Some(cluster), Some(user)) = current(&file) else {
@@ -270,10 +271,10 @@ pub fn kubeconfig_certificate(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((certificate, key))
 }
 
-/// Writes a kubeconfig for the API server of another kubeconfig, with the certificate and key of a file. Blocking.
+/// Writes a kubeconfig with the API server of another kubeconfig, and with the certificate and key in a file. Blocking.
 ///
 /// # Errors
-/// One cannot be read, or the other written.
+/// The kubeconfig cannot be read, or the new one cannot be written.
 pub fn write_for_certificate(
     bootstrap: &Path,
     to: &Path,

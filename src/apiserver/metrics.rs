@@ -1,4 +1,4 @@
-//! The metric families of requests to the API server, named as upstream names them.
+//! Metrics of requests to the API server, with upstream's names.
 
 use crate::base::metrics::Metrics;
 use prometheus_client::{
@@ -7,10 +7,10 @@ use prometheus_client::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// The status of a request without a response.
+/// The `code` label of a request without a response.
 const NO_ANSWER: &str = "<error>";
 
-/// What a request is counted as.
+/// The `verb` label of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedMethod {
     TokenReview,
@@ -33,7 +33,7 @@ impl CountedMethod {
     }
 }
 
-/// Upper bounds, seconds.
+/// Histogram buckets, seconds.
 const REQUEST_BUCKETS: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
 ];
@@ -57,7 +57,7 @@ struct CodeLabels {
     code: String,
 }
 
-/// Handles to the families; clones share them.
+/// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct ApiRequestMetrics {
     requests: Family<RequestLabels, Counter>,
@@ -73,7 +73,7 @@ struct ReviewMetrics {
 }
 
 impl ApiRequestMetrics {
-    /// Declares the families.
+    /// Registers the metric families.
     pub(super) fn new(metrics: &Metrics) -> Self {
         let review = || -> fn() -> Histogram { || Histogram::new(REVIEW_BUCKETS) };
         let request: fn() -> Histogram = || Histogram::new(REQUEST_BUCKETS);
@@ -115,7 +115,7 @@ impl ApiRequestMetrics {
         }
     }
 
-    /// A request got that status, or no response.
+    /// Records a request with its status; without one, no response was received.
     pub(super) fn observe(
         &self,
         host: &Arc<str>,

@@ -1,9 +1,9 @@
 //! The client of the API server: reads, writes, watches and reviews.
 //!
 //! * Owns: the connections of `--kubeconfig`, their credentials and deadlines; the retries of reviews and watches.
-//! * Woken by its callers; publishes nothing.
-//! * Must never log a token or an object's data, take a failure for an empty answer, or keep a caller
-//!   waiting without a deadline.
+//! * Woken by: its callers. Publishes nothing.
+//! * Must never log a token or an object's data, treat a failed request as an empty response, or make a caller wait
+//!   without a deadline.
 //! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
@@ -58,13 +58,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// How long a request may wait for its place in the rate, before its own deadline begins.
+/// How long a request may wait for the rate limiter; its own deadline begins after that.
 const RATE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Pages of lists of objects that are requested at once; those of pods and nodes do not count.
+/// Maximum number of concurrent list pages, except for pods and nodes.
 const MAX_PAGES: usize = 16;
 
-/// How often a request that waits for an identity checks for it.
+/// How often a request that waits for credentials checks for them.
 const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A client of the API server; clones share its connections.
@@ -73,23 +73,23 @@ pub struct ApiServer {
     connection: Arc<Reloaded<ApiConnection>>,
     availability: Arc<Availability>,
     metrics: Option<ApiRequestMetrics>,
-    /// First come, first served: who waits holds the lock.
+    /// The rate limiter, in order of arrival: a waiting request holds the lock.
     rate: Option<Arc<Mutex<TokenBucket>>>,
-    /// Whether requests have a connection of their own.
+    /// Whether requests use a separate connection.
     is_urgent: bool,
-    /// Pages of lists under way, other than those of pods and nodes: each may be large, and many kinds are listed at
+    /// Limits concurrent list pages of other kinds than pods and nodes: each may be large, and many kinds are listed at
     /// once after a start.
     pages: Arc<Semaphore>,
 }
 
-/// Where the kubelet's credentials are.
+/// The files with the kubelet's credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// The kubeconfig.
     pub kubeconfig: PathBuf,
-    /// A certificate with its key, which replaces the credentials of the kubeconfig while it is valid.
+    /// A rotated certificate with its key, which replaces the credentials of the kubeconfig while it is valid.
     pub certificate: Option<PathBuf>,
-    /// Whether the kubeconfig is written later; until then every request fails.
+    /// Whether the kubeconfig is written later, by a bootstrap; until then every request fails.
     pub is_awaited: bool,
 }
 
@@ -101,10 +101,10 @@ impl fmt::Debug for ApiServer {
 }
 
 impl ApiServer {
-    /// Reads the file and all that it refers to, and again when one of them changes. Sends no request.
+    /// Reads the kubeconfig and the files that it names, and again when one of them changes. Sends no request.
     ///
     /// # Errors
-    /// What cannot be read or used, with the path of the file.
+    /// A file cannot be read or used. The error has the path of the kubeconfig.
     pub async fn of_kubeconfig(path: &Path) -> anyhow::Result<Self> {
         let kubeconfig = path.to_owned();
         Self::open(ClientIdentity {
@@ -115,7 +115,7 @@ impl ApiServer {
         .await
     }
 
-    /// The same with a certificate that is renewed, or a kubeconfig that comes later.
+    /// Like [`Self::of_kubeconfig`], with a rotated certificate, or with a kubeconfig that does not exist yet.
     ///
     /// # Errors
     /// As [`Self::of_kubeconfig`]; none while the kubeconfig is awaited.
@@ -131,15 +131,15 @@ impl ApiServer {
         })
     }
 
-    /// The same with a limit of requests a second; reviews have one of their own. No limit when `qps` is zero.
+    /// Limits requests per second; no limit if `qps` is zero. Reviews are not limited here.
     #[must_use]
     pub fn limited(self, qps: u32, burst: u32) -> Self {
         let rate = (qps > 0).then(|| Arc::new(Mutex::new(TokenBucket::new(f64::from(qps), burst))));
         Self { rate, ..self }
     }
 
-    /// The same without that limit and with a connection of its own, for the lease and the status of the node: they
-    /// are few, and a node whose lease waits behind a thousand status patches counts as lost.
+    /// A client without the rate limit and with a separate connection, for the lease and the status of the node: these
+    /// are few requests, and a node whose lease waits behind a thousand status patches would count as unreachable.
     #[must_use]
     pub fn unlimited(&self) -> Self {
         Self {
@@ -150,10 +150,10 @@ impl ApiServer {
         }
     }
 
-    /// Waits until a request may be sent. Cancelling it costs at most one request of the rate.
+    /// Waits for the rate limiter. Dropping the future costs at most one token of the rate.
     ///
     /// # Errors
-    /// Too many wait.
+    /// Too many requests are waiting.
     async fn admitted(&self) -> Result<(), ApiError> {
         let Some(rate) = &self.rate else {
             return Ok(());
@@ -170,10 +170,10 @@ impl ApiServer {
         })
     }
 
-    /// The connection of the present identity, once there is one.
+    /// The connection with the current credentials; waits until there are some.
     ///
     /// # Errors
-    /// There is none within the deadline.
+    /// There are no credentials within the deadline.
     async fn connected(&self, deadline: Duration) -> Result<Arc<ApiConnection>, ApiError> {
         let end = Instant::now() + deadline;
         loop {
@@ -189,7 +189,7 @@ impl ApiServer {
         }
     }
 
-    /// The same with metrics of its requests.
+    /// Adds metrics of the requests.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
         let metrics = Some(ApiRequestMetrics::new(metrics));

@@ -1,11 +1,11 @@
-//! PEM, in the form that Go writes. Pure.
+//! PEM encoding with Go's layout. Pure.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// Characters of a line.
+/// Characters per line.
 const LINE: usize = 64;
 
-/// Adds a block with this label.
+/// Appends a block with this label.
 pub(super) fn add_block(label: &str, der: &[u8], text: &mut String) {
     text.push_str(&format!("-----BEGIN {label}-----\n"));
     for (at, character) in STANDARD.encode(der).chars().enumerate() {

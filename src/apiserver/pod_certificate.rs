@@ -1,10 +1,10 @@
-//! Certificates of pods for volumes.
+//! Pod certificates for projected volumes (PodCertificateRequest).
 //!
-//! * Owns: per projection of a pod a private key and the certificate that a signer issued for it, replaced before it
-//!   expires. Nothing of it is on disk outside of the pod's volume: a kubelet that starts requests new ones.
-//! * Woken by its callers, by the watch of a request that is under way, and by the clock.
-//! * Publishes: the pods whose certificates changed; what their users have to know ([`CertificateNotice`]).
-//! * Must never log a key, nor take a certificate away because it cannot be replaced.
+//! * Owns: per projection of a pod, a private key and the certificate that a signer issued for it, which is refreshed
+//!   before it expires. They are stored only in the pod's volume, so a restarted kubelet requests new ones.
+//! * Woken by: its callers, the watch of a pending request, and timers.
+//! * Publishes: the set of pods whose certificates changed; notices that become events ([`CertificateNotice`]).
+//! * Must never log a key, or remove a certificate because it cannot be refreshed.
 //! * Answers to upstream's `pkg/kubelet/podcertificate`.
 
 mod certificate;
@@ -49,14 +49,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Keys that are made at the same time: one of RSA takes seconds of a processor.
+/// Maximum number of keys that are generated at the same time: an RSA key takes seconds of CPU time.
 const MAX_KEYS: usize = 1;
-/// Notices that wait to be read.
+/// Capacity of the queue of notices.
 const MAX_NOTICES: usize = 64;
-/// The delay after a failure doubles from the first to the second.
+/// The delay after a failure, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// The clock of the node may jump: it is read again after this.
+/// Maximum time until the clock is read again, because the wall clock may jump.
 const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
 
 /// The certificates that pods mount. Cheap to clone.
@@ -71,12 +71,13 @@ struct ApiCertificates {
     making: Arc<Semaphore>,
     notices: mpsc::Sender<CertificateNotice>,
     states: Arc<Mutex<HashMap<PodCertificateKey, CertificateState>>>,
-    /// Certificates are replaced up to so much of the longest delay later.
+    /// The random delay of a refresh, as a fraction of the maximum.
     max_jitter: f64,
 }
 
 impl PodCertificates {
-    /// Certificates from signers of this API server. Pods are marked in the set when one of theirs changes.
+    /// Requests certificates from signers of this API server. A pod is marked in `changed` when one of its certificates
+    /// changes.
     pub fn new(
         api: ApiServer,
         changed: Arc<DirtySet<PodUid>>,
@@ -122,7 +123,7 @@ impl PodCertificates {
         self
     }
 
-    /// Which certificates a pod mounts from now on.
+    /// Sets the certificates that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PodCertificateKey>) {
         let Some(of) = &self.0 else {
             return;
@@ -134,14 +135,14 @@ impl PodCertificates {
         });
     }
 
-    /// A pod mounts none any more.
+    /// Removes the certificates of a pod.
     pub fn forget(&self, uid: &PodUid) {
         if let Some(of) = &self.0 {
             of.certificates.forget(uid);
         }
     }
 
-    /// These certificates, within a bounded time.
+    /// Returns these certificates. Waits a bounded time for the first ones.
     pub async fn get(&self, keys: BTreeSet<PodCertificateKey>) -> FoundCertificates {
         let Some(of) = &self.0 else {
             let without = |key| (key, Err(PodCertificateError::Standalone));
@@ -175,7 +176,7 @@ fn samples(
     counts.into_iter().map(sample).collect()
 }
 
-/// What is counted of one projection, until it is dropped.
+/// Counts one projection in the metric until it is dropped.
 struct CountedCertificate<'a> {
     of: &'a ApiCertificates,
     key: &'a PodCertificateKey,
@@ -194,7 +195,7 @@ impl Drop for CountedCertificate<'_> {
 }
 
 impl ApiCertificates {
-    /// Requests a certificate, and another one before it expires, until the signer refuses.
+    /// Requests a certificate, and refreshes it before it expires, until the signer rejects a request.
     async fn keep(
         &self,
         key: &PodCertificateKey,
@@ -204,7 +205,7 @@ impl ApiCertificates {
         counted.is(CertificateState::NotIssued);
         let mut held = None;
         loop {
-            // Boxed, so that a task that waits for the next request does not keep room for it.
+            // Boxed, because the large future would otherwise take memory in the task while it sleeps.
             let deciding = Box::pin(self.decided(key, publisher));
             let (name, made, outcome) = tokio::select! {
                 biased;
@@ -225,7 +226,7 @@ impl ApiCertificates {
                         chain: issued.chain,
                     }));
                     if refresh_at <= Timestamp::now() {
-                        // A signer whose clock differs, or one that issues what is useless.
+                        // The signer's clock differs from this one, or its certificates are not usable.
                         sleep(MAX_DELAY).await;
                     }
                     sleep_until(refresh_at).await;
@@ -248,7 +249,8 @@ impl ApiCertificates {
         }
     }
 
-    /// Requests a certificate until a signer has decided: the request's name, the private key, and the outcome.
+    /// Requests a certificate and waits for the signer's decision. Returns the request's name, the private key, and the
+    /// decision.
     async fn decided(
         &self,
         key: &PodCertificateKey,
@@ -265,7 +267,7 @@ impl ApiCertificates {
                         request = name,
                         "Waiting for the certificate to be issued"
                     );
-                    // Why a pod waits, for its event.
+                    // For the event of a pod that waits for its volume.
                     publisher.failed(format!(
                         "PodCertificateRequest {} is pending",
                         full(key, &name)
@@ -290,7 +292,7 @@ impl ApiCertificates {
         }
     }
 
-    /// Makes a key and a request for its certificate; the request's name, and the key.
+    /// Generates a key and creates a PodCertificateRequest; returns its name and the private key.
     async fn request(&self, key: &PodCertificateKey) -> anyhow::Result<(String, Bytes)> {
         let account = ResourcePath::namespaced(&key.namespace, &key.service_account);
         let account: ServiceAccount = self
@@ -316,17 +318,17 @@ impl ApiCertificates {
     async fn make(&self, key_type: &str) -> anyhow::Result<KeyAndRequest> {
         let parsed = KeyType::parse(key_type);
         let parsed = parsed.with_context(|| format!("unknown key type {key_type:?}"))?;
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = self.making.acquire().await;
         let made = tokio::task::spawn_blocking(move || key::generate(parsed));
         made.await?.context("while generating keypair")
     }
 
-    /// Waits until a signer has decided about a request.
+    /// Waits for the decision of a signer about a request.
     async fn wait(&self, key: &PodCertificateKey, name: &str) -> anyhow::Result<DecidedOutcome> {
         let node = self.node.borrow().clone();
         let node = node.and_then(|node| node.metadata.name.clone());
-        // The node may watch requests of its own alone.
+        // The node authorizer permits the node to watch only its own requests.
         let node = node.context("the Node object is not known yet")?;
         let mut watch = self.api.list_watch::<PodCertificateRequest>(Selection {
             namespace: Some(key.namespace.clone()),
@@ -347,7 +349,7 @@ impl ApiCertificates {
                     continue;
                 }
             };
-            // One that cannot be decoded may be in its next state.
+            // A request that cannot be decoded may be readable in its next version.
             let Ok(request) = item else { continue };
             match rules::outcome(&request) {
                 RequestOutcome::Pending => {}
@@ -364,7 +366,7 @@ impl ApiCertificates {
         }
     }
 
-    /// Gives notice once a certificate that is to be replaced is overdue, and once it has expired.
+    /// Sends a notice when the certificate is overdue for refresh, and when it has expired.
     async fn remind(
         &self,
         key: &PodCertificateKey,
@@ -406,7 +408,7 @@ impl ApiCertificates {
     }
 }
 
-/// What a signer has decided.
+/// The decision of a signer.
 enum DecidedOutcome {
     Issued(IssuedCertificate),
     Denied(Refusal),

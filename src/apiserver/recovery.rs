@@ -1,4 +1,5 @@
-//! When the API server answers again after it did not: few and urgent requests then need not wait for their delays.
+//! Notices when the API server responds again after an outage, so that a few urgent requests need not wait for their
+//! back-off.
 
 use super::{ApiError, ApiServer};
 use std::{
@@ -10,10 +11,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// The longest wait after a recovery. It is a random part of this, so that nodes do not come all at once.
+/// Maximum delay of a request after a recovery. The delay is random, so that nodes do not send requests all at once.
 const MAX_WAIT: Duration = Duration::from_millis(400);
 
-/// What the last request of a client and its clones showed.
+/// Whether the last request of a client, or of one of its clones, was answered.
 #[derive(Default)]
 pub(super) struct Availability {
     is_away: AtomicBool,
@@ -29,12 +30,11 @@ impl Availability {
     }
 }
 
-/// The recoveries since the last wait.
+/// Recoveries since the last wait.
 pub struct Recovery(watch::Receiver<()>);
 
 impl Recovery {
-    /// Waits until the next try, which is brought forward when a request of any kind finds the API server back.
-    /// Cancelling it loses nothing.
+    /// Waits until `next_try`, which is brought forward when any request reaches the API server again. Cancel safe.
     pub async fn wait(&mut self, next_try: &mut Instant) {
         loop {
             tokio::select! {
@@ -50,7 +50,7 @@ impl Recovery {
 }
 
 impl ApiServer {
-    /// The recoveries from now on.
+    /// Subscribes to recoveries from now on.
     pub fn recovery(&self) -> Recovery {
         Recovery(self.availability.recoveries.subscribe())
     }

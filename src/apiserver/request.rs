@@ -1,4 +1,4 @@
-//! Typed requests: one try each, with a deadline. The caller retries.
+//! Typed requests: one attempt each, with a deadline. Callers retry.
 
 use super::{ApiError, ApiServer, metrics::CountedMethod as Counted};
 use bytes::Bytes;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout};
 
 /// Deadline of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest response, bytes. A list with a larger page is requested in smaller ones.
+/// Maximum size of a response, bytes. A list that exceeds it is requested in smaller pages.
 const MAX_RESPONSE: usize = 64 * 1024 * 1024;
 
-/// What is escaped in a segment of a path.
+/// Characters that are percent-encoded in a path segment.
 const SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -37,23 +37,23 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Which object.
+/// Namespace and name of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct ResourcePath<'a> {
-    /// Its namespace; `None` for objects of the cluster.
+    /// Namespace; `None` for cluster-scoped objects.
     pub namespace: Option<&'a str>,
     /// Its name.
     pub name: &'a str,
 }
 
 impl<'a> ResourcePath<'a> {
-    /// An object that is in no namespace.
+    /// A cluster-scoped object.
     pub fn cluster(name: &'a str) -> Self {
         let namespace = None;
         Self { namespace, name }
     }
 
-    /// An object in a namespace.
+    /// A namespaced object.
     pub fn namespaced(namespace: &'a str, name: &'a str) -> Self {
         let namespace = Some(namespace);
         Self { namespace, name }
@@ -76,7 +76,7 @@ pub(super) fn path<K: Resource>(
     };
     let escaped = |text| utf8_percent_encode(text, SEGMENT);
     if let Some(namespace) = namespace {
-        // Writing to a String does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(path, "/namespaces/{}", escaped(namespace));
     }
     let _ = write!(path, "/{}", K::URL_PATH_SEGMENT);
@@ -86,7 +86,7 @@ pub(super) fn path<K: Resource>(
     path
 }
 
-/// A parameter of a query, escaped.
+/// A query parameter, percent-encoded.
 pub(super) fn parameter(name: &str, value: &str) -> String {
     format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC))
 }
@@ -104,10 +104,10 @@ impl ApiServer {
         self.json(Method::GET, path, Bytes::new()).await
     }
 
-    /// Creates an object and returns it is stored.
+    /// Creates an object and returns it as stored.
     ///
     /// # Errors
-    /// See [`ApiError`]; an object of the same name is [`ApiError::is_already_exists`].
+    /// See [`ApiError`]; if the name exists, [`ApiError::is_already_exists`] is true.
     pub async fn create<K>(&self, namespace: Option<&str>, object: &K) -> Result<K, ApiError>
     where
         K: Resource + Serialize + DeserializeOwned,
@@ -116,7 +116,7 @@ impl ApiServer {
         self.json(Method::POST, path, text(object)?).await
     }
 
-    /// Replaces an object; its `resourceVersion`, if there is one, has to be the stored one.
+    /// Replaces an object. If it has a `resourceVersion`, it must match that of the stored object.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -128,7 +128,7 @@ impl ApiServer {
         self.json(Method::PUT, path, text(object)?).await
     }
 
-    /// Changes an object, or its `status` or another subresource.
+    /// Patches an object, or its `status` or another subresource.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -176,7 +176,7 @@ impl ApiServer {
         self.send(Method::DELETE, path, body, JSON).await.map(drop)
     }
 
-    /// Posts to a subresource of an object, such as `token` of a service account.
+    /// Creates a subresource of an object, such as `token` of a service account.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -195,7 +195,7 @@ impl ApiServer {
         self.json(Method::POST, path, text(body)?).await
     }
 
-    /// Sends JSON and reads JSON.
+    /// Sends JSON and decodes the JSON response.
     pub(super) async fn json<R: DeserializeOwned>(
         &self,
         method: Method,
@@ -207,7 +207,7 @@ impl ApiServer {
         self.json_counted(counted, method, path, body).await
     }
 
-    /// The same, counted as something of its own, outside the rate.
+    /// Like [`Self::json`], with its own metric label and without the rate limit.
     pub(super) async fn json_counted<R: DeserializeOwned>(
         &self,
         counted: Counted,
@@ -232,8 +232,7 @@ impl ApiServer {
         self.exchange(counted, request, TIMEOUT).await
     }
 
-    /// Sends a request and reads the response to its end, within a deadline, which holds for reading the credentials,
-    /// too.
+    /// Sends a request and reads the whole response. The deadline includes getting the credentials.
     pub(super) async fn exchange(
         &self,
         counted: Counted,
@@ -268,7 +267,7 @@ impl ApiServer {
 
 const JSON: &str = "application/json";
 
-/// A request that is counted when it ends, also when it is cancelled.
+/// Counts a request in the metrics when it ends or is cancelled.
 pub(super) struct ObservedRequest<'a> {
     api: &'a ApiServer,
     method: Counted,
@@ -307,7 +306,7 @@ pub(super) fn request(
     request.map_err(|error| ApiError::Unreadable(error.into()))
 }
 
-/// Reads a response; an error status is an error.
+/// Reads a whole response; an error status becomes an error.
 pub(super) async fn whole(response: Response<Body>) -> Result<Bytes, ApiError> {
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_RESPONSE)

@@ -16,10 +16,10 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Deadline of one review with all its tries; upstream's `TokenAccessReviewTimeout`.
+/// Deadline of one review with all retries; upstream's `TokenAccessReviewTimeout`.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
-/// Tries of one review, and the delay between them: half a second, increased by half each time (upstream's
-/// `DefaultAuthWebhookRetryBackoff`).
+/// Maximum number of attempts of one review, and the delay between them: half a second, growing by half each time
+/// (upstream's `DefaultAuthWebhookRetryBackoff`).
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
@@ -27,7 +27,7 @@ impl ApiServer {
     /// Reviews a token.
     ///
     /// # Errors
-    /// The review failed. An invalid token is a result.
+    /// The request failed. A rejected token is a result, not an error.
     pub async fn review_token(&self, token: &str) -> Result<TokenReviewStatus, ApiError> {
         let question = TokenReview {
             spec: TokenReviewSpec {
@@ -40,10 +40,10 @@ impl ApiServer {
         Ok(answer.status.unwrap_or_default())
     }
 
-    /// Reviews whether a user has a right.
+    /// Reviews whether a user is authorized.
     ///
     /// # Errors
-    /// The review failed. "No" is a result.
+    /// The request failed. A denial is a result, not an error.
     pub async fn review_access(
         &self,
         spec: &SubjectAccessReviewSpec,

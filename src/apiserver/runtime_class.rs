@@ -1,8 +1,8 @@
-//! The handlers of runtime classes.
+//! Runtime handlers of RuntimeClasses.
 //!
-//! * Owns: one watch of all runtime classes, reduced to their handlers.
-//! * Woken by the watch; publishes the pods whose class was missing.
-//! * Must never take a failure for a missing class.
+//! * Owns: one watch of all RuntimeClasses, reduced to their handlers.
+//! * Woken by: the watch. Publishes the pods whose class was missing.
+//! * Must never treat a failed request as a missing class.
 //! * Answers to upstream's `pkg/kubelet/runtimeclass`.
 
 use super::{ApiServer, collection::Collection};
@@ -14,31 +14,31 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Why a pod has no handler; upstream's texts.
+/// Why the handler of a pod is unknown; upstream's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuntimeClassError {
-    /// There is no such class.
+    /// The class does not exist.
     #[error("runtimeclass.node.k8s.io {0:?} not found")]
     NotFound(String),
-    /// Whether there is one is not known.
+    /// The classes have not been listed yet.
     #[error("failed to lookup RuntimeClass {0}: the runtime classes have not yet been read")]
     Unsynced(String),
 }
 
-/// The runtime classes of the cluster. Cheap to clone.
+/// The RuntimeClasses of the cluster. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct RuntimeClasses(Option<(ApiServer, Collection<String>)>);
 
 impl RuntimeClasses {
-    /// Those of this API server, or none.
+    /// Reads from this API server; with `None` there are no classes. Waiting pods are marked in `changed`.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| (api, Collection::new(changed))))
     }
 
-    /// Follows them until shutdown.
+    /// Watches the classes until shutdown.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let handler = |class: &RuntimeClass| Some(class.handler.clone());
         match &self.0 {
@@ -48,10 +48,11 @@ impl RuntimeClasses {
         Ok(())
     }
 
-    /// The handler that a sandbox of the pod is to be run by; empty for the runtime's default.
+    /// The runtime handler for the pod's sandbox; empty for the runtime's default. Waits a bounded time for the first
+    /// list.
     ///
     /// # Errors
-    /// The pod's class is not there, or not known yet.
+    /// The class does not exist, or the classes have not been listed yet.
     pub async fn handler(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
         let is_looked_up = !pod.is_static() && class_of(pod).is_some();
         if let Some((_, classes)) = self.0.as_ref().filter(|_| is_looked_up) {
@@ -60,10 +61,10 @@ impl RuntimeClasses {
         self.handler_now(pod)
     }
 
-    /// The same without waiting for the first list of classes.
+    /// Like [`Self::handler`], without waiting for the first list.
     ///
     /// # Errors
-    /// The pod's class is not there, or not known yet.
+    /// The class does not exist, or the classes have not been listed yet.
     pub fn handler_now(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
         let Some(name) = class_of(pod) else {
             return Ok(String::new());
@@ -77,7 +78,7 @@ impl RuntimeClasses {
             return Ok(handler);
         }
         classes.wait(pod.uid());
-        // It may have come meanwhile.
+        // The class may have been added in between.
         match find() {
             Some(handler) => Ok(handler),
             None if classes.is_listed_now() => Err(RuntimeClassError::NotFound(key.1)),

@@ -1,9 +1,9 @@
-//! The services of the cluster, for variables of containers.
+//! The Services of the cluster, for service environment variables.
 //!
-//! * Owns: one watch of all services, reduced to addresses and ports; what it last said, in a file, for when the API
-//!   server is away at the start.
-//! * Woken by the watch; publishes the pods that waited for the first list.
-//! * Must never take a failure for an empty list.
+//! * Owns: one watch of all Services, reduced to cluster IPs and ports; a file with the last known ones, for a start
+//!   while the API server is unavailable.
+//! * Woken by: the watch. Publishes the pods that waited for the first list.
+//! * Must never treat a failed request as an empty list.
 //! * Answers to the service lister of upstream's `pkg/kubelet`.
 
 use super::{ApiServer, collection::Collection};
@@ -23,12 +23,12 @@ use std::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// Every pod gets the variables of this service in namespace `default`.
+/// The Service in namespace `default` of which every pod gets variables (upstream's `masterServices`).
 const MASTER_SERVICE: &str = "kubernetes";
-/// Between two writes of the file.
+/// Minimum interval between two writes of the file.
 const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// A service with an address of the cluster.
+/// A Service with a cluster IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterService {
     /// Its name.
@@ -42,32 +42,32 @@ pub struct ClusterService {
 /// A port of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
-    /// Its name; empty when it has none.
+    /// Name; empty if it has none.
     pub name: String,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// Its number.
+    /// Port number.
     pub port: i32,
 }
 
-/// The services of the cluster. Cheap to clone.
+/// The Services of the cluster. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Services(Option<(ApiServer, Collection<Arc<ClusterService>>)>);
 
-/// A service as it is in the file, with its namespace.
+/// An entry of the file: a Service with its namespace.
 type Namespaced = (String, Arc<ClusterService>);
 
 impl Services {
-    /// Those of this API server, or none.
+    /// Reads from this API server; with `None` there are no Services. Waiting pods are marked in `changed`.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| (api, Collection::new(changed))))
     }
 
-    /// Follows them until shutdown. `file` has the last that were known: containers that start again while the API
-    /// server is away need them.
+    /// Watches the Services until shutdown. `file` holds the last known ones: containers that restart while the API
+    /// server is unavailable need them.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn run(self, file: PathBuf, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Some((api, services)) = &self.0 else {
             shutdown.cancelled().await;
@@ -91,15 +91,15 @@ impl Services {
         Ok(())
     }
 
-    /// The services that a pod has variables of, by name; `None` when they are not known yet. A static pod
-    /// does not wait for them.
+    /// The Services for a pod's environment variables, sorted by name; `None` if they have not been listed yet. A
+    /// static pod does not wait for them.
     pub async fn of(&self, pod: &Pod) -> Option<Vec<Arc<ClusterService>>> {
         let Some((_, services)) = &self.0 else {
             return Some(Vec::new());
         };
         if !pod.is_static() && !services.is_listed().await {
             services.wait(pod.uid());
-            // The list may have come meanwhile.
+            // The list may have arrived in between.
             if !services.is_listed_now() {
                 return None;
             }
@@ -109,7 +109,7 @@ impl Services {
     }
 }
 
-/// The file, if it can be read.
+/// Reads the file; `None` if it cannot be read or decoded.
 fn read(file: &Path) -> Option<Vec<Namespaced>> {
     let bytes = fs::read(file).ok()?;
     let read = serde_json::from_slice(&bytes);
@@ -119,13 +119,13 @@ fn read(file: &Path) -> Option<Vec<Namespaced>> {
 
 struct ServicesFile {
     file: PathBuf,
-    /// What the file has, so that the same is not written again.
+    /// Content of the file, so that equal content is not written again.
     stored: Option<Vec<Namespaced>>,
 }
 
 impl ServicesFile {
-    /// Writes the file after changes until shutdown, those within the interval at once. A file that cannot be written
-    /// is as old as the last that could. A write that has begun ends before this returns: it would go on, and could
+    /// Writes the file after changes, until shutdown; changes within the interval share a write. If a write fails, the
+    /// file keeps its old content. A write in progress completes before this returns, because it could otherwise
     /// replace a later one.
     async fn keep(
         &mut self,
@@ -140,7 +140,7 @@ impl ServicesFile {
         }
     }
 
-    /// Writes what is known unless the file has it; whether it tried.
+    /// Writes the known Services unless the file has them; returns whether it attempted a write.
     async fn write(&mut self, services: &Collection<Arc<ClusterService>>) -> bool {
         let known: Vec<Namespaced> = services.read(|all| {
             let all = all.iter();
@@ -185,7 +185,7 @@ fn reduced(service: &api::Service) -> Option<Arc<ClusterService>> {
     })
 }
 
-/// Those of the pod's namespace, if it wants them, and the API server's own.
+/// The Services of the pod's namespace, if `enableServiceLinks` is set, and that of the API server.
 fn visible(
     all: &BTreeMap<(String, String), Arc<ClusterService>>,
     namespace: &str,

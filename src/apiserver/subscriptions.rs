@@ -1,4 +1,4 @@
-//! Values of the API server that pods use: one task per value keeps it true for as long as a pod uses it.
+//! Values from the API server that pods use: one task per value keeps it up to date while a pod uses it.
 
 use crate::{
     base::{
@@ -24,13 +24,13 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-/// How long a sync waits for the first value when requests fail, as upstream does for a cache.
+/// How long a pod sync waits for the first value if requests fail, as upstream waits for its cache.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// How long it waits when nothing is answered.
+/// How long a pod sync waits for the first value if there is no response.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Upstream's text when there is no better one.
+/// Upstream's text, used if there is no more specific error.
 const TIMED_OUT: &str = "timed out waiting for the condition";
-/// A task that panicked begins again after this.
+/// Delay before a task that panicked is restarted.
 const RESTART_AFTER: Duration = Duration::from_secs(10);
 
 /// The values that pods use. Cheap to clone.
@@ -50,7 +50,7 @@ impl<K, V> Clone for Subscriptions<K, V> {
 
 struct SubscriptionsInner<K, V> {
     values: HashMap<K, Subscription<V>>,
-    /// In order.
+    /// Keys by pod, sorted.
     by_pod: HashMap<PodUid, Box<[K]>>,
 }
 
@@ -59,7 +59,7 @@ struct Subscription<V> {
     _task: ScopedTask,
 }
 
-/// Sets one value; clones set the same one.
+/// Publishes one value; clones publish the same one.
 pub(super) struct Publisher<V>(Arc<Published<V>>);
 
 impl<V> Clone for Publisher<V> {
@@ -71,28 +71,28 @@ impl<V> Clone for Publisher<V> {
 struct Published<V> {
     latest: watch::Sender<LatestObject<V>>,
     users: Mutex<HashSet<PodUid>>,
-    /// A sync went on without the value.
+    /// A sync continued without the value.
     missed: AtomicBool,
     changed: Arc<DirtySet<PodUid>>,
 }
 
 struct LatestObject<V> {
     value: Option<V>,
-    /// Why the latest request failed.
+    /// The error of the latest request.
     failure: Option<String>,
 }
 
-/// Why there is no value.
+/// Why a value is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoValue {
-    /// No pod that is known uses it.
+    /// No registered pod uses it.
     NotRegistered,
-    /// The API server has not returned it yet.
+    /// No response from the API server yet; the text has the error.
     Unsynced(String),
 }
 
 impl NoValue {
-    /// The same in words.
+    /// The reason as text.
     pub(super) fn why(self) -> String {
         match self {
             Self::NotRegistered => "the pod is not registered".to_owned(),
@@ -102,7 +102,7 @@ impl NoValue {
 }
 
 impl<V: PartialEq> Publisher<V> {
-    /// Sets the value, and marks the pods that use it if they have seen another one or waited in vain.
+    /// Sets the value, and marks its users if it changed or if a sync continued without it.
     pub(super) fn publish(&self, value: V) {
         let published = &self.0;
         let mut differs = false;
@@ -117,7 +117,7 @@ impl<V: PartialEq> Publisher<V> {
         }
     }
 
-    /// A request failed. What is known stays true. Returns whether the one before succeeded.
+    /// Records a failed request; the value is kept. Returns whether the request before succeeded.
     pub(super) fn failed(&self, why: String) -> bool {
         let mut first = false;
         self.0.latest.send_modify(|latest| {
@@ -133,7 +133,7 @@ where
     K: Clone + Ord + Hash + Send + Sync + 'static,
     V: Clone + PartialEq + Send + Sync + 'static,
 {
-    /// None yet. Pods are marked in the set when a value that they use changes.
+    /// Starts empty. A pod is marked in `changed` when a value that it uses changes.
     pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
         let inner = SubscriptionsInner {
             values: HashMap::new(),
@@ -145,7 +145,8 @@ where
         }
     }
 
-    /// What a pod uses from now on. `run` keeps a value that no other pod uses true, in a task.
+    /// Sets the values that a pod uses. For each value without another user, starts a task with `run` that keeps it up
+    /// to date.
     pub(super) fn register<F>(
         &self,
         uid: &PodUid,
@@ -170,7 +171,7 @@ where
         }
     }
 
-    /// A pod uses nothing any more.
+    /// Removes the values of a pod.
     pub(super) fn forget(&self, uid: &PodUid) {
         let mut inner = self.inner.lock();
         for key in inner.by_pod.remove(uid).unwrap_or_default() {
@@ -211,7 +212,7 @@ where
         }
     }
 
-    /// The values of these keys, waiting a short while for the first of each.
+    /// Returns the values of these keys. Waits a bounded time for the first value of each.
     pub(super) async fn get(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<V, NoValue>> {
         let started_at = Instant::now();
         let mut found = BTreeMap::new();
@@ -229,7 +230,7 @@ where
         found
     }
 
-    /// How many values are kept.
+    /// Number of values.
     pub(super) fn len(&self) -> usize {
         self.inner.lock().values.len()
     }
@@ -256,8 +257,8 @@ impl<V: Clone> Published<V> {
             biased;
             _ = latest.wait_for(|latest| latest.value.is_some()) => {}
             () = async {
-                // A failure is retried within milliseconds: it may be the first moment of a new pod, of which
-                // the API server's authorizer does not know yet.
+                // The first request may fail, and a retry succeed milliseconds later: the API server's node authorizer may not
+                // know of a new pod yet.
                 sleep_until(started_at + TIMEOUT_AFTER_FAILURE).await;
                 let mut latest = self.latest.subscribe();
                 let _ = latest.wait_for(|latest| latest.failure.is_some()).await;
@@ -269,7 +270,7 @@ impl<V: Clone> Published<V> {
             return Ok(value);
         }
         self.missed.store(true, Ordering::SeqCst);
-        // It may have come before it was noted that it is missed.
+        // The value may have been published before `missed` was set.
         let latest = self.latest.borrow();
         let why = || latest.failure.clone().unwrap_or_else(|| TIMED_OUT.into());
         latest.value.clone().ok_or_else(|| NoValue::Unsynced(why()))

@@ -1,9 +1,9 @@
-//! Tokens of service accounts for volumes of pods.
+//! Service account tokens for pod volumes.
 //!
-//! * Owns: a token per service account and specification that a pod mounts, renewed before it expires.
+//! * Owns: a token per service account and token specification that a pod mounts, renewed before it expires.
 //! * Woken by its callers and by the clock.
-//! * Publishes: the pods whose tokens changed.
-//! * Must never log a token, nor take one away before it expires because it cannot be renewed.
+//! * Publishes: the set of pods whose tokens changed.
+//! * Must never log a token, or remove one before it expires because it cannot be renewed.
 //! * Answers to upstream's `pkg/kubelet/token`.
 
 use super::{
@@ -31,28 +31,28 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// A token is renewed after this, however long it lives.
+/// Maximum age of a token before it is renewed, however long its lifetime.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
-/// Tokens of one moment are not renewed in one moment.
+/// Maximum random shift of a renewal, so that tokens issued together are not renewed together.
 const MAX_JITTER: SignedDuration = SignedDuration::from_secs(10);
-/// Requests at the same time.
+/// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 16;
-/// The delay after a failure doubles from the first to the second.
+/// The delay after a failure, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// The clock of the node may jump: it is read again after this.
+/// Maximum time until the clock is read again, because the wall clock may jump.
 const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
 
-/// Which token.
+/// Identifies a token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenKey {
-    /// The service account's and the pod's namespace.
+    /// Namespace of the service account and the pod.
     pub namespace: String,
     /// The service account's name.
     pub service_account: String,
-    /// Whom it is for; `None` for the API server.
+    /// The intended audience; `None` for that of the API server.
     pub audience: Option<String>,
-    /// How long it is to be valid.
+    /// Requested lifetime, seconds.
     pub expiration_seconds: Option<i64>,
     /// The name of the pod that it is bound to.
     pub pod_name: String,
@@ -60,7 +60,7 @@ pub struct TokenKey {
     pub pod_uid: PodUid,
 }
 
-/// A token.
+/// A service account token. Secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(pub Bytes);
 
@@ -70,28 +70,28 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why there is no token; upstream's texts.
+/// Why a token is not available; upstream's texts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// There is no API server.
     #[error("cannot use TokenManager when kubelet is in standalone mode")]
     Standalone,
-    /// It cannot be fetched.
+    /// The token request failed.
     #[error("failed to fetch token: {0}")]
     Fetch(String),
-    /// The last one has expired.
+    /// The token has expired and could not be renewed.
     #[error("token {name:?}/{namespace:?} expired and refresh failed: {why}")]
     Expired {
         /// The service account.
         name: String,
         /// Its namespace.
         namespace: String,
-        /// Why it cannot be renewed.
+        /// The error of the renewal.
         why: String,
     },
 }
 
-/// The tokens that were requested, by key: every requested one is in it.
+/// The results of a request; every requested token has one.
 pub type FoundTokens = BTreeMap<TokenKey, Result<Token, TokenError>>;
 
 /// The tokens that pods mount. Cheap to clone.
@@ -106,7 +106,8 @@ struct ApiTokens {
 }
 
 impl Tokens {
-    /// Tokens of this API server, or none. Pods are marked in the set when one of theirs changes.
+    /// Requests tokens from this API server; with `None` every request fails. A pod is marked in `changed` when one of
+    /// its tokens changes.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| ApiTokens {
             api,
@@ -115,7 +116,7 @@ impl Tokens {
         }))
     }
 
-    /// Which tokens a pod mounts from now on.
+    /// Sets the tokens that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<TokenKey>) {
         let Some(tokens) = &self.0 else {
             return;
@@ -127,14 +128,14 @@ impl Tokens {
         });
     }
 
-    /// A pod mounts none any more.
+    /// Removes the tokens of a pod.
     pub fn forget(&self, uid: &PodUid) {
         if let Some(tokens) = &self.0 {
             tokens.tokens.forget(uid);
         }
     }
 
-    /// These tokens, within a bounded time.
+    /// Returns these tokens. Waits a bounded time for the first ones.
     pub async fn get(&self, keys: BTreeSet<TokenKey>) -> FoundTokens {
         let Some(tokens) = &self.0 else {
             let without = |key| (key, Err(TokenError::Standalone));
@@ -150,13 +151,13 @@ impl Tokens {
 }
 
 impl ApiTokens {
-    /// Fetches a token, and another one before it expires, for ever.
+    /// Requests a token and renews it before it expires, forever.
     async fn keep(&self, key: &TokenKey, publisher: &Publisher<Result<Token, TokenError>>) {
         let mut delay = FIRST_DELAY;
         let mut recovery = self.api.recovery();
         let mut expires = None;
         loop {
-            // Boxed, so that a task that waits for the next request does not keep room for it.
+            // Boxed, because the large future would otherwise take memory in the task while it sleeps.
             match Box::pin(self.request(key)).await {
                 Ok(issued) => {
                     delay = FIRST_DELAY;
@@ -167,7 +168,7 @@ impl ApiTokens {
                     if renew > now {
                         sleep_until(renew).await;
                     } else {
-                        // An API server whose clock differs, or one that issues what is useless.
+                        // The API server's clock differs from this one, or its tokens are not usable.
                         sleep(MAX_DELAY).await;
                     }
                     continue;
@@ -188,7 +189,7 @@ impl ApiTokens {
     }
 }
 
-/// A token, and when it is to be replaced, for what is no volume.
+/// Requests a token for another use than a volume. Returns it with the time at which to renew it.
 ///
 /// # Errors
 /// See [`ApiError`].
@@ -247,7 +248,7 @@ fn spec(key: &TokenKey) -> TokenRequestSpec {
     }
 }
 
-/// A token as it was issued.
+/// A token with its times.
 struct IssuedToken {
     token: Token,
     expires: Timestamp,
@@ -258,7 +259,7 @@ impl IssuedToken {
     fn of(reply: TokenRequest) -> Option<Self> {
         let status = reply.status?;
         let token = status.token.filter(|token| !token.is_empty())?;
-        // The issuer may have chosen another lifetime than was requested.
+        // The issuer may choose another lifetime than the requested one.
         let lifetime = reply.spec.and_then(|spec| spec.expiration_seconds);
         let lifetime = lifetime.unwrap_or(3600).max(0);
         Some(Self {
@@ -268,7 +269,7 @@ impl IssuedToken {
         })
     }
 
-    /// When 80 % of its life or a day are over, a little earlier (`jitter` from 0 to 1).
+    /// The time of a renewal: after 80 % of the lifetime or 24 hours, a little earlier by `jitter` (0 to 1).
     fn renew_at(&self, jitter: f64) -> Timestamp {
         let fifth = self.lifetime / 5;
         let jitter = MAX_JITTER.min(fifth / 4).mul_f64(jitter);

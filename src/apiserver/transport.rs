@@ -1,8 +1,8 @@
 //! HTTP/2 connections to the API server.
 //!
-//! One connection carries most requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on
-//! one, and a request that waits for a stream would wait for as long as a watch lives. More watches get more
-//! connections. The lease and the status of the node have a connection of their own, so that they wait for nothing.
+//! One connection carries most requests and the first [`MAX_WATCHES`] watches: the API server allows 100 streams on one
+//! connection, and a request beyond that would wait until a watch ends. More watches get more connections. The lease
+//! and the status of the node have their own connection, so that they never wait.
 
 use super::ApiError;
 use crate::base::{panics::PanicScope, spawn, x509};
@@ -32,43 +32,43 @@ use tower::{
     BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxService,
 };
 
-/// Watches on one connection.
+/// Maximum number of watches on one connection.
 const MAX_WATCHES: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection without an answer to a ping for this long is dead, so that is noticed within 25 s.
+/// Interval of pings. With `PING_TIMEOUT` a dead connection is detected within 25 s.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/1.1 has no pings; there the kernel notices a dead connection, within a minute.
+/// HTTP/1.1 has no pings; there TCP keepalive detects a dead connection, within a minute.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
-/// A program that brings credentials does not run more often because they are refused, or the end of their certificate
-/// comes.
+/// Minimum interval between runs of a credential plugin that are caused by rejected credentials or by a client
+/// certificate that expires.
 const CREDENTIALS_INTERVAL: Duration = Duration::from_secs(10);
-/// A certificate is replaced so long before its end.
+/// How long before its expiry a client certificate is replaced.
 const CERTIFICATE_MARGIN: Duration = Duration::from_secs(60);
 
-/// Its response has the request with its credentials.
+/// A service that returns the request with credentials added.
 type Authorizer = BoxService<Request<Body>, Response<Request<Body>>, BoxError>;
 type Pool = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
-/// The connections of one identity.
+/// The connections with one set of credentials.
 pub(super) struct Transport {
     client: Client,
-    /// Adds the credentials to a request, one at a time: a plugin may run for it.
+    /// Adds the credentials to requests, one at a time, because it may run a plugin.
     authorizer: Arc<AsyncMutex<Authorizer>>,
     tls: ClientConfig,
     server_name: Option<ServerName<'static>>,
-    /// Never empty; the first also carries requests that end.
+    /// Never empty; the first one also carries requests that are not watches.
     lanes: Mutex<Vec<ConnectionLane>>,
-    /// For requests that must not wait.
+    /// For the lease and the status of the node.
     urgent: ConnectionLane,
     credentials: CredentialState,
 }
 
-/// Whether the credentials of a connection have to be fetched again, where a program brings them.
+/// Whether a credential plugin has to run again.
 struct CredentialState {
-    /// The end of the client certificate.
+    /// Expiry of the client certificate.
     end: Option<SystemTime>,
     are_refused: AtomicBool,
     next_run: Mutex<Instant>,
@@ -85,7 +85,7 @@ impl CredentialState {
         }
     }
 
-    /// True once for each interval.
+    /// Whether the credentials have to be replaced; true at most once per [`CREDENTIALS_INTERVAL`].
     fn are_stale(&self) -> bool {
         let soon = SystemTime::now() + CERTIFICATE_MARGIN;
         let ends = self.end.is_some_and(|end| end <= soon);
@@ -106,7 +106,7 @@ struct ConnectionLane {
     watches: Arc<AtomicUsize>,
 }
 
-/// The place of a watch on its connection; given back when dropped.
+/// A reserved stream for a watch; released when dropped.
 pub(super) struct WatchSlot(Arc<AtomicUsize>);
 
 impl Drop for WatchSlot {
@@ -116,17 +116,17 @@ impl Drop for WatchSlot {
 }
 
 impl Transport {
-    /// Connects when something is sent. Blocking: the credentials may come from a program.
+    /// Builds the client; it connects with the first request. Blocking: it may run a credential plugin.
     ///
     /// # Errors
-    /// Credentials or authorities that cannot be used.
+    /// The credentials or certificate authorities cannot be used.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let tls = config.rustls_client_config();
         let tls = tls.map_err(|error| redacted(error.into()))?;
         let name = config.tls_server_name.clone();
         let server_name = name.map(TryInto::try_into).transpose()?;
-        // Not kube's own stack: that speaks HTTP/1.1, logs every failure, retries by itself, and takes its proxy
-        // from the environment. The caller logs and retries.
+        // Not kube's own stack: that uses HTTP/1.1, logs every failure, retries by itself, and takes its proxy from the
+        // environment. Here the caller logs and retries.
         let service = ServiceBuilder::new()
             .layer(config.base_uri_layer())
             .service(service_fn(send));
@@ -150,12 +150,12 @@ impl Transport {
         })
     }
 
-    /// Whether the program that brought the credentials has to run again.
+    /// Whether the credential plugin has to run again.
     pub(super) fn credentials_are_stale(&self) -> bool {
         self.credentials.are_stale()
     }
 
-    /// Sends a request that ends.
+    /// Sends a request other than a watch.
     pub(super) async fn send(
         &self,
         request: Request<Body>,
@@ -169,7 +169,7 @@ impl Transport {
         self.send_by(pool, request).await
     }
 
-    /// Sends a request whose response may go on for long. The slot lives as long as the response is read.
+    /// Sends a request with a streaming response. The slot is held until the response was read.
     pub(super) async fn watch(
         &self,
         request: Request<Body>,
@@ -200,15 +200,15 @@ impl Transport {
 
     async fn authorized(&self, request: Request<Body>) -> Result<Request<Body>, BoxError> {
         let mut authorizer = self.authorizer.clone().lock_owned().await;
-        // A plugin that hangs occupies a thread. Its request is given up, and the task waits on with the lock, so that
-        // the next request does not start it again.
+        // A plugin that hangs blocks a thread. Its request times out, but the task keeps the lock, so that the next
+        // request does not start the plugin again.
         let call = async move { authorizer.ready().await?.call(request).await };
         spawn(PanicScope::Other, call)
             .await??
             .map(Response::into_body)
     }
 
-    /// A connection with room for a watch.
+    /// A connection with a free slot for a watch.
     fn slot(&self) -> (Pool, WatchSlot) {
         let mut lanes = self.lanes.lock();
         let free = |lane: &&ConnectionLane| lane.watches.load(Ordering::Relaxed) < MAX_WATCHES;
@@ -222,7 +222,7 @@ impl Transport {
     }
 }
 
-/// Where an error of the YAML parser is.
+/// The position of a YAML parse error.
 pub(super) fn place(error: &serde_yaml::Error) -> String {
     let location = error.location().filter(|location| location.line() > 0);
     location.map_or_else(String::new, |at| {
@@ -230,7 +230,7 @@ pub(super) fn place(error: &serde_yaml::Error) -> String {
     })
 }
 
-/// An error without the command line and the output of a credential plugin, which have credentials.
+/// Removes the command line and the output of a credential plugin from an error: they may contain credentials.
 fn redacted(error: BoxError) -> anyhow::Error {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error.as_ref());
     while let Some(one) = cause {
@@ -242,7 +242,7 @@ fn redacted(error: BoxError) -> anyhow::Error {
                 let place = place(error);
                 return anyhow::anyhow!("the output of the credential plugin is invalid{place}");
             }
-            // Of an auth-provider, which runs a program, too.
+            // The error of an auth-provider, which also runs a program.
             Some(AuthError::AuthExec(_)) => {
                 return anyhow::anyhow!("the credential plugin failed");
             }
@@ -256,7 +256,7 @@ async fn enclosed(request: Request<Body>) -> Result<Response<Request<Body>>, Box
     Ok(Response::new(request))
 }
 
-/// By the connection that the request brings along.
+/// Sends a request on the connection that is attached to it.
 async fn send(mut request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
     let pool = request.extensions_mut().remove::<Pool>();
     let pool = pool.ok_or("no connection for the request")?;

@@ -1,9 +1,9 @@
-//! ClusterTrustBundles for volumes of pods.
+//! ClusterTrustBundles for projected volumes.
 //!
-//! * Owns: one watch of all bundles, for as long as a pod on the node mounts one.
+//! * Owns: one watch of all bundles, while a pod on the node mounts one.
 //! * Woken by its callers and by the watch.
-//! * Publishes: the pods that mount bundles, when bundles change.
-//! * Must never take a failure for a missing bundle.
+//! * Publishes: the set of pods that mount bundles, when bundles change.
+//! * Must never treat a failed request as a missing bundle.
 //! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.
 
 use super::{
@@ -26,50 +26,50 @@ use std::{
     sync::Arc,
 };
 
-/// Why there are no trust anchors; upstream's texts where it has one.
+/// Why trust anchors are not available; upstream's texts where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustBundleError {
     /// There is no API server.
     #[error("ClusterTrustBundle projection is not supported in static kubelet mode")]
     Standalone,
-    /// The bundles are not known yet.
+    /// The bundles have not been listed yet.
     #[error("ClusterTrustBundle informer has not yet synced: {0}")]
     Unsynced(String),
-    /// There is no bundle of this name.
+    /// No bundle has this name.
     #[error(
         "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io {0:?} not found"
     )]
     NotFound(String),
-    /// No bundle of the signer has the labels.
+    /// No bundle of the signer matches the label selector.
     #[error("combination of signerName and labelSelector matched zero ClusterTrustBundles")]
     NoMatch,
-    /// The labels cannot be compared.
+    /// The label selector is invalid.
     #[error("while parsing label selector: {0}")]
     Selector(String),
-    /// Neither a name nor a signer is given.
+    /// The source has neither a name nor a signer name.
     #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
     NoSource,
 }
 
-/// Which bundles.
+/// Selects bundles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BundleChoice {
-    /// The one of this name.
+    /// The bundle with this name.
     Name(String),
-    /// All of one signer that have the labels.
+    /// All bundles of one signer that match a label selector.
     Signer {
-        /// The signer.
+        /// The signer name.
         signer: String,
-        /// The labels; `None` matches no bundle.
+        /// The label selector; `None` matches no bundle.
         selector: Option<Selector>,
     },
 }
 
 impl BundleChoice {
-    /// The choice of a projected volume.
+    /// The selection of a projected volume source.
     ///
     /// # Errors
-    /// It chooses nothing, or has an operator for labels that does not exist.
+    /// It selects nothing, or its label selector has an unknown operator.
     pub fn of(source: &ClusterTrustBundleProjection) -> Result<Self, TrustBundleError> {
         if let Some(name) = &source.name {
             return Ok(Self::Name(name.clone()));
@@ -85,7 +85,7 @@ impl BundleChoice {
     }
 }
 
-/// A bundle, reduced to what volumes need.
+/// A bundle, reduced to the fields that volumes need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Bundle {
     signer: String,
@@ -111,11 +111,11 @@ impl From<ClusterTrustBundle> for Bundle {
 pub struct Bundles(BTreeMap<String, Arc<Bundle>>);
 
 impl Bundles {
-    /// The trust anchors of a choice as PEM: every certificate once, in the order of their bytes. Empty when nothing is
-    /// found and that is fine.
+    /// The trust anchors of the selected bundles as PEM, without duplicates and in byte order. Empty if nothing is
+    /// found and the source is optional.
     ///
     /// # Errors
-    /// No bundle is found.
+    /// No bundle was found.
     pub fn trust_anchors(
         &self,
         choice: &BundleChoice,
@@ -164,7 +164,7 @@ impl Bundles {
         }
     }
 
-    /// One that cannot be decoded keeps its last state: it is not gone.
+    /// Adds or replaces a bundle. One that cannot be decoded keeps its last state, because it still exists.
     fn put(&mut self, item: ApiItem<ClusterTrustBundle>) {
         let name = name(&item);
         if let Ok(bundle) = item {
@@ -181,7 +181,7 @@ fn name(item: &ApiItem<ClusterTrustBundle>) -> String {
     metadata.name.clone().unwrap_or_default()
 }
 
-/// The bundles as they are known now, or why they are not.
+/// The known bundles, or why there are none.
 pub type FoundBundles = Result<Arc<Bundles>, TrustBundleError>;
 
 /// The bundles that pods mount. Cheap to clone.
@@ -191,12 +191,13 @@ pub struct TrustBundles(Option<ApiBundles>);
 #[derive(Clone)]
 struct ApiBundles {
     api: ApiServer,
-    /// One value: all bundles.
+    /// A single value with all bundles.
     bundles: Subscriptions<(), Arc<Bundles>>,
 }
 
 impl TrustBundles {
-    /// Bundles of this API server, or none. Pods that mount one are marked in the set when bundles change.
+    /// Reads from this API server; with `None` every request fails. Pods that mount bundles are marked in `changed`
+    /// when bundles change.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
         Self(api.map(|api| ApiBundles {
             api,
@@ -204,7 +205,7 @@ impl TrustBundles {
         }))
     }
 
-    /// Whether a pod mounts bundles from now on.
+    /// Sets whether a pod mounts bundles.
     pub fn register(&self, uid: &PodUid, mounts: bool) {
         let Some(ApiBundles { api, bundles }) = &self.0 else {
             return;
@@ -217,14 +218,14 @@ impl TrustBundles {
         });
     }
 
-    /// A pod mounts none any more.
+    /// Removes a pod.
     pub fn forget(&self, uid: &PodUid) {
         if let Some(of) = &self.0 {
             of.bundles.forget(uid);
         }
     }
 
-    /// The bundles, within a bounded time. Pods that mount some have to be registered.
+    /// Returns the bundles. Waits a bounded time for the first list; only for registered pods.
     pub async fn get(&self) -> FoundBundles {
         let Some(of) = &self.0 else {
             return Err(TrustBundleError::Standalone);
@@ -235,7 +236,7 @@ impl TrustBundles {
     }
 }
 
-/// Publishes all bundles and their changes, for ever.
+/// Publishes all bundles and their changes, forever.
 async fn follow(api: &ApiServer, publisher: &Publisher<Arc<Bundles>>) {
     let mut watch = api.list_watch::<ClusterTrustBundle>(Selection::default());
     let mut bundles = Bundles::default();

@@ -1,4 +1,4 @@
-//! Lists and watches of objects, for ever.
+//! Lists and watches objects, with retries (client-go's reflector).
 
 use super::{
     ApiError, ApiServer, Recovery,
@@ -17,34 +17,34 @@ use serde_json::value::RawValue;
 use std::{mem, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// Objects in one page of a list, at first; half as many after a page that is larger than a response may be.
+/// Objects per page of a list; halved when a page exceeds the maximum size of a response.
 const PAGE: u32 = 500;
-/// Deadline of one page, and of the head of the response to a watch.
+/// Deadline of one page, and of the response headers of a watch.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// A watch ends after this at least and twice this at most, as client-go's do.
+/// Minimum requested duration of a watch, as in client-go; the maximum is twice this.
 const MIN_WATCH: Duration = Duration::from_secs(300);
-/// A watch that has not ended by itself so much later is given up.
+/// How long after its requested duration a watch that has not ended is aborted.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
-/// The longest event of a watch, bytes: several times what the API server stores.
+/// Maximum length of a watch event, bytes: several times what the API server stores.
 const MAX_EVENT: usize = 32 * 1024 * 1024;
-/// A watch that ends before that without an event counts as a failure.
+/// A watch that ends earlier than this without an event counts as a failure.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
-/// A watch that stood for this long makes the delay the first one again, as an event does.
+/// A watch that lasts this long resets the back-off, as an event does.
 const LONG_WATCH: Duration = MAX_DELAY;
-/// The delay before the next try doubles from the first to the second.
+/// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(10);
 
-/// Which objects of a kind.
+/// Selects objects of a kind.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Those of one namespace; `None` for all.
+    /// Only this namespace; `None` for all.
     pub namespace: Option<String>,
     /// A field selector, such as `metadata.name=web`.
     pub field_selector: Option<String>,
 }
 
-/// An object, or what is known of one that cannot be decoded.
+/// An object, or the metadata of one that cannot be decoded.
 pub type ApiItem<K> = Result<Box<K>, Unreadable>;
 
 /// An object that cannot be decoded.
@@ -52,43 +52,43 @@ pub type ApiItem<K> = Result<Box<K>, Unreadable>;
 pub struct Unreadable {
     /// Its metadata.
     pub metadata: Box<ObjectMeta>,
-    /// Why it cannot be decoded.
+    /// The decoding error.
     pub why: String,
 }
 
-/// What a watch says next.
+/// An event of a [`ListWatch`].
 #[derive(Debug)]
 pub enum WatchEvent<K> {
-    /// All objects there are. What was known before and is not among them is gone.
+    /// A complete list. Objects that are missing from it were deleted.
     Listed(Vec<ApiItem<K>>),
     /// An object was added or changed.
     Applied(ApiItem<K>),
-    /// An object is gone; its last state.
+    /// An object was deleted; with its last state.
     Deleted(ApiItem<K>),
-    /// A list or watch failed. Nothing known becomes untrue by that.
+    /// A list or watch failed. Objects known so far stay valid.
     Failed(Arc<ApiError>),
 }
 
-/// Objects of one kind: lists them, watches them, resumes the watch where it ended, lists again where that cannot
-/// be, and after a failure waits before the next try.
+/// Lists objects of one kind and watches them. Resumes the watch after its last event, lists again if the
+/// resourceVersion has expired, and retries failures with a back-off.
 pub struct ListWatch<K> {
     api: ApiServer,
     selection: Selection,
-    /// The version of the last list or event; `None` before the first list.
+    /// The resourceVersion of the last list or event; `None` before the first list.
     version: Option<String>,
     listed: ListedPages<K>,
-    /// A request that a cancelled call of [`Self::next`] has begun.
+    /// A request in progress, kept when a call of [`Self::next`] is cancelled.
     request: Option<BoxFuture<'static, Result<WatchReply, ApiError>>>,
     stream: Option<WatchStream>,
     delay: Option<Duration>,
     next_try: Instant,
-    /// Of an urgent client, and for the pods of the node.
+    /// Set for the pods of the node and for urgent clients.
     recovery: Option<Recovery>,
-    /// Objects in one page of the next list.
+    /// Objects per page of the next list.
     page: u32,
 }
 
-/// The pages of a list so far.
+/// The pages of an incomplete list.
 struct ListedPages<K> {
     items: Vec<ApiItem<K>>,
     next: Option<String>,
@@ -111,7 +111,7 @@ enum WatchReply {
 struct WatchStream {
     body: Body,
     buffer: BytesMut,
-    /// How much of the buffer is known to contain no end of a line.
+    /// Number of bytes at the start of the buffer that are known to have no newline.
     searched: usize,
     opened: Instant,
     until: Instant,
@@ -155,7 +155,7 @@ enum WatchLine<K> {
 }
 
 impl ApiServer {
-    /// Lists and watches objects from the next call of [`ListWatch::next`] on.
+    /// Lists and watches objects, beginning with the first call of [`ListWatch::next`].
     pub fn list_watch<K: Resource>(&self, selection: Selection) -> ListWatch<K> {
         ListWatch {
             api: self.clone(),
@@ -171,12 +171,13 @@ impl ApiServer {
         }
     }
 
-    /// One page of a list. The first is read from storage and not from a cache that may lag behind.
+    /// Requests one page of a list. The first page is read from etcd, not from the API server's watch cache, which may
+    /// lag.
     async fn page(self, uri: String, is_limited: bool) -> Result<WatchReply, ApiError> {
         let counted = Counted::of(&Method::GET);
         let request = request(Method::GET, uri, Bytes::new(), "")?;
         self.admitted().await?;
-        // It is never closed.
+        // The semaphore is never closed.
         let _permit = if is_limited {
             self.pages.acquire().await.ok()
         } else {
@@ -220,7 +221,7 @@ impl ApiServer {
 }
 
 impl<K: Resource + DeserializeOwned> ListWatch<K> {
-    /// Waits for the next event. Cancelling it loses nothing: the next call goes on where it was.
+    /// Waits for the next event. Cancel safe: the next call continues.
     pub async fn next(&mut self) -> WatchEvent<K> {
         loop {
             match &mut self.recovery {
@@ -230,14 +231,14 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             match self.step().await {
                 Ok(Some(event)) => return event,
                 Ok(None) => {}
-                // The pages before it stay; objects this large are few.
+                // The pages read before are kept; pages this large are rare.
                 Err(error) if error.is_too_large() && self.page > 1 && self.version.is_none() => {
                     self.page /= 2;
                 }
                 Err(error) => {
                     self.closed();
                     self.listed = ListedPages::default();
-                    // Where an event is unreadable the same version would bring it again.
+                    // After an event that cannot be decoded, the same resourceVersion would return it again.
                     if error.is_gone() || matches!(error, ApiError::Unreadable(_)) {
                         self.version = None;
                     }
@@ -256,7 +257,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         self.next_try = Instant::now() + delay.mul_f64(1.0 + 0.5 * fastrand::f64());
     }
 
-    /// One response, or one line of the response to a watch; `None` when there is nothing to report yet.
+    /// Processes one response, or one line of a watch; `None` if there is no event yet.
     async fn step(&mut self) -> Result<Option<WatchEvent<K>>, ApiError> {
         let Some(stream) = &mut self.stream else {
             let begun = self.request.take().unwrap_or_else(|| self.begin());
@@ -287,7 +288,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
                 Ok(None)
             }
             WatchLine::Error(error) => {
-                // The same version could bring the same error for ever.
+                // The same resourceVersion could cause the same error forever.
                 if error.status() != Some(http::StatusCode::TOO_MANY_REQUESTS) {
                     self.version = None;
                 }
@@ -305,7 +306,8 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         ended
     }
 
-    /// The watch ended at its time. The next one begins where it stopped, and later if the server ends each at once.
+    /// Handles the end of a watch. The next one resumes where it ended, with a delay if the server ends each one at
+    /// once.
     fn ended(&mut self) {
         let ended = self.closed();
         if ended.is_some_and(|it| it.has_events || it.opened.elapsed() >= SHORT_WATCH) {
@@ -321,7 +323,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
             let mut query = vec![format!("limit={}", self.page)];
             let next = self.listed.next.as_deref();
             query.extend(next.map(|next| parameter("continue", next)));
-            // The pods of the node and the node itself never wait for lists of other objects that hang.
+            // Pods and the Node never wait for lists of other objects that hang.
             let is_limited = !matches!(K::KIND, "Pod" | "Node");
             return api.page(self.uri(query), is_limited).boxed();
         };
@@ -335,7 +337,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
         api.watch(self.uri(query), lasts).boxed()
     }
 
-    /// Adds a page to the list; the last one completes it.
+    /// Adds a page to the list; the last page completes it.
     fn add(&mut self, page: &[u8]) -> Result<Option<WatchEvent<K>>, ApiError> {
         let page: ListPage<'_> =
             serde_json::from_slice(page).map_err(|error| ApiError::unreadable(&error))?;
@@ -359,7 +361,7 @@ impl<K: Resource + DeserializeOwned> ListWatch<K> {
 }
 
 impl WatchStream {
-    /// The next line; `None` at the end of the response. Cancelling it loses nothing.
+    /// Reads the next line; `None` at the end of the response. Cancel safe.
     async fn line(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
             let rest = self.buffer.get(self.searched..).unwrap_or_default();
@@ -367,7 +369,7 @@ impl WatchStream {
                 let line = self.buffer.split_to(self.searched + at + 1);
                 self.searched = 0;
                 if self.buffer.is_empty() {
-                    // One large event must not hold its memory for as long as the watch lives.
+                    // Releases the memory of a large event while the watch continues.
                     self.buffer = BytesMut::new();
                 }
                 return Ok(Some(line.freeze()));
@@ -397,7 +399,7 @@ impl WatchStream {
 }
 
 fn decoded<K: DeserializeOwned>(object: &RawValue) -> ApiItem<K> {
-    // Not `from_str`: the code for a type would be there twice, as responses are read from bytes.
+    // Not `from_str`: both would be compiled for each type, as responses are decoded from bytes.
     serde_json::from_slice(object.get().as_bytes())
         .map(Box::new)
         .map_err(|error| Unreadable {
@@ -432,7 +434,7 @@ fn parsed<K: DeserializeOwned>(line: &[u8]) -> Result<WatchLine<K>, ApiError> {
             let code = code.unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
             WatchLine::Error(ApiError::refused(code, event.object.get().as_bytes()))
         }
-        // One of a later API: the version of its object says nothing.
+        // An event type of a later API, whose resourceVersion is ignored.
         _ => WatchLine::Bookmark(None),
     })
 }

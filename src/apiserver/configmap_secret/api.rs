@@ -1,5 +1,5 @@
-//! ConfigMaps and Secrets of the API server: one watch per object that a pod uses, which is all that the API
-//! server lets a node do.
+//! ConfigMaps and Secrets from the API server, with one watch per object that a pod uses: the node authorizer allows a
+//! node no other watches of them.
 
 use super::{ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey};
 use crate::apiserver::{
@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// An object as it is stored, or why it cannot be used.
 type StoredObject = Result<Arc<ObjectData>, ObjectError>;
 
-/// The objects that pods of the API server use. Cheap to clone.
+/// The objects that pods from the API server use. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct ApiObjects {
     api: ApiServer,
@@ -66,13 +66,13 @@ impl ApiObjects {
         found.map(value).collect()
     }
 
-    /// How many objects are used.
+    /// Number of watched objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 }
 
-/// Publishes an object and its changes; ends when it can never change again.
+/// Publishes an object and its changes; returns once the object is immutable.
 async fn follow<K>(api: &ApiServer, key: &ObjectKey, publisher: &Publisher<StoredObject>)
 where
     K: Metadata<Ty = ObjectMeta> + Into<ObjectData> + DeserializeOwned,

@@ -1,7 +1,7 @@
-//! ConfigMaps and Secrets as files: a directory per object, a file per key. Blocking.
+//! ConfigMaps and Secrets from local files: a directory per object, a file per key. Blocking.
 //!
-//! The directory is the administrator's, but everyone who can write to a part of it can create links in it:
-//! none is followed out of its object, and an object's name does not lead out of its namespace.
+//! The directory belongs to the administrator, but users with write access to a part of it can create links there. So
+//! links are not followed out of an object, and the name of an object cannot lead out of its namespace.
 
 use super::object::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::host::files::{PATH_ONLY, reopen};
@@ -13,19 +13,19 @@ use rustix::{
 };
 use std::{collections::BTreeMap, io::Read, path::Path};
 
-/// Largest sum of an object's values, bytes; the API's limit.
+/// Maximum total size of an object's values, bytes; the API's limit.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;
-/// Longest key.
+/// Maximum length of a key.
 const MAX_KEY: usize = 253;
-/// The file that makes an object immutable. It is not a valid key.
+/// The file that marks an object as immutable. Its name is not a valid key.
 const IMMUTABLE: &str = "..immutable";
-/// How many times an object is read again that changed meanwhile.
+/// Maximum number of reads of an object that changes during the read.
 const TRIES: usize = 8;
 
-/// Why an object is refused.
+/// Why an object is rejected.
 type ObjectFault = String;
 
-/// Changes when a file is replaced or written.
+/// Identity and times of each file; they change when a file is replaced or written.
 type Stamps = BTreeMap<String, [i128; 5]>;
 
 pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, ObjectError> {
@@ -55,7 +55,7 @@ pub(super) fn read(directory: &Path, key: &ObjectKey) -> Result<ObjectData, Obje
     }
 }
 
-/// Reads until nothing changed meanwhile, so that two versions are never mixed.
+/// Reads an object, again if it changed during the read, so that two versions are never mixed.
 fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> {
     let mut before = stamps(object_dir)?;
     for _ in 0..TRIES {
@@ -71,7 +71,7 @@ fn read_steadily(object_dir: BorrowedFd<'_>) -> Result<ObjectData, ObjectFault> 
     Err("it keeps changing".into())
 }
 
-/// The object's keys. Directories and names that are not valid keys are ignored.
+/// The keys of an object. Directories and names that are not valid keys are ignored.
 fn stamps(object: BorrowedFd<'_>) -> Result<Stamps, ObjectFault> {
     let failed = |error| in_words("its directory", error);
     let mut stamps = Stamps::new();
@@ -150,7 +150,7 @@ fn in_words(what: &str, error: Errno) -> ObjectFault {
     }
 }
 
-/// Whether this is a valid name of an object or a namespace in the API.
+/// Whether this is a valid name of an object or namespace in the API.
 fn is_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     (1..=253).contains(&name.len())

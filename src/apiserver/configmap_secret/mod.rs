@@ -1,11 +1,11 @@
 //! ConfigMaps and Secrets that pods refer to.
 //!
-//! * Owns: for pods of the API server, a watch per object that one of them uses; for static pods, reading a
-//!   directory of the node, if there is one (`--local-objects-dir`, an extension of ours).
+//! * Owns: for pods from the API server, a watch per object that one of them uses; for static pods, reads of a
+//!   directory of the node, if configured (`--local-objects-dir`, an extension of this kubelet).
 //! * Woken by its callers, for volumes and for environment variables, and by watches.
-//! * Publishes: the pods whose objects changed.
-//! * Must never log or show the data of an object, never read outside of its directory, never give a static
-//!   pod an object of the API server or another pod a file, and never take a failure for a missing object.
+//! * Publishes: the set of pods whose objects changed.
+//! * Must never log or reveal the data of an object, read outside of its directory, give a static pod an object of the
+//!   API server or another pod a local file, or treat a failed read as a missing object.
 //! * Answers to upstream's `pkg/kubelet/configmap` and `pkg/kubelet/secret`.
 
 mod api;
@@ -30,14 +30,14 @@ use std::{
 };
 use tokio::{sync::Semaphore, time::timeout};
 
-/// How long a read may take: the directory may be on anything that can be mounted, which may hang.
+/// Timeout of a read of local files: the directory may be on a remote file system that hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Reads at the same time. A read that hangs keeps its thread.
+/// Maximum number of concurrent reads. A read that hangs keeps its thread.
 const MAX_READS: usize = 8;
 
 const TIMED_OUT: &str = "its directory does not answer";
 
-/// The sources of ConfigMaps and Secrets. Cheap to clone.
+/// Reads ConfigMaps and Secrets. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Objects {
     local: Option<Arc<LocalObjectsDir>>,
@@ -45,7 +45,7 @@ pub struct Objects {
     changed: Arc<DirtySet<PodUid>>,
 }
 
-/// The source for one pod. Cheap to clone.
+/// The objects available to one pod. Cheap to clone.
 #[derive(Clone)]
 pub struct PodObjects(ObjectBackend);
 
@@ -63,7 +63,7 @@ struct LocalObjectsDir {
 }
 
 impl LocalObjectsDir {
-    /// Does a blocking read; `None` when it takes too long.
+    /// Runs a blocking read; `None` on a timeout.
     async fn read<T: Send + 'static>(
         self: Arc<Self>,
         read: impl FnOnce(&Path) -> T + Send + 'static,
@@ -81,9 +81,9 @@ impl LocalObjectsDir {
 }
 
 impl Objects {
-    /// For static pods, objects below a directory: `configmaps/<namespace>/<name>/<key>` and
-    /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For
-    /// other pods, those of the API server.
+    /// For static pods, reads objects below a directory: `configmaps/<namespace>/<name>/<key>` and
+    /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For other
+    /// pods, reads from the API server.
     pub fn new(local: Option<PathBuf>, api: Option<ApiServer>) -> Self {
         let changed = Arc::<DirtySet<PodUid>>::default();
         Self {
@@ -96,7 +96,7 @@ impl Objects {
         }
     }
 
-    /// Why no objects are found in the directory at the moment, if that is so.
+    /// Why the directory cannot be used at the moment; `None` if it can.
     pub async fn fault(&self) -> Option<&'static str> {
         let directory = self.local.clone()?;
         match directory.read(Path::is_dir).await {
@@ -106,7 +106,7 @@ impl Objects {
         }
     }
 
-    /// Where this pod's objects are: static pods have files, others what the API server has.
+    /// The source of this pod's objects: local files for static pods, the API server for others.
     pub fn of(&self, pod: &Pod) -> PodObjects {
         let source = if pod.is_static() {
             self.local.clone().map(ObjectBackend::Local)
@@ -116,43 +116,43 @@ impl Objects {
         PodObjects(source.unwrap_or(ObjectBackend::None))
     }
 
-    /// Follows what this pod refers to from now on, and nothing else for it.
+    /// Watches the objects that this pod refers to, and no longer those of its earlier version.
     pub fn register(&self, pod: &Pod) {
         if let (Some(api), false) = (&self.api, pod.is_static()) {
             api.register(&pod.uid(), references::references(pod));
         }
     }
 
-    /// Follows nothing for a pod any more.
+    /// Stops the watches for a pod.
     pub fn forget(&self, uid: &PodUid) {
         if let Some(api) = &self.api {
             api.forget(uid);
         }
     }
 
-    /// Waits until something changed that pods refer to; takes them.
+    /// Waits for pods whose objects changed and takes them.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.changed.take().await
     }
 
-    /// Where other things that pods refer to mark those that use them.
+    /// The set in which readers of other objects mark the pods that use them.
     pub fn changes(&self) -> Arc<DirtySet<PodUid>> {
         self.changed.clone()
     }
 
-    /// How many objects of the API server pods refer to.
+    /// Number of watched objects.
     pub fn len(&self) -> usize {
         self.api.as_ref().map_or(0, ApiObjects::len)
     }
 
-    /// Whether there are none.
+    /// Whether no object is watched.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl PodObjects {
-    /// Reads all of these, within a bounded time. An empty list costs nothing.
+    /// Reads these objects, within a bounded time. An empty set returns at once.
     pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
         if keys.is_empty() {
             return ObjectsByKey::new();

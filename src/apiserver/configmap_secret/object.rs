@@ -1,10 +1,10 @@
-//! An object's key, its data, and why there may be none. Pure.
+//! Key, data and errors of ConfigMaps and Secrets. Pure.
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-/// The kinds of objects.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKind {
     /// A v1 ConfigMap.
@@ -33,7 +33,7 @@ pub struct ObjectKey {
     pub name: String,
 }
 
-/// The objects that were found, by key: every requested one is in it.
+/// The results of a request; every requested object has one.
 pub type ObjectsByKey = BTreeMap<ObjectKey, Result<Arc<ObjectData>, ObjectError>>;
 
 /// The data of an object, by key.
@@ -45,7 +45,7 @@ pub struct ObjectData {
     secret_type: String,
 }
 
-/// The keys without their values.
+/// Shows the keys without their values.
 impl fmt::Debug for ObjectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.entries.keys()).finish()
@@ -61,7 +61,7 @@ impl FromIterator<(String, Bytes)> for ObjectData {
     }
 }
 
-/// Text and binary data; the API has no key in both.
+/// Merges `data` and `binaryData`; the API permits no key in both.
 impl From<ConfigMap> for ObjectData {
     fn from(object: ConfigMap) -> Self {
         let text = object.data.unwrap_or_default().into_iter();
@@ -102,48 +102,48 @@ impl ObjectData {
         self.entries.get(key)
     }
 
-    /// The same object, immutable or not.
+    /// The same object with this `immutable` field.
     pub fn with_immutable(self, immutable: bool) -> Self {
         Self { immutable, ..self }
     }
 
-    /// Whether it is immutable: it need not be read again.
+    /// Whether the object is immutable, so that it need not be read again.
     pub fn is_immutable(&self) -> bool {
         self.immutable
     }
 
-    /// `metadata.uid`; empty for one that is a file.
+    /// `metadata.uid`; empty for a local object.
     pub fn uid(&self) -> &str {
         &self.uid
     }
 
-    /// `type` of a Secret; empty for one that is a file.
+    /// `type` of a Secret; empty for a local object.
     pub fn secret_type(&self) -> &str {
         &self.secret_type
     }
 }
 
-/// Why there is no object; upstream's texts where it has one.
+/// Why an object is not available; upstream's texts where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// There is no source.
+    /// There is neither an API server nor a directory for local objects.
     #[error("couldn't get {} {}/{}, no kubeClient defined", camel(.0.kind), .0.namespace, .0.name)]
     NoSource(ObjectKey),
     /// The object does not exist.
     #[error("{} {:?} not found", .0.kind, .0.name)]
     NotFound(ObjectKey),
-    /// The API server has not returned it yet. Whether it exists is unknown.
+    /// No response from the API server yet, so it is unknown whether the object exists.
     #[error("failed to sync {} cache: {why}", .key.kind)]
     Unsynced {
         /// The object.
         key: ObjectKey,
-        /// What the latest request failed with.
+        /// The error of the latest request.
         why: String,
     },
-    /// No pod that is known refers to it.
+    /// No registered pod refers to the object.
     #[error("object {:?}/{:?} not registered", .0.namespace, .0.name)]
     NotRegistered(ObjectKey),
-    /// The object exists and is refused.
+    /// The object exists but cannot be used.
     #[error("{} {:?} cannot be read: {why}", .key.kind, .key.name)]
     Unreadable {
         /// The object.
@@ -154,7 +154,7 @@ pub enum ObjectError {
 }
 
 impl ObjectError {
-    /// Whether `optional: true` tolerates it.
+    /// Whether a reference with `optional: true` tolerates this error.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
     }

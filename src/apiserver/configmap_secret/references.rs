@@ -5,8 +5,8 @@ use crate::model::{Pod, PodExt as _};
 use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, Volume};
 use std::collections::BTreeSet;
 
-/// Those of its variables, its volumes and its image pull secrets (upstream's `VisitPodSecretNames` and
-/// `VisitPodConfigmapNames`, without what only volume plugins use).
+/// The references of environment variables, volumes and image pull secrets (upstream's `VisitPodSecretNames` and
+/// `VisitPodConfigmapNames`, without references that only volume plugins use).
 pub(super) fn references(pod: &Pod) -> BTreeSet<ObjectKey> {
     let Some(spec) = pod.spec() else {
         return BTreeSet::new();

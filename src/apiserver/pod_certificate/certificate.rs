@@ -1,10 +1,10 @@
-//! Which certificates there are, and why there is none. Pure.
+//! Keys, certificates and errors of pod certificates. Pure.
 
 use crate::model::PodUid;
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt};
 
-/// Which certificate.
+/// Identifies the certificate of one projection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodCertificateKey {
     /// The pod's namespace.
@@ -17,13 +17,13 @@ pub struct PodCertificateKey {
     pub service_account: String,
     /// The volume in the pod.
     pub volume: String,
-    /// The source of the volume.
+    /// Index of the source in the projected volume.
     pub source_index: usize,
-    /// Who is to issue it.
+    /// The signer's name.
     pub signer: String,
-    /// `RSA3072` and so on.
+    /// `keyType` of the projection, such as `RSA3072`.
     pub key_type: String,
-    /// How long it may be valid.
+    /// Maximum lifetime, seconds.
     pub max_expiration_seconds: Option<i32>,
     /// Annotations for the signer, from the pod (`userAnnotations`).
     pub annotations: BTreeMap<String, String>,
@@ -32,9 +32,9 @@ pub struct PodCertificateKey {
 /// A private key and its certificate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PodCertificate {
-    /// The key, as PKCS#8 in PEM. A secret.
+    /// The private key, as PKCS#8 in PEM. Secret.
     pub key: Bytes,
-    /// The certificate and those of its issuers, in PEM.
+    /// The certificate, followed by its intermediates, in PEM.
     pub chain: Bytes,
 }
 
@@ -44,16 +44,16 @@ impl fmt::Debug for PodCertificate {
     }
 }
 
-/// Why there is no certificate; upstream's texts, with the reason where upstream logs it.
+/// Why a certificate is not available; upstream's texts, with the reason where upstream only logs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodCertificateError {
     /// There is no API server.
     #[error("cannot use podCertificate when kubelet is in standalone mode")]
     Standalone,
-    /// There is none yet.
+    /// No certificate has been issued yet.
     #[error("credential bundle is not issued yet: {0}")]
     NotIssued(String),
-    /// The signer will not issue one.
+    /// The signer denied the request.
     #[error("PodCertificateRequest was permanently denied: reason={reason:?} message={message:?}")]
     Denied {
         /// The condition's reason.
@@ -61,7 +61,7 @@ pub enum PodCertificateError {
         /// The condition's message.
         message: String,
     },
-    /// The signer cannot issue one.
+    /// The signer failed to issue a certificate.
     #[error("PodCertificateRequest was permanently failed: reason={reason:?} message={message:?}")]
     Failed {
         /// The condition's reason.
@@ -71,7 +71,7 @@ pub enum PodCertificateError {
     },
 }
 
-/// What has to become an event of a pod.
+/// A notice that becomes an event of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateNotice {
     /// The pod's namespace.
@@ -86,6 +86,6 @@ pub struct CertificateNotice {
     pub message: String,
 }
 
-/// The certificates that were requested, by key: every requested one is in it.
+/// The results of a request; every requested certificate has one.
 pub type FoundCertificates =
     BTreeMap<PodCertificateKey, Result<PodCertificate, PodCertificateError>>;

@@ -1,13 +1,14 @@
-//! The few ASN.1 structures of a stub request, as DER. Pure.
+//! DER encoding of the few ASN.1 structures in a certificate request. Pure.
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
-/// The attributes of a request.
+/// Tag of the attributes of a certificate request (`[0]`).
 const CONTEXT_0: u8 = 0xa0;
 
-/// Object identifiers with their headers: `1.2.840.10045.4.3.2` to `.4`, `1.3.101.112`, `1.2.840.113549.1.1.11`.
+/// Object identifiers in DER: `1.2.840.10045.4.3.2` to `.4` (ECDSA with SHA-2), `1.3.101.112` (Ed25519),
+/// `1.2.840.113549.1.1.11` (RSA with SHA-256).
 const ECDSA_SHA256: [u8; 10] = [0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
 const ECDSA_SHA384: [u8; 10] = [0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
 const ECDSA_SHA512: [u8; 10] = [0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 4];
@@ -15,7 +16,7 @@ const ED25519: [u8; 5] = [0x06, 3, 0x2b, 0x65, 0x70];
 const RSA_SHA256: [u8; 11] = [0x06, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 11];
 const NULL: [u8; 2] = [0x05, 0];
 
-/// How a request is signed.
+/// The signature algorithm of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignatureKind {
     EcdsaSha256,
@@ -26,7 +27,7 @@ pub(super) enum SignatureKind {
 }
 
 impl SignatureKind {
-    /// Its AlgorithmIdentifier.
+    /// The AlgorithmIdentifier.
     fn identifier(self) -> Vec<u8> {
         match self {
             Self::EcdsaSha256 => value(SEQUENCE, &[&ECDSA_SHA256]),
@@ -38,21 +39,21 @@ impl SignatureKind {
     }
 }
 
-/// What is signed of a PKCS#10 request that says nothing but the public key (a SubjectPublicKeyInfo).
+/// The signed part of a PKCS#10 request that has only a public key (a SubjectPublicKeyInfo).
 pub(super) fn request_info(public_key: &[u8]) -> Vec<u8> {
     let version = value(INTEGER, &[&[0]]);
     let (subject, attributes) = (value(SEQUENCE, &[]), value(CONTEXT_0, &[]));
     value(SEQUENCE, &[&version, &subject, public_key, &attributes])
 }
 
-/// A CertificationRequest of PKCS #10.
+/// A PKCS#10 CertificationRequest.
 pub(super) fn request(info: &[u8], kind: SignatureKind, signature: &[u8]) -> Vec<u8> {
-    // No bits of the last byte are unused.
+    // The leading zero is the number of unused bits in the last byte.
     let signature = value(BIT_STRING, &[&[0], signature]);
     value(SEQUENCE, &[info, &kind.identifier(), &signature])
 }
 
-/// An Ed25519 key as PKCS#8 of version 1, which every reader knows.
+/// An Ed25519 private key as PKCS#8 version 1, which all readers support.
 pub(super) fn ed25519_key(seed: &[u8; 32]) -> Vec<u8> {
     let version = value(INTEGER, &[&[0]]);
     let algorithm = SignatureKind::Ed25519.identifier();
@@ -60,7 +61,7 @@ pub(super) fn ed25519_key(seed: &[u8; 32]) -> Vec<u8> {
     value(SEQUENCE, &[&version, &algorithm, &seed])
 }
 
-/// A value with its tag and its length.
+/// Encodes a value with its tag and length.
 fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let mut text = vec![tag];
@@ -69,7 +70,7 @@ fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         _ => {
             let bytes = length.to_be_bytes();
             let bytes: Vec<u8> = bytes.into_iter().skip_while(|byte| *byte == 0).collect();
-            // At most the eight bytes of a length.
+            // The length has at most eight bytes.
             text.push(0x80 | u8::try_from(bytes.len()).unwrap_or_default());
             text.extend(bytes);
         }

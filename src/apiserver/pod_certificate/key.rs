@@ -1,4 +1,4 @@
-//! Keys of pods, and the proof that the kubelet has them. They are never logged.
+//! Private keys of pods, and the proof of possession for a request. Never logged.
 
 use super::der::{self, SignatureKind};
 use crate::apiserver::pem;
@@ -22,7 +22,7 @@ pub(super) enum KeyType {
 }
 
 impl KeyType {
-    /// Reads the API's spelling.
+    /// Parses the API field.
     pub(super) fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "RSA3072" => Self::Rsa3072,
@@ -37,13 +37,13 @@ impl KeyType {
 }
 
 pub(super) struct KeyAndRequest {
-    /// The private key, as PKCS#8 in PEM. A secret.
+    /// The private key, as PKCS#8 in PEM. Secret.
     pub(super) key: Bytes,
-    /// A PKCS#10 request that says nothing but the public key, as DER.
+    /// A PKCS#10 request that has only the public key, as DER.
     pub(super) request: Vec<u8>,
 }
 
-/// Makes a key. To be called from `spawn_blocking`: one of RSA takes seconds.
+/// Generates a key. Call it from `spawn_blocking`: an RSA key takes seconds.
 pub(super) fn generate(key_type: KeyType) -> anyhow::Result<KeyAndRequest> {
     match key_type {
         KeyType::Rsa3072 => rsa(3072),
@@ -61,7 +61,7 @@ pub(super) fn generate(key_type: KeyType) -> anyhow::Result<KeyAndRequest> {
     }
 }
 
-/// Not as ring writes it: readers before OpenSSL 3 do not know PKCS#8 of version 2.
+/// Not the encoding of ring: OpenSSL before version 3 does not read PKCS#8 version 2.
 fn ed25519() -> anyhow::Result<KeyAndRequest> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|error| anyhow!("no randomness: {error}"))?;

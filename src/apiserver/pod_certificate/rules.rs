@@ -1,4 +1,4 @@
-//! What a request for a certificate says, and when a certificate is replaced. Pure.
+//! Content and outcome of a PodCertificateRequest, and the time of a refresh. Pure.
 
 use super::certificate::PodCertificateKey;
 use crate::apiserver::pem;
@@ -11,45 +11,45 @@ use k8s_openapi::{
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-/// Certificates of one moment are not replaced in one moment.
+/// Maximum random delay of a refresh, so that certificates issued together are not refreshed together.
 const MAX_JITTER: SignedDuration = SignedDuration::from_mins(5);
-/// A certificate that was to be replaced so long ago is overdue.
+/// Time after its planned refresh at which a certificate is overdue.
 const OVERDUE: SignedDuration = SignedDuration::from_mins(10);
 
-/// A certificate as it was issued.
+/// A certificate that a signer issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IssuedCertificate {
-    /// Certificates in PEM, the pod's first.
+    /// The chain in PEM, beginning with the pod's certificate.
     pub(super) chain: Bytes,
-    /// The earliest time at which it is to be replaced.
+    /// The signer's `beginRefreshAt`: the earliest time of a refresh.
     pub(super) begin_refresh_at: Timestamp,
     /// When it expires.
     pub(super) not_after: Timestamp,
 }
 
-/// What has become of a request.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestOutcome {
-    /// Nothing yet.
+    /// The signer has not decided.
     Pending,
-    /// There is a certificate.
+    /// A certificate was issued.
     Issued(IssuedCertificate),
-    /// The signer will not issue one.
+    /// The signer denied the request.
     Denied(Refusal),
-    /// The signer cannot issue one.
+    /// The signer failed to issue a certificate.
     Failed(Refusal),
-    /// It says that a certificate was issued, and has none.
+    /// The request has the condition `Issued`, but no usable certificate.
     Unreadable,
 }
 
-/// Why there is no certificate and will be none.
+/// Reason and message of a request that was denied or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: String,
     pub(super) message: String,
 }
 
-/// What has become of a request, by its first condition.
+/// Reads the state of a request from its first condition.
 pub(super) fn outcome(request: &PodCertificateRequest) -> RequestOutcome {
     let Some(status) = &request.status else {
         return RequestOutcome::Pending;
@@ -83,7 +83,7 @@ pub(super) fn outcome(request: &PodCertificateRequest) -> RequestOutcome {
     RequestOutcome::Pending
 }
 
-/// The certificates of a chain, without what is between them.
+/// The certificates of a chain, without text between them.
 fn clean_chain(chain: &str) -> Bytes {
     let mut text = String::new();
     for certificate in CertificateDer::pem_slice_iter(chain.as_bytes()).flatten() {
@@ -92,7 +92,7 @@ fn clean_chain(chain: &str) -> Bytes {
     text.into()
 }
 
-/// The request for a certificate.
+/// Builds the PodCertificateRequest.
 pub(super) fn request(
     key: &PodCertificateKey,
     (account_uid, node_name, node_uid): (&str, &str, &str),
@@ -129,19 +129,19 @@ pub(super) fn request(
     }
 }
 
-/// When a certificate is replaced (`jitter` from 0 to 1).
+/// When to refresh a certificate (`jitter` from 0 to 1).
 pub(super) fn refresh_at(issued: &IssuedCertificate, jitter: f64) -> Timestamp {
     let later = MAX_JITTER.mul_f64(jitter);
     let at = issued.begin_refresh_at.saturating_add(later);
     at.unwrap_or(issued.begin_refresh_at)
 }
 
-/// When a certificate that is to be replaced at that time is overdue.
+/// When a certificate with this planned refresh is overdue.
 pub(super) fn overdue_at(refresh_at: Timestamp) -> Timestamp {
     refresh_at.saturating_add(OVERDUE).unwrap_or(refresh_at)
 }
 
-/// How a certificate is counted in metrics.
+/// The state of a certificate in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CertificateState {
     NotIssued,

@@ -257,8 +257,8 @@ impl<V: Clone> Published<V> {
             biased;
             _ = latest.wait_for(|latest| latest.value.is_some()) => {}
             () = async {
-                // The first request may fail, and a retry succeed milliseconds later: the API server's node authorizer may not
-                // know of a new pod yet.
+                // The first request may fail, and a retry succeed milliseconds later: the API server's node authorizer
+                // may not know of a new pod yet.
                 sleep_until(started_at + TIMEOUT_AFTER_FAILURE).await;
                 let mut latest = self.latest.subscribe();
                 let _ = latest.wait_for(|latest| latest.failure.is_some()).await;

@@ -1,4 +1,4 @@
-//! The pods that a node may have to stop, and the wait until they have stopped.
+//! Active pods (upstream's `filterOutInactivePods`), and the wait for their termination.
 
 use crate::{
     model::{Pod, PodExt},
@@ -8,11 +8,11 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
-/// How often a pod that is being stopped is checked.
+/// Interval of checks whether a pod has terminated.
 pub(super) const STOP_CHECK: Duration = Duration::from_millis(20);
 
-/// Desired pods that may have running containers. One that is being stopped counts until its containers have ended,
-/// as upstream's `filterOutInactivePods`.
+/// Desired pods that may have running containers. A terminating pod is active until its containers have exited, as in
+/// upstream's `filterOutInactivePods`.
 pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
     let mut pods = pods.pods();
     pods.retain(|pod| {
@@ -23,12 +23,12 @@ pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Po
     pods
 }
 
-/// Waits until nothing of these pods is left, their volumes included.
+/// Waits until these pods have terminated and their resources, volumes included, are cleaned up.
 pub(super) async fn until_finished(workers: &PodWorkers, pods: &[Arc<Pod>]) {
     until_all(pods, |pod| workers.should_pod_be_finished(&pod.uid())).await;
 }
 
-/// Waits until something is true of all pods.
+/// Waits until the predicate holds for all pods.
 pub(super) async fn until_all(pods: &[Arc<Pod>], fact: impl Fn(&Pod) -> bool) {
     while !pods.iter().all(|pod| fact(pod)) {
         sleep(STOP_CHECK).await;

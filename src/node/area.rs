@@ -1,4 +1,4 @@
-//! The face of the area: starts its tasks once the parts of pods exist.
+//! Starts the tasks of the area, once those of the area `pods` exist.
 
 use super::{
     eviction::{EvictionDeps, EvictionManager, EvictionSettings},
@@ -26,56 +26,56 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// The settings of the area.
+/// Configuration of the area.
 pub struct Config {
-    /// What the kubelet says of its node.
+    /// The node's name, addresses and membership settings.
     pub profile: NodeProfile,
-    /// When unused images are removed.
+    /// Image garbage collection.
     pub image_gc: ImageGcPolicy,
-    /// When pods are evicted.
+    /// Eviction thresholds and grace periods.
     pub eviction: EvictionSettings,
-    /// How pods are stopped before the machine goes down; empty when they are not.
+    /// Phases of a graceful node shutdown; empty if it is disabled.
     pub shutdown_phases: Vec<ShutdownPhase>,
 }
 
-/// What the area works with.
+/// Dependencies of the area.
 pub struct NodeDeps<'a> {
-    /// The API server; `None` for a node of its own.
+    /// The API server; `None` in standalone mode.
     pub api: Option<ApiServer>,
-    /// The runtime.
+    /// The CRI runtime service.
     pub client: RuntimeClient,
-    /// What the runtime answered first.
+    /// Name and version of the runtime, as reported at start.
     pub info: &'a RuntimeInfo,
-    /// Images, and the records of their pulls.
+    /// The image manager, with its pull records.
     pub images: &'a Images,
     /// The stores.
     pub state: &'a State,
-    /// The one writing end of the Node object.
+    /// Writing end of the Node object.
     pub node_object: NodeObjectWriter,
-    /// The one writing end of the node's pressure.
+    /// Writing end of the node's pressure.
     pub pressure: NodePressureWriter,
-    /// The one writing end of whether the machine goes down.
+    /// Writing end of the shutdown flag.
     pub shutting_down: NodeShutdownWriter,
-    /// The machine.
+    /// Facts of the machine.
     pub machine: &'a HostMachine,
-    /// Where logind is.
+    /// Paths of the host, such as that of the D-Bus socket of logind.
     pub system: &'a System,
-    /// Resources of pods.
+    /// The container, device and resource managers.
     pub resources: &'a ResourceArea,
-    /// The parts of pods.
+    /// The pod workers, and the stores of pods.
     pub pods: &'a Pods,
-    /// What pods use.
+    /// Resource usage of pods and the node.
     pub stats: Stats,
-    /// Registry of the area's families.
+    /// Registry for the area's metrics.
     pub metrics: &'a Metrics,
-    /// Spans of image collections.
+    /// Tracer for image garbage collection.
     pub tracer: &'a Tracer,
 }
 
 /// Starts the tasks of the area.
 ///
 /// # Errors
-/// The machine cannot be measured.
+/// The machine cannot be read.
 pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> anyhow::Result<()> {
     let (state, name) = (deps.state, &config.profile.name);
     let reports = deps.api.is_some();

@@ -1,9 +1,9 @@
-//! The lease of the node: the sign of life that controllers go by.
+//! The Lease of the node: its heartbeat.
 //!
 //! * Owns: the Lease object of the node; the task `node.lease`.
-//! * Woken by: a timer, and the Node object when there is no lease yet.
+//! * Woken by: a timer, and by the Node object while there is no lease.
 //! * Publishes: nothing.
-//! * Must never depend on pods or the runtime: it says that this process lives.
+//! * Must never depend on pods or the runtime: the lease only shows that the kubelet process is alive.
 //! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
 
 use crate::{
@@ -20,14 +20,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Where the leases of nodes are.
+/// Namespace of node leases.
 const NAMESPACE: &str = "kube-node-lease";
-/// It is renewed four times while it lasts.
+/// Number of renewals per lease duration.
 const RENEWALS: u32 = 4;
-/// Renewals are up to this much later, so that nodes that started together do not renew together.
+/// Random extra delay of renewals, as a fraction, so that nodes started together do not renew together.
 const JITTER: f64 = 0.04;
-/// The delay before the next try doubles from the first to the second. These tries go on while the API server is away
-/// and so find it back for all others: as often as the Go kubelet tries to send its status.
+/// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`. Retries continue during an outage and detect
+/// its end for all other requests, so they are as frequent as the Go kubelet's status updates.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
@@ -38,20 +38,20 @@ pub struct NodeLease {
     node: NodeObject,
     node_name: String,
     seconds: i32,
-    /// The last known version.
+    /// The last known version of the object.
     lease: Option<Lease>,
 }
 
-/// What to do after a request.
+/// The next request after a failed update.
 #[derive(Debug, PartialEq, Eq)]
 enum NextRequest {
-    /// Read it first: it is another one than was thought, or none.
+    /// Read the object: it was changed or deleted.
     Read,
-    /// The same once more.
+    /// Retry the update.
     Again,
 }
 
-/// What to do after an update that failed. Pure.
+/// The next request after an update failed with this error. Pure.
 fn after(error: &ApiError) -> NextRequest {
     if error.is_conflict() || error.is_not_found() {
         NextRequest::Read
@@ -60,8 +60,8 @@ fn after(error: &ApiError) -> NextRequest {
     }
 }
 
-/// The lease, renewed at `now`. It belongs to the Node object of this UID, if that is known, and to no former one: the
-/// garbage collector would remove it. Pure.
+/// The lease, renewed at `now`. Its owner reference is set to the Node object with this UID, if known, and never to an
+/// earlier one, because the garbage collector would delete the lease. Pure.
 fn renewed(
     base: Option<&Lease>,
     node_name: &str,
@@ -100,7 +100,7 @@ fn renewed(
 }
 
 impl NodeLease {
-    /// A lease of so many seconds; `node` is the object that it belongs to.
+    /// Builds the task. `seconds` is the duration of the lease; `node` provides the owner reference.
     pub fn new(api: ApiServer, node: NodeObject, node_name: String, seconds: i32) -> Self {
         Self {
             recovery: api.recovery(),
@@ -132,8 +132,8 @@ impl NodeLease {
         }
     }
 
-    /// Tries until it is renewed. One that is there is renewed also while the Node object is unknown; none is made
-    /// then, because it would belong to nothing.
+    /// Retries until the lease is renewed. While the Node object is unknown, an existing lease is renewed, but none is
+    /// created, because it would have no owner.
     async fn renew(&mut self) {
         let mut delay = FIRST_DELAY;
         while let Err(error) = self.try_renew().await {
@@ -176,7 +176,7 @@ impl NodeLease {
                 Ok(())
             }
             Err(error) => {
-                // The request may have been carried out: the next try shows.
+                // The request may have been processed despite the error; the next read shows.
                 self.lease = known;
                 Err(error)
             }

@@ -1,4 +1,4 @@
-//! The node as a member of a cluster: its Node object, lease and events.
+//! Membership of the node in a cluster: Node object, lease and events.
 
 use super::{
     event_sink::{self, EventRate, EventSink},
@@ -38,7 +38,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Volumes that need nothing attached, by the names of their directories.
+/// Directory names of volume plugins that never attach a device.
 const OWN_VOLUMES: [&str; 6] = [
     "configmap",
     "downward-api",
@@ -48,70 +48,70 @@ const OWN_VOLUMES: [&str; 6] = [
     "secret",
 ];
 
-/// The Node object, its status and lease, and events.
+/// Configuration of the Node object, its status and lease, and of events.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// Whether the object is created, and what it says besides its status.
+    /// Registration: whether and with which labels and taints.
     pub registration: RegistrationConfig,
-    /// Scratch space is a resource.
+    /// Whether ephemeral storage is a resource (`localStorageCapacityIsolation`).
     pub local_storage_isolation: bool,
-    /// How often the status is computed.
+    /// `nodeStatusUpdateFrequency`: how often the status is computed.
     pub update_period: Duration,
-    /// How often it is sent although nothing changed.
+    /// `nodeStatusReportFrequency`: how often an unchanged status is sent.
     pub report_period: Duration,
-    /// How long the lease lasts.
+    /// `nodeLeaseDurationSeconds`.
     pub lease_seconds: i32,
-    /// Images in the status; `None` for all.
+    /// Maximum number of images in the status; `None` for all.
     pub max_images: Option<usize>,
-    /// How many pods the node takes.
+    /// `maxPods` and `podsPerCore`.
     pub pods: PodLimits,
-    /// What is kept from pods.
+    /// Resources reserved for the system and Kubernetes, and eviction thresholds.
     pub reservation: ReservedResources,
-    /// How often events are sent.
+    /// Rate limit of events.
     pub events: EventRate,
 }
 
-/// What the kubelet says of its node.
+/// Identity and settings of the node.
 #[derive(Debug, Clone)]
 pub struct NodeProfile {
     /// The node's name.
     pub name: String,
-    /// Addresses given for it; empty when the one that it has is to be found.
+    /// `--node-ip`; if empty, the address of the default route is used.
     pub given_ips: Vec<IpAddr>,
     /// Whether IPv6 comes before IPv4.
     pub ipv6_first: bool,
-    /// The kubelet's directory, whose file system is the node's scratch space.
+    /// The kubelet's directory; its file system is the node's ephemeral storage.
     pub root_dir: PathBuf,
-    /// Where the authenticated API listens; `None` when it is off.
+    /// Port of the kubelet's HTTPS server; `None` if it is disabled.
     pub port: Option<u16>,
-    /// The version that the Node object shows.
+    /// The kubelet version in the Node object.
     pub version: &'static str,
     /// The Node object, its lease and events.
     pub node: NodeConfig,
 }
 
-/// What a member of a cluster works with.
+/// Dependencies of a node in a cluster.
 pub(super) struct MembershipDeps<'a> {
-    /// Where the Node object is.
+    /// The API server.
     pub(super) api: ApiServer,
     pub(super) client: RuntimeClient,
     pub(super) images: ImageClient,
-    /// What the runtime answered first.
+    /// Name and version of the runtime, as reported at start.
     pub(super) info: &'a RuntimeInfo,
     pub(super) runtime_state: RuntimeStateReader,
     pub(super) state: &'a State,
-    /// The one writing end of the Node object.
+    /// Writing end of the Node object.
     pub(super) node_object: NodeObjectWriter,
     pub(super) machine: &'a HostMachine,
     pub(super) devices: &'a DeviceManager,
-    /// Registry of the area's families.
+    /// Registry for the area's metrics.
     pub(super) metrics: &'a Metrics,
 }
 
-/// Starts the tasks of a node that has an API server.
+/// Starts the tasks of a node with an API server.
 ///
 /// # Errors
-/// The machine cannot be measured.
+/// The machine cannot be read.
 pub(super) async fn join(
     profile: &NodeProfile,
     deps: MembershipDeps<'_>,
@@ -163,7 +163,7 @@ pub(super) async fn join(
     Ok(())
 }
 
-/// Finds the address of the default route.
+/// Returns the function that finds the address of the default route.
 fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     if ipv6_first {
         || own_address(true)
@@ -172,7 +172,7 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
     }
 }
 
-/// Facts of the node, gathered once and outside any pod's path. What is reserved is not allocatable.
+/// Capacity and allocatable of the node, for pods. Computed once at start.
 ///
 /// # Errors
 /// The file system of the kubelet's directory cannot be measured.
@@ -188,7 +188,7 @@ pub fn facts(profile: &NodeProfile, machine: &HostMachine) -> anyhow::Result<Nod
     Ok(reserve(facts, &profile.node.reservation, huge_pages))
 }
 
-/// Facts of a machine without reservations: everything is allocatable. `given` are the configured addresses.
+/// Facts with allocatable equal to capacity. `given` are the configured addresses.
 fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAddr]) -> NodeFacts {
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     NodeFacts {
@@ -204,8 +204,7 @@ fn unreserved(machine: &HostMachine, ephemeral_storage_bytes: u64, given: &[IpAd
     }
 }
 
-/// What pods may have where some is reserved, with an API server or without. `huge_pages` is the memory that is kept for
-/// them, bytes.
+/// Subtracts reservations from allocatable. `huge_pages` is the memory of preallocated huge pages, bytes.
 fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -> NodeFacts {
     let left = Allocatable::of(
         reservation,
@@ -223,10 +222,11 @@ fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -
     }
 }
 
-/// The Node object of a node of its own, which pods are admitted to: what would be registered. `sys` is `/sys`.
+/// The Node object that admission uses in standalone mode: the one that would be registered. `sys` is the path of
+/// `/sys`.
 ///
 /// # Errors
-/// The machine cannot be measured.
+/// The machine cannot be read.
 pub async fn unregistered(
     profile: &NodeProfile,
     facts: &HostMachine,
@@ -256,7 +256,7 @@ pub async fn unregistered(
     Ok(watch::channel(Some(Arc::new(node))).1)
 }
 
-/// Blocking.
+/// Reads the facts of the machine. Blocking.
 fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMachineInfo> {
     let root = profile.root_dir.as_path();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -289,10 +289,10 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
     })
 }
 
-/// Whether something is mounted where volume plugins mount for the whole node, or for a pod.
+/// Whether a volume plugin has a mount: a global one, or one in a pod's directory.
 fn has_plugin_mount(mounts: &[MountEntry], root: &Path) -> bool {
     let (plugins, pods) = (root.join("plugins"), root.join("pods"));
-    // Devices of local volumes are no attached ones.
+    // Devices of local volumes are not attached.
     let local = plugins.join("kubernetes.io/local-volume");
     // In a pod's directory: `UID/volumes/kubernetes.io~csi/NAME`.
     let of_plugin = |path: &Path| {

@@ -1,8 +1,8 @@
-//! The node as a whole.
+//! The node as a whole: Node object, lease, certificates, statistics, evictions and shutdown.
 //!
-//! * Owns: the Node object's content, the lease, the sending of events, certificates, usage statistics, and the
-//!   decisions which pods to evict or to end before the machine shuts down.
-//! * Woken by: see the modules; most have a task of their own.
+//! * Owns: the content of the Node object, the lease, the event sink, certificates, usage statistics, and the decisions
+//!   which pods to evict or to kill before a shutdown.
+//! * Woken by: see the modules; most have their own task.
 //! * Publishes: [`node_object`](crate::state::node_object), [`node_pressure`](crate::state::node_pressure) and
 //!   [`node_shutdown`](crate::state::node_shutdown); kills through the pod workers.
 //! * Must never stop a container itself.

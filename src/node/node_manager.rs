@@ -1,9 +1,9 @@
-//! Keeps the Node object: registers it, brings it in line, reports its status.
+//! Registers the node and keeps its Node object and status up to date.
 //!
-//! * Owns: the store of the Node object, of which it is the one writer; the task `node.status`.
-//! * Woken by: the watch of the one object, changes of the runtime's state, a timer.
-//! * Publishes: the Node object, events of the node.
-//! * Must never block pods, and never take an API server that is away for a node that is gone.
+//! * Owns: the store of the Node object, as its only writer; the task `node.status`.
+//! * Woken by: the watch of the Node object, changes of runtime status, devices and pressure, and a timer.
+//! * Publishes: the Node object; events about the node.
+//! * Must never block pods, or treat an unavailable API server as a deleted node.
 //! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
@@ -33,75 +33,76 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The delay before the next try doubles from the first to the second.
+/// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(7);
 
-/// The least time between two syncs for changes of devices.
+/// Minimum interval between two syncs that are caused by changed devices.
 const DEVICES_REST: Duration = Duration::from_secs(1);
 
-/// What the manager works with.
+/// Dependencies of the node manager.
 pub struct NodeManagerDeps {
-    /// Where the object is.
+    /// The API server.
     pub api: ApiServer,
-    /// Where it is kept.
+    /// Writing end of the Node object.
     pub node: NodeObjectWriter,
-    /// Takes the events of the node.
+    /// Recorder of events about the node.
     pub events: EventRecorder,
-    /// What the runtime says of itself.
+    /// Runtime version, features and images for the status.
     pub runtime: watch::Receiver<RuntimeFacts>,
-    /// Whether it can be relied on.
+    /// Health of the runtime.
     pub state: RuntimeStateReader,
-    /// Devices of plugins.
+    /// Capacity of device plugins.
     pub devices: DeviceCapacity,
-    /// What the node is short of.
+    /// Memory, disk and PID pressure.
     pub pressure: NodePressureReader,
-    /// Whether the machine is going down.
+    /// Whether the node is shutting down.
     pub shutting_down: NodeShutdownReader,
-    /// The address of the default route.
+    /// Finds the address of the default route.
     pub own_ip: fn() -> Option<IpAddr>,
-    /// Whether a volume of an earlier kubelet's plugins may be mounted. Blocking.
+    /// Whether volumes of an earlier kubelet may be mounted. Blocking.
     pub volumes_mounted: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// What does not change.
+    /// Facts that do not change while the kubelet runs.
     pub machine: NodeMachineInfo,
-    /// The configuration of the status.
+    /// Configuration of the status.
     pub status: StatusSettings,
-    /// The configuration of the object.
+    /// Configuration of the Node object.
     pub registration: RegistrationSettings,
-    /// Whether devices that were advertised before are zero for now.
+    /// Whether previously advertised devices are reset to zero at start (upstream's
+    /// `ShouldResetExtendedResourceCapacity`).
     pub reset_devices: bool,
     /// How often the status is computed.
     pub update_period: Duration,
-    /// How often it is sent although nothing changed.
+    /// How often an unchanged status is sent.
     pub report_period: Duration,
 }
 
-/// Keeps the Node object.
+/// Registers the node and reports its status.
 pub struct NodeManager {
     deps: NodeManagerDeps,
-    /// Whether it is known that there is no object where none is kept.
+    /// Whether the object is known not to exist when the store is empty.
     listed: bool,
-    /// The object that was brought in line, by its UID.
+    /// UID of the object that was reconciled.
     reconciled: Option<String>,
-    /// The conditions that events were sent for.
+    /// The conditions of the last recorded events.
     announced: Option<Vec<NodeCondition>>,
-    /// Until then, changes of devices wait: a plugin may change them all the time.
+    /// Until then, changed devices cause no sync: a plugin may change them continuously.
     devices_rest: Instant,
     unschedulable: bool,
     rebooted: bool,
     report_due: Instant,
-    /// What the response to the last patch lacked.
+    /// The part of the last patch that was missing from the response.
     refused: Option<RefusedPatch>,
     delay: Option<Duration>,
     next_try: Instant,
     recovery: Recovery,
 }
 
-/// A step that failed, by upstream's log message.
+/// A failed step, with upstream's log message.
 struct SyncFailure(&'static str, ApiError);
 
 impl NodeManager {
-    /// A manager that has done nothing yet.
+    /// Builds the manager; it starts with [`Self::run`].
     pub fn new(deps: NodeManagerDeps) -> Self {
         Self {
             recovery: deps.api.recovery(),
@@ -119,7 +120,7 @@ impl NodeManager {
         }
     }
 
-    /// Works until shutdown.
+    /// Runs until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         shutdown.run_until_cancelled(self.work()).await;
         Ok(())
@@ -168,7 +169,7 @@ impl NodeManager {
                     Err(unreadable) => unreadable.metadata.uid,
                 };
                 let known = self.deps.node.get();
-                // The event may be older than the object that was created since.
+                // The event may be older than a new object of the same name.
                 if known.is_some_and(|known| known.metadata.uid == uid) {
                     tracing::info!(node = self.name(), "The node was deleted");
                     self.deps.node.clear();
@@ -193,7 +194,7 @@ impl NodeManager {
         &self.deps.registration.node_name
     }
 
-    /// Does what is to be done; after a failure not before its delay is over.
+    /// Runs a sync, unless the back-off after a failure has not passed.
     async fn step(&mut self) {
         if self.delay.is_some() && Instant::now() < self.next_try {
             return;
@@ -232,7 +233,7 @@ impl NodeManager {
         self.announce(&generated);
         let node = registration::new_node(&self.deps.registration, generated);
         let created = match self.deps.api.create(None, &node).await {
-            // Another client created it first, or the response to an earlier request was lost.
+            // Another client created the object, or the response to an earlier attempt was lost.
             Err(error) if error.is_already_exists() => self.deps.api.get(self.place()).await,
             created => created,
         };
@@ -301,7 +302,7 @@ impl NodeManager {
             .patch::<Node>(self.place(), Some("status"), &patch);
         match patched.await {
             Ok(node) => {
-                // Newer than what this task has taken from the watch, unless storage was restored.
+                // The response is newer than the last watch event, unless etcd was restored from a backup.
                 self.deps.node.replace(node);
                 Ok(())
             }
@@ -319,15 +320,15 @@ impl NodeManager {
         ResourcePath::cluster(&self.deps.registration.node_name)
     }
 
-    /// A status was sent. After a change the next report has another time of its own, so that nodes that changed
-    /// together do not report together for ever.
+    /// Schedules the next report after a status was sent. After a change the time is random, so that nodes that changed
+    /// together do not report together from then on.
     fn sent(&mut self, changed: bool) {
         let period = self.deps.report_period;
         let jitter = if changed { fastrand::f64() - 0.5 } else { 0.0 };
         self.report_due = Instant::now() + period.mul_f64(1.0 + jitter);
     }
 
-    /// Mounts are read only where the object names volumes.
+    /// Whether volumes are mounted. Reads the mounts only if the object has `volumesInUse`.
     async fn volumes_mounted(&self, node: &Node) -> bool {
         let named = node.status.as_ref();
         let named = named.and_then(|status| status.volumes_in_use.as_ref());
@@ -393,11 +394,11 @@ impl NodeManager {
     }
 }
 
-/// Why the node is not ready.
+/// The reasons for which the node is not ready.
 fn problems(state: &mut RuntimeStateReader) -> Vec<String> {
     let state = state.borrow_and_update();
     let network = state.network_error();
-    // The rest of the text is upstream's for a pod that waits for the network.
+    // The prefix is upstream's in the error of a pod that waits for the network; the node's condition has its own.
     let network = network.map(|text| match text.strip_prefix("network is not ready: ") {
         Some(rest) => rest.to_owned(),
         None => text,

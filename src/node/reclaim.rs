@@ -1,4 +1,4 @@
-//! Gives disk space back, in stages: dead containers, then unused images.
+//! Garbage collection of dead containers, then of unused images.
 
 use crate::{
     base::chain,
@@ -15,34 +15,34 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-/// Upstream's period of image collection.
+/// Upstream's `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_secs(300);
-/// How often it is seen whether the sources have delivered, in the first period.
+/// Interval at which the first collection checks whether all sources are ready.
 const LOOK_FOR_SOURCES: Duration = Duration::from_secs(1);
 
-/// Task `reclaim`, and what the node gives back when it is short of disk space.
+/// The task `reclaim`; also removes containers and images when the node is short of disk space.
 pub struct Reclaim {
-    /// Removes images.
+    /// Removes unused images.
     pub collector: ImageCollector,
     /// Removes containers.
     pub runtime: KubeGenericRuntimeManager,
     /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Which pods have ended.
+    /// Shows which pods have terminated.
     pub workers: PodWorkers,
     /// Events.
     pub events: EventRecorder,
     /// The node's name.
     pub node_name: String,
-    /// Spans.
+    /// Tracer.
     pub tracer: Tracer,
 }
 
 impl Reclaim {
-    /// Runs at the start, once it is known which pods are wanted, and then every five minutes.
+    /// Collects once the desired pods are known, and then every five minutes.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn run(
         self: Arc<Self>,
         sources: SourcesReadyReader,
@@ -64,8 +64,9 @@ impl Reclaim {
         Ok(())
     }
 
-    /// An image that a pod wants of which nothing runs is known only from that pod. A source that does
-    /// not deliver must not keep a disk full for ever, though: what has containers is safe anyway.
+    /// Waits until all desired pods are known, because an image of a pod without containers is in use only through its
+    /// pod object. The wait is bounded, so that a source that never delivers does not prevent collection; images of
+    /// existing containers are safe anyway.
     async fn wait_for(&self, sources: &SourcesReadyReader) {
         let _listed = self.cache.complete().await;
         let until = Instant::now() + PERIOD;
@@ -77,19 +78,19 @@ impl Reclaim {
     async fn collect(&self) -> anyhow::Result<()> {
         let mut inventory = self.collector.take_inventory().await?;
         if self.collector.wants_space(&inventory) {
-            // Logs and files of ended pods stay for their users: a disk that is fairly full is no emergency.
+            // Keeps the logs of terminated pods for users: a disk above the image GC threshold is no emergency.
             self.collect_containers(&|_| false).await;
             inventory = self.collector.take_inventory().await?;
         }
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers and those of pods that have ended, and then images that no pod needs, until
-    /// `is_done`. An evicted pod stays in the API server, and with it what its containers wrote, which it was evicted
-    /// for. As upstream's `DeleteAllUnusedContainers`.
+    /// Removes superseded containers, containers of terminated pods, and then unused images, until `is_done`.
+    /// Containers of terminated pods are removed too, because an evicted pod, with the data for which it was evicted,
+    /// stays until it is deleted from the API server. As upstream's `DeleteAllUnusedContainers`.
     ///
     /// # Errors
-    /// What could not be removed.
+    /// An image or container could not be removed.
     pub async fn free_disk<Done>(&self, is_done: impl Fn() -> Done) -> anyhow::Result<()>
     where
         Done: Future<Output = bool>,
@@ -105,8 +106,8 @@ impl Reclaim {
         self.collector.remove_unused(inventory, is_done).await
     }
 
-    /// Removes superseded containers, and all of the pods that `has_ended` names. One that cannot be removed keeps no
-    /// image from being removed.
+    /// Removes superseded containers, and all containers of the pods for which `has_ended` is true. Failures do not
+    /// prevent image collection.
     async fn collect_containers(&self, has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync)) {
         let Some(complete) = self.cache.is_complete() else {
             return;
@@ -119,7 +120,7 @@ impl Reclaim {
         }
     }
 
-    /// The same as a span, named as upstream names it.
+    /// Runs the collection in a span with upstream's name.
     async fn spanned<T>(
         &self,
         name: &'static str,
@@ -132,7 +133,7 @@ impl Reclaim {
         traced(span, work, failure).await
     }
 
-    /// One failure may be a matter of the moment; only the next one in a row is an event.
+    /// Logs an error, and records an event only for consecutive failures, because a single one may be temporary.
     fn report(&self, error: Option<&anyhow::Error>, failed_before: bool) {
         let Some(error) = error else {
             if failed_before {

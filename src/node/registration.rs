@@ -1,4 +1,4 @@
-//! The Node object of a node that is new to the cluster, and how one that is there is brought in line. Pure.
+//! The initial Node object, and the reconciliation of an existing one. Pure.
 
 use crate::{node::node_status::Generated, resources::devices::is_extended_resource};
 use k8s_openapi::{
@@ -8,11 +8,11 @@ use k8s_openapi::{
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// Says that a controller attaches volumes to this node.
+/// Annotation that lets the attach/detach controller manage the volumes of this node.
 const CONTROLLER_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-/// Keeps pods away until the cloud provider has initialized the node.
+/// Taint that repels pods until an external cloud provider has initialized the node.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Labels that a kubelet brings in line on a node that is there; all others are set once.
+/// Labels that the kubelet reconciles on an existing node; others are set only at creation.
 const RECONCILED_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -27,7 +27,7 @@ const RECONCILED_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// What the configuration says of the object.
+/// Configuration of the Node object.
 #[derive(Clone, Debug)]
 pub struct RegistrationConfig {
     /// `--register-node`.
@@ -44,18 +44,18 @@ pub struct RegistrationConfig {
     pub controller_attach: bool,
 }
 
-/// What the object is made from.
+/// The inputs of the Node object.
 #[derive(Clone, Debug)]
 pub struct RegistrationSettings {
-    /// Its name, and the label `kubernetes.io/hostname`.
+    /// The node's name, also the label `kubernetes.io/hostname`.
     pub node_name: String,
-    /// Go's name of the architecture.
+    /// The architecture in Go's spelling (`GOARCH`).
     pub architecture: String,
-    /// The rest.
+    /// The configuration.
     pub config: RegistrationConfig,
 }
 
-/// The object without a status.
+/// The initial object, without a status.
 pub fn initial(settings: &RegistrationSettings) -> Node {
     let pairs = [
         ("kubernetes.io/hostname", settings.node_name.as_str()),
@@ -96,7 +96,7 @@ pub fn initial(settings: &RegistrationSettings) -> Node {
     }
 }
 
-/// The object to create.
+/// The object to create, with its status.
 pub fn new_node(settings: &RegistrationSettings, generated: Generated) -> Node {
     let mut node = initial(settings);
     node.status = Some(generated.status);
@@ -109,8 +109,8 @@ pub fn new_node(settings: &RegistrationSettings, generated: Generated) -> Node {
     node
 }
 
-/// The patch of the status subresource that brings an object that is there in line; `None` when it is. Devices that
-/// were advertised before are zero until they are advertised again, if `reset_devices`.
+/// The patch of the status subresource that reconciles an existing object; `None` if nothing differs. With
+/// `reset_devices`, previously advertised devices become zero until their plugins register again.
 pub fn reconcile(
     settings: &RegistrationSettings,
     existing: &Node,

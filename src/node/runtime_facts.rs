@@ -1,9 +1,9 @@
-//! What the node's status shows of the runtime, read again now and then.
+//! Reads the runtime's version, features and images for the node status.
 //!
 //! * Owns: the task `node.runtime`.
 //! * Woken by: a timer.
 //! * Publishes: [`RuntimeFacts`].
-//! * Must never keep the status waiting: a runtime that hangs is reported all the same.
+//! * Must never delay the node status while the runtime hangs.
 
 use crate::{
     cri::{
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-/// Images come and go without any message of the runtime.
+/// Interval of reads; the runtime reports no events for images.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Reads the facts.
@@ -28,7 +28,7 @@ pub struct RuntimeFactsReader {
 }
 
 impl RuntimeFactsReader {
-    /// A reader, and where the facts are; at first those of these replies.
+    /// Builds the reader and its output, which starts with the facts of these responses.
     pub fn new(
         runtime: RuntimeClient,
         images: ImageClient,
@@ -62,7 +62,7 @@ impl RuntimeFactsReader {
         Ok(())
     }
 
-    /// What cannot be read stays as it was: the runtime's health is reported elsewhere.
+    /// Reads the facts. Facts that cannot be read keep their last value; the runtime's health is reported elsewhere.
     async fn read(&self) {
         let (version, status, images) = tokio::join!(
             self.runtime.version(),
@@ -92,7 +92,7 @@ fn version_of(reply: &VersionResponse) -> String {
     format!("{}://{version}", reply.runtime_name)
 }
 
-/// A version without what a distribution has appended: `1.6.20~ds1` is 1.6.20, and `2.1.0-rc.1` stays.
+/// Removes a distribution's suffix from a version: `1.6.20~ds1` becomes `1.6.20`; `2.1.0-rc.1` is kept.
 fn plain_version(text: &str) -> &str {
     let text = text.strip_prefix('v').unwrap_or(text);
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -114,7 +114,7 @@ fn with_status(facts: RuntimeFacts, status: &StatusResponse) -> RuntimeFacts {
         }
     });
     let mut handlers: Vec<_> = handlers.collect();
-    // containerd lists them in no order, and an equal list is not a change.
+    // The runtime returns them in no order, but equal lists must compare as equal.
     handlers.sort_by(|a, b| a.name.cmp(&b.name));
     let features = status.features.as_ref();
     RuntimeFacts {
@@ -130,7 +130,7 @@ fn listed(images: Vec<Image>) -> Vec<ContainerImage> {
         size_bytes: Some(i64::try_from(image.size).unwrap_or(i64::MAX)),
     });
     let mut images: Vec<_> = images.collect();
-    // The runtime lists them in no order, and an equal list is not a change.
+    // The runtime returns them in no order, but equal lists must compare as equal.
     images.sort_by(|a, b| a.names.cmp(&b.names));
     images
 }

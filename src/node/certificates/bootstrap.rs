@@ -1,4 +1,4 @@
-//! The first client certificate of a node, by a bootstrap kubeconfig.
+//! TLS bootstrap: the first client certificate of a node.
 //!
 //! Upstream: `LoadClientCert` of `pkg/kubelet/certificate/bootstrap`.
 
@@ -22,33 +22,33 @@ use std::{
 use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How long a request may wait for its certificate.
+/// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// How often the present certificate is checked for its end.
+/// Interval of checks whether the current certificate has expired.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// How often those that wait for the end of a bootstrap check for it.
+/// Interval at which tasks that wait for a bootstrap check whether it is done.
 const DONE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Gets a client certificate whenever the kubeconfig has none that is valid.
+/// Requests a client certificate whenever the kubeconfig has no valid one.
 #[derive(Clone, Debug)]
 pub struct Bootstrap {
     /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: PathBuf,
-    /// `--kubeconfig`, which is written.
+    /// `--kubeconfig`, which the bootstrap writes.
     pub kubeconfig: PathBuf,
-    /// Where the certificate goes.
+    /// Storage of the certificate.
     pub store: FileStore,
-    /// Whether that certificate replaces the one of the kubeconfig while it is valid.
+    /// Whether the stored certificate replaces the one of the kubeconfig while it is valid (`rotateCertificates`).
     pub rotates: bool,
     /// The node's name.
     pub node_name: String,
 }
 
 impl Bootstrap {
-    /// Runs until the token is cancelled; the kubelet does without a certificate meanwhile.
+    /// Runs until cancelled; meanwhile the kubelet runs without a certificate.
     ///
     /// # Errors
-    /// None; a failure is logged and tried again.
+    /// Never fails; failures are logged and retried.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         shutdown.run_until_cancelled(self.bootstrap_forever()).await;
         Ok(())
@@ -64,7 +64,7 @@ impl Bootstrap {
         }
     }
 
-    /// Waits until the kubeconfig has a valid certificate.
+    /// Waits until there is a valid client certificate.
     pub async fn done(&self) {
         while self.is_needed().await {
             sleep(DONE_INTERVAL).await;
@@ -83,7 +83,7 @@ impl Bootstrap {
         spawn_blocking(check).await.unwrap_or(false)
     }
 
-    /// Retries until a certificate is issued, or a kubeconfig with one has been written by other means.
+    /// Retries until a certificate is issued, or until something else has written a kubeconfig with a valid one.
     pub(super) async fn until_done(&self) {
         tracing::info!(
             path = %self.kubeconfig.display(),
@@ -97,7 +97,7 @@ impl Bootstrap {
             };
             failures += 1;
             if matches!(error, RequestError::Rejected(_)) {
-                // The next request is another one.
+                // So that the next attempt creates a new request instead of finding the rejected one.
                 self.remove_key().await;
             }
             sleep(report("client", failures, &error)).await;
@@ -124,7 +124,7 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Where the key is until its certificate is issued.
+    /// Path of the private key until its certificate is issued.
     pub(super) fn key_path(&self) -> PathBuf {
         self.store.directory().join("kubelet-client.key.tmp")
     }
@@ -137,7 +137,7 @@ impl Bootstrap {
     }
 }
 
-/// The key of an earlier start, or a new one. Blocking.
+/// Reads the key of an interrupted bootstrap, or generates a new one. Blocking.
 fn read_or_create_key(path: &Path) -> anyhow::Result<KeyPair> {
     let existing = fs::read_to_string(path).ok();
     if let Some(key) = existing.and_then(|pem| KeyPair::from_pem(&pem).ok()) {

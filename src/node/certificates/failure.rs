@@ -1,4 +1,4 @@
-//! What happens after a failure: it is logged, and tried again later.
+//! Logging and retries of failed certificate requests.
 
 use super::{
     plan::delay,
@@ -9,7 +9,7 @@ use crate::base::chain;
 use std::{sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time::sleep};
 
-/// Logs a failure; how long to wait after it.
+/// Logs a failure and returns the delay before the next attempt.
 pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Duration {
     let (is_rejected, err) = match error {
         RequestError::Rejected(why) => (true, why.clone()),
@@ -25,8 +25,8 @@ pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Dura
     delay
 }
 
-/// Stores an issued certificate. A disk that is full may have room later, and an issued certificate need not be
-/// requested again.
+/// Stores an issued certificate. I/O errors are retried, because a disk may be full, and an issued certificate need not
+/// be requested again.
 pub(super) async fn stored(
     store: &FileStore,
     certificate: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) async fn stored(
                 );
                 sleep(delay).await;
             }
-            // The same request would bring the same certificate.
+            // Not retried: the same request would return the same certificate.
             updated => {
                 return updated.map_err(|error| RequestError::Rejected(chain(error.as_ref())));
             }

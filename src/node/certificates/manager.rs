@@ -1,4 +1,4 @@
-//! Keeps one certificate current.
+//! Rotates one certificate (client-go's `certificate.Manager`).
 
 use super::{
     bootstrap::Bootstrap,
@@ -20,36 +20,36 @@ use std::{
 use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-/// How long a request may wait for its certificate.
+/// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How often names and the clock are checked.
+/// Interval of checks of the template and the clock.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Requests a certificate when there is none that does, and renews it before it ends.
+/// Requests a certificate if none satisfies the template, and renews it before it expires.
 pub struct CertificateManager {
     purpose: Purpose,
     api: ApiServer,
     store: FileStore,
-    /// `None` while it is not known what to request.
+    /// Returns the content to request; `None` while it is unknown.
     template: Box<dyn Fn() -> Option<Template> + Send + Sync>,
     metrics: CertificateMetrics,
-    /// Nothing can be requested before its end.
+    /// A bootstrap that has to be done before a certificate can be requested.
     bootstrap: Option<Bootstrap>,
-    /// The kubeconfig whose certificate is the first one.
+    /// The kubeconfig whose certificate is used at first.
     embedded: Option<PathBuf>,
 }
 
 struct Renewals {
     current: Option<Current>,
-    /// At which part of its life the current one is renewed.
+    /// Random number from 0 to 1 that selects the time of renewal within its range.
     random: f64,
     failures: u32,
-    /// The current one is of the kubeconfig and is replaced at once.
+    /// Whether the current certificate is that of the kubeconfig, which is replaced at once.
     is_forced: bool,
 }
 
 impl CertificateManager {
-    /// The template is read every ten seconds.
+    /// Builds a manager. `template` is called every ten seconds.
     pub fn new(
         purpose: Purpose,
         api: ApiServer,
@@ -68,24 +68,23 @@ impl CertificateManager {
         }
     }
 
-    /// The same, which begins when the bootstrap is done.
+    /// Starts only when the bootstrap is done.
     #[must_use]
     pub fn after(self, bootstrap: Option<Bootstrap>) -> Self {
         Self { bootstrap, ..self }
     }
 
-    /// The same, which begins with the certificate of this kubeconfig when there is no other one, and replaces that at
-    /// once.
+    /// Uses the certificate of this kubeconfig if none is stored, and replaces it at once.
     #[must_use]
     pub fn beginning_with(self, kubeconfig: PathBuf) -> Self {
         let embedded = Some(kubeconfig);
         Self { embedded, ..self }
     }
 
-    /// Runs until the token is cancelled.
+    /// Runs until cancelled.
     ///
     /// # Errors
-    /// None; a failure is logged, counted, and tried again.
+    /// Never fails; failures are logged, counted and retried.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         shutdown.run_until_cancelled(self.renew_forever()).await;
         Ok(())
@@ -96,7 +95,7 @@ impl CertificateManager {
             bootstrap.done().await;
         }
         let store = self.store.clone();
-        // A failure leaves what is there, which is read below.
+        // A failure changes nothing: the current certificate is read below.
         let _ = spawn_blocking(move || store.recover()).await;
         let mut state = Renewals {
             current: self.read().await,
@@ -113,7 +112,7 @@ impl CertificateManager {
             let template = self.due(&mut state).await;
             let renewed = tokio::select! {
                 renewed = self.renew(&template) => renewed,
-                // What is requested is not what is needed any more.
+                // The template changed: the pending request is obsolete.
                 () = self.changed(&template) => continue,
             };
             match renewed {
@@ -127,7 +126,7 @@ impl CertificateManager {
         }
     }
 
-    /// Makes the certificate of the kubeconfig the current one, for programs that read the file.
+    /// Stores the certificate of the kubeconfig as the current one, for programs that read that file.
     async fn adopt(&self) -> Option<Current> {
         let (kubeconfig, store) = (self.embedded.clone()?, self.store.clone());
         let adopting = move || {
@@ -142,7 +141,7 @@ impl CertificateManager {
         spawn_blocking(adopting).await.ok().flatten()
     }
 
-    /// Waits until a certificate has to be requested; what it should say.
+    /// Waits until a certificate has to be requested; returns its content.
     async fn due(&self, state: &mut Renewals) -> Template {
         loop {
             let Some(template) = (self.template)() else {
@@ -163,7 +162,7 @@ impl CertificateManager {
             if stored.as_ref().map(end) == state.current.as_ref().map(end) {
                 return template;
             }
-            // A bootstrap has renewed it.
+            // A bootstrap has replaced it.
             self.metrics.set_end(stored.as_ref().map(end));
             state.current = stored;
         }
@@ -183,13 +182,14 @@ impl CertificateManager {
         if is_good {
             state.failures = 0;
         } else {
-            // The signer may leave names out, or issue what ends at once, each time.
+            // With a back-off, because the signer may omit names or issue a certificate that expires at once, every
+            // time.
             state.failures += 1;
             sleep(delay(state.failures, false)).await;
         }
     }
 
-    /// Waits until the template is another one.
+    /// Waits until the template changes.
     async fn changed(&self, template: &Template) {
         while (self.template)().as_ref() == Some(template) {
             sleep(CHECK_INTERVAL).await;

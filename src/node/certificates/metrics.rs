@@ -1,4 +1,4 @@
-//! The metric families of certificates, named as upstream names them.
+//! Metrics of certificates, with upstream's names.
 
 use super::plan::Purpose;
 use crate::base::metrics::{AtScrape, Metrics};
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Upper bounds, seconds: from a minute to four years.
+/// Histogram buckets, seconds: from a minute to four years.
 const LIVES: [f64; 10] = [
     60.0,
     3600.0,
@@ -23,7 +23,7 @@ const LIVES: [f64; 10] = [
     124_416_000.0,
 ];
 
-/// Handles to the families of one kind of certificate; clones share them.
+/// The metric families for one kind of certificate; clones share them.
 #[derive(Clone, Debug)]
 pub struct CertificateMetrics {
     end: Arc<Mutex<Option<SystemTime>>>,
@@ -32,7 +32,7 @@ pub struct CertificateMetrics {
 }
 
 impl CertificateMetrics {
-    /// Declares the families.
+    /// Registers the metric families.
     pub fn new(purpose: Purpose, metrics: &Metrics) -> Self {
         let end: Arc<Mutex<Option<SystemTime>>> = Arc::default();
         let read = end.clone();
@@ -70,12 +70,12 @@ impl CertificateMetrics {
         self.errors.inc();
     }
 
-    /// The current certificate ends then.
+    /// Sets the expiry of the current certificate.
     pub(super) fn set_end(&self, end: Option<SystemTime>) {
         *self.end.lock() = end;
     }
 
-    /// A certificate was replaced after that long.
+    /// Records the age at which a certificate was replaced.
     pub(super) fn lived(&self, life: Duration) {
         if let Some(lives) = &self.lives {
             lives.observe(life.as_secs_f64());

@@ -1,11 +1,10 @@
-//! The node's certificates: how it gets them from the cluster, and renews them.
+//! The node's client and serving certificates: requests and rotation.
 //!
-//! * Owns: `kubelet-client-*.pem` and `kubelet-server-*.pem` of `--cert-dir`, the key of a bootstrap under way, and the
-//!   kubeconfig that a bootstrap writes.
-//! * Woken by: timers, a changed address, the API server's response to a certificate signing request.
-//! * Publishes: files, which the client of the API server and the secured port read again.
-//! * Must never reveal a key, replace a usable certificate by an unusable one, or send requests without a delay
-//!   between them.
+//! * Owns: `kubelet-client-*.pem` and `kubelet-server-*.pem` in `--cert-dir`, the private key of a bootstrap in
+//!   progress, and the kubeconfig that a bootstrap writes.
+//! * Woken by: timers, changed node addresses, and responses to a CertificateSigningRequest.
+//! * Publishes: files, which the API client and the kubelet's HTTPS server reload.
+//! * Must never reveal a key, replace a usable certificate by an unusable one, or send requests without a back-off.
 //! * Answers to `pkg/kubelet/certificate` with its `bootstrap`, and `k8s.io/client-go/util/certificate`.
 
 mod bootstrap;

@@ -1,4 +1,4 @@
-//! What certificate the node should have, what the response to a request means, and when to renew. Pure.
+//! Content of the node's certificates, outcome of a request, and time of a renewal. Pure.
 
 use crate::base::x509::CertificateFacts;
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::NodeAddress};
@@ -13,17 +13,17 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// What the certificate is for.
+/// The use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To be known to the API server.
+    /// Authenticates the kubelet to the API server.
     Client,
-    /// For the secured port.
+    /// Serves the kubelet's HTTPS port.
     Serving,
 }
 
 impl Purpose {
-    /// As in logs.
+    /// The name in logs.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -32,14 +32,14 @@ impl Purpose {
     }
 }
 
-/// What a certificate should say.
+/// The requested content of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     /// `system:node:` and the node's name.
     pub common_name: String,
-    /// Host names of a serving certificate.
+    /// DNS names of a serving certificate.
     pub dns_names: BTreeSet<String>,
-    /// Addresses of a serving certificate.
+    /// IP addresses of a serving certificate.
     pub addresses: BTreeSet<IpAddr>,
 }
 
@@ -47,7 +47,7 @@ pub struct Template {
 pub(super) const ORGANISATION: &str = "system:nodes";
 
 impl Template {
-    /// Of a client certificate.
+    /// For a client certificate.
     pub fn client(node_name: &str) -> Self {
         Self {
             common_name: format!("system:node:{node_name}"),
@@ -56,7 +56,7 @@ impl Template {
         }
     }
 
-    /// Of a serving certificate. `None` without any address: its signer refuses one without names.
+    /// For a serving certificate. `None` without an IP address: the signer rejects a request without one.
     pub fn serving(
         node_name: &str,
         dns_names: impl IntoIterator<Item = String>,
@@ -70,7 +70,7 @@ impl Template {
         (!template.addresses.is_empty()).then_some(template)
     }
 
-    /// Of a serving certificate with the addresses of the Node object; upstream's `addressesToHostnamesAndIPs`.
+    /// For a serving certificate with the addresses of the Node object; upstream's `addressesToHostnamesAndIPs`.
     pub fn of_node(node_name: &str, known: &[NodeAddress]) -> Option<Self> {
         let (mut names, mut addresses) = (Vec::new(), Vec::new());
         for NodeAddress { address, type_ } in known.iter().filter(|one| !one.address.is_empty()) {
@@ -85,7 +85,7 @@ impl Template {
         Self::serving(node_name, names, addresses)
     }
 
-    /// Whether a certificate says all of it; it may say more.
+    /// Whether a certificate has all of this content; it may have more.
     pub(super) fn is_satisfied_by(
         &self,
         certificate: &CertificateDer<'_>,
@@ -111,17 +111,17 @@ impl Template {
     }
 }
 
-/// How far a request is.
+/// The state of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RequestProgress {
     Pending,
-    /// The certificate with those that follow it, PEM.
+    /// Issued: the certificate and its chain, PEM.
     Issued(Vec<u8>),
-    /// There will be no certificate; why.
+    /// Denied or failed, with the reason.
     Rejected(String),
 }
 
-/// Reads the state of the request with this UID.
+/// Reads the state of the request, if it has this UID.
 pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -> RequestProgress {
     if request.metadata.uid.as_deref() != uid {
         return RequestProgress::Rejected("the request was replaced by another one".to_owned());
@@ -149,8 +149,8 @@ pub(super) fn progress(request: &CertificateSigningRequest, uid: Option<&str>) -
     }
 }
 
-/// When to renew a certificate: after 70 to 90 % of its life, by a number from 0 to 1, so that nodes that were made
-/// together do not renew together.
+/// Time of the renewal: after 70 to 90 % of the lifetime, selected by `random` (0 to 1), so that nodes created together
+/// do not renew together.
 pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
     let (from, until) = (
         SystemTime::from(facts.not_before),
@@ -160,8 +160,8 @@ pub(super) fn renewal(facts: &CertificateFacts, random: f64) -> SystemTime {
     from + life.mul_f64(0.7 + 0.2 * random.clamp(0.0, 1.0))
 }
 
-/// The delay after so many failures in a row. A rejected request stays in the cluster for an hour, so there are
-/// fewer of these.
+/// The delay after this number of consecutive failures. Longer after a rejection, because rejected requests stay in the
+/// cluster for an hour.
 pub(super) fn delay(failures: u32, is_rejected: bool) -> Duration {
     let (first, most) = if is_rejected { (30, 300) } else { (2, 32) };
     let doubled = 1u64 << failures.saturating_sub(1).min(8);

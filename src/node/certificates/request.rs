@@ -1,4 +1,4 @@
-//! One certificate signing request, from the key to the certificate.
+//! Sends one CertificateSigningRequest and waits for its certificate.
 
 use super::plan::{ORGANISATION, RequestProgress, Template, progress};
 use crate::apiserver::{ApiError, ApiServer, ResourcePath, Selection, WatchEvent};
@@ -14,11 +14,11 @@ use sha2::{Digest as _, Sha512_256};
 use std::{net::IpAddr, time::Duration};
 use tokio::time::timeout;
 
-/// What a certificate is for.
+/// A signer, with the key usages that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signer {
     pub(super) name: &'static str,
-    /// Those of an ECDSA key.
+    /// Key usages for an ECDSA key.
     pub(super) usages: [&'static str; 2],
 }
 
@@ -31,12 +31,12 @@ pub(super) const SERVING: Signer = Signer {
     usages: ["digital signature", "server auth"],
 };
 
-/// Why there is no certificate.
+/// Why no certificate was issued.
 #[derive(Debug)]
 pub(super) enum RequestError {
-    /// The cluster will not issue one.
+    /// The request was denied, or it failed; retrying the same request is useless.
     Rejected(String),
-    /// Another try may succeed.
+    /// A temporary error.
     Failed(anyhow::Error),
 }
 
@@ -46,7 +46,7 @@ impl From<anyhow::Error> for RequestError {
     }
 }
 
-/// Requests a certificate and waits until it is issued. A request of the same name is used if it exists.
+/// Requests a certificate and waits until it is issued. Continues with an existing request of the same name.
 pub(super) async fn request(
     api: &ApiServer,
     (signer, template): (Signer, &Template),
@@ -159,8 +159,8 @@ fn object(
     })
 }
 
-/// The name of a bootstrap's request: that of all requests with this key and content, so that a kubelet that starts
-/// again finds its own. Upstream's `digestedName`.
+/// The name of a bootstrap request, derived from key and content, so that a restarted kubelet finds its pending
+/// request. Upstream's `digestedName`.
 pub(super) fn bootstrap_name(template: &Template, key: &KeyPair) -> String {
     let mut hash = Sha512_256::new();
     let spki = key.subject_public_key_info();

@@ -1,4 +1,4 @@
-//! The kubelet's identity: the client of the API server, and the tasks that keep certificates current.
+//! Opens the API client with the kubelet's credentials, and starts the tasks that rotate certificates.
 
 use super::{
     Bootstrap, CLIENT, CertificateManager, CertificateMetrics, FileStore, Purpose, SERVER, Template,
@@ -12,25 +12,25 @@ use crate::{
 use std::{net::IpAddr, path::PathBuf};
 use tokio::task::spawn_blocking;
 
-/// How the kubelet is known to the API server, and how often it sends requests.
+/// Configuration of the API client and the client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdentityConfig {
-    /// How to get a client certificate while the kubeconfig has none that is valid.
+    /// `--bootstrap-kubeconfig`.
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// Where certificates that the cluster issues are.
+    /// `--cert-dir`.
     pub cert_dir: PathBuf,
-    /// Whether the client certificate is renewed.
+    /// `rotateCertificates`.
     pub rotate_certificates: bool,
-    /// Requests a second on average; zero means no limit.
+    /// `kubeAPIQPS`: average requests per second; zero means no limit.
     pub qps: u32,
-    /// Requests at once.
+    /// `kubeAPIBurst`.
     pub burst: u32,
 }
 
-/// The client of the API server, unless this is a node of its own.
+/// Opens the API client; `None` in standalone mode.
 ///
 /// # Errors
-/// The kubeconfig is unusable, and nothing will write another one.
+/// The kubeconfig cannot be used, and no bootstrap will replace it.
 pub async fn open_api(
     kubeconfig: Option<PathBuf>,
     identity: &IdentityConfig,
@@ -41,7 +41,7 @@ pub async fn open_api(
     };
     let store = FileStore::new(&identity.cert_dir, CLIENT);
     let renewed = store.current_path();
-    // Before it is read.
+    // Before the certificate is read by the client.
     spawn_blocking(move || store.recover()).await?;
     let api = ApiServer::open(ClientIdentity {
         kubeconfig,
@@ -52,26 +52,26 @@ pub async fn open_api(
     Ok(Some(api.measured(metrics)))
 }
 
-/// What certificates are requested for.
+/// Dependencies of the certificate managers.
 #[derive(Clone)]
 pub struct Identity {
-    /// The API server that issues them.
+    /// The API server that receives the requests.
     pub api: ApiServer,
-    /// How it is reached; a bootstrap writes this file.
+    /// `--kubeconfig`, which a bootstrap writes.
     pub kubeconfig: PathBuf,
-    /// The rest of the configuration.
+    /// The configuration.
     pub config: IdentityConfig,
     /// The node's name.
     pub node_name: String,
-    /// Addresses given for the node.
+    /// `--node-ip`.
     pub node_ips: Vec<IpAddr>,
     /// Whether IPv6 comes before IPv4.
     pub ipv6_first: bool,
-    /// Whether the cluster issues the serving certificate.
+    /// Whether the serving certificate is requested from the cluster (`serverTLSBootstrap`).
     pub serves: bool,
 }
 
-/// Starts the tasks that the configuration wants. The serving certificate follows the addresses of `node`.
+/// Starts the configured tasks. The serving certificate follows the addresses of `node`.
 pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mut Tasks) {
     let Identity {
         api,
@@ -111,8 +111,8 @@ pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mu
     }
 }
 
-/// What the serving certificate says: the addresses of the Node object, which a cloud provider may set. Those of this
-/// machine while it has none; nothing before the object is known, so that a restart requests nothing in vain.
+/// The content of the serving certificate: the addresses of the Node object, which a cloud provider may set, or, while
+/// it has none, those of this machine. `None` until the object is known, so that a restart sends no needless request.
 fn serving(
     identity: Identity,
     node: NodeObject,

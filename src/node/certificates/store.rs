@@ -1,4 +1,4 @@
-//! Certificates with their keys on disk: one file each, and a link to the current one. Blocking.
+//! Certificate files: certificate and key in one file, and a symbolic link to the current one. Blocking.
 //!
 //! Upstream: `FileStore` of `k8s.io/client-go/util/certificate`.
 
@@ -22,19 +22,19 @@ use std::{
     time::SystemTime,
 };
 
-/// The name of client certificates.
+/// Name prefix of client certificate files.
 pub const CLIENT: &str = "kubelet-client";
-/// The name of serving certificates.
+/// Name prefix of serving certificate files.
 pub const SERVER: &str = "kubelet-server";
 
-/// The certificates of one kind.
+/// The files of one kind of certificate.
 #[derive(Clone, Debug)]
 pub struct FileStore {
     directory: PathBuf,
     name: &'static str,
 }
 
-/// A certificate that can be used.
+/// A usable certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Current {
     certificate: CertificateDer<'static>,
@@ -56,13 +56,13 @@ impl Current {
 }
 
 impl FileStore {
-    /// Those of `--cert-dir`.
+    /// Files in `--cert-dir` with this prefix.
     pub fn new(directory: &Path, name: &'static str) -> Self {
         let directory = directory.to_owned();
         Self { directory, name }
     }
 
-    /// The link to the current one.
+    /// Path of the symbolic link to the current certificate.
     pub fn current_path(&self) -> PathBuf {
         self.directory.join(format!("{}-current.pem", self.name))
     }
@@ -71,7 +71,7 @@ impl FileStore {
         &self.directory
     }
 
-    /// The current one; `None` when there is none that can be used.
+    /// Reads the current certificate; `None` if there is no usable one.
     pub(super) fn current(&self) -> Option<Current> {
         let path = self.current_path();
         let pem = match fs::read(&path) {
@@ -92,10 +92,10 @@ impl FileStore {
         }
     }
 
-    /// Makes a certificate with its key the current one.
+    /// Stores a certificate and its key, and makes it the current one.
     ///
     /// # Errors
-    /// They cannot be used, or not be written; then the current one stays.
+    /// They cannot be parsed, do not match, or cannot be written. The current certificate is kept.
     pub(super) fn update(&self, certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
         let current = pair(certificate, key).context("the issued certificate is unusable")?;
         anyhow::ensure!(
@@ -119,8 +119,7 @@ impl FileStore {
         Ok(current)
     }
 
-    /// Makes a file that is on disk the current one. Without the sync of its directory it is the current one until a
-    /// power cut.
+    /// Points the link at a file that is already on disk. Durable only after a sync of the directory.
     fn link(&self, path: &Path) -> io::Result<()> {
         let updated = self.directory.join(format!("{}-updated.pem", self.name));
         if let Err(error) = fs::remove_file(&updated)
@@ -136,8 +135,9 @@ impl FileStore {
         Ok(())
     }
 
-    /// Makes the newest valid certificate the current one, if the current one is there and is damaged: a power cut may
-    /// have emptied it. One that expired stays, and one that was removed stays removed, because that is how a node is made to request another.
+    /// If the current certificate exists but is damaged, as after a power cut, makes the newest valid file the current
+    /// one. An expired certificate is left in place, and a removed one is not restored, because removing it is how
+    /// administrators force a new request.
     pub fn recover(&self) {
         let (path, now) = (self.current_path(), SystemTime::now());
         if fs::symlink_metadata(&path).is_err() || self.current().is_some() {
@@ -159,7 +159,7 @@ impl FileStore {
         }
     }
 
-    /// All certificates that can be used, with the begin of their validity and their file's name.
+    /// All usable certificates, with the start of their validity and their file name.
     fn valid(&self, now: SystemTime) -> impl Iterator<Item = (PathBuf, (Timestamp, OsString))> {
         let entries = fs::read_dir(&self.directory)
             .into_iter()
@@ -184,7 +184,7 @@ pub(super) fn create_directory(path: &Path) -> anyhow::Result<()> {
     created.with_context(|| format!("cannot create {} (--cert-dir)", path.display()))
 }
 
-/// A certificate and its key, which have to belong together.
+/// Parses a certificate and its key, which have to match.
 fn pair(certificate: &[u8], key: &[u8]) -> anyhow::Result<Current> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
     let chain = chain.context("a certificate cannot be decoded")?;

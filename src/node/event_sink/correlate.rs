@@ -1,7 +1,7 @@
-//! Which occurrences become events, and which are counted in an event that exists. Pure.
+//! Aggregates, counts and rate-limits events before they are sent. Pure.
 //!
-//! As upstream's `client-go/tools/record` has it: many similar ones become one event, equal ones are counted, and
-//! each object may have only so many.
+//! As in upstream's `client-go/tools/record`: similar occurrences are aggregated into one event, equal ones are
+//! counted, and the rate of events per object is limited (spam filter).
 
 use super::lru::Lru;
 use crate::{
@@ -16,24 +16,25 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Most objects, and most events, that are remembered.
+/// Maximum number of remembered objects, and of events.
 const REMEMBERED: usize = 1024;
-/// From so many messages on, occurrences with one reason are one event.
+/// Number of distinct messages from which on occurrences with the same reason are aggregated (client-go's
+/// `defaultAggregateMaxEvents`).
 const SIMILAR: usize = 10;
-/// A series of similar ones ends when there was none for so long.
+/// An aggregation ends after this time without a similar occurrence.
 const SERIES: SignedDuration = SignedDuration::from_secs(600);
-/// How many events one object may have at once, and how long it takes until it may have one more.
+/// Burst of events per object, and the interval at which one more is permitted.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
-/// The first words of an event that stands for similar ones.
+/// Prefix of the message of an aggregated event.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// The event that an occurrence counts in: a hash of its object, type, reason and message. A thousand keys with all
-/// their texts would take megabytes; with a hash of 64 bits and a random seed, two of them are equal once in 10^13 nodes.
+/// Identifies an event by a hash of object, type, reason and message. A thousand keys with texts would take megabytes.
+/// With 64 bits and a random seed, collisions are negligible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey(u64);
 
-/// An event as it should be at the API server.
+/// The content of an event for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EventRecord {
     pub(super) object: ObjectRef,
@@ -46,30 +47,30 @@ pub(super) struct EventRecord {
     pub(super) last: Timestamp,
 }
 
-/// What is remembered of an event.
+/// State of an event that was sent or is pending.
 #[derive(Debug)]
 struct Remembered {
     count: i32,
     first: Timestamp,
-    /// Its name, once it exists.
+    /// Name of the Event object, once it is created.
     name: Option<Box<str>>,
 }
 
-/// The messages of similar occurrences, by their hashes: fewer than [`SIMILAR`].
+/// Hashes of the distinct messages of similar occurrences; fewer than [`SIMILAR`].
 #[derive(Debug)]
 struct Series {
     messages: Vec<u64>,
     last: Timestamp,
 }
 
-/// Remembers what it needs, and no more.
+/// Aggregates, counts and rate-limits occurrences, with bounded memory.
 #[derive(Debug)]
 pub(super) struct Correlator {
     hasher: RandomState,
-    /// By the key of all similar ones, which has no message.
+    /// By a key without the message.
     series: Lru<EventKey, Series>,
     records: Lru<EventKey, Remembered>,
-    /// By the hash of an object.
+    /// Rate limiters by hash of the object.
     rates: Lru<u64, TokenBucket>,
 }
 
@@ -83,14 +84,13 @@ impl Correlator {
         }
     }
 
-    /// The event that this occurrence counts in, and what is to be known of it; `None` if the object has too many
-    /// events.
+    /// Returns the event that counts this occurrence, with its content; `None` if the object exceeds its rate limit.
     pub(super) fn observe(
         &mut self,
         occurrence: Occurrence,
         now: Instant,
     ) -> Option<(EventKey, EventRecord)> {
-        // The object whole: a limit for each of its containers would be none for the object.
+        // Without the field path: separate limits per container would not limit the pod.
         let whole = ObjectRef {
             field_path: String::new(),
             ..occurrence.object.clone()
@@ -128,8 +128,7 @@ impl Correlator {
         Some((key, record))
     }
 
-    /// The event that an occurrence counts in, with its message: its own, or that of all similar ones of the whole
-    /// object.
+    /// The event for an occurrence, with its message: its own event, or the aggregated one of the whole object.
     fn event_of(&mut self, occurrence: &Occurrence, whole: &ObjectRef) -> (EventKey, String) {
         let Occurrence {
             object,
@@ -162,7 +161,7 @@ impl Correlator {
         (similar, format!("{COMBINED}{message}"))
     }
 
-    /// The name under which an event exists.
+    /// The name of the Event object, if it was created.
     pub(super) fn name(&mut self, key: &EventKey) -> Option<String> {
         self.records
             .get_mut(key)?
@@ -171,7 +170,7 @@ impl Correlator {
             .map(str::to_owned)
     }
 
-    /// The event exists under this name.
+    /// Records that the Event object was created with this name.
     pub(super) fn set_name(&mut self, key: &EventKey, name: String) {
         if let Some(remembered) = self.records.get_mut(key) {
             remembered.name = Some(name.into());

@@ -1,11 +1,11 @@
-//! A map of limited size that forgets what was not used for longest. Pure.
+//! A bounded map that evicts the least recently used entry. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
 };
 
-/// Values by key, at most so many.
+/// A map with a maximum number of entries.
 #[derive(Debug)]
 pub(super) struct Lru<K, V> {
     most: usize,
@@ -24,7 +24,7 @@ impl<K: Clone + Eq + Hash, V> Lru<K, V> {
         }
     }
 
-    /// The value of a key, which is `default` if there is none. This uses it.
+    /// The value of a key, inserted if missing. Marks it as recently used.
     pub(super) fn get_or_insert(&mut self, key: &K, default: impl FnOnce() -> V) -> &mut V {
         self.clock += 1;
         let clock = self.clock;
@@ -42,7 +42,7 @@ impl<K: Clone + Eq + Hash, V> Lru<K, V> {
         value
     }
 
-    /// The value of a key, not used by this.
+    /// The value of a key, without marking it as recently used.
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.values.get_mut(key).map(|(_, value)| value)
     }

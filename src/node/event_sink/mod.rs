@@ -1,9 +1,9 @@
 //! Sends events of pods and the node to the API server.
 //!
-//! * Owns: the events that wait to be sent; the task `node.events`.
+//! * Owns: the queue of pending events; the task `node.events`.
 //! * Woken by: the outbox of the event recorder.
 //! * Publishes: core/v1 Events of the component `kubelet`.
-//! * Must never block who records an event, or grow without bound while the API server is away.
+//! * Must never block callers that record events, or grow without bound while the API server is unavailable.
 //! * Answers to upstream's `client-go/tools/record`.
 
 mod correlate;
@@ -28,27 +28,27 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// Occurrences between their recorder and this task.
+/// Capacity of the outbox, and of the queue of pending events.
 const CAPACITY: usize = 1000;
-/// The namespace of events about objects that are in none.
+/// The namespace for events about cluster-scoped objects.
 const DEFAULT_NAMESPACE: &str = "default";
 const COMPONENT: &str = "kubelet";
-/// Most characters of the object's name in the name of an event.
+/// Maximum length of the object's name within the event's name.
 const MAX_NAME: usize = 236;
 
-/// Events that were not sent, by why.
+/// Events that were not sent, by reason.
 pub type Dropped = Family<[(&'static str, &'static str); 1], Counter>;
 
 /// `eventRecordQPS` and `eventBurst`.
 #[derive(Clone, Copy, Debug)]
 pub struct EventRate {
-    /// On average, per second; zero for no limit.
+    /// Average events per second; zero for no limit.
     pub qps: u32,
-    /// At once.
+    /// Burst.
     pub burst: u32,
 }
 
-/// Sends events.
+/// Sends events to the API server.
 pub struct EventSink {
     api: ApiServer,
     outbox: Outbox,
@@ -61,7 +61,7 @@ pub struct EventSink {
     next_try: Instant,
 }
 
-/// Registers the family.
+/// Registers the metric of dropped events.
 pub fn dropped(metrics: &Metrics) -> Dropped {
     metrics.register(
         "kubelet_events_dropped_total",
@@ -70,14 +70,14 @@ pub fn dropped(metrics: &Metrics) -> Dropped {
     )
 }
 
-/// The queue of a recorder for [`EventSink::new`].
+/// Takes the outbox of the recorder, for [`EventSink::new`].
 pub fn outbox(recorder: &crate::state::events::EventRecorder, dropped: &Dropped) -> Option<Outbox> {
     let counted = dropped.clone();
     let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
     recorder.outbox(CAPACITY, on_overflow)
 }
 
-/// Whether the failure probably says nothing of the event.
+/// Whether the failure is probably not specific to the event.
 fn is_absence(error: &ApiError) -> bool {
     error.is_absence() || error.is_unauthorized()
 }
@@ -87,7 +87,7 @@ fn count(dropped: &Dropped, reason: &'static str) {
 }
 
 impl EventSink {
-    /// A sink of this queue.
+    /// Builds the sink for this outbox.
     pub fn new(
         api: ApiServer,
         outbox: Outbox,
@@ -136,14 +136,14 @@ impl EventSink {
         }
     }
 
-    /// Sends the oldest that is due. What is recorded meanwhile waits in the outbox.
+    /// Sends the oldest event that is due. New occurrences wait in the outbox meanwhile.
     async fn send_next(&mut self) {
         let Some((key, mut event)) = self.pending.take(Instant::now()) else {
             return;
         };
         let sent = self.send(&key, &event.record).await;
         let is_absent = sent.as_ref().err().is_some_and(is_absence);
-        // While nothing can be sent, no event is to blame.
+        // While the API server is unavailable, failures do not count as attempts of an event.
         let is_counted = !(is_absent && self.delay.is_some());
         self.schedule(is_absent);
         match sent {
@@ -160,7 +160,7 @@ impl EventSink {
         }
     }
 
-    /// When the next event may be sent.
+    /// Sets the time of the next request.
     fn schedule(&mut self, is_absent: bool) {
         let last = self.delay.take();
         let wait = if is_absent {
@@ -191,7 +191,7 @@ impl EventSink {
         let namespace = namespace(&record.object);
         if let Some(name) = self.correlator.name(key) {
             match self.count_in(namespace, &name, record).await {
-                // Events are kept for an hour.
+                // The Event object has expired: the API server keeps events for an hour.
                 Err(error) if error.is_not_found() => {}
                 sent => return sent,
             }
@@ -199,7 +199,7 @@ impl EventSink {
         let event = event(record, &self.node_name);
         let name = event.metadata.name.clone().unwrap_or_default();
         let sent = match self.api.create(Some(namespace), &event).await {
-            // The response to an earlier try was lost.
+            // Created by an earlier attempt whose response was lost.
             Err(error) if error.is_already_exists() => {
                 self.count_in(namespace, &name, record).await
             }
@@ -238,7 +238,8 @@ fn counted(record: &EventRecord) -> serde_json::Value {
     })
 }
 
-/// The event to create. Its name is made of its first time, so that a second try makes no second event.
+/// The Event object to create. Its name contains the time of the first occurrence, so that a retry does not create a
+/// duplicate.
 fn event(record: &EventRecord, node_name: &str) -> Event {
     let object = &record.object;
     let stem: String = object.name.chars().take(MAX_NAME).collect();

@@ -1,4 +1,4 @@
-//! Events that wait to be sent, the oldest first, each once. Pure.
+//! The queue of events to send: oldest first, without duplicates. Pure.
 
 use super::correlate::{EventKey, EventRecord};
 use std::{
@@ -7,14 +7,14 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How often an event is sent that the API server fails on; upstream's `maxTriesPerEvent`.
+/// Maximum number of attempts per event; upstream's `maxTriesPerEvent`.
 const MAX_TRIES: u32 = 12;
 
-/// The delay before the next try doubles from the first to the second.
+/// The delay before a retry, doubling from `FIRST_DELAY` to the maximum.
 pub(super) const FIRST_DELAY: Duration = Duration::from_secs(1);
 pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
 
-/// How long an event waits after so many tries; `None` when it is given up.
+/// The delay after this number of attempts; `None` if the event is dropped.
 pub(super) fn delay_after(tries: u32) -> Option<Duration> {
     let doublings = tries.saturating_sub(1);
     (tries < MAX_TRIES).then(|| FIRST_DELAY.saturating_mul(1 << doublings).min(MAX_DELAY))
@@ -23,13 +23,13 @@ pub(super) fn delay_after(tries: u32) -> Option<Duration> {
 #[derive(Debug)]
 pub(super) struct PendingEvent {
     pub(super) record: EventRecord,
-    /// How often it could not be sent although other events could.
+    /// Number of failed attempts while the API server was available.
     pub(super) tries: u32,
-    /// When it is sent, at the earliest.
+    /// Earliest time of the next attempt.
     due: Instant,
 }
 
-/// At most so many.
+/// A bounded queue.
 #[derive(Debug)]
 pub(super) struct PendingEvents {
     max: usize,
@@ -46,12 +46,12 @@ impl PendingEvents {
         }
     }
 
-    /// When the next event is due.
+    /// Time at which the next event is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.events.values().map(|event| event.due).min()
     }
 
-    /// Adds an event, or replaces its record. Returns whether another one was dropped for it.
+    /// Adds an event, or replaces its content. Returns whether another event was dropped to make room.
     pub(super) fn put(&mut self, key: EventKey, record: EventRecord, now: Instant) -> bool {
         if let Some(known) = self.events.get_mut(&key) {
             known.record = record;
@@ -70,7 +70,7 @@ impl PendingEvents {
         true
     }
 
-    /// The oldest event that is due.
+    /// Takes the oldest event that is due.
     pub(super) fn take(&mut self, now: Instant) -> Option<(EventKey, PendingEvent)> {
         let is_due = |key: &EventKey| self.events.get(key).is_some_and(|event| event.due <= now);
         let at = self.order.iter().position(is_due)?;
@@ -79,7 +79,7 @@ impl PendingEvents {
         Some((key, event))
     }
 
-    /// It could not be sent: others come first, and it comes again then.
+    /// Puts back an event whose attempt failed, behind the others.
     pub(super) fn put_back(&mut self, key: EventKey, event: PendingEvent, due: Instant) {
         self.events.insert(key, PendingEvent { due, ..event });
         self.order.push_back(key);

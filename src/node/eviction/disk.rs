@@ -1,4 +1,4 @@
-//! What is done next for a disk that is short of space: containers and images go first, then pods. Pure.
+//! The next step of disk reclaim: removal of dead containers and unused images first, then eviction of pods. Pure.
 
 use super::{
     rank::Layout,
@@ -7,37 +7,37 @@ use super::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long pods wait for the removal of containers and images. A runtime may take two minutes for one image.
+/// How long evictions wait for the removal of containers and images. A runtime may take two minutes for one image.
 pub(super) const PODS_WAIT: Duration = Duration::from_secs(60);
-/// No image is removed any more so long after the removal began.
+/// Time after the start of the removal at which no further image is removed.
 pub(super) const FREEING_LIMIT: Duration = Duration::from_secs(300);
 
-/// The removal of containers and images.
+/// The state of the removal of containers and images.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Freeing<'a> {
     NotBegun,
-    /// It has begun.
+    /// In progress.
     Running {
         since: Instant,
     },
     Ended {
-        /// The thresholds that it was for.
+        /// The thresholds that were met when it started.
         goal: &'a [EvictionThreshold],
-        /// The disks have been measured since.
+        /// Whether the disks have been measured since it ended.
         measured: bool,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskStep {
-    /// Begin to remove containers and images.
+    /// Start to remove containers and images.
     Free,
-    /// Wait for the removal, or for a measurement of what came of it.
+    /// Wait for the removal to end, or for a measurement of its effect.
     Wait,
     Evict,
 }
 
-/// For a threshold that is met.
+/// The next step for a threshold that is met.
 pub(super) fn step(
     threshold: &EvictionThreshold,
     layout: Layout,
@@ -59,7 +59,7 @@ pub(super) fn step(
     }
 }
 
-/// Whether removing containers and images frees what a signal measures.
+/// Whether the removal of containers and images affects what the signal measures.
 pub(super) fn images_are_on(signal: Signal, layout: Layout) -> bool {
     let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
     of_images || layout != Layout::DedicatedImages

@@ -1,4 +1,4 @@
-//! Which pods use more of the node's disk than they may. Pure.
+//! Limits on local ephemeral storage (upstream's `localStorageEviction`). Pure.
 
 use super::rank::{Candidate, Layout, bytes, local_volumes};
 use crate::model::{Amount, Pod, PodExt, Quantity, canonical};
@@ -7,10 +7,10 @@ use crate::resources::requests;
 use k8s_openapi::api::core::v1::Volume;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// A limit that is not zero.
+/// A nonzero limit.
 struct Limit {
     bytes: i64,
-    /// As the manifest has it, in canonical form.
+    /// The quantity in canonical form, for messages.
     text: String,
 }
 
@@ -24,7 +24,7 @@ impl Limit {
     }
 }
 
-/// Whether a pod has a limit of its own that has to be watched.
+/// Whether a pod has a limit on local storage.
 pub fn has_limits(pod: &Pod) -> bool {
     let in_containers = pod
         .containers()
@@ -37,7 +37,7 @@ pub fn has_limits(pod: &Pod) -> bool {
             .any(|volume| size_limit(volume).is_some())
 }
 
-/// Why a pod has to go, as `status.message` says it; `None` when it is within its limits.
+/// The message for `status.message` if the pod exceeds a limit; `None` otherwise.
 pub fn excess(candidate: &Candidate, layout: Layout) -> Option<String> {
     let usage = candidate.usage.as_ref()?;
     empty_dirs(&candidate.pod, usage)
@@ -53,7 +53,7 @@ fn volumes(pod: &Pod) -> &[Volume] {
 
 fn size_limit(volume: &Volume) -> Option<Limit> {
     let dir = volume.empty_dir.as_ref()?;
-    // A medium with a size of its own is limited by it.
+    // An emptyDir in memory is limited by its own file system.
     let is_on_disk = dir.medium.as_deref().unwrap_or("").is_empty();
     Limit::of(dir.size_limit.as_ref()?).filter(|_| is_on_disk)
 }
@@ -75,7 +75,7 @@ fn empty_dirs(pod: &Pod, usage: &PodStats) -> Option<String> {
     })
 }
 
-/// The sum of the containers' limits, where there is one.
+/// Checks the pod's total usage against the sum of its containers' limits.
 fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
     let resources = requests::of_pod::<Amount>(pod).ok()?;
     let limit = resources.limits.get(requests::EPHEMERAL_STORAGE)?;
@@ -92,7 +92,8 @@ fn whole(pod: &Pod, usage: &PodStats) -> Option<String> {
     })
 }
 
-/// A container's limit is for the node's disk: writable layers on a disk of their own do not count.
+/// Checks each container against its limit. The limit is for the disk of the kubelet's directory: writable layers on
+/// another disk do not count.
 fn containers(pod: &Pod, usage: &PodStats, layout: Layout) -> Option<String> {
     usage.containers.iter().find_map(|stats| {
         let limit = limit_of(pod.container(&stats.name)?.resources.as_ref())?;
@@ -114,7 +115,7 @@ fn limit_of(resources: Option<&k8s_openapi::api::core::v1::ResourceRequirements>
     Limit::of(limits.get(requests::EPHEMERAL_STORAGE)?)
 }
 
-/// The writable layer and the logs.
+/// Usage of the writable layer and logs.
 fn used_by_container(stats: &ContainerStats) -> u64 {
     used_on(&stats.rootfs).saturating_add(used_on(&stats.logs))
 }

@@ -1,4 +1,4 @@
-//! Measurements of the node. Neither a disk that hangs nor the runtime delays those of memory.
+//! Measures the eviction signals such that memory measurements never wait for a slow disk or the runtime.
 
 use super::decide::Observations;
 use super::observe::{self, MeasuredPlaces, MeasuredSignals};
@@ -13,11 +13,11 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// How long one measurement of memory waits for the disks, which usually answer within microseconds.
+/// How long one pass waits for the disks, which usually respond within microseconds.
 const DISKS_TIMEOUT: Duration = Duration::from_millis(50);
 /// Time after which a measurement of the disks is reported as hanging.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
-/// How long disks wait at the start for the runtime's directories, without which it is not known what shares a disk.
+/// How long the first measurement of disks waits for the runtime's image file systems, which determine the disk layout.
 const MOUNTS_TIMEOUT: Duration = Duration::from_secs(5);
 
 type MeasureDisks = dyn Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync;
@@ -26,9 +26,9 @@ type MeasureDisks = dyn Fn(&MeasuredPlaces) -> MeasuredSignals + Send + Sync;
 pub(super) struct Measurements {
     places: MeasuredPlaces,
     measure_disks: Arc<MeasureDisks>,
-    /// At most one, so that a disk that hangs blocks one thread.
+    /// At most one measurement is running, so that a disk that hangs blocks only one thread.
     disks: Option<DisksInProgress>,
-    /// When the latest measurement of the disks that ended had begun, and what shares a disk.
+    /// Start time and layout of the latest completed measurement of the disks.
     disks_began: Option<Instant>,
     layout: Layout,
     mounts: Option<ScopedTask<Mounts>>,
@@ -42,7 +42,7 @@ struct DisksInProgress {
 }
 
 impl Measurements {
-    /// Measurements of these places; the directories of images are added once `mounts` has found them.
+    /// Builds the measurements of these places; image directories are added when `mounts` has returned them.
     pub(super) fn new(
         places: MeasuredPlaces,
         mounts: impl Future<Output = Mounts> + Send + 'static,
@@ -59,7 +59,7 @@ impl Measurements {
         }
     }
 
-    /// Measures all that answers in time. Signals of disks that do not are missing.
+    /// Measures all signals. Signals of disks that do not respond in time are missing.
     pub(super) async fn measure(&mut self) -> MeasuredSignals {
         if let Some(Some(mounts)) = take_ended(&mut self.mounts) {
             self.places.images = Some(mounts);
@@ -79,28 +79,28 @@ impl Measurements {
         async { measuring.await.unwrap_or_default() }
     }
 
-    /// A function that measures the disks as long as it takes.
+    /// Returns a function that measures the disks, without a timeout.
     pub(super) fn disks_only(&self) -> impl Fn() -> MeasuredSignals + Send + Sync + Clone + use<> {
         let (places, measure) = (self.places.clone(), self.measure_disks.clone());
         move || measure(&places)
     }
 
-    /// Whether the runtime's directories are known, or not to be expected soon.
+    /// Whether the image file systems are known, or the wait for them has timed out.
     pub(super) fn places_are_known(&self) -> bool {
         self.places.images.is_some() || self.started.elapsed() >= MOUNTS_TIMEOUT
     }
 
-    /// Whether a measurement of the disks has not ended.
+    /// Whether a measurement of the disks is running.
     pub(super) fn waits_for_disks(&self) -> bool {
         self.disks.is_some()
     }
 
-    /// Whether the latest measurement of the disks that ended began after this.
+    /// Whether the latest completed measurement of the disks began after `at`.
     pub(super) fn has_measured_disks_since(&self, at: Instant) -> bool {
         self.disks_began.is_some_and(|began| began > at)
     }
 
-    /// Only a new measurement is waited for: one that did not end in time before may never end.
+    /// Waits only for a measurement that starts now: one that has already timed out may never end.
     async fn disks(&mut self) -> Option<MeasuredSignals> {
         let wait = match &self.disks {
             Some(_) => Duration::ZERO,
@@ -130,7 +130,7 @@ impl Measurements {
     }
 }
 
-/// The result of a task that has ended, `Some(None)` if it panicked. Until then the task stays in its place.
+/// The result of a task that has ended, `Some(None)` if it panicked. A task that is running stays in place.
 pub(super) fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T>> {
     let ended = task.as_mut()?.now_or_never()?;
     *task = None;

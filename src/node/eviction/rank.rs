@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A pod that may be evicted, with its usage if that is known.
+/// A pod that may be evicted, with its usage if known.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The pod.
@@ -20,7 +20,7 @@ pub struct Candidate {
     pub usage: Option<PodStats>,
 }
 
-/// Which files of a pod are on the disk in question.
+/// Which files of a pod are on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Files {
     /// Writable layers of containers.
@@ -29,7 +29,7 @@ pub struct Files {
     pub logs_and_volumes: bool,
 }
 
-/// Which file systems are on the same disk.
+/// Which of the kubelet's directory, images and writable layers share a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// Everything is on one disk.
@@ -43,7 +43,8 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Of the devices of the kubelet's directory, of images and of writable layers, as far as they are known.
+    /// Derives the layout from the devices of the kubelet's directory, of images and of writable layers, as far as
+    /// known.
     pub fn of(root: Option<u64>, images: Option<u64>, layers: Option<u64>) -> Self {
         if images == root {
             Self::OneDisk
@@ -167,7 +168,7 @@ fn on_disk(
     bytes(sum)
 }
 
-/// The volumes of a pod that lie on the node's disk and go with it.
+/// Volumes of a pod that are on the node's disk and are removed with the pod.
 pub(super) fn local_volumes(pod: &Pod) -> Vec<&str> {
     let volumes = pod
         .spec()
@@ -200,7 +201,7 @@ fn request(pod: &Pod, resource: EvictionResource) -> i64 {
     request.unwrap_or_default().value()
 }
 
-/// `status.message` of an evicted pod; it ends in a space.
+/// `status.message` of an evicted pod; it ends in a space, as upstream's.
 pub fn message(
     candidate: &Candidate,
     threshold: &EvictionThreshold,
@@ -240,7 +241,7 @@ pub fn message(
     text
 }
 
-/// What upstream's event of an eviction is annotated with: the resource, and the containers over their requests.
+/// Annotations of upstream's eviction event: the starved resource, and the containers over their requests.
 pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotations {
     let (names, used): (Vec<&str>, Vec<String>) = over_requests(candidate, resource)
         .map(|(stats, used, _)| (stats.name.as_str(), resource.show(used)))
@@ -253,7 +254,7 @@ pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotat
     all.map(|(key, value)| (key.to_owned(), value)).into()
 }
 
-/// Memory that a pod uses and its own request; upstream names them whichever is larger.
+/// Memory usage and pod-level request of the pod; upstream reports them even if the usage is below the request.
 fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
     let resources = candidate.pod.spec()?.resources.as_ref()?;
     let request = resources
@@ -265,7 +266,7 @@ fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
     Some((used, canonical(request).0))
 }
 
-/// The containers that use more than they request, with what they use and their requests.
+/// Containers over their requests, with usage and request.
 fn over_requests(
     candidate: &Candidate,
     resource: EvictionResource,
@@ -282,7 +283,7 @@ fn over_request<'a>(
     let used = match resource {
         EvictionResource::Memory => bytes(working_set(stats)?),
         EvictionResource::Disk => {
-            // As upstream, nothing is said of a container of which one of the two is unknown.
+            // As in upstream, a container with unknown usage of either is left out.
             let of = |fs: &Option<FsStats>| fs.as_ref()?.used_bytes;
             bytes(of(&stats.rootfs)?.saturating_add(of(&stats.logs)?))
         }

@@ -1,4 +1,4 @@
-//! Gives disk space back: removes containers and images in a task, and reads what pods use on disks in another one.
+//! Reclaims disk space: removes containers and images in one task, and reads the disk usage of pods in another.
 
 use super::{
     DiskUsage, EvictionManager, ReclaimOutcome,
@@ -17,17 +17,17 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long it is waited for what the removal of an image came to.
+/// How long the measurement after the removal of an image may take.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is being done for the disks.
+/// The state of disk reclaim.
 #[derive(Default)]
 pub(super) struct DiskReclaim {
-    /// The removal of containers and images, until it has ended. It may take minutes.
+    /// The running removal of containers and images. It may take minutes.
     freeing: Option<FreeingTask>,
-    /// When the last one ended, until the thresholds that it was for are no longer met or a pod was evicted.
+    /// When the last removal ended, and its thresholds; cleared when these are no longer met or a pod is evicted.
     freed: Option<(Instant, Vec<EvictionThreshold>)>,
-    /// What pods use on disks, being read so that one of them can be evicted.
+    /// The running measurement of the disk usage of pods, for an eviction.
     usage: Option<DiskUsage>,
 }
 
@@ -38,7 +38,7 @@ struct FreeingTask {
 }
 
 impl DiskReclaim {
-    /// Forgets what was begun for thresholds that are not met any more. Nothing is known of disks that do not answer.
+    /// Updates the state after a measurement; resets it if no disk threshold is met, unless the disks did not respond.
     pub(super) fn observe(&mut self, observed: &Observations, act_on: &[EvictionThreshold]) {
         if let Some(FreeingTask { task, goal, .. }) = &mut self.freeing
             && let Some(freed) = futures::FutureExt::now_or_never(task)
@@ -60,14 +60,14 @@ impl DiskReclaim {
 }
 
 impl EvictionManager {
-    /// Does the next step for a disk whose threshold is met; never waits for disks or the runtime.
+    /// Takes the next step for a disk threshold that is met. Never waits for disks or the runtime.
     pub(super) fn reclaim_disk(
         &mut self,
         threshold: &EvictionThreshold,
         act_on: &[EvictionThreshold],
         measured: &MeasuredSignals,
     ) -> ReclaimOutcome {
-        // What a pod has on a disk is measured too rarely to be counted: all of it has to be gone.
+        // The disk usage of terminating pods is measured too rarely to be subtracted, so wait until they have ended.
         if !self.terminating.is_empty() {
             self.shorten_grace(threshold);
             self.disk.usage = None;
@@ -105,7 +105,7 @@ impl EvictionManager {
             async move {
                 let measuring = timeout(MEASURE_TIMEOUT, spawn_blocking(disks)).await;
                 let Ok(Ok(measured)) = measuring else {
-                    // No image goes for a disk of which nothing is known.
+                    // The disk did not respond: remove no further images.
                     return true;
                 };
                 let now = &measured.observations;

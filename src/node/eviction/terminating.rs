@@ -1,4 +1,4 @@
-//! Evicted pods that have not ended: the resources that they use will be free soon. Pure.
+//! Evicted pods that are still terminating, and the resources that they will free. Pure.
 
 use super::{
     rank::{self, Candidate, Files},
@@ -11,29 +11,29 @@ use crate::{
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Time until the kernel has freed all resources of a pod that has ended.
+/// Time until the kernel has freed all resources of a terminated pod.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// The evicted pods that have not ended.
+/// Evicted pods that have not terminated.
 #[derive(Debug, Default)]
 pub struct TerminatingEvictions {
-    /// Those whose usage is expected to be freed.
+    /// Pods whose usage is expected to be freed soon.
     expected: Vec<Terminating>,
-    /// Those that took too long: evicting them again would free nothing.
+    /// Pods past their deadline; evicting them again would free nothing.
     late: Vec<Arc<Pod>>,
 }
 
 #[derive(Debug)]
 struct Terminating {
     candidate: Candidate,
-    /// When it was found to have ended.
+    /// When the pod was found to have terminated.
     gone: Option<Instant>,
-    /// Its usage is not expected to be freed after that.
+    /// Deadline after which its usage is no longer expected to be freed.
     until: Instant,
 }
 
 impl TerminatingEvictions {
-    /// Adds a pod that is being stopped and should have ended by `until`.
+    /// Adds a pod that is being killed and should have terminated by `until`.
     pub fn add(&mut self, candidate: Candidate, until: Instant) {
         self.expected.push(Terminating {
             candidate,
@@ -42,7 +42,7 @@ impl TerminatingEvictions {
         });
     }
 
-    /// Has all pods end by `until`. Returns those that had longer.
+    /// Shortens later deadlines to `until`, and returns the pods concerned.
     pub fn shorten_grace(&mut self, until: Instant) -> Vec<Arc<Pod>> {
         let slow = self.expected.iter_mut().filter(|one| one.until > until);
         let hurried = slow.map(|one| {
@@ -52,19 +52,19 @@ impl TerminatingEvictions {
         hurried.collect()
     }
 
-    /// Whether this pod was evicted and has not ended.
+    /// Whether this pod was evicted and has not terminated.
     pub fn contains(&self, uid: &PodUid) -> bool {
         let expected = self.expected.iter().map(|one| &one.candidate.pod);
         let mut pods = expected.chain(&self.late);
         pods.any(|pod| pod.uid() == *uid)
     }
 
-    /// Whether there are none whose usage is expected to be freed.
+    /// Whether no usage is expected to be freed.
     pub fn is_empty(&self) -> bool {
         self.expected.is_empty()
     }
 
-    /// Forgets the pods that `ended` some time ago. Those that have just become late are returned; their usage is no
+    /// Removes pods that `ended` some time ago. Returns the pods whose deadline has just passed; their usage is no
     /// longer expected to be freed.
     pub fn forget(&mut self, now: Instant, ended: impl Fn(&Pod) -> bool) -> Vec<Arc<Pod>> {
         self.late.retain(|pod| !ended(pod));
@@ -84,8 +84,8 @@ impl TerminatingEvictions {
         late
     }
 
-    /// Updates their usage. The cgroups of containers that have ended are gone while the pod's volumes in memory are
-    /// still there: the known usage of such a pod stays.
+    /// Updates the usage. A pod whose container cgroups are gone keeps its last usage, because its volumes in memory
+    /// may still exist.
     pub fn update(&mut self, usage: &HashMap<PodUid, PodStats>) {
         for Terminating { candidate, .. } in &mut self.expected {
             let usage = usage.get(&candidate.pod.uid());
@@ -95,7 +95,7 @@ impl TerminatingEvictions {
         }
     }
 
-    /// The memory, or the number of processes, that will be freed. Unknown usage counts as enough.
+    /// The amount of memory or processes that will be freed. Unknown usage counts as enough.
     pub fn expected(&self, resource: EvictionResource) -> i64 {
         let used = self.expected.iter().map(|Terminating { candidate, .. }| {
             let usage = candidate.usage.as_ref();

@@ -7,19 +7,19 @@ use std::time::Duration;
 /// An eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
-    /// Memory that processes may still use.
+    /// `memory.available`: capacity minus the working set of the node.
     MemoryAvailable,
-    /// Memory that pods may still use, where all of them together are limited.
+    /// `allocatableMemory.available`: the same for all pods, if their cgroup has a limit.
     AllocatableMemoryAvailable,
-    /// Bytes of the kubelet's file system.
+    /// `nodefs.available`: free bytes of the file system of the kubelet's directory.
     NodeFsAvailable,
-    /// Inodes of the kubelet's file system.
+    /// `nodefs.inodesFree`.
     NodeFsInodesFree,
-    /// Bytes of the file system of images.
+    /// `imagefs.available`: free bytes of the file system of images.
     ImageFsAvailable,
-    /// Inodes of the file system of images.
+    /// `imagefs.inodesFree`.
     ImageFsInodesFree,
-    /// Processes that may still be started.
+    /// `pid.available`: processes that can still be created.
     PidAvailable,
 }
 
@@ -30,7 +30,7 @@ pub enum EvictionResource {
     Memory,
     /// Bytes on disk.
     Disk,
-    /// Files on disk.
+    /// Inodes on disk.
     Inodes,
     /// Processes.
     Pids,
@@ -47,7 +47,7 @@ impl Signal {
         Signal::PidAvailable,
     ];
 
-    /// As in the configuration, metrics and annotations.
+    /// The name in the configuration, metrics and annotations.
     pub fn as_str(self) -> &'static str {
         match self {
             Signal::MemoryAvailable => "memory.available",
@@ -90,7 +90,7 @@ impl EvictionResource {
         matches!(self, EvictionResource::Disk | EvictionResource::Inodes)
     }
 
-    /// As events, messages and annotations name it.
+    /// The name in events, messages and annotations.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             EvictionResource::Memory => "memory",
@@ -100,7 +100,7 @@ impl EvictionResource {
         }
     }
 
-    /// An amount of it, as messages show it.
+    /// Formats an amount for messages.
     pub(super) fn show(self, amount: i64) -> String {
         match self {
             EvictionResource::Memory | EvictionResource::Disk => {
@@ -111,12 +111,12 @@ impl EvictionResource {
     }
 }
 
-/// How much.
+/// The value of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdValue {
-    /// Bytes, or a number.
+    /// Bytes, or a number of inodes or processes.
     Absolute(i64),
-    /// Of what there is at all, from 0 to 1.
+    /// Fraction of the capacity, from 0 to 1.
     Share(f32),
 }
 
@@ -128,7 +128,7 @@ impl ThresholdValue {
         }
     }
 
-    /// `0`, `0%` and `100%` disable a threshold.
+    /// Whether the threshold is disabled: `0`, `0%` or `100%`.
     fn is_off(self) -> bool {
         match self {
             Self::Absolute(amount) => amount <= 0,
@@ -136,7 +136,7 @@ impl ThresholdValue {
         }
     }
 
-    /// The amount, where so much is there at all.
+    /// The amount for this capacity.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -150,21 +150,21 @@ impl ThresholdValue {
     }
 }
 
-/// From here on something is done.
+/// An eviction threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EvictionThreshold {
-    /// What is measured.
+    /// The measured signal.
     pub signal: Signal,
-    /// Less than so much is too little.
+    /// The threshold is met below this value.
     pub value: ThresholdValue,
-    /// How long it may stay so; `None` for a hard threshold.
+    /// `evictionSoftGracePeriod`; `None` for a hard threshold.
     pub grace: Option<Duration>,
-    /// How much more than the threshold has to be there before it is over.
+    /// `evictionMinimumReclaim`: the amount above the value at which the threshold is no longer met.
     pub min_reclaim: ThresholdValue,
 }
 
-/// The thresholds of a configuration, which is checked elsewhere: what cannot be read is left out. Those of writable
-/// layers (`containerfs`) are left out as well: layers are on the disk of the kubelet or of images.
+/// The thresholds of a validated configuration; entries that cannot be parsed are skipped, and so are those of
+/// `containerfs`, because writable layers are on the disk of the kubelet's directory or of images.
 pub fn thresholds(
     hard: &BTreeMap<String, String>,
     soft: &BTreeMap<String, String>,
@@ -193,7 +193,7 @@ pub fn thresholds(
     hard.chain(soft).collect()
 }
 
-/// The same for all pods together as for the node, where all of them together are limited.
+/// Adds a copy of the hard `memory.available` thresholds for `allocatableMemory.available`, as upstream does.
 pub fn with_allocatable(mut thresholds: Vec<EvictionThreshold>) -> Vec<EvictionThreshold> {
     let of_pods: Vec<_> = thresholds
         .iter()

@@ -4,10 +4,10 @@ use crate::state::node_pressure::NodePressure;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 
-/// `type` of the condition that the scheduler and controllers act on.
+/// Type of the condition that the scheduler and controllers act on.
 pub const READY: &str = "Ready";
 
-/// A condition before its times are known.
+/// A condition without its timestamps.
 struct Claim {
     kind: &'static str,
     status: bool,
@@ -15,14 +15,14 @@ struct Claim {
     message: String,
 }
 
-/// An event of the node about a change.
+/// An event about a changed condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// Its reason, which its message repeats.
+    /// The reason, which is also part of the message.
     pub reason: &'static str,
 }
 
-/// The conditions that this kubelet owns, in upstream's order.
+/// The conditions that the kubelet sets, in upstream's order.
 fn claims(problems: &[String], pressure: NodePressure) -> [Claim; 4] {
     let claim = |kind, status, (reason, message): (&'static str, &str)| Claim {
         kind,
@@ -85,15 +85,15 @@ fn ready(problems: &[String]) -> Claim {
     }
 }
 
-/// The conditions at `now`: those of others in `known` stay as they are. Why the node is not ready is in
-/// `problems`.
+/// All conditions at `now`. Conditions in `known` that are not the kubelet's are kept. `problems` are the reasons for
+/// which the node is not ready.
 pub(super) fn conditions(
     known: &[NodeCondition],
     problems: &[String],
     pressure: NodePressure,
     now: Timestamp,
 ) -> Vec<NodeCondition> {
-    // The API server keeps whole seconds: more would be a difference each time.
+    // The API stores whole seconds; fractions would differ from the stored value each time.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut conditions = known.to_vec();
     for claim in claims(problems, pressure) {
@@ -124,7 +124,7 @@ fn with_times(claim: Claim, last: Option<&NodeCondition>, now: Timestamp) -> Nod
     }
 }
 
-/// The events for what differs between `before` and `after`.
+/// The events for the changes from `before` to `after`.
 pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Transition> {
     let changed = after.iter().filter(|condition| {
         let same = before
@@ -143,7 +143,7 @@ pub fn transitions(before: &[NodeCondition], after: &[NodeCondition]) -> Vec<Tra
                 ("DiskPressure", "False") => "NodeHasNoDiskPressure",
                 ("PIDPressure", "False") => "NodeHasSufficientPID",
                 (READY, "True") => "NodeReady",
-                // A node that was never ready has not become unready.
+                // A new node does not become not ready.
                 (READY, "False") if before.iter().any(|known| known.type_ == READY) => {
                     "NodeNotReady"
                 }

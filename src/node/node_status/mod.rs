@@ -1,7 +1,7 @@
 //! The status of the Node object: capacity, conditions, addresses, versions, images. Pure.
 //!
-//! * Owns: nothing; the status is made from facts and the status before.
-//! * Must never drop conditions, resources or addresses of others.
+//! * Owns: nothing; a status is computed from facts and the previous status.
+//! * Must never drop conditions, resources or addresses that other components set.
 //! * Answers to upstream's `pkg/kubelet/nodestatus` and the arithmetic of `pkg/kubelet/cm`.
 
 mod conditions;
@@ -25,36 +25,35 @@ use k8s_openapi::api::core::v1::{
 use resources::{PodLimits, ReservedResources};
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// For an external cloud provider: the address of the machine that the administrator chose.
+/// Annotation with the configured node IPs, for an external cloud provider.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
-/// Most names of one image.
+/// Maximum number of names per image, as in upstream.
 const MAX_NAMES: usize = 5;
-/// What pods may rely on by `declaredFeatures`: what works here of the features that v1.36 knows so.
+/// `status.declaredFeatures`: the features that v1.36 declares there and this kubelet supports.
 const DECLARED_FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 
-/// What does not change while the kubelet runs.
+/// Facts that do not change while the kubelet runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeMachineInfo {
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: u32,
-    /// Bytes.
+    /// Memory, bytes.
     pub memory: i64,
-    /// Bytes of the file system of the root directory; `None` where they are not counted
-    /// (`localStorageCapacityIsolation: false`).
+    /// Size of the file system of the root directory, bytes; `None` with `localStorageCapacityIsolation: false`.
     pub ephemeral_storage: Option<i64>,
-    /// Size of a huge page and bytes of all such pages.
+    /// Huge page sizes, with the total bytes of preallocated pages of that size.
     pub huge_pages: Vec<(i64, i64)>,
-    /// Bytes of swap.
+    /// Swap, bytes.
     pub swap: i64,
-    /// Identifiers and versions, without the runtime's.
+    /// Machine IDs and versions, without the runtime's version.
     pub info: NodeSystemInfo,
 }
 
-/// What the configuration says of the status.
+/// Configuration of the status.
 #[derive(Clone, Debug)]
 pub struct StatusSettings {
     /// The node's name.
@@ -63,62 +62,63 @@ pub struct StatusSettings {
     pub given_ips: Vec<IpAddr>,
     /// `--cloud-provider=external`.
     pub external_cloud_provider: bool,
-    /// Where the authenticated API listens; 0 when it does not.
+    /// Port of the kubelet's HTTPS server; 0 if it is disabled.
     pub port: u16,
     /// `nodeStatusMaxImages`; `None` for all.
     pub max_images: Option<usize>,
-    /// How many pods it takes.
+    /// `maxPods` and `podsPerCore`.
     pub pods: PodLimits,
-    /// What is kept from pods.
+    /// Reserved resources and eviction thresholds.
     pub reservation: ReservedResources,
 }
 
-/// What the runtime says.
+/// Facts that the runtime reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeFacts {
-    /// `containerd://2.1.0`.
+    /// Name and version, such as `containerd://2.1.0`.
     pub version: String,
-    /// What each handler can do; empty when the runtime does not say.
+    /// Features of each runtime handler; empty if the runtime does not report them.
     pub handlers: Vec<NodeRuntimeHandler>,
-    /// Whether it knows `supplementalGroupsPolicy`; `None` when it does not say.
+    /// Whether the runtime supports `supplementalGroupsPolicy`; `None` if it does not report that.
     pub supplemental_groups_policy: Option<bool>,
-    /// Its images; `None` before they were listed.
+    /// Images of the node; `None` before the first list.
     pub images: Option<Vec<ContainerImage>>,
 }
 
-/// Everything a status is made of.
+/// The inputs of a status.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeStatusInputs<'a> {
-    /// What does not change.
+    /// Facts that do not change while the kubelet runs.
     pub machine: &'a NodeMachineInfo,
-    /// The configuration.
+    /// Configuration of the status.
     pub settings: &'a StatusSettings,
-    /// What the runtime says.
+    /// Facts that the runtime reports.
     pub runtime: &'a RuntimeFacts,
-    /// Devices of plugins.
+    /// Capacity of device plugins.
     pub devices: &'a Capacities,
     /// The address of the default route.
     pub own_ip: Option<IpAddr>,
-    /// An attachable volume may be mounted here, by an earlier kubelet: its device must not be detached.
+    /// Whether an attachable volume may be mounted, by an earlier kubelet: then `volumesInUse` is kept, so that its
+    /// device is not detached.
     pub volumes_mounted: bool,
-    /// Why the node is not ready.
+    /// The reasons for which the node is not ready.
     pub problems: &'a [String],
-    /// What the node is short of.
+    /// Memory, disk and PID pressure.
     pub pressure: NodePressure,
-    /// The time.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// A status, and what belongs beside it.
+/// A generated status and the annotations that depend on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Generated {
-    /// The whole status.
+    /// The complete status.
     pub status: NodeStatus,
-    /// Annotations that are set or, without a value, removed.
+    /// Annotations to set or, if `None`, to remove.
     pub annotations: BTreeMap<&'static str, Option<String>>,
 }
 
-/// The status of a node that is known as `known`, or of a new one.
+/// Computes the status of a node; `known` is its current object, or an empty one for a new node.
 pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
     let before = known.status.clone().unwrap_or_default();
     let known_resources = before.capacity.clone().unwrap_or_default();
@@ -163,7 +163,7 @@ pub fn generate(known: &Node, facts: &NodeStatusInputs<'_>) -> Generated {
     }
 }
 
-/// Whether the machine has booted since this status was written.
+/// Whether the machine has rebooted since this status was written.
 pub fn has_rebooted(known: &Node, machine: &NodeMachineInfo) -> bool {
     let info = known
         .status
@@ -187,7 +187,8 @@ fn info(facts: &NodeStatusInputs<'_>) -> NodeSystemInfo {
     }
 }
 
-/// The addresses that a cloud provider has set stay. One that has not yet, and no address given: none.
+/// The addresses. With an external cloud provider, those it has set are kept; without any, and without `--node-ip`,
+/// none are set.
 fn addresses(
     known: Option<Vec<NodeAddress>>,
     facts: &NodeStatusInputs<'_>,
@@ -205,7 +206,7 @@ fn addresses(
         given => given.to_vec(),
     };
     if own.is_empty() {
-        // A machine that has just lost its route is still where it was.
+        // The machine may have lost its default route for a moment.
         return known;
     }
     let address = |kind: &str, address: String| NodeAddress {
@@ -227,7 +228,7 @@ fn annotations(facts: &NodeStatusInputs<'_>) -> BTreeMap<&'static str, Option<St
     BTreeMap::from([(PROVIDED_NODE_IP, value)])
 }
 
-/// The largest images first, which are worth the most to the scheduler.
+/// The largest images, as in upstream; they matter most for image locality in the scheduler.
 fn images(
     known: Option<Vec<ContainerImage>>,
     facts: &NodeStatusInputs<'_>,

@@ -1,10 +1,10 @@
-//! From the known and the wanted status to a strategic merge patch. Pure.
+//! Computes the strategic merge patch from the known to the wanted status. Pure.
 
 use super::Generated;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use serde_json::{Map, Value, json};
 
-/// Members of the status that are replaced as a whole.
+/// Fields of the status that are replaced as a whole.
 const WHOLE: [&str; 5] = [
     "images",
     "runtimeHandlers",
@@ -12,11 +12,11 @@ const WHOLE: [&str; 5] = [
     "features",
     "volumesInUse",
 ];
-/// Members that are merged, so that what was removed has to be said.
+/// Fields that are merged by key, so that removed keys have to be set to null.
 const MERGED: [&str; 4] = ["capacity", "allocatable", "nodeInfo", "daemonEndpoints"];
 
-/// What to send so that the node gets this status; `None` when it has it. Heartbeats alone are a difference only
-/// if `heartbeats`.
+/// The patch for this status; `None` if nothing differs. Changed heartbeat times count as a difference only if
+/// `heartbeats`.
 pub fn difference(known: &Node, wanted: &Generated, heartbeats: bool) -> Option<Value> {
     let nothing = NodeStatus::default();
     let status = known.status.as_ref().unwrap_or(&nothing);
@@ -65,7 +65,7 @@ fn members(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<Str
         }
     }
     if known.addresses != wanted.addresses {
-        // Their key is the type, which two addresses of a node with both families share.
+        // Replaced as a whole: their merge key is the type, which the addresses of a dual-stack node share.
         let mut list: Vec<Value> = wanted
             .addresses
             .iter()
@@ -99,7 +99,7 @@ fn merged(old: &Map<String, Value>, new: &Map<String, Value>) -> Map<String, Val
     patch
 }
 
-/// Conditions are merged by their type, so that those of others need not be named.
+/// The changed conditions. Conditions are merged by type, so those of other components can be omitted.
 fn conditions(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Vec<Value> {
     let find = |kind: &str| {
         let mut all = known.conditions.iter().flatten();

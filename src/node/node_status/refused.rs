@@ -1,18 +1,18 @@
-//! What the API server does not take of a status although it accepts the request. Pure.
+//! Detects parts of a status that the API server drops although it accepts the patch. Pure.
 
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What was missing from the response to a patch: fields that another version of the API server does not know, or
-/// that others change at once.
+/// The part of a patch that was missing from the response: fields that the API server does not know, or that another
+/// component resets at once.
 #[derive(Clone, Debug)]
 pub struct RefusedPatch {
     parts: PatchParts,
     at: Instant,
 }
 
-/// A patch without its times: conditions that the API server drops get others each time.
+/// A patch without timestamps, because the timestamps of dropped conditions differ each time.
 #[derive(Clone, Debug, PartialEq)]
 struct PatchParts {
     conditions: Option<Value>,
@@ -37,14 +37,14 @@ impl PatchParts {
 }
 
 impl RefusedPatch {
-    /// The status lacked this after a patch.
+    /// Records a difference that remained after a patch.
     pub fn new(difference: Value, at: Instant) -> Self {
         let parts = PatchParts::of(difference);
         Self { parts, at }
     }
 
-    /// Whether to send a difference now. Fields are not sent again before the next report; conditions, by which the
-    /// cluster decides about the pods of the node, are sent again after `period`.
+    /// Whether to send a difference now. Dropped fields are not sent again until the next report; dropped conditions,
+    /// which controllers act on, are sent again after `period`.
     pub fn permits(&self, difference: &Value, period: Duration, now: Instant) -> bool {
         let parts = PatchParts::of(difference.clone());
         let is_due = parts.conditions != self.parts.conditions || now >= self.at + period;

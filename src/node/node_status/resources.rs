@@ -18,17 +18,17 @@ const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 const PODS: &str = "pods";
 const HUGE_PAGES: &str = "hugepages-";
 
-/// An amount, or a share of what there is.
+/// An absolute amount or a fraction of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdAmount {
     /// Bytes.
     Bytes(i64),
-    /// Of the capacity, 0 to 1. Upstream keeps it in 32 bits, and the numbers show it.
+    /// Fraction of the capacity, 0 to 1. 32 bits as in upstream, for equal results.
     Share(f32),
 }
 
 impl ThresholdAmount {
-    /// Its bytes.
+    /// The amount for this capacity, bytes.
     pub fn of(self, capacity: i64) -> i64 {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -38,27 +38,27 @@ impl ThresholdAmount {
     }
 }
 
-/// What is kept from pods.
+/// Resources that are not allocatable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReservedResources {
-    /// Thousandths of a CPU.
+    /// CPU, thousandths of a CPU.
     pub milli_cpu: i64,
-    /// Bytes of memory.
+    /// Memory, bytes.
     pub memory: i64,
-    /// Bytes of scratch space.
+    /// Ephemeral storage, bytes.
     pub ephemeral_storage: i64,
-    /// Below so much free memory pods are evicted.
+    /// The hard eviction threshold of memory.
     pub memory_threshold: Option<ThresholdAmount>,
-    /// Below so much free scratch space pods are evicted.
+    /// The hard eviction threshold of ephemeral storage.
     pub storage_threshold: Option<ThresholdAmount>,
 }
 
-/// How many pods the node takes.
+/// The pod capacity of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodLimits {
-    /// In any case.
+    /// `maxPods`.
     pub max_pods: u32,
-    /// By CPUs; zero for no such limit.
+    /// `podsPerCore`; zero for no limit.
     pub pods_per_core: u32,
 }
 
@@ -71,19 +71,19 @@ impl PodLimits {
     }
 }
 
-/// What pods may have of CPU, memory and scratch space.
+/// Allocatable CPU, memory and ephemeral storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocatable {
-    /// Thousandths of a CPU.
+    /// CPU, thousandths of a CPU.
     pub milli_cpu: i64,
-    /// Bytes, before huge pages are subtracted.
+    /// Memory, bytes, before huge pages are subtracted.
     pub memory: i64,
-    /// Bytes.
+    /// Ephemeral storage, bytes.
     pub ephemeral_storage: i64,
 }
 
 impl Allocatable {
-    /// What is left of a machine.
+    /// Capacity minus reservations and thresholds.
     pub fn of(reservation: &ReservedResources, milli_cpu: i64, memory: i64, storage: i64) -> Self {
         let threshold = |threshold: Option<ThresholdAmount>, of: i64| {
             threshold.map_or(0, |threshold| threshold.of(of))
@@ -109,8 +109,8 @@ impl Allocatable {
     }
 }
 
-/// Capacity and allocatable. Resources of others that the node has (`known`) stay, such as those that administrators
-/// have added. Huge pages of sizes that the kernel does not offer any more go.
+/// Capacity and allocatable. Resources in `known` that other components set, such as administrators, are kept. Huge
+/// page sizes that the kernel no longer offers are removed.
 pub(super) fn resources(
     machine: &NodeMachineInfo,
     pods: PodLimits,
@@ -148,7 +148,7 @@ pub(super) fn resources(
             .map(|(name, amount)| (name, amount.to_api())),
     );
     let mut allocatable = capacity.clone();
-    // As upstream: huge pages are memory that nothing else can have.
+    // As in upstream: preallocated huge pages cannot be used as other memory.
     let memory = left.memory.saturating_sub(huge).max(0);
     allocatable.insert(CPU.into(), Amount::of_milli(left.milli_cpu).to_api());
     allocatable.insert(MEMORY.into(), Amount::of_bytes(memory).to_api());
@@ -168,19 +168,19 @@ fn count(number: u32) -> Amount {
     Amount::of_milli(i64::from(number).saturating_mul(1000))
 }
 
-/// The amount of a resource in a configuration's map; nothing unless it can be read.
+/// The quantity of a resource in a configuration map; zero if missing or invalid.
 pub fn given(map: &BTreeMap<String, String>, name: &str) -> Quantity {
     let text = map.get(name);
     text.and_then(|text| Quantity::parse(text).ok())
         .unwrap_or_default()
 }
 
-/// How many CPUs a list such as `0-3,8` names.
+/// The number of CPUs in a list such as `0-3,8`.
 pub fn cpu_count(list: &str) -> Option<i64> {
     i64::try_from(parse_cpu_list(list)?.len()).ok()
 }
 
-/// A threshold as the configuration spells it; `None` for 0 % and 100 %, which switch it off.
+/// Parses a threshold of the configuration; `None` for 0 % and 100 %, which disable it.
 pub fn threshold(text: &str) -> Option<ThresholdAmount> {
     match text.strip_suffix('%') {
         Some(percent) => {

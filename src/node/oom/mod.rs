@@ -1,9 +1,9 @@
-//! Reports that the machine ran out of memory.
+//! Reports system OOM kills as events.
 //!
-//! * Owns: where it is in the kernel's log.
-//! * Woken by: messages of the kernel.
+//! * Owns: the read position in the kernel log.
+//! * Woken by: messages in the kernel log.
 //! * Publishes: the event `SystemOOM` about the node.
-//! * Must never act on it: the kernel has. Containers that it killed are found by their status.
+//! * Must never act on an OOM kill. Killed containers are found by their status.
 //! * Answers to upstream's `pkg/kubelet/oom` and cAdvisor's `oomparser`.
 
 mod parser;
@@ -18,10 +18,10 @@ use std::{io, path::PathBuf};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
-/// Follows the kernel's log in this file until shutdown. Where it cannot be read, the log says so once.
+/// Watches the kernel log until shutdown. If it cannot be read, an error is logged once.
 ///
 /// # Errors
-/// None.
+/// Never fails.
 pub async fn run(
     kernel_log: PathBuf,
     node_name: String,
@@ -39,14 +39,14 @@ pub async fn run(
                 tracing::warn!(err = %error, "Failed to create an oomWatcher; the event SystemOOM is not reported");
             }
         }
-        // A task ends with the kubelet.
+        // Tasks run until shutdown; an early return would count as a failure.
         std::future::pending::<()>().await;
     };
     shutdown.run_until_cancelled(work).await;
     Ok(())
 }
 
-/// Reports until the log cannot be read.
+/// Reports OOM kills until the log cannot be read.
 async fn follow(end: KernelLogEnd, node: &ObjectRef, events: &EventRecorder) -> io::Error {
     let mut log = match end.follow() {
         Ok(log) => log,

@@ -1,30 +1,30 @@
-//! Recognizes in the kernel's log that the machine, and not one cgroup, ran out of memory. Pure.
+//! Finds system OOM kills in the kernel log, as opposed to kills for a cgroup limit. Pure.
 
-/// A process that the kernel killed because the machine had no memory left.
+/// A process that the kernel killed because the machine ran out of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemOom {
-    /// Its name, up to 15 bytes.
+    /// Name of the process (`comm`), at most 15 bytes.
     pub(super) process: String,
     pub(super) pid: i32,
 }
 
 impl SystemOom {
-    /// The event's message, as upstream has it.
+    /// The message of upstream's event.
     pub(super) fn message(&self) -> String {
         let Self { process, pid } = self;
         format!("System OOM encountered, victim process: {process}, pid: {pid}")
     }
 }
 
-/// Reads the log message by message. One report of the kernel begins with the process that asked for memory and ends with
-/// the one that was killed; in between is which limit was reached.
+/// Parses the kernel log by message. A report begins with the process that triggered the OOM killer and ends with the
+/// killed process; the message in between names the limit that was reached.
 #[derive(Debug, Default)]
 pub(super) struct OomParser {
     in_report: bool,
 }
 
 impl OomParser {
-    /// Takes the next message.
+    /// Parses the next message; returns an OOM kill when its report is complete.
     pub(super) fn take(&mut self, message: &str) -> Option<SystemOom> {
         if message.contains("invoked oom-killer:") {
             self.in_report = true;
@@ -43,14 +43,14 @@ impl OomParser {
     }
 }
 
-/// The cgroup whose limit was reached; nothing where it was the memory of the machine.
+/// The cgroup whose limit was reached; `None` if the whole machine was out of memory.
 fn limit(message: &str) -> Option<&str> {
     if message.starts_with("oom-kill:constraint=") {
         let (_, rest) = message.split_once(",oom_memcg=")?;
         let (cgroup, _) = rest.rsplit_once(",task_memcg=")?;
         return Some(cgroup);
     }
-    // Before Linux 5.0.
+    // Format before Linux 5.0.
     let (_, cgroup) = message.split_once(" killed as a result of limit of ")?;
     message.starts_with("Task in ").then_some(cgroup)
 }

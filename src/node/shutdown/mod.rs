@@ -1,10 +1,10 @@
-//! Stops pods before the machine goes down.
+//! Graceful node shutdown: terminates pods before the machine shuts down.
 //!
 //! * Owns: logind's inhibit lock; the record of the last shutdown.
-//! * Woken by: logind's announcement that the machine goes down, or does not after all.
-//! * Publishes: that the node is going down; kills through the pod workers; events; two gauges.
-//! * Must never hold up the machine for longer than configured, nor release the lock before the pods have stopped or
-//!   their time is over.
+//! * Woken by: logind's `PrepareForShutdown` signal.
+//! * Publishes: the shutdown flag; kills through the pod workers; events; two gauges.
+//! * Must never delay the shutdown for longer than configured, or release the lock before the pods have terminated or
+//!   their time has passed.
 //! * Answers to upstream's `pkg/kubelet/nodeshutdown`.
 
 pub mod plan;
@@ -37,49 +37,49 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// The delays before logind is tried again.
+/// Delays before a reconnect to logind.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
-/// How often, and with what first delay, logind is checked for its new configuration.
+/// Number of checks, and first delay, until logind has applied its new configuration.
 const RELOAD_TRIES: u32 = 6;
 const RELOAD_DELAY: Duration = Duration::from_millis(100);
 
-/// What the manager works with.
+/// Dependencies of the shutdown manager.
 pub struct ShutdownDeps {
     /// The node's name.
     pub node_name: String,
-    /// Who has how long.
+    /// The phases, by pod priority.
     pub phases: Vec<ShutdownPhase>,
     /// The kubelet's directory.
     pub root: PathBuf,
-    /// Where configurations of logind are added.
+    /// Directory for drop-in configuration files of logind.
     pub logind_config: PathBuf,
-    /// Who announces that the machine goes down.
+    /// The D-Bus client of logind.
     pub logind: Logind,
     /// The desired pods.
     pub pods: PodManager,
-    /// Stops them.
+    /// Terminates the pods.
     pub workers: PodWorkers,
     /// Events.
     pub events: EventRecorder,
-    /// Whether the node is going down.
+    /// Writing end of the shutdown flag.
     pub shutting_down: NodeShutdownWriter,
-    /// Whether statuses go to an API server.
+    /// Whether statuses are sent to an API server.
     pub reports: bool,
 }
 
-/// Stops pods before the machine goes down.
+/// Terminates pods before the machine shuts down.
 pub struct ShutdownManager {
     deps: ShutdownDeps,
     record: ShutdownRecord,
-    /// How long the last statuses of pods may take.
+    /// Time for the final statuses of pods, after the pods have terminated.
     reserve: Duration,
     start_time: Gauge,
     end_time: Gauge,
 }
 
 impl ShutdownManager {
-    /// A manager that does not watch yet.
+    /// Builds the manager; it starts with [`Self::run`].
     pub fn new(deps: ShutdownDeps, metrics: &Metrics) -> Self {
         let gauge = |name, help| metrics.register(name, help, Gauge::default());
         Self {
@@ -97,10 +97,10 @@ impl ShutdownManager {
         }
     }
 
-    /// Works until the kubelet ends.
+    /// Runs until the kubelet exits.
     ///
     /// # Errors
-    /// None; the type is that of tasks.
+    /// Never fails.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         shutdown.run_until_cancelled(self.work()).await;
         Ok(())
@@ -117,7 +117,7 @@ impl ShutdownManager {
                 delay = FIRST_RETRY;
             }
             let text = chain(error.as_ref());
-            // Without logind, this is not logged every minute.
+            // On a machine without logind, the same error is logged only once.
             if text != last {
                 tracing::error!(err = text, "Unable to watch the node for shutdown events");
                 last = text;
@@ -155,16 +155,16 @@ impl ShutdownManager {
         }
     }
 
-    /// Watches until the connection to logind breaks.
+    /// Watches for shutdowns until the connection to logind fails.
     async fn watch(&mut self) -> anyhow::Result<std::convert::Infallible> {
         self.reserve = self.make_logind_wait().await?;
         let logind = &self.deps.logind;
-        // Before the property: a change in between is seen.
+        // Subscribes before it reads the property, so that no change is missed.
         let announced = logind.shutdowns().await?;
-        // While nothing was connected, a shutdown may have begun or been cancelled.
+        // A shutdown may have begun or been cancelled while disconnected.
         let current = logind.preparing_for_shutdown().await;
         let current = current.context("failed reading PreparingForShutdown")?;
-        // logind grants no lock during a shutdown.
+        // logind grants no inhibit lock during a shutdown.
         let mut lock = if current {
             None
         } else {
@@ -179,7 +179,7 @@ impl ShutdownManager {
             self.announce(is_shutting_down);
             if is_shutting_down {
                 self.stop_pods().await;
-                // What follows is the end of the machine, and of this process.
+                // Releases the lock: logind continues with the shutdown, which ends this process.
                 lock.take();
             } else if lock.is_none() {
                 lock = Some(self.lock().await?);
@@ -193,8 +193,8 @@ impl ShutdownManager {
         lock.context("failed creating systemd inhibitor")
     }
 
-    /// Makes sure that logind waits for as long as pods may take to stop; what is left of that time for their last
-    /// statuses.
+    /// Ensures that logind's maximum inhibit delay covers the time that pods may take. Returns the time that remains
+    /// for their final statuses.
     async fn make_logind_wait(&self) -> anyhow::Result<Duration> {
         let logind = &self.deps.logind;
         let pods = plan::total(&self.deps.phases);
@@ -216,7 +216,7 @@ impl ShutdownManager {
         Ok(plan::reserve(now, pods))
     }
 
-    /// Has logind wait for longer; `now` is how long it waits.
+    /// Raises logind's maximum inhibit delay; `now` is set to the current one.
     async fn override_inhibit_delay(
         &self,
         wanted: Duration,
@@ -256,7 +256,7 @@ impl ShutdownManager {
         self.deps.shutting_down.send_replace(is_shutting_down);
     }
 
-    /// Stops all pods, phase by phase, and waits for their last statuses to be known.
+    /// Terminates all pods, phase by phase, and waits until their final statuses are reported.
     async fn stop_pods(&mut self) {
         let begun = ShutdownRecord {
             start_time: Some(Timestamp::now()),
@@ -312,7 +312,7 @@ impl ShutdownManager {
         );
     }
 
-    /// Whether the API server knows that a pod of its own has ended.
+    /// Whether the API server has the final status of a pod. Static and removed pods count as reported.
     fn is_reported(&self, pod: &Pod) -> bool {
         let known = self.deps.pods.get(&pod.uid());
         pod.is_static() || known.is_none_or(|pod| pod.is_terminal())

@@ -1,26 +1,26 @@
-//! Which pods stop when, and how long they have. Pure.
+//! Phases of a graceful node shutdown. Pure.
 
 use crate::model::{Pod, PodExt, SYSTEM_CRITICAL_PRIORITY};
 use std::{sync::Arc, time::Duration};
 
-/// logind waits so much longer than pods have, where it can be made to: their last statuses are sent in this time.
+/// Extra inhibit delay, if logind permits it, in which the final statuses of pods are sent.
 pub const RESERVE: Duration = Duration::from_secs(3);
-/// The priority of pods without one.
+/// Priority of pods without one.
 const DEFAULT_PRIORITY: i32 = 0;
-/// The priority of pods that a manifest made.
+/// Priority of static pods without one (`system-node-critical`).
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
 
-/// The time that pods from a priority on have to stop.
+/// The time that pods of a priority range have to terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownPhase {
-    /// The lowest priority.
+    /// Lowest priority of the range.
     pub priority: i32,
-    /// Seconds.
+    /// Grace period, seconds.
     pub grace: i64,
 }
 
-/// The phases of a shutdown, of the lowest priority first; none if pods are not to be stopped. `total` and `critical`
-/// are the times of all pods and of the system's alone; they count where nothing is given by priority.
+/// The phases of a shutdown, lowest priority first; empty if graceful shutdown is disabled. `total` and `critical`
+/// (`shutdownGracePeriod` and `shutdownGracePeriodCriticalPods`) apply if nothing is configured by priority.
 pub fn phases(
     by_priority: Vec<ShutdownPhase>,
     total: Duration,
@@ -44,19 +44,19 @@ pub fn phases(
     phases
 }
 
-/// How long all phases take at the most.
+/// The sum of the grace periods of all phases.
 pub fn total(phases: &[ShutdownPhase]) -> Duration {
     let seconds = phases.iter().map(|phase| phase.grace.unsigned_abs());
     Duration::from_secs(seconds.fold(0, u64::saturating_add))
 }
 
-/// How long the last statuses of pods may take, if logind waits for `delay` and pods have `pods` of it.
+/// The time left for final statuses, if logind waits for `delay` and pods take up to `pods`.
 pub fn reserve(delay: Duration, pods: Duration) -> Duration {
     delay.saturating_sub(pods).min(RESERVE)
 }
 
-/// The pods of each phase, without phases that have none. A pod belongs to the highest phase that it reaches, and to
-/// the lowest if it reaches none.
+/// The pods of each phase; phases without pods are left out. A pod belongs to the phase with the highest priority that
+/// is not above its own, or else to the lowest phase.
 pub fn groups(phases: &[ShutdownPhase], pods: &[Arc<Pod>]) -> Vec<(ShutdownPhase, Vec<Arc<Pod>>)> {
     let phase_of = |pod: &Pod| {
         let priority = priority(pod);
@@ -81,7 +81,7 @@ fn priority(pod: &Pod) -> i32 {
     given.unwrap_or(default)
 }
 
-/// The grace of a pod in its phase, seconds.
+/// The grace period of a pod in its phase, seconds.
 pub fn grace(pod: &Pod, phase: ShutdownPhase) -> i64 {
     pod.termination_grace_seconds().clamp(0, phase.grace.max(0))
 }

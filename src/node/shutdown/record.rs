@@ -1,4 +1,4 @@
-//! When the node last went down gracefully, kept in a file of upstream's form.
+//! The times of the last graceful shutdown, in upstream's file `graceful_node_shutdown_state`.
 
 use crate::base::atomic_file;
 use jiff::Timestamp;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 
 const FILE: &str = "graceful_node_shutdown_state";
-/// Upstream's time that is not set.
+/// Go's zero time, for a time that is not set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// When the last shutdown began, and when all pods had stopped.
+/// When the last shutdown began, and when all pods had terminated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ShutdownRecord {
@@ -20,10 +20,10 @@ pub(super) struct ShutdownRecord {
 }
 
 impl ShutdownRecord {
-    /// Blocking. Without a file nothing has happened yet.
+    /// Reads the file; empty if it does not exist. Blocking.
     ///
     /// # Errors
-    /// The file is there and cannot be read.
+    /// The file exists but cannot be read.
     pub(super) fn load(root: &Path) -> io::Result<Self> {
         match std::fs::read(root.join(FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
@@ -31,7 +31,7 @@ impl ShutdownRecord {
         }
     }
 
-    /// Blocking: it is on disk before the machine may be off.
+    /// Writes the file durably, because the machine may be switched off at any moment. Blocking.
     ///
     /// # Errors
     /// The file cannot be written.

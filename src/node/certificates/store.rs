@@ -119,7 +119,8 @@ impl FileStore {
         Ok(current)
     }
 
-    /// Points the link at a file that is already on disk. Durable only after a sync of the directory.
+    /// Points the link at a file that is already on disk. If the directory cannot be synced, the new link is in effect,
+    /// but may be lost in a power cut.
     fn link(&self, path: &Path) -> io::Result<()> {
         let updated = self.directory.join(format!("{}-updated.pem", self.name));
         if let Err(error) = fs::remove_file(&updated)

@@ -72,8 +72,8 @@ impl Files {
     }
 }
 
-/// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no processes;
-/// it may use disk, if its usage is known. `settled` is its runtime status; without one, the pod may run.
+/// Whether evicting a pod can free some of the resource. A pod without running containers uses no memory and no
+/// processes; it may use disk, if its usage is known. `settled` is its runtime status; without one, the pod may run.
 pub fn can_free(
     candidate: &Candidate,
     settled: Option<&PodStatus>,
@@ -89,8 +89,8 @@ fn priority(pod: &Pod) -> i32 {
     pod.spec().and_then(|spec| spec.priority).unwrap_or(0)
 }
 
-/// Sorts pods in the order of eviction: first pods with unknown usage, then pods over their requests, then pods of lower
-/// priority, then pods with the highest usage above their requests. There are no requests for processes.
+/// Sorts pods in the order of eviction: first pods with unknown usage, then pods over their requests, then pods of
+/// lower priority, then pods with the highest usage above their requests. There are no requests for processes.
 pub fn rank(candidates: &mut [Candidate], signal: Signal, files: Files) {
     candidates.sort_by_cached_key(|candidate| {
         let resource = signal.resource();

@@ -1,5 +1,5 @@
-//! The Summary API, `stats.k8s.io/v1alpha1`: field names and meanings are upstream's
-//! (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`). Unknown values are left out, not zero.
+//! Types of the Summary API, `stats.k8s.io/v1alpha1`: fields are those of upstream's
+//! `k8s.io/kubelet/pkg/apis/stats/v1alpha1`. Unknown values are left out, not zero.
 #![allow(missing_docs, reason = "the fields are upstream's API")]
 
 use jiff::Timestamp;
@@ -29,14 +29,14 @@ macro_rules! message {
 }
 
 message! {
-    /// The node and its pods.
+    /// Stats of the node and its pods.
     Summary {
         node: NodeStats,
         pods: Vec<PodStats>,
     }
 }
 message! {
-    /// The node.
+    /// Stats of the node.
     NodeStats {
         node_name: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -61,7 +61,7 @@ message! {
     }
 }
 message! {
-    /// Threads of the machine.
+    /// Number and limit of threads on the machine.
     RlimitStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none", rename = "maxpid")]
@@ -71,7 +71,7 @@ message! {
     }
 }
 message! {
-    /// File systems of the runtime.
+    /// File systems that the runtime uses.
     RuntimeStats {
         #[serde(skip_serializing_if = "Option::is_none")]
         image_fs: Option<FsStats>,
@@ -80,14 +80,14 @@ message! {
     }
 }
 message! {
-    /// Processes of a pod.
+    /// Number of processes of a pod.
     ProcessStats {
         #[serde(skip_serializing_if = "Option::is_none", rename = "process_count")]
         process_count: Option<u64>,
     }
 }
 message! {
-    /// One pod.
+    /// Stats of a pod.
     PodStats {
         pod_ref: PodReference,
         start_time: Time,
@@ -111,7 +111,7 @@ message! {
     }
 }
 message! {
-    /// One container.
+    /// Stats of a container.
     ContainerStats {
         name: String,
         start_time: Time,
@@ -130,7 +130,7 @@ message! {
     }
 }
 message! {
-    /// Which pod.
+    /// Identifies a pod.
     PodReference {
         name: String,
         namespace: String,
@@ -138,7 +138,7 @@ message! {
     }
 }
 message! {
-    /// One network interface.
+    /// Counters of a network interface.
     InterfaceStats {
         name: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ message! {
     }
 }
 message! {
-    /// A network: the default interface, and all of them.
+    /// Network stats: the default interface, and all interfaces.
     NetworkStats {
         time: Time,
         #[serde(flatten)]
@@ -162,7 +162,7 @@ message! {
     }
 }
 message! {
-    /// CPU.
+    /// CPU usage.
     CpuStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,7 +174,7 @@ message! {
     }
 }
 message! {
-    /// Memory.
+    /// Memory usage.
     MemoryStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,7 @@ message! {
     }
 }
 message! {
-    /// Disks.
+    /// I/O stats.
     IoStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -209,7 +209,7 @@ message! {
     }
 }
 message! {
-    /// Total microseconds, and averages in percent.
+    /// Total stall time in microseconds, and averages in percent.
     PsiData {
         total: u64,
         avg10: f64,
@@ -218,7 +218,7 @@ message! {
     }
 }
 message! {
-    /// Swap.
+    /// Swap usage.
     SwapStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -228,7 +228,7 @@ message! {
     }
 }
 message! {
-    /// A volume.
+    /// Usage of a volume.
     VolumeStats {
         #[serde(flatten)]
         fs: FsStats,
@@ -238,14 +238,14 @@ message! {
     }
 }
 message! {
-    /// The claim of a volume.
+    /// The PersistentVolumeClaim of a volume.
     PvcReference {
         name: String,
         namespace: String,
     }
 }
 message! {
-    /// A file system, or a part of it.
+    /// Usage of a file system, or of a directory on it.
     FsStats {
         time: Time,
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
-//! The series of cAdvisor in the upstream kubelet, by the same names and labels, so that dashboards and alerts
-//! keep working. Pure.
+//! The metrics of `/metrics/cadvisor`, with cAdvisor's names and labels, so that dashboards and alerts keep working.
+//! Pure.
 //!
-//! Left out on purpose (`docs/deviations.md`): what would need continuous sampling (load averages) or a read of
+//! Left out on purpose (`docs/deviations.md`): metrics that need continuous sampling (load averages), or a read of
 //! every process (file descriptors, sockets, soft limits).
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::host::FilesystemUsage;
 use std::sync::Arc;
 
-/// A piece of the text has at least this many bytes.
+/// Minimum size of a chunk of the response, bytes.
 const PIECE: usize = 32 * 1024;
 
 #[derive(Clone, Debug, Default)]
@@ -28,11 +28,11 @@ pub(super) struct MachineFacts {
     pub(super) sockets: Option<u64>,
     pub(super) memory: u64,
     pub(super) swap: u64,
-    /// Nanoseconds since the epoch.
+    /// Boot time, nanoseconds since the epoch.
     pub(super) booted: i64,
 }
 
-/// The text in pieces: with hundreds of pods it is megabytes, and memory holds only one piece.
+/// The response in chunks: with hundreds of pods it has megabytes, of which only one chunk is in memory.
 pub struct Pieces {
     snapshot: Arc<Snapshot>,
     entities: Vec<Entity>,
@@ -43,7 +43,7 @@ pub struct Pieces {
     last: Option<String>,
 }
 
-/// The text of a snapshot.
+/// The metrics of a snapshot.
 pub(super) fn pieces(
     snapshot: Arc<Snapshot>,
     machine: &MachineFacts,
@@ -59,7 +59,7 @@ pub(super) fn pieces(
     }];
     let system = snapshot.system.iter().map(|system| &system.sample);
     let mut above: Vec<&CgroupSample> = snapshot.above.iter().chain(system).collect();
-    // The machine has its series.
+    // The root cgroup is the first entity already.
     above.retain(|sample| sample.path != snapshot.node.path);
     above.sort_by(|a, b| a.path.cmp(&b.path));
     above.dedup_by(|a, b| a.path == b.path);
@@ -119,7 +119,7 @@ fn of_pod(pod: &PodSample, sandbox_image: &str, entities: &mut Vec<Entity>) {
     }
 }
 
-/// All labels are always there; unknown ones are empty.
+/// The labels of an entity. Unknown labels are present with an empty value.
 fn labels(id: &str, name: &str, image: &str, pod: Option<(&str, &str)>, container: &str) -> String {
     let (pod, namespace) = pod.unwrap_or_default();
     Labels::default()
@@ -161,7 +161,7 @@ impl Iterator for Pieces {
     }
 }
 
-/// The series of the machine.
+/// The metrics of the machine (`machine_*`), at the end.
 fn ending(machine: &MachineFacts) -> String {
     let mut text = Text::default();
     let one = |text: &mut Text, name: &str, help: &str, labels: &str, value: u64| {

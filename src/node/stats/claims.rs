@@ -1,4 +1,4 @@
-//! How full the volumes of claims are, for `/metrics`.
+//! Usage of volumes with a PersistentVolumeClaim, for `/metrics` (`kubelet_volume_stats_*`).
 //!
 //! Answers to upstream's `pkg/kubelet/metrics/collectors/volume_stats.go`.
 
@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-/// The volumes of claims that pods use.
+/// Returns the mounted volumes with claims, with their paths.
 pub type ClaimPaths = Arc<dyn Fn() -> BTreeMap<ClaimRef, PathBuf> + Send + Sync>;
 
 type ClaimUsage = BTreeMap<ClaimRef, FilesystemUsage>;
@@ -52,7 +52,7 @@ const FAMILIES: [ClaimFamily; 6] = [
     ),
 ];
 
-/// Measures the volumes of claims, before a scrape, and keeps the results for it. Cheap to clone.
+/// Measures the volumes before a scrape. Cheap to clone.
 #[derive(Clone)]
 pub struct ClaimMeter {
     paths: ClaimPaths,
@@ -61,7 +61,7 @@ pub struct ClaimMeter {
 }
 
 impl ClaimMeter {
-    /// A meter that has measured nothing yet.
+    /// Builds a meter; it measures nothing yet.
     pub fn new(paths: ClaimPaths, metrics: &Metrics) -> Self {
         let usage: Arc<Mutex<ClaimUsage>> = Arc::default();
         for (name, help, value) in FAMILIES {
@@ -86,7 +86,8 @@ impl ClaimMeter {
         }
     }
 
-    /// Measures, unless that was done within the last second. A file system that hangs leaves the last results.
+    /// Measures, unless the last measurement is less than a second old. While a file system hangs, its last result is
+    /// kept.
     pub async fn measure(&self) {
         let paths = (self.paths)();
         if paths.is_empty() {

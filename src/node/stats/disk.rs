@@ -1,5 +1,5 @@
-//! Disk usage of directories. Walking them is slow and wears disks (P-23), so it is done on request, one walk
-//! at a time, the directory with the oldest measurement first, and not again before its period is over.
+//! Disk usage of directories. Walks are slow and wear disks (P-23), so directories are measured on request only, one at
+//! a time, the oldest measurement first, and at most once per period.
 
 use crate::{
     host::{
@@ -17,49 +17,48 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// A directory with more entries than this is not measured.
+/// Directories with more entries than this are not measured.
 const MAX: u64 = 2_000_000;
 
-/// How a directory is measured.
+/// How the usage of a directory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DiskMethod {
-    /// Entry by entry, at most once in this period.
+    /// By a walk, at most once in this period.
     Walk(Duration),
-    /// Only the files that lie in it, or one file, at most once in this period.
+    /// By the files directly in the directory, or a single file, at most once in this period.
     Files(Duration),
-    /// What the files of a project take up that are all in it, and entry by entry where that cannot be read; at most once in
-    /// this period.
+    /// By the project quota of the directory, or by a walk if the quota cannot be read; at most once in this period.
     Project(ProjectId, Duration),
-    /// By the statistics of its own file system.
+    /// By `statfs` of its own file system.
     Statfs,
 }
 
 /// A measurement of a directory.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct DiskMeasurement {
-    /// Nanoseconds since the epoch.
+    /// Time of the measurement, nanoseconds since the epoch.
     pub(super) at: i64,
-    /// Its usage; `None` when it has too many entries, or none that count.
+    /// Usage; `None` if there are too many entries, or if the method yields none.
     pub(super) usage: Option<DiskUsage>,
-    /// The file system, where the directory is one of its own.
+    /// The file system, if the directory is a mount of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
     when: Instant,
 }
 
-/// The last measurements, by directory.
+/// Latest measurements by directory.
 pub(super) type DiskFacts = HashMap<PathBuf, DiskMeasurement>;
 
-/// Measures directories and keeps the results. Clones share them.
+/// Measures directories and keeps the results. Clones share the results.
 #[derive(Clone, Default)]
 pub(super) struct DiskMeter {
     facts: Arc<Mutex<DiskFacts>>,
-    /// Directories whose project could not be read the last time.
+    /// Directories whose project quota could not be read the last time, so that the failure is logged once.
     unreadable: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
 impl DiskMeter {
-    /// Measures the directories that are due and forgets all others. Each result is available at once.
-    /// Blocking; may take long.
+    /// Measures the directories that are due, and removes the results of all others. Each result is available as soon
+    /// as it is measured. Blocking; may take long.
     pub(super) fn measure(&self, wanted: HashMap<PathBuf, DiskMethod>) {
         let mut due: Vec<(Option<Instant>, PathBuf, DiskMethod)> = Vec::new();
         {
@@ -112,7 +111,7 @@ impl DiskMeter {
 
     fn of_project(&self, path: &Path, project: ProjectId) -> io::Result<DiskUsage> {
         let error = match project_usage(path, project.0) {
-            // The directory itself belongs to it.
+            // At least one, because the directory itself belongs to the project.
             Ok(usage) if usage.inodes > 0 => {
                 self.unreadable.lock().remove(path);
                 return Ok(usage);
@@ -127,7 +126,7 @@ impl DiskMeter {
         Ok(usage)
     }
 
-    /// The current results.
+    /// The latest measurements.
     pub(super) fn facts(&self) -> DiskFacts {
         self.facts.lock().clone()
     }
@@ -137,13 +136,13 @@ impl DiskMeter {
     }
 }
 
-/// Usage of the file system of a path, and its device. Blocking.
+/// Usage and device of the file system that contains a path. Blocking.
 pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
     let usage = filesystem_usage(path).ok()?;
     let mounts = mount::list().unwrap_or_default();
     let holds = |mount: &&MountEntry| path.starts_with(&mount.mount_point);
     let depth = |mount: &&MountEntry| mount.mount_point.components().count();
-    // Of several mounts on one path the last one is visible.
+    // With several mounts on one path, the last one is visible.
     let mount = mounts.iter().filter(holds).max_by_key(depth);
     let device = mount.map(|mount| mount.source.clone());
     Some((usage, device.unwrap_or_default()))
@@ -151,7 +150,7 @@ pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
 
 #[cfg(test)]
 impl DiskMeasurement {
-    /// As if it had just been measured.
+    /// A measurement taken now, for tests.
     pub(super) fn of(
         at: i64,
         usage: Option<DiskUsage>,

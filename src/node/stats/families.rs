@@ -1,4 +1,4 @@
-//! The families of cAdvisor's series: names, meanings and types are upstream's. Pure.
+//! The cAdvisor metric families, with upstream's names, help texts and types. Pure.
 
 use super::{
     series::{Entity, Samples, SeriesFamily},
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::host::{FilesystemUsage, cgroup::DeviceIo, proc::NetworkInterface};
 
-/// All of them, by name.
+/// All families, sorted by name.
 #[rustfmt::skip]
 pub(super) static FAMILIES: &[SeriesFamily] = &[
     SeriesFamily {
@@ -335,8 +335,8 @@ pub(super) static FAMILIES: &[SeriesFamily] = &[
     },
 ];
 
-/// `failure_type` and `scope`, each with its count. The kernel does not distinguish a cgroup's own faults from
-/// those of cgroups below it; upstream shows the same number twice as well.
+/// Samples with the labels `failure_type` and `scope`. The kernel does not separate the page faults of a cgroup from
+/// those of its children, so both scopes have the same value, as in upstream.
 fn failures(entity: &Entity, samples: &mut Samples<'_>) {
     let Some(memory) = entity.sample.usage.memory else {
         return;

@@ -1,4 +1,4 @@
-//! The summary. Pure: values that could not be read are left out.
+//! Builds the summary from samples and measurements. Values that could not be read are left out. Pure.
 
 use super::{
     api::*,
@@ -23,13 +23,13 @@ const DEFAULT_INTERFACE: &str = "eth0";
 
 pub(super) struct SummaryInputs<'a> {
     pub(super) node_name: &'a str,
-    /// When the machine and the kubelet started.
+    /// Start time of the machine; `started` is that of the kubelet.
     pub(super) booted: Time,
     pub(super) started: Time,
     pub(super) snapshot: &'a Snapshot,
-    /// The runtime's container stats, by container id.
+    /// Container stats of the runtime, by container ID.
     pub(super) runtime_stats: &'a HashMap<String, v1::ContainerStats>,
-    /// Disk usage; `None` leaves out everything about disks.
+    /// Disk usage; `None` leaves out all disk stats.
     pub(super) disks: Option<Disks<'a>>,
 }
 
@@ -37,21 +37,21 @@ pub(super) struct SummaryInputs<'a> {
 pub(super) struct Disks<'a> {
     /// The file system of the kubelet's directory.
     pub(super) node: Option<&'a (Time, FilesystemUsage)>,
-    /// That of images and of containers' writable layers.
+    /// The file system of images and of writable layers.
     pub(super) images: Option<&'a FsStats>,
     pub(super) facts: &'a DiskFacts,
     pub(super) pods: &'a HashMap<PodUid, PodPlaces>,
-    /// Current threads and their limit.
+    /// Number of threads on the machine, and its limit.
     pub(super) threads: (Option<u64>, Option<u64>),
 }
 
-/// The directories of a pod.
+/// The directories and files of a pod that are measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PodPlaces {
     pub(super) volumes: Vec<crate::model::MeasurableVolume>,
-    /// The logs of its containers, by name.
+    /// Log files or directories by container name.
     pub(super) logs: HashMap<String, std::path::PathBuf>,
-    /// Other files that the kubelet keeps for it.
+    /// Other files of the pod, such as its hosts file.
     pub(super) files: Vec<std::path::PathBuf>,
 }
 
@@ -95,7 +95,7 @@ fn node(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> NodeStats {
     }
 }
 
-/// The kubelet, the runtime, other processes and the pods as system containers.
+/// The system containers: kubelet, runtime, other processes, and pods.
 fn system_containers(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> Vec<ContainerStats> {
     let mut found: Vec<ContainerStats> = Vec::new();
     for system in &inputs.snapshot.system {
@@ -115,7 +115,7 @@ fn system_containers(inputs: &SummaryInputs<'_>, pods: &[PodStats]) -> Vec<Conta
             ..ContainerStats::default()
         });
     }
-    // Without a cgroup of all pods.
+    // There is no cgroup of all pods (`cgroupsPerQOS: false`).
     if !found.iter().any(|system| system.name == PODS) {
         found.push(ContainerStats {
             name: PODS.to_owned(),
@@ -137,7 +137,7 @@ fn pod(inputs: &SummaryInputs<'_>, sampled: &PodSample) -> PodStats {
         .collect();
     let whole = sampled.whole.as_ref();
     let sandbox = sampled.sandbox.as_ref();
-    // Without a cgroup of the pod it is the sum of its containers.
+    // There is no pod cgroup: the pod's usage is the sum of its containers.
     let sandbox_cpu = sandbox.and_then(cpu);
     let sandbox_memory = sandbox.and_then(memory);
     let of_containers_cpu = containers.iter().map(|c| &c.cpu).chain([&sandbox_cpu]);
@@ -261,7 +261,7 @@ fn io(sample: &CgroupSample) -> Option<IoStats> {
     })
 }
 
-/// Zero where the kernel does not measure it for cgroups, as upstream: on version 1, or with `psi=0`.
+/// Pressure stall information. Zero, as in upstream, if the kernel has none for cgroups: on version 1, or with `psi=0`.
 fn pressures(sample: &CgroupSample) -> Pressures {
     sample.usage.pressure.unwrap_or_default()
 }
@@ -392,7 +392,7 @@ fn runtime_swap(runtime_stats: &v1::ContainerStats) -> Option<SwapStats> {
     })
 }
 
-/// A whole file system.
+/// Stats of a whole file system.
 pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
     let inodes = (fs.inodes > 0).then_some(fs.inodes);
     FsStats {
@@ -406,7 +406,7 @@ pub(super) fn whole_fs(time: Time, fs: &FilesystemUsage) -> FsStats {
     }
 }
 
-/// A directory on the file system of the kubelet.
+/// Stats of a directory on the file system of the kubelet's directory.
 fn part_of(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
     let around = disks
         .node
@@ -420,7 +420,7 @@ fn part_of(disks: Disks<'_>, measured: &DiskMeasurement) -> FsStats {
     }
 }
 
-/// The writable layer of a container.
+/// Stats of a container's writable layer.
 fn rootfs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStats> {
     let layer = runtime_stats.writable_layer.as_ref()?;
     let around = disks.images.cloned().unwrap_or_default();
@@ -432,7 +432,7 @@ fn rootfs(disks: Disks<'_>, runtime_stats: &v1::ContainerStats) -> Option<FsStat
     })
 }
 
-/// Measured volumes, and whether each is on the node's disk.
+/// Stats of volumes, each with whether it is on the node's disk.
 fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
     let stats = |volume: &crate::model::MeasurableVolume| {
         let measured = disks.facts.get(&volume.path)?;
@@ -451,7 +451,7 @@ fn volumes(disks: Disks<'_>, places: &PodPlaces) -> Vec<(bool, VolumeStats)> {
     places.volumes.iter().filter_map(stats).collect()
 }
 
-/// The pod's usage of the node's disk: writable layers, logs, volumes there, and what else the kubelet keeps for it.
+/// Ephemeral storage of the pod: writable layers, logs, volumes on the node's disk, and other files of the pod.
 fn ephemeral(
     disks: Disks<'_>,
     containers: &[ContainerStats],

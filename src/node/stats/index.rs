@@ -1,5 +1,6 @@
-//! Finds the cgroup of each container. The runtime does not report it, but names cgroups after containers. That of a
-//! pod is the one around them, or, where none of them has a cgroup here, the one that is named after the pod.
+//! Finds the cgroups of containers and pods. The runtime does not report them, but names cgroups after container IDs.
+//! The pod's cgroup is the parent of a container's cgroup that has the pod's UID in its name; without any container
+//! cgroup, it is found by name.
 
 use crate::{
     host::cgroup::{CgroupFs, Descend},
@@ -11,23 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Cgroups that a search reads at most.
+/// Maximum number of cgroups that one search reads.
 const MAX: usize = 50_000;
-/// A container that was not found is not searched for again before this: one in a virtual machine has no cgroup
-/// here.
+/// Minimum interval between searches for a container that was not found: a container in a virtual machine has no cgroup
+/// on the host.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Paths of cgroups by container id. Known ones cost no search.
+/// Cgroup paths by container ID. Known containers need no search.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     paths: HashMap<Arc<str>, Arc<str>>,
-    /// Cgroups of pods by UID, as far as a search came upon them.
+    /// Cgroups of pods by UID, as far as a search found them.
     pods: HashMap<PodUid, Arc<str>>,
     missed: HashMap<Arc<str>, Instant>,
 }
 
 impl Index {
-    /// Finds these containers and forgets all others; a search notes these pods, too. Blocking.
+    /// Searches for the cgroups of `wanted` containers and of `pods`, and removes all others. Blocking.
     pub(super) fn refresh(
         &mut self,
         wanted: &HashSet<Arc<str>>,
@@ -61,7 +62,7 @@ impl Index {
             if sought.is_empty() {
                 Descend::Stop
             } else {
-                // A container's own cgroups below are not searched.
+                // Cgroups within a container are not searched.
                 Descend::No
             }
         });
@@ -76,7 +77,7 @@ impl Index {
         self.pods.get(uid).cloned()
     }
 
-    /// Its cgroup is gone; it is searched for the next time.
+    /// Removes a container whose cgroup is gone, so that it is searched for again.
     pub(super) fn lost(&mut self, id: &str) {
         self.paths.remove(id);
     }
@@ -86,8 +87,8 @@ impl Index {
     }
 }
 
-/// The container id in a cgroup's name: `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `a:b:ID`. The monitor
-/// process of some runtimes is not the container.
+/// The container ID in a cgroup's name: `ID`, `cri-containerd-ID.scope`, `crio-ID.scope`, `a:b:ID`. The cgroup of a
+/// runtime's monitor process (conmon) does not count.
 fn id_in(name: &str) -> Option<&str> {
     if name.contains("conmon") {
         return None;
@@ -96,13 +97,13 @@ fn id_in(name: &str) -> Option<&str> {
     name.rsplit(['-', ':']).next().filter(|id| !id.is_empty())
 }
 
-/// Which of these pods a cgroup is named after: `podUID`, or `kubepods-burstable-podUID.slice` with `_` for `-`.
+/// The pod whose UID is in a cgroup's name: `podUID`, or `kubepods-burstable-podUID.slice` with `_` for `-`.
 fn pod_in(name: &str, pods: &HashSet<PodUid>) -> Option<PodUid> {
     let name = match name.strip_suffix(".slice") {
         Some(unit) => unit.replace('_', "-"),
         None => name.to_owned(),
     };
-    // A UID may contain the word as well.
+    // The UID of a static pod may itself contain "pod".
     let mut uids = name.match_indices("pod").filter_map(|(at, word)| {
         let uid = name.get(at + word.len()..)?;
         pods.get(uid)
@@ -110,7 +111,7 @@ fn pod_in(name: &str, pods: &HashSet<PodUid>) -> Option<PodUid> {
     uids.next().cloned()
 }
 
-/// The cgroup of a pod, if the cgroup of its container is in one: its name contains the pod's UID.
+/// The cgroup of a pod: the ancestor of its container's cgroup with the pod's UID in its name.
 pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
     let (parent, _) = container.rsplit_once('/')?;
     let name = parent.rsplit('/').next()?;
@@ -119,7 +120,7 @@ pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
     (name.ends_with(&uid) || name.ends_with(&escaped)).then_some(parent)
 }
 
-/// The parents of a cgroup from the top, without the root.
+/// The ancestors of a cgroup from the top, without the root.
 pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/')
         .filter(|(at, _)| *at > 0)

@@ -1,5 +1,5 @@
-//! The response of `/stats/`: cAdvisor's container information, version 1, by its field names
-//! (`github.com/google/cadvisor/info/v1`). Pure. Each cgroup has one sample, the current one.
+//! The response of `/stats/`: cAdvisor's `ContainerInfo`, version 1 (`github.com/google/cadvisor/info/v1`). Pure. Each
+//! cgroup has a single sample, the current one.
 
 use super::sampler::{CgroupSample, PodSample, Snapshot};
 use crate::{
@@ -14,26 +14,26 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// The requested entity.
+/// Selects the cgroups of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoOf {
-    /// A cgroup by its path, `/` for the machine; and those below it that are sampled.
+    /// A cgroup by its path, `/` for the machine, optionally with the sampled cgroups below it.
     Cgroup {
         /// Its path.
         path: String,
-        /// With those below it.
+        /// Whether to include the cgroups below it.
         below: bool,
     },
     /// A running container.
     Container {
-        /// Of this pod.
+        /// UID of the pod.
         pod: PodUid,
-        /// Its name.
+        /// Name of the container.
         name: String,
     },
 }
 
-/// The information of one cgroup.
+/// The `ContainerInfo` of one cgroup.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerInfo {
     /// Its path.
@@ -44,7 +44,7 @@ pub struct ContainerInfo {
 }
 
 impl ContainerInfo {
-    /// The same, with the sample only if it was taken between these times.
+    /// The JSON object; it includes the sample only if that was taken between these times.
     pub fn between(self, start: Option<Timestamp>, end: Option<Timestamp>) -> Value {
         let mut facts = self.facts;
         let at = moment(self.at);
@@ -78,12 +78,12 @@ impl ContainerInfo {
     }
 }
 
-/// A file system of the machine, by its device.
+/// The file systems of the machine, with their devices.
 pub(super) type Filesystems = [(String, FilesystemUsage)];
 
-/// The input beside the cgroups.
+/// Inputs other than the cgroup samples.
 pub(super) struct Around<'a> {
-    /// When the machine started, nanoseconds since the epoch.
+    /// Boot time, nanoseconds since the epoch.
     pub(super) booted: i64,
     /// The runtime's name.
     pub(super) runtime: &'a str,
@@ -112,7 +112,7 @@ impl<'a> NamedCgroup<'a> {
     }
 }
 
-/// The requested entities; empty where they do not exist.
+/// The selected cgroups; empty if the selected one does not exist.
 pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Vec<ContainerInfo> {
     let reported = |entity: NamedCgroup<'_>| info(&entity, snapshot, around);
     match of {
@@ -139,7 +139,7 @@ pub(super) fn infos(snapshot: &Snapshot, around: &Around<'_>, of: &InfoOf) -> Ve
                 .collect();
             found.sort_by(|a, b| a.path.cmp(&b.path));
             found.dedup_by(|a, b| a.path == b.path);
-            // Without the requested one, the others are no result.
+            // Without the selected cgroup itself there is no result.
             if !found.iter().any(|info| info.path == *path) {
                 found.clear();
             }
@@ -162,7 +162,7 @@ fn all<'a>(snapshot: &'a Snapshot, around: &Around<'a>) -> impl Iterator<Item = 
     });
     let system = snapshot.system.iter().map(|system| &system.sample);
     let others = system.chain(&snapshot.above).map(NamedCgroup::of);
-    // Of two with one path the first is used, which has names.
+    // If two have the same path, the first one is used, because it has names and labels.
     std::iter::once(machine).chain(of_pods).chain(others)
 }
 
@@ -175,7 +175,7 @@ fn sandbox(pod: &PodSample) -> Option<NamedCgroup<'_>> {
     })
 }
 
-/// The containers of a pod that have a cgroup. All of them share the sandbox's network.
+/// The containers of a pod that have a cgroup. All of them have the network stats of the sandbox.
 fn containers(pod: &PodSample) -> impl Iterator<Item = (&str, NamedCgroup<'_>)> {
     let both = pod.pod.containers.iter().zip(&pod.containers);
     both.filter_map(move |(container, sample)| {
@@ -298,7 +298,7 @@ fn memory(memory: &MemoryUsage) -> Value {
     })
 }
 
-/// The first interface beside the list of all, for old clients.
+/// The first interface in the fields for old clients, and the list of all.
 fn network(interfaces: &[NetworkInterface]) -> Value {
     let one = |interface: &NetworkInterface| {
         let ([rx, rx_packets, rx_errors, rx_dropped], [tx, tx_packets, tx_errors, tx_dropped]) =
@@ -361,7 +361,7 @@ fn filesystems(filesystems: &Filesystems) -> Vec<Value> {
     filesystems.iter().map(one).collect()
 }
 
-/// Removes unknown values, at every depth.
+/// Removes null values at every depth.
 fn without_null(mut value: Value) -> Value {
     if let Some(object) = value.as_object_mut() {
         object.retain(|_, value| !value.is_null());

@@ -1,10 +1,10 @@
-//! Facts of the machine for its series.
+//! Facts of the machine for its cAdvisor metrics.
 
 use super::cadvisor::MachineFacts;
 use crate::host::{HostMachine, MachineIdentity, proc};
 use std::{collections::HashSet, fs};
 
-/// Reads the facts, which do not change while the machine runs. Blocking.
+/// Reads facts that do not change while the machine runs. Blocking.
 pub(super) fn facts(machine: &HostMachine) -> MachineFacts {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let identity = MachineIdentity::read();
@@ -26,7 +26,7 @@ pub(super) fn facts(machine: &HostMachine) -> MachineFacts {
     }
 }
 
-/// Cores and sockets, where the kernel reports them.
+/// Numbers of physical cores and sockets, if the kernel reports them.
 fn topology() -> (Option<u64>, Option<u64>) {
     let entries = fs::read_dir("/sys/devices/system/cpu")
         .into_iter()

@@ -1,17 +1,17 @@
-//! Usage of the node, its pods and their containers: the Summary API, cAdvisor's series, and those for
+//! Resource usage of the node, pods and containers: the Summary API, `/metrics/cadvisor`, and `/metrics/resource` for
 //! metrics-server.
 //!
-//! * Owns: the last sample of each cgroup (for CPU rates, and to skip those that have not run since), the last
-//!   measurement of each directory, and results that simultaneous scrapes share for a second.
-//! * Woken by: a scrape, and by nothing else (P-22).
-//! * Publishes: results. A pod's samples are dropped with the first scrape after its end.
-//! * Must never read a cgroup, a disk or the runtime on an async thread, delay one of them because of another,
-//!   or walk a directory more often than its period (P-23).
-//! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`
-//!   and to cAdvisor.
+//! * Owns: the last sample of each cgroup (for CPU rates, and to skip idle cgroups), the last measurement of each
+//!   directory, and results that concurrent scrapes share for a second.
+//! * Woken by: scrapes only (P-22).
+//! * Publishes: results. The samples of a pod are removed with the first scrape after its end.
+//! * Must never read a cgroup, a disk or the runtime on an async thread, let one of these delay another, or walk a
+//!   directory more often than once per period (P-23).
+//! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and to
+//!   cAdvisor.
 //!
-//! CPU and memory come from cgroup files. The runtime is called only for writable layers and for containers without
-//! a cgroup here.
+//! CPU and memory are read from cgroup files. The runtime is called only for writable layers, and for containers
+//! without a cgroup on the host.
 
 pub mod api;
 mod cadvisor;
@@ -59,44 +59,44 @@ use sampler::PodSample;
 use source::{CachePolicy, CachedReading};
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
-/// Scrapes share a reading for this time.
+/// Age up to which scrapes share a reading.
 const CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// Readings of the kernel, which are fast unless the machine is overloaded.
+/// Policy for readings of the kernel, which are fast unless the machine is overloaded.
 const KERNEL_SOURCE: CachePolicy = CachePolicy {
     fresh: CACHE_TTL,
     timeout: Duration::from_secs(8),
     stale: Duration::from_secs(60),
 };
 
-/// Readings of the runtime and of disks, which may be slow or hang.
+/// Policy for readings of the runtime and of disks, which may be slow or hang.
 const SLOW_SOURCE: CachePolicy = CachePolicy {
     fresh: CACHE_TTL,
     timeout: Duration::from_secs(2),
     stale: Duration::from_secs(120),
 };
 
-/// How long an eviction for memory waits for the runtime, and only where pods have no cgroups.
+/// How long an eviction for memory waits for the runtime, if pods have no cgroups.
 const EVICTION_RUNTIME_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Readings that hardly ever change.
+/// Policy for readings that hardly ever change.
 const STATIC_SOURCE: CachePolicy = CachePolicy {
     fresh: Duration::from_secs(300),
     timeout: Duration::from_secs(1),
     stale: Duration::MAX,
 };
 
-/// The measurable volumes of a pod.
+/// Returns the measurable volumes of a pod.
 pub type VolumesOf = Arc<dyn Fn(&PodUid) -> Vec<MeasurableVolume> + Send + Sync>;
 
-/// The hosts file of a pod, whether or not it has one.
+/// Returns the path of a pod's hosts file, which need not exist.
 pub type HostsFileOf = Arc<dyn Fn(&PodUid) -> Option<PathBuf> + Send + Sync>;
 
-/// The input of stats.
+/// Dependencies of [`Stats`].
 pub struct StatsParts {
-    /// The runtime.
+    /// The CRI runtime service.
     pub runtime: RuntimeClient,
-    /// The image service.
+    /// The CRI image service.
     pub images: ImageClient,
     /// The runtime status of every pod.
     pub cache: PodCache,
@@ -108,17 +108,17 @@ pub struct StatsParts {
     pub node_name: String,
     /// The kubelet's directory.
     pub root_dir: PathBuf,
-    /// Where the logs of pods are.
+    /// The directory of pod logs.
     pub pod_logs_dir: PathBuf,
-    /// Period of volume measurements; `None` turns them off.
+    /// `volumeStatsAggPeriod`; `None` disables volume measurements.
     pub volume_period: Option<Duration>,
     /// When the kubelet started, nanoseconds since the epoch.
     pub started_at: i64,
-    /// Cgroups of the machine.
+    /// The configured cgroups of system containers.
     pub system: SystemCgroups,
 }
 
-/// Reads usage. Cheap to clone.
+/// Reads resource usage. Cheap to clone.
 #[derive(Clone)]
 pub struct Stats {
     inner: Arc<StatsState>,
@@ -129,7 +129,7 @@ struct StatsState {
     machine: MachineFacts,
     sampler: Arc<Mutex<sampler::Sampler>>,
     disks: DiskMeter,
-    /// One for each depth.
+    /// The latest snapshot of each depth.
     snapshots: [(Depth, CachedReading<Arc<Snapshot>>); 3],
     runtime_stats: CachedReading<HashMap<String, v1::ContainerStats>>,
     disk_measurement: CachedReading<()>,
@@ -163,28 +163,28 @@ impl Stats {
         }
     }
 
-    /// Number of kept samples.
+    /// Number of kept samples and measurements of pods.
     pub fn len(&self) -> usize {
-        // The sampler holds the lock while it reads.
+        // Not awaited: the sampler holds the lock while it reads; then its samples count as zero.
         let sampler = self.inner.sampler.try_lock();
         let samples = sampler.map_or(0, |sampler| sampler.len());
         samples.saturating_sub(NODE_CGROUPS) + self.inner.disks.len()
     }
 
-    /// Whether there are none.
+    /// Whether no samples are kept.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes the next reading of usage a new one.
+    /// Invalidates cached samples, so that the next request reads usage again.
     pub fn invalidate(&self) {
         let sources = self.inner.snapshots.iter();
         sources.for_each(|(_, source)| source.invalidate());
     }
 
-    /// CPU, memory and processes of pods, for evictions: from a new reading of cgroups. The runtime may be slow just when
-    /// memory is short, so it is called only for pods without any cgroup here, and waited for only a moment.
-    /// `None` when the cgroups could not be read in time.
+    /// CPU, memory and process usage of pods, for evictions. Reads the cgroups again. The runtime may be slow when
+    /// memory is short, so it is called only for pods without any cgroup on the host, with a short timeout. `None` if
+    /// the cgroups could not be read in time.
     pub async fn of_pods(&self) -> Option<Vec<PodStats>> {
         self.invalidate();
         let inner = &self.inner;
@@ -201,8 +201,8 @@ impl Stats {
         Some(generate::summary(&inputs).pods)
     }
 
-    /// The Summary API; with `only_cpu_and_memory` without disks and networks, but with the number of processes.
-    /// `None` when the cgroups could not be read in time.
+    /// The Summary API. With `only_cpu_and_memory`, disks and networks are left out, but process counts are included.
+    /// `None` if the cgroups could not be read in time.
     pub async fn summary(&self, only_cpu_and_memory: bool) -> Option<Summary> {
         let inner = &self.inner;
         if only_cpu_and_memory {
@@ -248,7 +248,7 @@ impl Stats {
         )))
     }
 
-    /// The series of cAdvisor, as text in pieces. `None` when the cgroups could not be read in time.
+    /// The response of `/metrics/cadvisor`, in chunks. `None` if the cgroups could not be read in time.
     pub async fn cadvisor(&self) -> Option<Pieces> {
         let inner = &self.inner;
         let depth = Depth::Everything;
@@ -266,8 +266,8 @@ impl Stats {
         ))
     }
 
-    /// Usage of cgroups and containers; empty where there is none of that name. `None` when the cgroups could
-    /// not be read in time.
+    /// The `ContainerInfo` of cgroups and containers; empty if the selected one does not exist. `None` if the cgroups
+    /// could not be read in time.
     pub async fn infos(&self, of: InfoOf) -> Option<Vec<ContainerInfo>> {
         let inner = &self.inner;
         let depth = Depth::Everything;
@@ -284,13 +284,13 @@ impl Stats {
         Some(info::infos(&*snapshot?, &around, &of))
     }
 
-    /// The text of `/metrics/resource`.
+    /// The response of `/metrics/resource`.
     pub async fn resource(&self) -> String {
         resource::text(self.cpu_and_memory(Depth::Core).await.as_ref())
     }
 }
 
-/// Kept cgroups that belong to no pod: those of the machine, the kubelet, the runtime, the system and all pods.
+/// Number of sampled cgroups that belong to no pod: machine, kubelet, runtime, system and all pods.
 const NODE_CGROUPS: usize = 5;
 
 fn has_no_cgroup(pod: &PodSample) -> bool {
@@ -321,7 +321,7 @@ impl StatsState {
         }
     }
 
-    /// The last reading of at least this depth, or a new one.
+    /// The cached snapshot with at least this depth, or a new one.
     async fn snapshot(&self, depth: Depth) -> Option<Arc<Snapshot>> {
         let mut enough = self.snapshots.iter().filter(|(of, _)| *of >= depth);
         if let Some(fresh) = enough.clone().find_map(|(_, source)| source.fresh()) {
@@ -342,7 +342,7 @@ impl StatsState {
         Some(source.get(fetch).await?.as_ref().clone())
     }
 
-    /// The runtime's container stats, by id.
+    /// Container stats of the runtime, by container ID.
     async fn runtime_stats(&self) -> Option<Arc<HashMap<String, v1::ContainerStats>>> {
         let fetch = || -> BoxFuture<'static, Option<HashMap<String, v1::ContainerStats>>> {
             let runtime = self.parts.runtime.clone();
@@ -371,7 +371,7 @@ impl StatsState {
         self.node_fs.get(fetch).await
     }
 
-    /// The file systems of the kubelet's directory and of images, by device.
+    /// The file systems of the kubelet's directory and of images, with their devices.
     async fn filesystems(&self) -> Vec<(String, FilesystemUsage)> {
         let (node, images) = tokio::join!(self.node_fs(), self.image_fs());
         let mut found = Vec::new();
@@ -413,7 +413,7 @@ impl StatsState {
         self.image_fs.get(fetch).await
     }
 
-    /// The image of sandboxes, for their series. All sandboxes use the same one.
+    /// The pause image, for the metrics of sandboxes. All sandboxes use the same one.
     async fn sandbox_image(&self) -> Option<Arc<String>> {
         let fetch = || -> BoxFuture<'static, Option<String>> {
             let runtime = self.parts.runtime.clone();
@@ -425,7 +425,7 @@ impl StatsState {
                 if let Some(image) = sandbox_image(&status.info) {
                     return Some(image);
                 }
-                // containerd 2 has it elsewhere, and reports it with a sandbox.
+                // containerd 2 does not report it in the runtime's status, only in that of a sandbox.
                 let status = runtime.pod_sandbox_status(sandbox.id.as_str(), true).await;
                 running_pods::image_of_sandbox(&status.ok()?.info)
             })
@@ -433,7 +433,7 @@ impl StatsState {
         self.sandbox_image.get(fetch).await
     }
 
-    /// The process at the other end of the runtime's socket.
+    /// The PID of the process that listens on the runtime's socket.
     async fn runtime_pid(&self) -> Option<Arc<u32>> {
         let fetch = || -> BoxFuture<'static, Option<u32>> {
             let socket = self.parts.runtime.connection().endpoint().path().to_owned();
@@ -447,7 +447,7 @@ impl StatsState {
     }
 }
 
-/// Runs blocking work on a blocking thread.
+/// Runs work on a blocking thread; `None` if it panics.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }

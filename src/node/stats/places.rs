@@ -1,4 +1,4 @@
-//! What is measured of each pod on disks.
+//! The directories and files of each pod that are measured.
 
 use super::{
     StatsState, blocking,
@@ -10,11 +10,11 @@ use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::Ow
 use futures::future::BoxFuture;
 use std::{collections::HashMap, time::Duration};
 
-/// Minimal interval between measurements of logs, which grow all the time.
+/// Minimum interval between measurements of a log, because logs grow continuously.
 const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl StatsState {
-    /// The directories of the pods.
+    /// The directories and files of the pods in a snapshot.
     pub(super) fn places(&self, snapshot: &Snapshot) -> HashMap<PodUid, PodPlaces> {
         let logs = &self.parts.pod_logs_dir;
         let places = |pod: &PodSample| {
@@ -47,7 +47,7 @@ impl StatsState {
         snapshot.pods.iter().map(places).collect()
     }
 
-    /// Measures what is due, and returns the current results when that takes too long.
+    /// Measures what is due; returns the current results if that takes too long.
     pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
         let fetch = || -> BoxFuture<'static, Option<()>> {
             let mut wanted = HashMap::new();

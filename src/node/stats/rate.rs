@@ -1,23 +1,23 @@
-//! CPU use per second, from two samples. Pure.
+//! CPU usage rate from two samples. Pure.
 
-/// Shortest window of a rate, nanoseconds, if possible: several programs scrape at different times.
+/// Preferred minimum window of a rate, nanoseconds; several clients may scrape at different times.
 const WINDOW: i64 = 10_000_000_000;
-/// Below this there is no rate.
+/// Minimum window, nanoseconds; a shorter one yields no rate.
 const SHORTEST: i64 = 100_000_000;
 
-/// The sample with which the next one is compared, and the last rate.
+/// The start sample of the current window, and the last rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CpuRate {
-    /// Nanoseconds since the epoch.
+    /// Time of the start sample, nanoseconds since the epoch.
     at: i64,
-    /// CPU time then, nanoseconds.
+    /// Cumulative CPU time at the start sample, nanoseconds.
     used: u64,
-    /// Nanoseconds of CPU time per second.
+    /// The last rate: nanoseconds of CPU time per second.
     per_second: Option<u64>,
 }
 
 impl CpuRate {
-    /// The first sample: no rate yet.
+    /// State after the first sample, without a rate.
     pub(super) fn first(at: i64, used: u64) -> Self {
         Self {
             at,
@@ -26,7 +26,7 @@ impl CpuRate {
         }
     }
 
-    /// With one more sample, and its rate. A counter or a clock that went back starts again.
+    /// State and rate after one more sample. Starts again if the counter or the clock went backwards.
     pub(super) fn next(self, at: i64, used: u64) -> (Self, Option<u64>) {
         let (Some(more), Some(elapsed)) = (used.checked_sub(self.used), at.checked_sub(self.at))
         else {
@@ -42,7 +42,7 @@ impl CpuRate {
             u128::from(more) * 1_000_000_000 / u128::from(elapsed.unsigned_abs().max(1));
         let per_second = Some(u64::try_from(per_second).unwrap_or(u64::MAX));
         let next = if elapsed < WINDOW {
-            // A longer window follows with the next samples.
+            // The window is too short: keep its start, so that it grows with the next samples.
             self
         } else {
             Self {

@@ -1,12 +1,12 @@
-//! `/metrics/resource`, for metrics-server. Names, labels and timestamps are upstream's
-//! (`pkg/kubelet/metrics/collectors/resource_metrics.go`). Pure.
+//! `/metrics/resource`, for metrics-server, with the names, labels and timestamps of upstream's
+//! `pkg/kubelet/metrics/collectors/resource_metrics.go`. Pure.
 
 use super::{
     api::{ContainerStats, CpuStats, MemoryStats, PodStats, Summary, SwapStats, Time},
     text::{Labels, MetricKind, MetricValue, Text},
 };
 
-/// The text; without a summary only the error metric.
+/// The response; without a summary only the error metric.
 pub(super) fn text(summary: Option<&Summary>) -> String {
     let mut text = Text::default();
     if let Some(summary) = summary {
@@ -28,7 +28,7 @@ pub(super) fn text(summary: Option<&Summary>) -> String {
     text.take()
 }
 
-/// Pods and containers with their labels.
+/// Pods and containers with their metric labels.
 struct Labelled<'a> {
     pods: Vec<(String, &'a PodStats)>,
     containers: Vec<(String, &'a ContainerStats)>,
@@ -94,7 +94,7 @@ fn at(time: Time, value: MetricValue) -> ResourceSample {
     Some((value, Some(time.0)))
 }
 
-/// One family; empty without samples.
+/// One metric family; empty without samples.
 fn family<'a, T: 'a>(
     text: &mut Text,
     (name, help, kind): (&str, &str, MetricKind),

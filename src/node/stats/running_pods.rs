@@ -1,4 +1,4 @@
-//! The pods that stats are about: those with running containers or sandboxes. Pure.
+//! The pods in stats: those with running containers or sandboxes. Pure.
 
 use crate::model::{ContainerState, NetworkMode, PodStatus, PodUid};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSubject {
     /// UID.
@@ -15,11 +15,11 @@ pub struct PodSubject {
     pub name: Arc<str>,
     /// Namespace.
     pub namespace: Arc<str>,
-    /// When its sandbox was created, nanoseconds since the epoch.
+    /// Creation time of the sandbox, nanoseconds since the epoch.
     pub created_at: i64,
-    /// The id of its sandbox.
+    /// ID of the sandbox.
     pub sandbox: Option<Arc<str>>,
-    /// It uses the node's network.
+    /// Whether it uses the host network.
     pub host_network: bool,
     /// Its running containers, by name.
     pub containers: Vec<ContainerSubject>,
@@ -28,18 +28,18 @@ pub struct PodSubject {
 /// A running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerSubject {
-    /// The runtime's id.
+    /// Container ID.
     pub id: Arc<str>,
     /// Name in the pod.
     pub name: Arc<str>,
     /// Image.
     pub image: Arc<str>,
-    /// Nanoseconds since the epoch.
+    /// Creation time, nanoseconds since the epoch.
     pub created_at: i64,
 }
 
-/// The running pods, by namespace and name. Of several instances of a container the newest counts, of several
-/// pods of one name (one of them is terminating) the one created last: a series must not occur twice.
+/// The running pods, sorted by namespace and name. Of several instances of a container, and of several pods with the
+/// same name (all but one are terminating), only the newest is included, because a time series must not occur twice.
 pub(super) fn subjects(pods: &[Arc<PodStatus>]) -> Vec<PodSubject> {
     let mut found: Vec<PodSubject> = pods.iter().filter_map(|pod| subject(pod)).collect();
     found.sort_by(|a, b| {
@@ -85,7 +85,7 @@ fn subject(pod: &PodStatus) -> Option<PodSubject> {
     })
 }
 
-/// The image of a sandbox, in its verbose status.
+/// The pause image in the verbose status of a sandbox.
 pub(super) fn image_of_sandbox(info: &HashMap<String, String>) -> Option<String> {
     let info: serde_json::Value = serde_json::from_str(info.get("info")?).ok()?;
     let image = info.get("image")?.as_str()?;

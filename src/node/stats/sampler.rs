@@ -1,8 +1,8 @@
-//! Reads cgroups, once per scrape at most. Blocking.
+//! Samples cgroups, at most once per scrape. Blocking.
 //!
-//! A cgroup whose CPU time and memory have not changed since the last sample keeps its values: this costs two
-//! small reads. To verify that, some of those that were skipped for longest are read in full with every sample,
-//! limits included; reading all of them at once would cost many times as much.
+//! A cgroup whose CPU time and memory are unchanged since the last sample keeps its other values, which costs two small
+//! reads. Other values, limits included, may have changed nevertheless, so each sample fully reads some of the cgroups
+//! that were skipped for longest; a full read of all of them would cost many times as much.
 
 use super::{
     index::{Index, ancestors, pod_cgroup},
@@ -21,9 +21,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// How long values may be kept while nothing changes.
+/// Age after which the kept values of an idle cgroup are due for a full read.
 const TTL: Duration = Duration::from_secs(60);
-/// One of this many cached samples is verified per scrape,
+/// Each sample fully reads at most one in this many cgroups,
 const VERIFY_FRACTION: usize = 16;
 /// but at least this many.
 const MIN_VERIFIED: usize = 32;
@@ -31,17 +31,17 @@ const MIN_VERIFIED: usize = 32;
 /// The sample of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CgroupSample {
-    /// Its path, `/` for the machine.
+    /// Path of the cgroup, `/` for the machine.
     pub path: Arc<str>,
-    /// Its time, nanoseconds since the epoch.
+    /// Time of the sample, nanoseconds since the epoch.
     pub at: i64,
-    /// When it was made, as far as its files say.
+    /// Creation time of the cgroup, if its files show it; nanoseconds since the epoch.
     pub created: Option<i64>,
-    /// Its usage.
+    /// Resource usage.
     pub usage: Arc<CgroupUsage>,
-    /// Its limits.
+    /// Resource limits.
     pub limits: CgroupLimits,
-    /// Nanoseconds of CPU time per second lately; `None` before the second sample.
+    /// Recent CPU usage, nanoseconds of CPU time per second; `None` before the second sample.
     pub nano_cores: Option<u64>,
 }
 
@@ -50,61 +50,62 @@ pub struct CgroupSample {
 pub struct PodSample {
     /// The pod.
     pub pod: PodSubject,
-    /// The pod's cgroup, if it has one.
+    /// The pod's cgroup, if there is one.
     pub whole: Option<CgroupSample>,
     /// The sandbox's cgroup.
     pub sandbox: Option<CgroupSample>,
-    /// Those of its containers, in order; `None` where the cgroup was not found.
+    /// The containers' cgroups, in the order of the pod's containers; `None` if not found.
     pub containers: Vec<Option<CgroupSample>>,
-    /// Its network, if it was found.
+    /// Network stats of the sandbox, if found.
     pub network: Option<Arc<[NetworkInterface]>>,
 }
 
-/// The sample of a cgroup of the machine.
+/// The sample of a system container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SystemSample {
-    /// What it is.
+    /// Upstream's name, such as `kubelet`.
     pub name: &'static str,
-    /// Its values.
+    /// The sample.
     pub sample: CgroupSample,
 }
 
-/// The samples of one time.
+/// The samples of one pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// The machine.
+    /// The root cgroup.
     pub node: CgroupSample,
-    /// The machine's network.
+    /// The network stats of the host.
     pub network: Arc<[NetworkInterface]>,
-    /// Cgroups that contain pods, by path.
+    /// Ancestors of pod cgroups, sorted by path.
     pub above: Vec<CgroupSample>,
-    /// The cgroups of the kubelet, the runtime, the system and all pods, as far as they have one.
+    /// The cgroups of kubelet, runtime, system and all pods, if they have one.
     pub system: Vec<SystemSample>,
-    /// Pods, in order.
+    /// The running pods, sorted by namespace and name.
     pub pods: Vec<PodSample>,
-    /// Names of block devices.
+    /// Block device names by device number.
     pub disks: HashMap<(u32, u32), String>,
 }
 
-/// What is kept of a cgroup between two samples.
+/// State of a cgroup between two samples.
 #[derive(Debug)]
 struct CgroupHistory {
     usage: Arc<CgroupUsage>,
-    /// How much of the usage was read.
+    /// The depth of the last full read.
     depth: Depth,
     limits: CgroupLimits,
     created: Option<i64>,
     pulse: (u64, u64),
-    /// Nothing had changed in the last sample: the kernel reports some changes a little later.
+    /// Whether nothing had changed in the last sample. One unchanged sample is not enough to skip the next read,
+    /// because the kernel reports some changes with a delay.
     still: bool,
-    /// When all values were read last.
+    /// Time of the last full read.
     verified: Instant,
     rate: CpuRate,
     handles: Handles,
     seen: bool,
 }
 
-/// Reads cgroups and keeps the last sample of each.
+/// Samples cgroups, and keeps the last sample of each.
 #[derive(Debug)]
 pub(super) struct Sampler {
     fs: CgroupFs,
@@ -114,12 +115,12 @@ pub(super) struct Sampler {
     quota: VerificationQuota,
 }
 
-/// Which cgroups are verified with one sample.
+/// Selects the idle cgroups that one pass reads fully.
 #[derive(Debug, Default)]
 struct VerificationQuota {
-    /// Those that were verified then or earlier.
+    /// Only cgroups whose last full read was at this time or earlier.
     until: Option<Instant>,
-    /// At most this many.
+    /// Number of cgroups left.
     left: usize,
 }
 
@@ -158,12 +159,12 @@ impl Sampler {
         }
     }
 
-    /// Number of kept samples.
+    /// Number of sampled cgroups.
     pub(super) fn len(&self) -> usize {
         self.kept.len() + self.index.len()
     }
 
-    /// Samples the machine, these pods, and these cgroups of the machine; networks with more than
+    /// Samples the machine, these pods and these system containers; includes networks if the depth is more than
     /// [`Depth::Core`].
     pub(super) fn snapshot(
         &mut self,
@@ -208,7 +209,7 @@ impl Sampler {
         snapshot
     }
 
-    /// One of the machine's cgroups, with the values that another one of the same path has already.
+    /// Samples a system container; reuses a sample of the same path from this pass.
     fn system(
         &mut self,
         subject: &SystemSubject,
@@ -252,7 +253,7 @@ impl Sampler {
         let first = sandbox.iter().chain(containers.iter().flatten()).next();
         let around = first.and_then(|first| pod_cgroup(&first.path, pod.uid.as_str()));
         let around = around.map(Arc::<str>::from);
-        // Containers in a virtual machine have no cgroup here, but the pod has.
+        // Containers in a virtual machine have no cgroup on the host, but their pod has one.
         let around = around.or_else(|| self.index.pod(&pod.uid));
         for path in around.iter().flat_map(|path| ancestors(path)) {
             if !above.contains_key(path) {
@@ -304,7 +305,7 @@ impl Sampler {
         node
     }
 
-    /// One cgroup; `None` when it is not there.
+    /// Samples one cgroup; `None` if it does not exist.
     fn sample(&mut self, path: &Arc<str>, pass: Pass) -> Option<CgroupSample> {
         let at = since_epoch();
         let Self {
@@ -335,7 +336,7 @@ impl Sampler {
     }
 }
 
-/// The time of a sample, and its depth.
+/// Time and depth of one pass.
 #[derive(Clone, Copy)]
 struct Pass {
     now: Instant,
@@ -370,7 +371,7 @@ impl CgroupHistory {
         Some(first)
     }
 
-    /// Reads what is cheap with this pulse; the rest unless it is known.
+    /// Takes a sample. CPU time and memory are in `usage`; reads the other values only if these changed.
     fn take(
         &mut self,
         fs: &CgroupFs,
@@ -383,7 +384,7 @@ impl CgroupHistory {
         let same = pulse == self.pulse;
         let known = same && self.still;
         if known {
-            // It is not going to be read soon.
+            // Closes the files that only a full read of an idle cgroup needs.
             self.handles.rest(scratch);
         }
         if !known || self.depth < depth {
@@ -424,7 +425,7 @@ fn network(pid: u32, scratch: &mut Scratch) -> Option<Arc<[NetworkInterface]>> {
     Some(proc::parse_net_dev(text).into())
 }
 
-/// The machine's usage, where the root cgroup has none.
+/// Pressure stall information of the machine, which the root cgroup may lack.
 fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
     use crate::host::cgroup::{Pressures, parse_pressure};
     let one = |name: &str| {
@@ -438,7 +439,7 @@ fn machine_pressure() -> Option<crate::host::cgroup::Pressures> {
     })
 }
 
-/// The wall clock, nanoseconds.
+/// The current time, nanoseconds since the epoch.
 fn since_epoch() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| {

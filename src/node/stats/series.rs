@@ -1,4 +1,4 @@
-//! One family of series, and one entity with its samples. Pure.
+//! Writes the samples of one metric family. Pure.
 
 use super::{
     sampler::{CgroupSample, Snapshot},
@@ -7,15 +7,15 @@ use super::{
 use crate::host::{FilesystemUsage, proc::NetworkInterface};
 use std::sync::Arc;
 
-/// An entity with series: a container, a sandbox, a pod's cgroup or one above.
+/// An entity with metrics: a container, a sandbox, a pod's cgroup or an ancestor of one.
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     pub(super) labels: String,
     pub(super) sample: CgroupSample,
-    /// Nanoseconds since the epoch.
+    /// Start time, nanoseconds since the epoch.
     pub(super) started: Option<i64>,
     pub(super) network: Arc<[NetworkInterface]>,
-    /// File systems by device.
+    /// File systems, with their devices.
     pub(super) filesystems: Vec<(String, FilesystemUsage)>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct SeriesFamily {
     pub(super) write: fn(&Entity, &mut Samples<'_>),
 }
 
-/// Where a family writes its samples of one entity.
+/// Writes the samples of one family and entity.
 pub(super) struct Samples<'a> {
     pub(super) text: &'a mut Text,
     pub(super) family: &'static SeriesFamily,
@@ -37,12 +37,12 @@ pub(super) struct Samples<'a> {
 }
 
 impl Samples<'_> {
-    /// A sample with its time.
+    /// Writes a sample with its timestamp; `more` are additional labels.
     pub(super) fn put(&mut self, more: &[(&str, &str)], value: MetricValue) {
         self.write(more, value, Some(self.at));
     }
 
-    /// A sample that holds for the whole life of a container.
+    /// Writes a sample without a timestamp, for a constant value.
     pub(super) fn put_timeless(&mut self, value: MetricValue) {
         self.write(&[], value, None);
     }
@@ -57,7 +57,7 @@ impl Samples<'_> {
         self.text.sample(name, self.labels, more, value, at);
     }
 
-    /// When the sample was taken, nanoseconds since the epoch.
+    /// Time of the sample, nanoseconds since the epoch.
     pub(super) fn at(&self) -> i64 {
         self.at
     }

@@ -1,4 +1,4 @@
-//! Readings that may be slow or hang: one at a time, shared by all callers, and none of them waits for ever.
+//! Cached readings of sources that may be slow or hang: one read at a time, shared by all callers, with a timeout.
 
 use crate::base::{
     Flight, SingleFlight,
@@ -15,34 +15,34 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The generation in which a reading began, when it ended, and what it returned; nothing, where it failed.
+/// A completed reading: the generation in which it began, the time when it ended, and its value. `None` if it failed.
 type TimedReading<T> = Option<(u64, Instant, Arc<T>)>;
 
-/// The age at which a reading is repeated, and how long callers wait for it.
+/// Freshness and timeout of a cached reading.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachePolicy {
-    /// Age up to which a reading is not repeated.
+    /// Maximum age at which a reading is returned without a new one.
     pub(super) fresh: Duration,
-    /// Time after which an older reading is returned instead.
+    /// How long callers wait for a new reading before they get an older one.
     pub(super) timeout: Duration,
-    /// Greatest age of that older reading.
+    /// Maximum age of that older reading.
     pub(super) stale: Duration,
 }
 
-/// A reading that is kept and shared.
+/// A cached reading, shared by all callers.
 pub(super) struct CachedReading<T> {
     policy: CachePolicy,
     in_flight: SingleFlight<(), TimedReading<T>>,
-    /// Readings that began in an earlier generation are not fresh.
+    /// Incremented by [`Self::invalidate`]; readings that began in an earlier generation are not fresh.
     generation: Arc<AtomicU64>,
     state: Mutex<ReadingState<T>>,
 }
 
 struct ReadingState<T> {
     last: TimedReading<T>,
-    /// The generation in which a flight was joined last.
+    /// The generation in which a caller last joined the flight.
     joined: u64,
-    /// Keeps a reading alive whose callers have all timed out, so that a source that hangs is read only once.
+    /// Keeps a read in progress after all its callers timed out, so that a source that hangs is not read twice.
     flight: Option<Flight<TimedReading<T>>>,
 }
 
@@ -67,14 +67,14 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         self.last(self.policy.fresh, |began| began == generation)
     }
 
-    /// Readings that have begun are not fresh any more, not even those that have not ended.
+    /// Invalidates all readings, including one in progress.
     pub(super) fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The last reading if it is fresh, else that of the flight that this joins or begins. When that takes too
-    /// long or fails: the last one, unless it is stale. A flight that began before the last call of [`invalidate`] is not
-    /// joined; it ends first, so that a source that hangs is not read twice at the same time.
+    /// Returns the last reading if it is fresh; otherwise waits for a new one. On a timeout or failure returns the last
+    /// reading, unless it is stale. A read in progress that began before the last [`invalidate`] is not used, but has
+    /// to end first, so that a source that hangs is not read twice at the same time.
     ///
     /// [`invalidate`]: Self::invalidate
     pub(super) async fn get(
@@ -103,7 +103,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
     ) -> Flight<TimedReading<T>> {
         let mut state = self.state.lock();
         let begin = || {
-            // Callers that share a future that panicked would all panic.
+            // Callers of a shared future that panics would all panic.
             let read = contain(PanicScope::Stats, read());
             let generation = self.generation.clone();
             async move {
@@ -124,7 +124,7 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
         flight
     }
 
-    /// The last reading, if it is younger than `age` and began in a generation that is accepted.
+    /// The last reading, if it is younger than `age` and `accepts` its generation.
     fn last(&self, age: Duration, accepts: impl Fn(u64) -> bool) -> Option<Arc<T>> {
         let state = self.state.lock();
         let (generation, at, last) = state.last.as_ref()?;

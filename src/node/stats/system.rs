@@ -1,4 +1,4 @@
-//! The cgroups of the machine that are those of no pod: which there are, and what the configuration says of them.
+//! The cgroups of system containers: kubelet, runtime, system and all pods.
 
 use crate::host::proc;
 use std::path::Path;
@@ -10,16 +10,17 @@ const RUNTIME: &str = "runtime";
 const MISC: &str = "misc";
 pub(super) const PODS: &str = "pods";
 
-/// The cgroups that the configuration names; each is found by other means, or left out, where it does not.
+/// The configured cgroups of system containers. Without a configured path a cgroup is found by its process, or left
+/// out.
 #[derive(Clone, Debug)]
 pub struct SystemCgroups {
-    /// `kubeletCgroups`; else where the kubelet is.
+    /// `kubeletCgroups`; default: the cgroup of this process.
     pub kubelet: Option<String>,
-    /// `--runtime-cgroups`; else where the process is that listens on the runtime's socket.
+    /// `--runtime-cgroups`; default: the cgroup of the process that listens on the runtime's socket.
     pub runtime: Option<String>,
     /// `systemCgroups`.
     pub system: Option<String>,
-    /// The cgroup of all pods, once it is there.
+    /// The cgroup of all pods, once it exists.
     pub pods: watch::Receiver<Option<String>>,
 }
 
@@ -36,24 +37,24 @@ impl Default for SystemCgroups {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CgroupLocation {
-    /// The cgroup of this path.
+    /// A cgroup by path.
     Cgroup(String),
-    /// The cgroup that the process of this id is in.
+    /// The cgroup of the process with this PID.
     Process(u32),
 }
 
-/// A cgroup to be sampled.
+/// A system container to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SystemSubject {
     pub(super) name: &'static str,
     pub(super) place: CgroupLocation,
-    /// It may be that of the whole machine.
+    /// Whether the root cgroup is acceptable.
     pub(super) may_be_root: bool,
 }
 
 impl SystemCgroups {
-    /// What is sampled, in order. A runtime that nothing names and that is in no cgroup of its own is left out: that of
-    /// the machine says nothing of it.
+    /// The system containers, in order. A runtime found by its process is left out if it is in the root cgroup, whose
+    /// usage is that of the whole machine.
     pub(super) fn subjects(&self, kubelet: u32, runtime: Option<u32>) -> Vec<SystemSubject> {
         let named = |path: &Option<String>| path.clone().map(CgroupLocation::Cgroup);
         let kubelet = named(&self.kubelet).unwrap_or(CgroupLocation::Process(kubelet));
@@ -81,7 +82,7 @@ impl SystemCgroups {
     }
 }
 
-/// The process at the other end of the runtime's socket. Blocking.
+/// The PID of the process that listens on the runtime's socket. Blocking.
 pub(super) fn runtime_process(socket: &Path) -> Option<u32> {
     proc::peer_of(socket).ok()
 }

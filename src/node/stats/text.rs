@@ -1,28 +1,28 @@
-//! Writing Prometheus' text format 0.0.4. Pure.
+//! Writes the Prometheus text format 0.0.4. Pure.
 
 use std::fmt::Write as _;
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// The type of a family.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MetricKind {
     Counter,
     Gauge,
 }
 
-/// A number to write.
+/// The value of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MetricValue {
     Whole(u64),
-    /// Written as seconds.
+    /// Nanoseconds, written as seconds.
     Nanos(u64),
-    /// Written as seconds.
+    /// Microseconds, written as seconds.
     Micros(u64),
 }
 
-/// The text so far.
+/// A buffer of formatted metrics.
 #[derive(Debug, Default)]
 pub(super) struct Text {
     out: String,
@@ -43,7 +43,7 @@ impl Text {
         std::mem::take(&mut self.out)
     }
 
-    /// The two lines before a family's samples.
+    /// Writes the `HELP` and `TYPE` lines of a family.
     pub(super) fn head(&mut self, name: &str, help: &str, kind: MetricKind) {
         let kind = match kind {
             MetricKind::Counter => "counter",
@@ -64,8 +64,8 @@ impl Text {
         }
     }
 
-    /// One sample. `labels` are pairs as [`Labels`] writes them; `more` is one more pair. The time is in
-    /// nanoseconds since the epoch.
+    /// Writes one sample. `labels` are formatted by [`Labels`]; `more` is an additional label. `at` is in nanoseconds
+    /// since the epoch.
     pub(super) fn sample(
         &mut self,
         name: &str,
@@ -114,7 +114,7 @@ impl Text {
     }
 }
 
-/// Pairs of labels and values, to be written many times.
+/// Formatted labels, which many samples share.
 #[derive(Debug, Default)]
 pub(super) struct Labels(String);
 

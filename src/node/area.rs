@@ -58,7 +58,7 @@ pub struct NodeDeps<'a> {
     pub shutting_down: NodeShutdownWriter,
     /// Facts of the machine.
     pub machine: &'a HostMachine,
-    /// Paths of the host, such as that of the D-Bus socket of logind.
+    /// Paths of the kernel's file systems, and the D-Bus system bus.
     pub system: &'a System,
     /// The container, device and resource managers.
     pub resources: &'a ResourceArea,

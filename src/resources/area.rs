@@ -1,4 +1,4 @@
-//! Opens the managers of resources with the state of an earlier kubelet, and starts their tasks.
+//! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
 use super::{
     ContainerDevices, CpuEnforcement, Deps, HealthDetail,
@@ -16,43 +16,43 @@ use std::{
     sync::Arc,
 };
 
-/// The settings of the area.
+/// Configuration of the area.
 pub struct Config {
-    /// The node's cgroups.
+    /// The cgroups of the node.
     pub cgroups: CgroupsConfig,
-    /// The managers of exclusive CPUs and memory.
+    /// The CPU, memory and topology managers.
     pub managers: ManagersConfig,
-    /// What they keep from pods.
+    /// Reserved CPU and memory, which these managers do not give to pods.
     pub reserved: NodeReserved,
     /// How CPU and memory limits are enforced.
     pub enforcement: CpuEnforcement,
-    /// How much of the health of devices statuses show.
+    /// How much of the health of devices container statuses show.
     pub health: HealthDetail,
     /// `oomScoreAdj` of the kubelet.
     pub oom_score_adj: i32,
 }
 
-/// The managers of resources; cheap to clone.
+/// The resource managers; cheap to clone.
 #[derive(Clone)]
 pub struct ResourceArea {
-    /// Devices of plugins and of claims.
+    /// The device manager and the DRA manager.
     pub devices: ContainerDevices,
-    /// Exclusive CPUs and memory.
+    /// The CPU, memory and topology managers.
     pub managers: ResourceManagers,
     /// Allocated and actuated amounts.
     pub allocations: Allocations,
-    /// Counts resizes.
+    /// Metrics of resizes.
     pub resize_metrics: ResizeMetrics,
-    /// The node's cgroups.
+    /// The container manager, which manages cgroups.
     pub cgroups: ContainerManager,
     /// How CPU and memory limits are enforced.
     pub enforcement: CpuEnforcement,
 }
 
-/// Reads the state of an earlier kubelet, makes the node's cgroups, and starts the tasks of both.
+/// Reads the state of an earlier kubelet, creates the node's cgroups, and starts the tasks of the managers.
 ///
 /// # Errors
-/// State that cannot be read, or settings that the machine or the runtime rules out.
+/// State that cannot be read, or a configuration that the machine or the runtime does not support.
 pub async fn start(config: Config, deps: &Deps, tasks: &mut Tasks) -> anyhow::Result<ResourceArea> {
     let devices = open_devices(config.health, deps).await?;
     let rules = CgroupRules {
@@ -87,28 +87,27 @@ async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<Conta
     Ok(tokio::task::spawn_blocking(open).await?)
 }
 
-/// The socket of the PodResources API below the kubelet's directory. It listens before the node reports that it is
-/// healthy.
+/// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy.
 pub fn bind_pod_resources(root_dir: &Path) -> PodResourcesSocket {
     PodResourcesSocket::bind(&root_dir.join("pod-resources/kubelet.sock"))
 }
 
-/// What plugins and agents on the node are served with.
+/// Dependencies of the servers for plugins and agents.
 pub struct PluginDeps {
-    /// The kubelet's directory, where plugins register.
+    /// The kubelet's directory, in which plugins register.
     pub root_dir: PathBuf,
-    /// Pods that have not ended, for agents.
+    /// Returns the active pods, for the PodResources API.
     pub active_pods: ActivePods,
-    /// A pod by its name, for agents.
+    /// Returns a pod by namespace and name, for the PodResources API.
     pub pod_by_name: PodByName,
-    /// Where agents connect.
+    /// The socket of the PodResources API.
     pub socket: PodResourcesSocket,
-    /// Registry of the families about agents.
+    /// Registry for metrics of the PodResources API.
     pub metrics: Metrics,
 }
 
 impl ResourceArea {
-    /// Starts the tasks that serve device plugins, DRA drivers and the agents that read who has what.
+    /// Starts the tasks that serve device plugins, DRA drivers and the PodResources API.
     pub fn serve_plugins(&self, deps: PluginDeps, tasks: &mut Tasks) {
         let shutdown = tasks.shutdown();
         let ContainerDevices { plugins, dra, .. } = self.devices.clone();

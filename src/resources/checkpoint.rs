@@ -1,4 +1,4 @@
-//! What upstream's checkpoints hold: assignments by pod and container, and a checksum. Pure.
+//! What the checkpoints of the CPU and memory managers share. Pure.
 
 use crate::model::fnv32a;
 use std::collections::BTreeMap;
@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 /// The error of a checkpoint whose checksum is wrong.
 pub(super) const CORRUPTED: &str = "checkpoint is corrupted";
 
-/// The checksum of a structure as Go's spew prints it.
+/// FNV-1a-32 of a structure as Go's spew prints it.
 pub(super) fn checksum(dump: &str) -> u64 {
     u64::from(fnv32a(dump.bytes()))
 }
 
-/// Something by the UID of a pod and the name of a container.
+/// Assignments by the UID of the pod and the name of the container.
 pub type Assignments<T> = BTreeMap<String, BTreeMap<String, T>>;
 
-/// Removes containers for which `keep` is false, and returns their assignments.
+/// Removes the containers for which `keep` returns false, and returns their assignments.
 pub(super) fn release<T>(
     assignments: &mut Assignments<T>,
     keep: impl Fn(&str, &str) -> bool,

@@ -1,5 +1,4 @@
-//! A checkpoint: a file that is written only when its content changes, and that a power cut neither loses nor
-//! empties.
+//! A checkpoint file, written durably and only when its content changes.
 
 use crate::base::atomic_file;
 use std::{
@@ -12,13 +11,13 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// What is added to the name of a file that cannot be used.
+/// Suffix of the name of a file that cannot be used.
 const DAMAGED: &str = ".damaged";
 
 pub(super) struct CheckpointFile {
     path: PathBuf,
     damaged: PathBuf,
-    /// What was written last; empty while the content of the file is not known.
+    /// The last written content; empty while the content of the file is unknown.
     written: Arc<Mutex<Vec<u8>>>,
 }
 
@@ -37,7 +36,7 @@ impl CheckpointFile {
         &self.path
     }
 
-    /// The decoded content; `None` if there is no file. Blocking.
+    /// Reads and decodes the file; `None` if it does not exist. Blocking.
     pub(super) fn read<T>(
         &self,
         decode: impl FnOnce(&[u8]) -> Result<T, String>,
@@ -49,19 +48,19 @@ impl CheckpointFile {
         }
     }
 
-    /// Renames a file that cannot be used, and logs it if that fails. Blocking.
+    /// Renames a file that cannot be used; a failure is logged. Blocking.
     pub(super) fn set_aside(&self) {
         if let Err(error) = fs::rename(&self.path, &self.damaged) {
             tracing::error!(path = %self.path.display(), err = %error, "Failed to rename the checkpoint");
         }
     }
 
-    /// Whether there is a file that was set aside, by this or an earlier kubelet. Blocking.
+    /// Whether there is a renamed file, of this or an earlier kubelet. Blocking.
     pub(super) fn has_damaged(&self) -> bool {
         self.damaged.exists()
     }
 
-    /// Runs blocking `work` with the writer of the file. There is one writer at a time.
+    /// Runs blocking `work` with the writer of the file; only one at a time.
     pub(super) async fn update(
         &self,
         work: impl FnOnce(&mut CheckpointWriter) -> Result<(), String> + Send + 'static,
@@ -84,10 +83,10 @@ pub(super) struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// Writes the content, unless it was written last.
+    /// Writes the content, unless the file has it already.
     pub(super) fn write(&mut self, bytes: Vec<u8>) -> Result<(), String> {
         if *self.written != bytes {
-            // After a failure the content of the file is not known.
+            // After a failure the content of the file is unknown.
             self.written.clear();
             atomic_file::write_durable(&self.path, &bytes).map_err(|error| error.to_string())?;
             *self.written = bytes;
@@ -95,7 +94,7 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Removes the file that was set aside, if there is one.
+    /// Removes the renamed file, if there is one.
     pub(super) fn remove_damaged(&self) -> Result<(), String> {
         match fs::remove_file(&self.damaged) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),

@@ -1,4 +1,4 @@
-//! The devices of containers: those of plugins, and those of claims.
+//! The devices of containers: of device plugins, and of ResourceClaims.
 
 use super::{
     devices::{DeviceManager, RunOptions},
@@ -10,20 +10,20 @@ use k8s_openapi::api::core::v1::{Container, ResourceStatus};
 /// The managers of devices; cheap to clone.
 #[derive(Clone)]
 pub struct ContainerDevices {
-    /// Device plugins.
+    /// The device manager.
     pub plugins: DeviceManager,
-    /// Drivers of claims.
+    /// The DRA manager.
     pub dra: DraManager,
-    /// The part of the health of devices that statuses show.
+    /// The detail of device health in container statuses.
     pub health: HealthDetail,
 }
 
-/// How much of the health of devices the status of a container shows.
+/// How much of the health of devices container statuses show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthDetail {
     /// Nothing.
     Nothing,
-    /// All but the messages of drivers.
+    /// Everything but the messages of drivers.
     WithoutMessages,
     /// Everything.
     Everything,
@@ -45,10 +45,10 @@ impl HealthDetail {
 }
 
 impl ContainerDevices {
-    /// What a container is created with to use its devices.
+    /// The devices, mounts, environment and annotations with which a container is created to use its devices.
     ///
     /// # Errors
-    /// The container does not get its devices.
+    /// The container cannot have its devices.
     pub async fn run_options(
         &self,
         pod: &Pod,
@@ -60,7 +60,7 @@ impl ContainerDevices {
         Ok(options)
     }
 
-    /// `allocatedResourcesStatus` of a container; `None` without devices, or if it shows nothing.
+    /// `allocatedResourcesStatus` of a container; `None` if it has no devices, or if health is not shown.
     pub fn health_of(&self, pod: &Pod, container: &str) -> Option<Vec<ResourceStatus>> {
         let mut statuses = self.plugins.health_of(&pod.uid(), container);
         statuses.extend(self.dra.health_of(pod, container));

@@ -1,4 +1,4 @@
-//! What the managers of resources use of the areas below.
+//! Dependencies of the resource managers.
 
 use crate::{
     apiserver::ApiServer,
@@ -11,31 +11,31 @@ use crate::{
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::watch;
 
-/// The pods that have not ended.
+/// Returns the active pods.
 pub type ActivePodsReader = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 
-/// The node, and the stores and clients of the area.
+/// Dependencies of the resource managers.
 pub struct Deps {
     /// The node's name.
     pub node_name: String,
-    /// Where state files and the sockets of plugins are.
+    /// The kubelet's directory, with state files and plugin sockets.
     pub root_dir: PathBuf,
-    /// The machine, as it was at the start.
+    /// Facts of the machine, read at start.
     pub machine: HostMachine,
-    /// Where the machine is read and changed.
+    /// Paths of the kernel's file systems, and the D-Bus system bus.
     pub system: System,
-    /// The API server, for claims; `None` for a node of its own.
+    /// The API server, for ResourceClaims; `None` in standalone mode.
     pub api: Option<ApiServer>,
-    /// The runtime.
+    /// The CRI runtime service.
     pub runtime: RuntimeClient,
     /// The runtime status of every pod.
     pub cache: PodCache,
     /// Recorder of events about the node.
     pub events: EventRecorder,
-    /// Registry of the area's families.
+    /// Registry for the area's metrics.
     pub metrics: Metrics,
-    /// Whether every source of pods has delivered.
+    /// Whether all sources of pods have delivered.
     pub all_delivered: watch::Receiver<bool>,
-    /// The pods whose requests count.
+    /// The pods whose requests count for QoS cgroups.
     pub active_pods: ActivePodsReader,
 }

@@ -1,4 +1,4 @@
-//! Amounts of CPU and memory of a pod, apart from the rest of it. Pure.
+//! CPU and memory requests and limits of a pod (`spec.resources` and those of its containers). Pure.
 
 use crate::{
     model::{Pod, PodExt, Quantity},
@@ -17,7 +17,7 @@ type ApiQuantityList = BTreeMap<String, ApiQuantity>;
 pub struct PodAmounts {
     /// Amounts of containers and init containers, by name.
     pub containers: BTreeMap<String, ResourceRequirements>,
-    /// Amounts at the level of the pod (`spec.resources`).
+    /// Pod-level resources (`spec.resources`).
     pub pod: Option<ResourceRequirements>,
 }
 
@@ -34,7 +34,7 @@ impl PodAmounts {
         }
     }
 
-    /// Adds the amounts of `other` where there are none.
+    /// Adds those amounts of `other` that are missing here.
     pub(super) fn complete(&mut self, other: Self) {
         for (name, amounts) in other.containers {
             self.containers.entry(name).or_insert(amounts);
@@ -44,7 +44,7 @@ impl PodAmounts {
         }
     }
 
-    /// Returns whether they changed.
+    /// Sets the pod-level resources; returns whether they changed.
     pub(super) fn set_pod_level(&mut self, level: Option<ResourceRequirements>) -> bool {
         let level = level.map(without_empty);
         let changed = self.pod != level;
@@ -52,7 +52,7 @@ impl PodAmounts {
         changed
     }
 
-    /// Returns whether they changed.
+    /// Sets the amounts of a container; returns whether they changed.
     pub(super) fn set(&mut self, container: &str, amounts: ResourceRequirements) -> bool {
         if self.containers.get(container) == Some(&amounts) {
             return false;
@@ -74,8 +74,8 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
     amounts
 }
 
-/// The pod with other amounts; `None` if they equal those in its spec. A container that is not among `amounts` keeps
-/// its own.
+/// The pod with these amounts in its spec; `None` if its spec has them already. Containers that are missing in
+/// `amounts` keep their own.
 pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
     let own = PodAmounts::of(pod);
     let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
@@ -106,7 +106,7 @@ pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
     Some(pod)
 }
 
-/// Whether the amounts are equal, however they are spelled.
+/// Whether the amounts are equal as quantities (`1` equals `1000m`).
 pub fn same_amounts(one: &ResourceRequirements, other: &ResourceRequirements) -> bool {
     same_list(&one.limits, &other.limits) && same_list(&one.requests, &other.requests)
 }
@@ -130,22 +130,23 @@ fn same_quantity(one: &ApiQuantity, other: &ApiQuantity) -> bool {
     one == other || read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-/// The amounts of a container that the kernel enforces, in thousandths of CPUs and bytes; 0 for none. A container
-/// without a limit has its pod's.
+/// CPU and memory of a container as its cgroup enforces them, in thousandths of a CPU and bytes; 0 for none. A
+/// container without a limit has that of its pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeAmounts {
-    /// Requested CPU.
+    /// CPU request.
     pub cpu_request: i64,
-    /// The limit of CPU.
+    /// CPU limit.
     pub cpu_limit: i64,
-    /// Requested memory.
+    /// Memory request.
     pub memory_request: i64,
-    /// The limit of memory.
+    /// Memory limit.
     pub memory_limit: i64,
 }
 
 impl ComputeAmounts {
-    /// The amounts of a container in a pod. Unreadable ones count as none: admission rejects them.
+    /// The amounts of a container; `pod` are the pod-level resources. Amounts that cannot be parsed count as none;
+    /// admission rejects them.
     pub fn of(own: &ResourceRequirements, pod: Option<&ResourceRequirements>) -> Self {
         let read = |list: Option<&ApiQuantityList>, name: &str| {
             let quantity = list.and_then(|list| list.get(name));

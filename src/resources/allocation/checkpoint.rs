@@ -1,6 +1,6 @@
-//! The files of allocations, in upstream's format. Pure.
+//! Format of the allocation checkpoints, as upstream's. Pure.
 //!
-//! A file has the data as JSON in a string, and the checksum of that string.
+//! A file has the data as a JSON string, and the checksum of that string.
 
 use super::{AmountsByPod, PodAmounts};
 use crate::{
@@ -32,10 +32,10 @@ struct AllocatedPodEntry {
     pod_level_resources: Option<ResourceRequirements>,
 }
 
-/// Decodes the content of a file.
+/// Decodes the content of a checkpoint.
 ///
 /// # Errors
-/// It is damaged.
+/// It is malformed, or its checksum is wrong.
 pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
     let file: AllocationFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.checksum != sum(&file.data) {
@@ -53,10 +53,10 @@ pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
     Ok(entries.collect())
 }
 
-/// Encodes the content of a file.
+/// Encodes the content of a checkpoint.
 ///
 /// # Errors
-/// In practice none: amounts are text.
+/// Practically none: all fields are text.
 pub(super) fn encode(known: &AmountsByPod) -> serde_json::Result<Vec<u8>> {
     let entries = known.iter().map(|(uid, amounts)| {
         let entry = AllocatedPodEntry {

@@ -2,12 +2,12 @@
 
 use k8s_openapi::api::core::v1::PodCondition;
 
-/// Why a resize is not accepted.
+/// Why a resize is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PendingReason {
-    /// The node has not enough free resources now.
+    /// The node does not have enough free resources at the moment.
     Deferred,
-    /// This node can never do the resize.
+    /// The resize is impossible on this node.
     Infeasible,
 }
 
@@ -21,27 +21,27 @@ impl PendingReason {
     }
 }
 
-/// A resize that is not accepted.
+/// A pending resize.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingResize {
-    /// Why.
+    /// The reason.
     pub reason: PendingReason,
     /// The message of the condition.
     pub message: String,
-    /// The generation of the pod that requests the resize.
+    /// `metadata.generation` of the pod that requests the resize.
     pub generation: Option<i64>,
 }
 
-/// A resize that is being carried out.
+/// A resize that is being actuated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResizeInProgress {
     /// The error of the last attempt.
     pub error: Option<String>,
-    /// The generation of the pod that requests the resize.
+    /// `metadata.generation` of the pod that requests the resize.
     pub generation: Option<i64>,
 }
 
-/// The conditions of one pod. Both are set while a resize is carried out and a later one waits.
+/// The resize conditions of one pod. Both are set if a later resize is pending while an earlier one is being actuated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResizeConditions {
     /// `PodResizePending`.
@@ -55,7 +55,7 @@ const IN_PROGRESS: &str = "PodResizeInProgress";
 const ERROR: &str = "Error";
 
 impl ResizeConditions {
-    /// No resize.
+    /// No pending resize, and none in progress.
     pub const NONE: Self = Self {
         pending: None,
         in_progress: None,
@@ -63,7 +63,7 @@ impl ResizeConditions {
     /// Condition types of resizes.
     pub const TYPES: [&str; 2] = [PENDING, IN_PROGRESS];
 
-    /// The conditions that an earlier kubelet reported.
+    /// Restores the conditions that an earlier kubelet reported.
     pub fn reported(conditions: &[PodCondition]) -> Self {
         let find = |type_: &str| {
             let mut conditions = conditions.iter();
@@ -88,7 +88,7 @@ impl ResizeConditions {
         }
     }
 
-    /// The API conditions, without transition times.
+    /// The API conditions, without `lastTransitionTime`.
     pub fn to_api(&self) -> Vec<PodCondition> {
         let condition =
             |type_: &str, reason: Option<&str>, message: Option<&String>, generation| {

@@ -1,4 +1,4 @@
-//! The texts of events about resizes, as upstream has them. Pure.
+//! Messages of resize events, as upstream's. Pure.
 
 use super::PodAmounts;
 use crate::model::{Pod, PodExt};

@@ -1,4 +1,4 @@
-//! Metrics of resizes.
+//! Metrics of pod resizes.
 
 use super::{Allocations, ComputeAmounts, PodAmounts};
 use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
@@ -35,7 +35,7 @@ struct RetryTrigger {
     retry_trigger: &'static str,
 }
 
-/// Handles to the families.
+/// The metric families.
 #[derive(Clone)]
 pub struct ResizeMetrics {
     requested: Family<Requested, Counter>,
@@ -45,7 +45,7 @@ pub struct ResizeMetrics {
 }
 
 impl ResizeMetrics {
-    /// Registers the families.
+    /// Registers the metric families.
     pub fn new(metrics: &Metrics, allocations: &Allocations) -> Self {
         let all = allocations.clone();
         metrics.register(
@@ -135,7 +135,7 @@ impl ResizeMetrics {
         self.accepted_late.get_or_create(&labels).inc();
     }
 
-    /// Counts a resize that was carried out.
+    /// Records a completed resize of a pod and its duration.
     pub fn resized(&self, success: bool, took: Duration) {
         let labels = Success {
             success: if success { "true" } else { "false" },

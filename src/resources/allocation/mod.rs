@@ -1,11 +1,11 @@
-//! CPU and memory that pods are allocated, and that their containers were last created or updated with.
+//! Allocated and actuated CPU and memory of pods, for in-place resize.
 //!
-//! The spec of a pod may change its CPU and memory while the pod runs. The *allocated* amounts are those that admission
-//! accepted; [`Allocations::apply`] replaces the amounts in the spec with them for the rest of the kubelet. The
-//! *actuated* amounts are those that containers were created or updated with last.
+//! The spec of a pod may change its CPU and memory while the pod runs. The *allocated* amounts are those that were
+//! admitted; [`Allocations::apply`] puts them into the spec for the rest of the kubelet. The *actuated* amounts are
+//! those with which containers were last created or updated.
 //!
-//! * Owns: both, and their files in the kubelet's directory, which upstream's kubelet reads and writes as well.
-//! * Woken by: admission, accepted resizes, containers that were started or updated.
+//! * Owns: both, and their checkpoints in the kubelet's directory, which the Go kubelet reads and writes as well.
+//! * Woken by: admission, accepted resizes, and containers that were started or updated.
 //! * Publishes: pods with their allocated amounts; the resize conditions of a pod.
 //! * Must never change allocated amounts on its own.
 //! * Answers to upstream's `pkg/kubelet/allocation` and the resize conditions of `status.Manager`.
@@ -44,14 +44,14 @@ pub const ALLOCATED_FILE: &str = "allocated_pods_state";
 /// The file of actuated amounts.
 pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
-/// Changes within this time are written together. A kubelet that is killed before may lose them: a pod that is not in
-/// the files is taken to have the amounts in its spec.
+/// Delay of a write, so that changes within this time share it. A kubelet that is killed meanwhile loses them: a pod
+/// without an entry is assumed to be allocated the amounts in its spec.
 const GATHERED: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(10);
 
 type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
 
-/// The allocations of a node; cheap to clone. The default keeps them in memory only.
+/// The allocations of all pods; cheap to clone. The default is kept in memory only.
 #[derive(Clone, Default)]
 pub struct Allocations(Arc<AllocationInner>);
 
@@ -70,10 +70,10 @@ struct AllocationState {
 }
 
 impl Allocations {
-    /// Reads the files of an earlier kubelet, which may be the Go kubelet. Blocking.
+    /// Reads the checkpoints of an earlier kubelet, which may be the Go kubelet. Blocking.
     ///
     /// # Errors
-    /// A file cannot be used, in upstream's words. Without it, a resize that has to wait would count as accepted.
+    /// A checkpoint cannot be used; texts as upstream's. Without it, a deferred resize would be treated as accepted.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
         let state = AllocationState {
             allocated: read(&directory.join(ALLOCATED_FILE))?,
@@ -87,7 +87,7 @@ impl Allocations {
         })))
     }
 
-    /// The pod with its allocated amounts; the same pod if its spec has them.
+    /// The pod with its allocated amounts; the same object if its spec has them.
     pub fn apply(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let allocated = self.0.state.lock().allocated.get(&pod.uid()).cloned();
         let changed = allocated.and_then(|allocated| with_amounts(pod, &allocated));
@@ -99,7 +99,7 @@ impl Allocations {
         self.0.state.lock().allocated.contains_key(uid)
     }
 
-    /// The pod was admitted with these amounts.
+    /// Records the amounts in the pod's spec as allocated, after its admission.
     pub fn allocate(&self, pod: &Pod) {
         let amounts = PodAmounts::of(pod);
         let mut state = self.0.state.lock();
@@ -112,7 +112,7 @@ impl Allocations {
         self.0.changed.notify_one();
     }
 
-    /// Allocates the amounts in the spec of `pod`. Containers without actuated amounts are taken to have those of
+    /// Allocates the amounts in the spec of `pod`. Containers without actuated amounts are assumed to have those of
     /// `before`.
     pub fn resize(&self, before: &Pod, pod: &Pod) {
         let uid = pod.uid();
@@ -129,13 +129,13 @@ impl Allocations {
         self.0.state.lock().actuated.get(uid).cloned()
     }
 
-    /// A container of the pod was created or updated with these amounts.
+    /// Records the amounts that a container of the pod was created or updated with.
     pub fn set_actuated(&self, pod: &Pod, container: &Container) {
         let amounts = amounts::of_container(container);
         self.change_actuated(&pod.uid(), |has| has.set(&container.name, amounts));
     }
 
-    /// The cgroup of the pod was limited to its pod-level resources.
+    /// Records that the pod's cgroup was set to its pod-level resources.
     pub fn set_actuated_pod_level(&self, pod: &Pod) {
         let level = pod.spec().and_then(|spec| spec.resources.clone());
         if level.is_some() {
@@ -173,7 +173,7 @@ impl Allocations {
         done
     }
 
-    /// The numbers of deferred resizes, infeasible ones, and those in progress.
+    /// Numbers of deferred, infeasible and in-progress resizes.
     pub fn count(&self) -> (usize, usize, usize) {
         let state = self.0.state.lock();
         let pending = |reason| {
@@ -201,7 +201,7 @@ impl Allocations {
         }
     }
 
-    /// Removes pods of an earlier kubelet for which `keep` is false.
+    /// Removes pods of an earlier kubelet for which `keep` returns false.
     pub fn keep(&self, keep: impl Fn(&PodUid) -> bool) {
         let state = self.0.state.lock();
         let known = state.allocated.keys().chain(state.actuated.keys());
@@ -212,10 +212,10 @@ impl Allocations {
         }
     }
 
-    /// Writes the files when something has changed, until the shutdown, and then once more.
+    /// Writes the checkpoints after changes, and a last time at shutdown.
     ///
     /// # Errors
-    /// None: the signature is that of all tasks.
+    /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Some(directory) = self.0.directory.clone() else {
             shutdown.cancelled().await;
@@ -237,7 +237,7 @@ impl Allocations {
         Ok(())
     }
 
-    /// Writes the files that changed; false if one failed.
+    /// Writes the checkpoints that changed; false if a write failed.
     async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
         let contents = {
             let state = self.0.state.lock();

@@ -1,4 +1,4 @@
-//! Cgroups by name: creates, limits and removes them with one of the drivers. Blocking.
+//! Creates, updates and removes cgroups with either driver. Blocking.
 
 use super::{CgroupDriver, CgroupMetrics, CgroupName};
 use crate::host::{
@@ -7,14 +7,14 @@ use crate::host::{
 };
 use std::{collections::BTreeSet, io};
 
-/// The slice of which all others are parts.
+/// systemd's root slice.
 const ROOT_SLICE: &str = "-.slice";
 
-/// The cgroups below the root of the node, by name.
+/// The cgroups of the node.
 pub(super) struct CgroupManager {
     pub(super) cgroups: Cgroups,
-    /// Only with the driver `systemd`. systemd has to know every cgroup and its limits: it resets limits that it does
-    /// not know.
+    /// Set with the driver `systemd`. systemd has to know every cgroup and its limits, because it resets limits that it
+    /// does not know.
     pub(super) slices: Option<Slices>,
     pub(super) metrics: CgroupMetrics,
 }
@@ -42,7 +42,7 @@ impl CgroupManager {
         path.is_ok_and(|path| self.cgroups.validate(&path).is_ok())
     }
 
-    /// Creates a cgroup; one that is there stays as it is.
+    /// Creates a cgroup; an existing one is left unchanged.
     pub(super) fn create(&self, name: &CgroupName) -> io::Result<()> {
         let path = self.path(name)?;
         self.metrics.timed("create", || {
@@ -55,7 +55,7 @@ impl CgroupManager {
         })
     }
 
-    /// Limits a cgroup that is there.
+    /// Sets the limits of an existing cgroup.
     pub(super) fn update(&self, name: &CgroupName, settings: &CgroupSettings) -> io::Result<()> {
         let path = self.path(name)?;
         self.metrics.timed("update", || {
@@ -69,12 +69,12 @@ impl CgroupManager {
         })
     }
 
-    /// All memory that is charged to a cgroup, bytes.
+    /// The memory that is charged to a cgroup, bytes.
     pub(super) fn memory_usage(&self, name: &CgroupName) -> io::Result<u64> {
         self.cgroups.memory_usage(&self.path(name)?)
     }
 
-    /// Ends what runs in a cgroup and removes it.
+    /// Kills the processes in a cgroup and removes it.
     pub(super) fn destroy(&self, name: &CgroupName) -> io::Result<()> {
         let path = self.path(name)?;
         let killed = self.cgroups.kill(&path)?;
@@ -95,7 +95,7 @@ impl CgroupManager {
         })
     }
 
-    /// The names right below a cgroup, in any hierarchy.
+    /// The names of the direct children of a cgroup, in any hierarchy.
     pub(super) fn children(&self, name: &CgroupName) -> io::Result<BTreeSet<CgroupName>> {
         let path = self.path(name)?;
         let below = self.cgroups.children(&path)?.into_iter();

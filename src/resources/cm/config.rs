@@ -1,36 +1,36 @@
-//! The settings of the node's cgroups.
+//! Configuration of the node's cgroups.
 
 use super::{CgroupDriver, ReservedCgroup, wanted::NodeAmounts};
 
-/// Which cgroups there are, and what they may use.
+/// Configuration of the node's cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CgroupsConfig {
-    /// A cgroup for all pods, for each class of service and for each pod.
+    /// `cgroupsPerQOS`: a cgroup for all pods, for each QoS class and for each pod.
     pub per_qos: bool,
-    /// Where they are; `/` unless given.
+    /// `cgroupRoot`; `/` by default.
     pub root: String,
-    /// Who makes them if the runtime does not say.
+    /// `cgroupDriver`, used if the runtime does not report its driver.
     pub driver: CgroupDriver,
-    /// All pods together get no more than what is not reserved.
+    /// Whether `enforceNodeAllocatable` has `pods`: limits all pods together to the allocatable amounts.
     pub enforce_pods: bool,
-    /// What is reserved for the system, and for Kubernetes.
+    /// `systemReserved` and `kubeReserved`.
     pub reservations: [NodeAmounts; 2],
-    /// Their cgroups, where those are limited.
+    /// The cgroups that `enforceNodeAllocatable` limits to these.
     pub reserved: Vec<ReservedCgroup>,
-    /// Most processes of a pod, if there is a limit.
+    /// `podPidsLimit`, if there is a limit.
     pub pod_pids: Option<i64>,
-    /// Memory of pods is protected by class and pod (`MemoryQoS`).
+    /// `MemoryQoS`: protects and throttles memory by cgroup settings.
     pub memory_qos: bool,
-    /// As far as they requested it.
+    /// Whether `MemoryQoS` protects requested memory (`memoryReservationPolicy: TieredReservation`).
     pub tiered_reservation: bool,
-    /// Where the kubelet puts itself; the path of a cgroup, as those below.
+    /// `kubeletCgroups`: the cgroup that the kubelet moves itself into. A path, like those below.
     pub kubelet: Option<String>,
-    /// The kubelet does not start where the kernel's settings are others than it would set (`protectKernelDefaults`).
+    /// `protectKernelDefaults`: refuse to start if kernel settings differ from those that the kubelet would set.
     pub protect_kernel_defaults: bool,
-    /// Where it puts processes of the root cgroup that belong to nothing else.
+    /// `systemCgroups`: the cgroup for processes of the root cgroup.
     pub system: Option<String>,
-    /// Where the runtime is.
+    /// `--runtime-cgroups`: the cgroup of the runtime.
     pub runtime: Option<String>,
-    /// How much of a hundred of memory requests is kept from lower classes (`QOSReserved`).
+    /// `qosReserved`: the percentage of memory requests that lower QoS classes cannot use.
     pub qos_reserved_percent: Option<i64>,
 }

@@ -32,14 +32,14 @@ use tokio_util::sync::CancellationToken;
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
 const POD_PREFIX: &str = "pod";
-/// How often the limits of QoS classes are set again.
+/// Interval at which the limits of QoS classes are updated, as upstream.
 const UPDATE_PERIOD: Duration = Duration::from_secs(60);
-/// How many calls to systemd run at once. Each may take half a minute.
+/// Maximum number of concurrent calls to systemd. Each may take half a minute.
 const MAX_SYSTEMD_CALLS: usize = 4;
 const ENFORCED: &str = "NodeAllocatableEnforced";
 const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 
-/// The cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
+/// Manages the cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 
@@ -49,38 +49,38 @@ struct ContainerManagerInner {
     all_pods: CgroupName,
     active_pods: ActivePodsReader,
     events: EventRecorder,
-    /// Which pods have exclusive CPUs.
+    /// Shows which pods have exclusive CPUs.
     managers: ResourceManagers,
-    /// Serializes updates of the QoS classes: of two at once, the older values might win.
+    /// Serializes updates of the QoS classes: with two at once, older values could overwrite newer ones.
     updating: Mutex<()>,
     systemd_calls: Arc<Semaphore>,
-    /// An earlier kubelet set the limits of QoS classes, and not all pods are known yet: the shares of only some pods
-    /// would throttle the others.
+    /// Whether limits of QoS classes that an earlier kubelet set are kept for now, because not all pods are known: CPU
+    /// shares of only some pods would throttle the others.
     keeps_limits: AtomicBool,
 }
 
 impl ContainerManager {
-    /// A manager that leaves cgroups to the runtime.
+    /// A manager for `cgroupsPerQOS: false`.
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// Whether cgroups are left to the runtime.
+    /// Whether the runtime manages the cgroups of pods (`cgroupsPerQOS: false`).
     pub fn is_off(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The cgroup of all pods, from the root of each hierarchy; nothing where the runtime makes them.
+    /// The cgroup of all pods, as a path from the root of each hierarchy; `None` without `cgroupsPerQOS`.
     pub fn all_pods(&self) -> Option<String> {
         let inner = self.0.as_ref()?;
         let path = inner.manager.path(&inner.all_pods).ok()?;
         Some(path.to_string())
     }
 
-    /// Creates the cgroups of the node; `cgroups` are those below `cgroupRoot`. Blocking.
+    /// Creates the cgroups of the node; `cgroups` is the hierarchy below `cgroupRoot`. Blocking.
     ///
     /// # Errors
-    /// The root is not there, a cgroup cannot be made, or one that the configuration names cannot be limited.
+    /// `cgroupRoot` does not exist, a cgroup cannot be created, or a configured cgroup cannot be limited.
     pub fn start(
         node: NodeCgroups,
         cgroups: Cgroups,
@@ -120,11 +120,11 @@ impl ContainerManager {
         Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Updates the limits of the node and of QoS classes until the shutdown. Classes of an earlier kubelet are updated
+    /// Updates the limits of the node and of QoS classes until shutdown. Limits that an earlier kubelet set are updated
     /// once all sources have `delivered`, or after a minute.
     ///
     /// # Errors
-    /// None: the signature is that of all tasks.
+    /// Never fails.
     pub async fn run(
         self,
         mut delivered: watch::Receiver<bool>,
@@ -151,10 +151,10 @@ impl ContainerManager {
         Ok(())
     }
 
-    /// The cgroup parent of a pod's sandboxes; empty when the runtime chooses.
+    /// The cgroup parent of a pod's sandbox; empty if the runtime chooses it.
     ///
     /// # Errors
-    /// The pod's class is not known, or its UID cannot name a cgroup.
+    /// The pod's QoS class cannot be determined, or its UID is not valid in a cgroup name.
     pub fn pod_cgroup_parent(&self, pod: &Pod) -> anyhow::Result<String> {
         match &self.0 {
             Some(inner) => Ok(inner.manager.path(&inner.pod_name(pod)?)?.to_string()),
@@ -162,10 +162,10 @@ impl ContainerManager {
         }
     }
 
-    /// Creates a pod's cgroup if it is missing, and limits it. Call it before a container of the pod starts.
+    /// Creates a pod's cgroup if it is missing, and sets its limits. Call it before a container of the pod starts.
     ///
     /// # Errors
-    /// The cgroup cannot be made.
+    /// The cgroup cannot be created.
     pub async fn ensure_exists(&self, pod: &Arc<Pod>) -> anyhow::Result<PodCgroup> {
         let Some(inner) = self.0.clone() else {
             return Ok(PodCgroup::default());
@@ -174,11 +174,11 @@ impl ContainerManager {
         inner.run(move |inner| inner.ensure_exists(&pod)).await?
     }
 
-    /// Sets the limits of a running pod's cgroup. While its containers are resized, these are the higher of its new
-    /// limits and those of `before`.
+    /// Sets the limits of a running pod's cgroup. With `before`, while its containers are resized, the higher of the
+    /// old and new limits.
     ///
     /// # Errors
-    /// The kernel refuses a limit.
+    /// The kernel rejects a limit.
     pub async fn limit(&self, pod: &Arc<Pod>, before: Option<&Arc<Pod>>) -> anyhow::Result<()> {
         let Some(inner) = self.0.clone() else {
             return Ok(());
@@ -188,7 +188,7 @@ impl ContainerManager {
         inner.run(limit).await?
     }
 
-    /// The memory limit of a pod's cgroup, if a resize lowers it from what it was `before`.
+    /// The new memory limit of a pod's cgroup, if a resize lowers it from that of `before`.
     ///
     /// # Errors
     /// The limit cannot be computed.
@@ -211,24 +211,24 @@ impl ContainerManager {
         Ok(Some(LoweredMemoryLimit { limit, usage }))
     }
 
-    /// Kills the processes in the cgroup of a pod that is gone, and removes the cgroup.
+    /// Kills the processes in the cgroup of a removed pod, and removes the cgroup.
     ///
     /// # Errors
-    /// It is still there.
+    /// The cgroup could not be removed.
     pub async fn destroy(&self, uid: &PodUid) -> anyhow::Result<()> {
         let Some(inner) = self.0.clone() else {
             return Ok(());
         };
         let uid = uid.clone();
-        // It waits for killed processes to exit.
+        // Blocks until the killed processes have exited.
         spawn_blocking(move || inner.destroy(&uid)).await??;
         Ok(())
     }
 
-    /// The UIDs of all pods that have a cgroup.
+    /// UIDs of all pods with a cgroup.
     ///
     /// # Errors
-    /// They cannot be listed.
+    /// The cgroups cannot be listed.
     pub async fn pods_with_cgroups(&self) -> anyhow::Result<BTreeSet<PodUid>> {
         let Some(inner) = self.0.clone() else {
             return Ok(BTreeSet::new());
@@ -238,8 +238,8 @@ impl ContainerManager {
 }
 
 impl ContainerManagerInner {
-    /// Runs blocking work that changes cgroups. Calls to systemd may take long and must not use the threads for quick
-    /// work.
+    /// Runs blocking work that changes cgroups. With systemd, the concurrency is limited, because its calls may take
+    /// long and would use up the threads for short work.
     async fn run<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> T + Send + 'static,
@@ -256,7 +256,7 @@ impl ContainerManagerInner {
         spawn_blocking(work).await
     }
 
-    /// Returns whether the limit of the node is enforced.
+    /// Updates all limits; returns whether the limit of the node is enforced.
     async fn update(self: &Arc<Self>, enforced: bool) -> bool {
         let updated = self.clone().run(move |inner| {
             let updated = inner.update_classes();
@@ -279,7 +279,7 @@ impl ContainerManagerInner {
         }
     }
 
-    /// The pod's name in each QoS class: the UID alone does not identify the class.
+    /// The pod's cgroup name in each QoS class, for when the class is unknown.
     fn pod_names(&self, uid: &PodUid) -> [CgroupName; 3] {
         [
             QosClass::Guaranteed,
@@ -300,7 +300,7 @@ impl ContainerManagerInner {
         Ok(class.child(&format!("{POD_PREFIX}{uid}")))
     }
 
-    /// What the cgroup of all pods may use.
+    /// The limits of the cgroup of all pods.
     fn node_settings(&self) -> CgroupSettings {
         CgroupSettings {
             cpus: Some(self.node.cpus.clone()).filter(|cpus| !cpus.is_empty()),
@@ -308,7 +308,7 @@ impl ContainerManagerInner {
         }
     }
 
-    /// Makes the cgroups of all pods and of classes where they are missing, and sets the limits of classes.
+    /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes.
     fn update_classes(&self) -> std::io::Result<()> {
         let _updating = self.updating.lock();
         if !self.manager.exists(&self.all_pods) {
@@ -342,8 +342,8 @@ impl ContainerManagerInner {
         Ok(())
     }
 
-    /// Sets the limit of all pods together. The kernel refuses one below what they use: then it is retried, as upstream
-    /// does.
+    /// Sets the limit of all pods together. The kernel rejects a limit below the current usage; then it is retried
+    /// later, as upstream does.
     fn enforce_node(&self) -> bool {
         let node = ObjectRef::node(&self.node.node_name);
         match self.manager.update(&self.all_pods, &self.node_settings()) {
@@ -363,7 +363,7 @@ impl ContainerManagerInner {
         }
     }
 
-    /// Limits the cgroups that the configuration names; they have to be there.
+    /// Sets the limits of configured cgroups, which have to exist.
     fn enforce_reserved(&self) -> anyhow::Result<()> {
         let node = ObjectRef::node(&self.node.node_name);
         for reserved in &self.node.reserved {

@@ -11,11 +11,11 @@ use prometheus_client::{
 };
 use std::time::Duration;
 
-/// Attempts to get the cgroup driver from a runtime that does not answer.
+/// Number of attempts to get the cgroup driver from a runtime that does not respond.
 const TRIES: usize = 3;
 const BETWEEN_TRIES: Duration = Duration::from_secs(2);
 
-/// The driver that the runtime says it uses; `configured` if it cannot say.
+/// The driver that the runtime reports; `configured` if it cannot report one.
 pub(super) async fn driver(
     runtime: &RuntimeClient,
     metrics: &Metrics,
@@ -61,7 +61,7 @@ pub(super) async fn driver(
     Ok(driver)
 }
 
-/// Says in metrics from which version on the Go kubelet wants a newer runtime.
+/// Sets upstream's metric of the version from which on the Go kubelet requires a newer runtime.
 fn cri_loses_support(metrics: &Metrics) {
     #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
     struct CgroupVersionLabel {

@@ -1,4 +1,4 @@
-//! How long operations on cgroups take.
+//! Durations of operations on cgroups.
 
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use prometheus_client::{
@@ -12,12 +12,12 @@ struct OperationType {
     operation_type: &'static str,
 }
 
-/// Handle to the family.
+/// The metric family.
 #[derive(Clone)]
 pub struct CgroupMetrics(Family<OperationType, Histogram>);
 
 impl CgroupMetrics {
-    /// Registers the family.
+    /// Registers the metric family.
     pub fn new(metrics: &Metrics) -> Self {
         Self(metrics.register(
             "kubelet_cgroup_manager_duration_seconds",

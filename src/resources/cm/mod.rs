@@ -1,12 +1,12 @@
-//! The node's cgroups: one for all pods, one per class of service, one per pod.
+//! The node's cgroups: one for all pods, one per QoS class, one per pod.
 //!
-//! * Owns: the cgroups below `cgroupRoot`/kubepods, and the limits of reserved cgroups; the cgroups of the kubelet
-//!   itself and of processes in the root cgroup, if they are configured (`system_containers`).
-//! * Woken by: syncs that start something of a pod, the end of pods, a timer of a minute.
+//! * Owns: the cgroups below `cgroupRoot`/kubepods, and the limits of reserved cgroups; the configured cgroups of the
+//!   kubelet itself and of processes in the root cgroup (`system_containers`).
+//! * Woken by: pod syncs that start a sandbox or container, pods that terminated, and a timer of a minute.
 //! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
-//! * Must never remove or kill anything outside of that tree or of a pod that should run, nor move a process out of a
-//!   cgroup other than the root.
-//! * Answers to upstream's `pkg/kubelet/cm`, as far as cgroups go.
+//! * Must never remove or kill anything outside of these cgroups, or of a pod that should run, nor move a process out
+//!   of a cgroup other than the root.
+//! * Answers to the parts of upstream's `pkg/kubelet/cm` about cgroups.
 
 mod cgroup_manager;
 mod config;

@@ -1,21 +1,21 @@
-//! Names of cgroups, and how the two drivers spell them. Pure.
+//! Names of cgroups, and their paths with either driver. Pure.
 
 use crate::host::cgroup::{BadCgroupPath, CgroupPath};
 
 const SLICE: &str = ".slice";
 
-/// The driver that creates cgroups.
+/// The cgroup driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
-    /// The kubelet, in the file system of the kernel.
+    /// The kubelet creates cgroups in the cgroup file system.
     #[default]
     Cgroupfs,
-    /// systemd, as slices.
+    /// systemd creates cgroups as slices.
     Systemd,
 }
 
 impl CgroupDriver {
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cgroupfs => "cgroupfs",
@@ -24,18 +24,18 @@ impl CgroupDriver {
     }
 }
 
-/// The name of a cgroup that does not depend on the driver: its parts from the top.
+/// The name of a cgroup, independent of the driver: its components from the top.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CgroupName(Vec<String>);
 
 impl CgroupName {
-    /// From a path such as `/a/b`, whatever the driver.
+    /// From a path such as `/a/b`.
     pub fn of_cgroupfs(path: &str) -> Self {
         let parts = path.split('/').filter(|part| !part.is_empty());
         Self(parts.map(str::to_owned).collect())
     }
 
-    /// From the path of a slice, or its name.
+    /// From the path or name of a slice.
     pub fn of_systemd(path: &str) -> Self {
         let path = path.trim_end_matches('/');
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -44,7 +44,7 @@ impl CgroupName {
         Self(parts.map(|part| part.replace('_', "-")).collect())
     }
 
-    /// From a path as the driver spells it.
+    /// From a path in the driver's form.
     pub fn of(driver: CgroupDriver, path: &str) -> Self {
         match driver {
             CgroupDriver::Cgroupfs => Self::of_cgroupfs(path),
@@ -52,7 +52,7 @@ impl CgroupName {
         }
     }
 
-    /// The name of a cgroup right below this one.
+    /// The name of a child of this cgroup.
     #[must_use]
     pub fn child(&self, name: &str) -> Self {
         let mut parts = self.0.clone();
@@ -60,20 +60,20 @@ impl CgroupName {
         Self(parts)
     }
 
-    /// Its parts from the top; none for the root.
+    /// The components from the top; none for the root.
     pub fn parts(&self) -> &[String] {
         &self.0
     }
 
-    /// The last part; empty for the root.
+    /// The last component; empty for the root.
     pub fn base(&self) -> &str {
         self.0.last().map_or("", String::as_str)
     }
 
-    /// The path as the driver spells it (upstream's `Name`).
+    /// The path in the driver's form (upstream's `Name`).
     ///
     /// # Errors
-    /// A part cannot be in a path.
+    /// A component is not valid in a path.
     pub fn path(&self, driver: CgroupDriver) -> Result<CgroupPath, BadCgroupPath> {
         match driver {
             CgroupDriver::Cgroupfs => CgroupPath::parse(&self.0.join("/")),
@@ -81,7 +81,7 @@ impl CgroupName {
         }
     }
 
-    /// The slices from the top: each has the name of the one above it in its own.
+    /// The names of the slices from the top; each has that of its parent as a prefix.
     pub fn slices(&self) -> Vec<String> {
         let mut name = String::new();
         let mut slices = Vec::new();

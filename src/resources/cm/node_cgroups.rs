@@ -3,18 +3,18 @@
 use super::wanted::{NodeAmounts, PodRules};
 use crate::host::Slices;
 
-/// A cgroup of other processes of the node that gets limits.
+/// A cgroup of processes other than pods that is limited to reserved amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservedCgroup {
-    /// For errors: `System ReservedCgroup`.
+    /// The name in errors, such as `System Reserved`.
     pub what: &'static str,
-    /// For events: `system` or `kube`.
+    /// The name in events: `system` or `kube`.
     pub name: &'static str,
-    /// Its path as the driver spells it.
+    /// Its path in the driver's form.
     pub cgroup: String,
-    /// What is reserved.
+    /// The reserved amounts.
     pub amounts: NodeAmounts,
-    /// Only its share of CPU time is set.
+    /// Whether only CPU shares are set (`system-reserved-compressible` and `kube-reserved-compressible`).
     pub only_compressible: bool,
 }
 
@@ -25,28 +25,29 @@ pub struct NodeCgroups {
     pub node_name: String,
     /// `cgroupRoot`.
     pub root: String,
-    /// Only with the driver `systemd`.
+    /// Set with the driver `systemd`.
     pub slices: Option<Slices>,
-    /// What all pods together may use.
+    /// The limits of all pods together.
     pub pods: NodeAmounts,
-    /// The CPUs of all pods, as the kernel lists them; empty where the CPU manager gives them out.
+    /// The CPUs of all pods, in the kernel's list format; empty if the CPU manager assigns CPUs.
     pub cpus: String,
-    /// How each pod is limited.
+    /// Rules for the limits of pods.
     pub rules: PodRules,
-    /// Memory is protected by class (version 2, `MemoryQoS`).
+    /// Whether memory is protected by QoS class (cgroup v2, `MemoryQoS`).
     pub memory_qos: bool,
-    /// Memory that classes below others may use, and how much of a hundred of requests is kept from them.
+    /// With `qosReserved`: the memory that lower QoS classes may use, and the percentage of requests that they cannot
+    /// use.
     pub qos_reserved: Option<(i64, i64)>,
-    /// Cgroups of other processes.
+    /// Cgroups of processes other than pods.
     pub reserved: Vec<ReservedCgroup>,
 }
 
-/// A pod's cgroup that is there.
+/// The cgroup of a pod, which exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodCgroup {
-    /// For the runtime; empty when it is to choose.
+    /// The cgroup parent for the runtime; empty if the runtime chooses it.
     pub parent: String,
-    /// The error of a limit that the kernel refused.
+    /// The error of a limit that the kernel rejected.
     pub refused: Option<String>,
 }
 

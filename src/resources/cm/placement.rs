@@ -1,28 +1,28 @@
-//! Which processes are moved into the cgroups that the configuration names. Pure.
+//! Selects the processes to move into configured cgroups. Pure.
 
 use crate::host::cgroup::{CgroupPath, ProcessCgroups};
 
-/// The first process, which the kernel or a container starts.
+/// The PID of init.
 const FIRST: u32 = 1;
 
-/// One process of the node's root cgroup.
+/// A process of the root cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostProcess {
     pub(super) id: u32,
-    /// It runs no program: a thread of the kernel.
+    /// Whether it is a kernel thread.
     pub(super) is_kernel: bool,
     pub(super) cgroups: ProcessCgroups,
 }
 
-/// Whether a process is in a cgroup as a whole.
+/// Whether a process is in this cgroup in all hierarchies.
 pub(super) fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[&str]) -> bool {
     let path = path.to_string();
     let mut all = controllers.iter();
     all.all(|controller| cgroups.of(controller) == Some(path.as_str()))
 }
 
-/// The processes that go from the root into `system`. One that something else has put into a cgroup of any
-/// hierarchy stays; a process that was moved in some hierarchies only is moved again.
+/// The processes to move from the root cgroup into `system`. A process that is in another cgroup in any hierarchy is
+/// not moved; one that was moved in some hierarchies only is moved again.
 pub(super) fn to_system(
     processes: &[HostProcess],
     system: &CgroupPath,

@@ -1,4 +1,4 @@
-//! Makes the node's cgroups from the configuration, and starts the tasks that keep them.
+//! Creates the node's cgroups from the configuration, and starts their tasks.
 
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
@@ -18,20 +18,20 @@ use crate::{
 use anyhow::Context as _;
 use std::path::Path;
 
-/// What the cgroups of pods follow besides their own settings.
+/// Inputs for the cgroups of pods other than their configuration.
 pub struct CgroupRules {
     /// How CPU and memory limits are enforced.
     pub enforcement: CpuEnforcement,
-    /// CPUs are assigned to containers, so that the cgroup of all pods names none.
+    /// Whether the CPU manager assigns CPUs, so that the cgroup of all pods has no CPU list.
     pub assigns_cpus: bool,
     /// `oomScoreAdj` of the kubelet.
     pub oom_score_adj: i32,
 }
 
-/// Makes the node's cgroups and starts the task that keeps them.
+/// Creates the node's cgroups and starts the task that maintains them.
 ///
 /// # Errors
-/// A cgroup that the configuration names cannot be used, or the runtime does not say which driver it uses.
+/// A configured cgroup cannot be used, or the runtime's cgroup driver is unknown.
 pub async fn start(
     config: &CgroupsConfig,
     rules: CgroupRules,
@@ -69,8 +69,8 @@ pub async fn start(
     Ok(manager)
 }
 
-/// What is done about settings of the kernel that pods do not expect. A kubelet that has only a part of the machine for
-/// its pods shares it with others, and leaves them as they are.
+/// What to do about kernel settings that differ from those that the Go kubelet sets. They are changed only if the whole
+/// machine is the kubelet's (`cgroupsPerQOS` with `cgroupRoot: /`); otherwise others may depend on them.
 pub(super) fn kernel_behavior(config: &CgroupsConfig) -> KernelTunableBehavior {
     if config.protect_kernel_defaults {
         KernelTunableBehavior::Error
@@ -83,7 +83,7 @@ pub(super) fn kernel_behavior(config: &CgroupsConfig) -> KernelTunableBehavior {
 
 async fn set_up_kernel(config: &CgroupsConfig, deps: &Deps) -> anyhow::Result<()> {
     let behavior = match deps.system.cgroups {
-        // Those of a test.
+        // A directory of a test in place of the machine's.
         Some(_) => KernelTunableBehavior::Warn,
         None => kernel_behavior(config),
     };
@@ -93,8 +93,8 @@ async fn set_up_kernel(config: &CgroupsConfig, deps: &Deps) -> anyhow::Result<()
     set_up.context("Failed to start ContainerManager")
 }
 
-/// Moves this process into its cgroup (`kubeletCgroups`) before it uses memory, because memory stays charged to the
-/// cgroup in which it was allocated. If that fails, a task tries again later and logs the error. Blocking.
+/// Moves this process into its cgroup (`kubeletCgroups`) early, because memory stays charged to the cgroup in which it
+/// was allocated. On a failure, a task retries later and logs the error. Blocking.
 pub fn enter_kubelet_cgroup(config: &CgroupsConfig, oom_score_adj: i32) {
     let Some(kubelet) = &config.kubelet else {
         return;
@@ -111,8 +111,8 @@ pub fn enter_kubelet_cgroup(config: &CgroupsConfig, oom_score_adj: i32) {
     }
 }
 
-/// Starts the task that keeps the kubelet, and processes that belong to nothing else, where they are to be. With
-/// cgroups in the place of the kernel's and without processes in the place of its, nothing is moved.
+/// Starts the task that keeps the kubelet and processes of the root cgroup in their configured cgroups. Nothing is
+/// moved if a test has replaced the cgroup directory but not `/proc`.
 fn start_system_containers(
     config: &CgroupsConfig,
     oom_score_adj: i32,
@@ -138,7 +138,7 @@ fn start_system_containers(
     let cgroups = match &deps.system.cgroups {
         Some(directory) => Cgroups::in_directory(directory, top, v2),
         None => match Cgroups::below(top, v2) {
-            // Nothing is moved, and a kubelet that makes no cgroups does without.
+            // Nothing has to be moved, and without `cgroupsPerQOS` the kubelet needs no cgroups.
             Err(_) if kubelet.is_none() && system.is_none() => return Ok(()),
             found => found.context("Failed to start ContainerManager")?,
         },
@@ -161,7 +161,7 @@ fn report_kubelet_cgroup(v2: bool) {
     }
 }
 
-/// Without the controller huge pages are not limited.
+/// Removes the limits of huge pages if the controller is missing.
 fn with_huge_pages(mut node: NodeCgroups, cgroups: &Cgroups) -> NodeCgroups {
     if !cgroups.has("hugetlb") {
         node.rules.page_sizes.clear();
@@ -211,7 +211,7 @@ fn capacity(machine: &HostMachine) -> NodeAmounts {
     }
 }
 
-/// What is not reserved; eviction thresholds are not subtracted.
+/// Capacity minus reservations; eviction thresholds are not subtracted.
 pub fn allocatable(config: &CgroupsConfig, machine: &HostMachine) -> NodeAmounts {
     let [system, kube] = &config.reservations;
     capacity(machine).without(&[system, kube])

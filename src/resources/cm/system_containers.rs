@@ -1,4 +1,4 @@
-//! Moves the kubelet, and processes of the root cgroup, into the configured cgroups.
+//! Moves the kubelet, and processes of the root cgroup, into their configured cgroups.
 
 use super::placement::{self, HostProcess};
 use crate::{
@@ -12,13 +12,13 @@ use anyhow::Context as _;
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// How often processes are moved where a cgroup is configured, and how often only the kubelet's OOM score is set.
+/// Interval of passes with a configured cgroup, and of those that only set the kubelet's OOM score.
 const ENSURE_PERIOD: Duration = Duration::from_secs(60);
 const SCORE_PERIOD: Duration = Duration::from_secs(5 * 60);
-/// How often the processes are listed in one pass: they may fork while they are moved.
+/// Number of times that one pass lists the processes, because they may fork while they are moved.
 const PASSES: usize = 11;
 
-/// The configuration for processes that belong to no pod.
+/// Configuration of the cgroups of processes other than pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SystemContainersConfig {
     /// `kubeletCgroups`: the cgroup of the kubelet.
@@ -33,13 +33,13 @@ pub struct SystemContainersConfig {
 #[derive(Clone, Debug)]
 pub struct SystemContainers {
     config: SystemContainersConfig,
-    /// Paths start at the root of the machine, not at `cgroupRoot`.
+    /// Paths are relative to the root of the hierarchy, not to `cgroupRoot`.
     cgroups: Cgroups,
     proc: ProcDir,
 }
 
 impl SystemContainers {
-    /// `cgroups` are those below the root of the machine.
+    /// `cgroups` is the hierarchy from the root of the machine.
     pub fn new(config: SystemContainersConfig, cgroups: Cgroups, proc: ProcDir) -> Self {
         Self {
             config,
@@ -48,17 +48,17 @@ impl SystemContainers {
         }
     }
 
-    /// Moves the kubelet. An error is ignored here: the task retries and logs it. Blocking.
+    /// Moves the kubelet. Ignores errors: the task retries and logs them. Blocking.
     pub fn enter(&self) {
         if let Err(error) = self.ensure_kubelet() {
             tracing::debug!(err = %chain(error.as_ref()), "The kubelet is not in its cgroup yet");
         }
     }
 
-    /// Moves processes periodically until the shutdown.
+    /// Moves processes periodically until shutdown.
     ///
     /// # Errors
-    /// None: the signature is that of all tasks.
+    /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let names_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
         let period = if names_cgroups {
@@ -82,7 +82,7 @@ impl SystemContainers {
         Ok(())
     }
 
-    /// One pass. The kubelet comes first, so that it is not moved with the processes of the system.
+    /// Runs one pass. The kubelet is moved first, so that it is not moved with the processes of the system.
     fn ensure(&self) -> [anyhow::Result<()>; 2] {
         let kubelet = self.ensure_kubelet();
         let system = self.config.system.as_ref();
@@ -92,7 +92,7 @@ impl SystemContainers {
         ]
     }
 
-    /// Puts the kubelet into its cgroup and sets its score. One in a container stays as it is.
+    /// Moves the kubelet into its cgroup and sets its OOM score; neither if it is in a PID namespace other than the host's.
     fn ensure_kubelet(&self) -> anyhow::Result<()> {
         let itself = std::process::id();
         let on_host = self.proc.is_on_host(itself);
@@ -104,7 +104,7 @@ impl SystemContainers {
         let moved = wanted.map_or(Ok(()), |path| self.move_kubelet(itself, path));
         let value = self.config.oom_score_adj;
         let scored = match self.proc.set_oom_score_adj(itself, value) {
-            // Reported at the start.
+            // Already logged at start.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             scored => {
                 scored.with_context(|| format!("failed to apply oom score {value} to PID {itself}"))
@@ -134,7 +134,7 @@ impl SystemContainers {
         Ok(())
     }
 
-    /// Moves the root's processes into the cgroup of the system. A process that the kernel refuses to move is retried
+    /// Moves processes of the root cgroup into that of the system. A process that the kernel does not move is retried
     /// in the next pass.
     fn ensure_system(&self, system: &CgroupPath) -> anyhow::Result<()> {
         self.create(system)?;
@@ -179,7 +179,7 @@ impl SystemContainers {
     }
 }
 
-/// Logs an error unless it is the same as in the last pass.
+/// Logs an error, unless it equals that of the last pass.
 fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) {
     for ((name, reported), ensured) in ["kubelet", "system"].into_iter().zip(reported).zip(ensured)
     {

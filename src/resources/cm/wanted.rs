@@ -1,4 +1,4 @@
-//! What each cgroup of a node may use (upstream's `ResourceConfigForPod`, `getCgroupConfig` and
+//! Computes the settings of each cgroup (upstream's `ResourceConfigForPod`, `getCgroupConfig` and
 //! `setCPUCgroupConfig`). Pure.
 
 use crate::{
@@ -12,28 +12,28 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// The limit of huge pages that stands for none.
+/// The limit of huge pages that means unlimited, bytes.
 const UNBOUNDED: u64 = 1 << 62;
-/// The shares of a pod without a CPU request.
+/// CPU shares of a pod without a CPU request (the kernel's minimum).
 const MIN_SHARES: u64 = 2;
 
-/// How pods are limited on this node.
+/// Rules for the limits of pods on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodRules {
     /// How CPU limits are enforced.
     pub cpu: CpuEnforcement,
-    /// The maximum number of processes of a pod, if there is a limit.
+    /// `podPidsLimit`, if there is a limit.
     pub pids: Option<i64>,
-    /// Page sizes whose use the kernel limits, bytes.
+    /// Huge page sizes that the kernel can limit, bytes.
     pub page_sizes: Vec<u64>,
-    /// Memory requests are kept from reclaim (version 2, `MemoryQoS` with tiered reservation).
+    /// Whether requested memory is protected from reclaim (cgroup v2, `MemoryQoS` with tiered reservation).
     pub protect_memory: bool,
 }
 
 /// The settings of a pod's cgroup.
 ///
 /// # Errors
-/// An amount in its spec cannot be read.
+/// An amount in the spec cannot be parsed.
 pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> {
     let total: Resources = requests::of_pod_and_overhead(pod)?;
     let qos = pod_qos(pod)?;
@@ -75,7 +75,7 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> 
     Ok(settings)
 }
 
-/// The settings with the higher of both limits of CPU and memory. A limit that one of them lacks is not set.
+/// The higher limits of CPU and memory of both settings. A limit that one of them lacks is not set.
 pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSettings {
     let is_limit = |value: &i64| *value > 0;
     let higher = |one: Option<i64>, other: Option<i64>| {
@@ -90,7 +90,7 @@ pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSetti
     }
 }
 
-/// The new memory limit of a cgroup, if there was none or a higher one.
+/// The new memory limit of a cgroup, if it is lower than the old one or there was none.
 pub fn lowered_memory_limit(old: Option<i64>, new: Option<i64>) -> Option<u64> {
     let is_limit = |value: &i64| *value > 0;
     let new = new.filter(is_limit)?;
@@ -98,7 +98,7 @@ pub fn lowered_memory_limit(old: Option<i64>, new: Option<i64>) -> Option<u64> {
     u64::try_from(new).ok().filter(|_| lowered)
 }
 
-/// Whether every container has a limit for a resource, or the pod has one of its own.
+/// Whether every container, or the pod as a whole, has a limit for a resource.
 fn is_limited(pod: &Pod, resource: &str) -> Result<bool, BadAmount> {
     let given = |limit: Option<Quantity>| limit.is_some_and(|limit| !limit.is_zero());
     if given(requests::of_pod_level::<Quantity>(pod)?.limit(resource)) {
@@ -116,7 +116,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.containers().iter().chain(pod.init_containers())
 }
 
-/// The requested amount of each page size; zero of those without a request.
+/// The requested amount of each page size; zero for sizes without a request.
 fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     let mut limits: BTreeMap<String, u64> = sizes
         .iter()
@@ -134,8 +134,8 @@ fn huge_pages(amounts: &Amounts, sizes: &[u64]) -> BTreeMap<String, u64> {
     limits
 }
 
-/// The settings of the cgroups of QoS classes. Those of `guaranteed`, the cgroup of all pods, add to the limits of the
-/// node. Pods with unreadable amounts are ignored.
+/// The settings of the cgroups of QoS classes. Those of `guaranteed`, the cgroup of all pods, are added to the limits
+/// of the node. Pods with invalid amounts are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QosSettings {
     /// All pods.
@@ -146,8 +146,8 @@ pub struct QosSettings {
     pub best_effort: CgroupSettings,
 }
 
-/// Computes [`QosSettings`]. With `qosReserved`, `unreserved_memory` is the allocatable memory, and the percentage of
-/// memory requests that is kept from lower classes.
+/// Computes [`QosSettings`]. `unreserved_memory` is set with `qosReserved`: allocatable memory, and the percentage of
+/// memory requests that lower classes cannot use.
 pub fn of_classes<'p>(
     pods: impl Iterator<Item = &'p Pod>,
     rules: &PodRules,
@@ -160,8 +160,8 @@ pub fn of_classes<'p>(
             continue;
         };
         let memory = total.request(MEMORY).unwrap_or_default().value();
-        // CPU shares are those of the burstable class alone: guaranteed pods are in no class of their own, and
-        // best-effort ones request nothing.
+        // Only burstable pods count for CPU shares: guaranteed pods have no class cgroup, and best-effort pods have no
+        // requests.
         match pod_qos(pod) {
             Ok(QosClass::Burstable) => {
                 let own = total.request(CPU).unwrap_or_default().milli_value();
@@ -206,7 +206,7 @@ pub fn of_classes<'p>(
     settings
 }
 
-/// Amounts of a node, or of a part of it; what is `None` is not limited.
+/// Amounts for a node, or a part of it; `None` means unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAmounts {
     /// Thousandths of a CPU.
@@ -218,7 +218,7 @@ pub struct NodeAmounts {
 }
 
 impl NodeAmounts {
-    /// These amounts minus others, at least zero.
+    /// These amounts minus `others`, at least zero.
     #[must_use]
     pub fn without(&self, others: &[&Self]) -> Self {
         let left = |all: Option<i64>, of: fn(&Self) -> Option<i64>| {
@@ -232,7 +232,7 @@ impl NodeAmounts {
         }
     }
 
-    /// The settings of a cgroup with these limits, or only its CPU shares.
+    /// The cgroup settings for these limits, or only the CPU shares.
     pub fn settings(&self, only_compressible: bool) -> CgroupSettings {
         let shares = self.milli_cpu.map(milli_cpu_to_shares);
         let all = (!only_compressible).then_some(self);

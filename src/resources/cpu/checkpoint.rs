@@ -1,11 +1,11 @@
-//! The checkpoint, in upstream's format: this kubelet and the Go kubelet read each other's. Pure.
+//! The CPU manager's checkpoint. The format is upstream's, so that either kubelet can read the other's. Pure.
 
 use super::{CpuSet, CpuState};
 use crate::resources::Assignments;
 use crate::resources::checkpoint::{CORRUPTED, checksum};
 use serde::{Deserialize, Serialize};
 
-/// The file's name in the kubelet's directory.
+/// Name of the checkpoint in the kubelet's directory.
 pub const STATE_FILE: &str = "cpu_manager_state";
 
 #[derive(Serialize, Deserialize)]
@@ -22,7 +22,7 @@ struct CpuCheckpoint {
 }
 
 impl CpuCheckpoint {
-    /// FNV-1a-32 over the form in which Go's spew prints the structure without its checksum.
+    /// FNV-1a-32 of the structure without its checksum, as Go's spew prints it.
     fn expected_checksum(&self) -> u64 {
         let pods = self.entries.iter().map(|(pod, containers)| {
             let containers = containers
@@ -59,10 +59,10 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
     serde_json::to_string(&checkpoint).unwrap_or_default()
 }
 
-/// Reads the text of the file, which has to be of this policy.
+/// Decodes a checkpoint, which has to be of this policy.
 ///
 /// # Errors
-/// It is of another policy or damaged; texts as upstream's.
+/// It is of another policy, or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
     let checkpoint: CpuCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;

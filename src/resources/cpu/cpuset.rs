@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A set of CPUs, written as the kernel writes it: `0-3,8`.
+/// A set of CPUs, in the kernel's list format: `0-3,8`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuSet(BTreeSet<u32>);
 
-/// One more than the largest CPU that is accepted; no kernel supports more.
+/// Upper bound of CPU numbers; no kernel supports more.
 const MAX_CPU: u32 = 1 << 16;
 
 impl CpuSet {
-    /// Reads a list; an empty one is no CPU.
+    /// Parses a list; an empty text is the empty set.
     ///
     /// # Errors
     /// It is not a list of CPUs; texts as upstream's.
@@ -45,17 +45,17 @@ impl CpuSet {
         self.0.len()
     }
 
-    /// Whether there is no CPU in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the CPU is in it.
+    /// Whether the set has this CPU.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
 
-    /// Its CPUs, ascending.
+    /// The CPUs, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> {
         self.0.iter().copied()
     }
@@ -72,7 +72,7 @@ impl CpuSet {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// Its CPUs without those of `other`.
+    /// The CPUs that `other` does not have.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())

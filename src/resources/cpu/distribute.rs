@@ -1,5 +1,4 @@
-//! CPUs taken as the options say, evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`) or packed.
-//! Pure.
+//! Takes CPUs either packed, or evenly from as few NUMA nodes as possible (`distribute-cpus-across-numa`). Pure.
 
 use super::CpuSet;
 use super::take::{Taker, Taking, enough, take_packed};
@@ -7,20 +6,20 @@ use super::topology::{CpuTopology, Level};
 use crate::resources::topology::combinations;
 use std::collections::BTreeMap;
 
-/// Free CPUs by NUMA node.
+/// Number of free CPUs by NUMA node.
 type Free = BTreeMap<u32, usize>;
 
-/// Which nodes give how many CPUs.
+/// How many CPUs to take from which NUMA nodes.
 struct DistributionPlan {
-    /// The standard deviation of the CPUs that stay free on the nodes; less is better.
+    /// Standard deviation of the free CPUs that remain on each node; lower is better.
     balance: f64,
-    /// Nodes that give the same number of CPUs.
+    /// Nodes that each give an equal share.
     nodes: Vec<u32>,
-    /// Nodes that give the remainder.
+    /// Nodes that give the remainder of the division.
     remainder: Vec<u32>,
 }
 
-/// What is to be taken.
+/// The CPUs to take.
 #[derive(Clone, Copy)]
 struct CpuRequest {
     count: usize,
@@ -28,7 +27,7 @@ struct CpuRequest {
 }
 
 impl CpuRequest {
-    /// The number of CPUs that each of so many nodes gives.
+    /// The number of CPUs that each of this many nodes gives.
     fn share(self, nodes: usize) -> usize {
         let share = self.count.checked_div(nodes).unwrap_or_default();
         share - share % self.group
@@ -38,7 +37,7 @@ impl CpuRequest {
 /// Takes `count` of the CPUs in `available`.
 ///
 /// # Errors
-/// There are not enough; texts as upstream's.
+/// There are not enough CPUs; texts as upstream's.
 pub(super) fn take(
     topology: &CpuTopology,
     available: &CpuSet,
@@ -51,7 +50,7 @@ pub(super) fn take(
     }
 }
 
-/// Takes `count` CPUs in groups of `group`.
+/// Takes `count` CPUs evenly, in groups of `group`.
 fn take_evenly(
     topology: &CpuTopology,
     available: &CpuSet,
@@ -106,7 +105,7 @@ fn take_from(
     Ok(())
 }
 
-/// The plan with the best balance over the fewest nodes.
+/// The plan with the best balance on the fewest nodes.
 fn best_plan(
     topology: &CpuTopology,
     taker: &Taker<'_>,
@@ -137,7 +136,7 @@ fn best_plan(
     })
 }
 
-/// The plan for these nodes.
+/// The plan for one combination of nodes.
 fn plan(free: &Free, combo: &[u32], request: CpuRequest) -> Option<DistributionPlan> {
     let CpuRequest { count, group } = request;
     let free_in = |node: &u32| free.get(node).copied().unwrap_or_default();
@@ -181,7 +180,7 @@ fn plan(free: &Free, combo: &[u32], request: CpuRequest) -> Option<DistributionP
     })
 }
 
-/// The deviation after the remainder is taken round-robin from `subset`; `None` if `subset` has not enough.
+/// The deviation if the remainder is taken round-robin from `subset`; `None` if `subset` does not have enough.
 fn balance_after(left: &Free, subset: &[u32], mut remainder: usize, group: usize) -> Option<f64> {
     let mut left = left.clone();
     while remainder > 0 {

@@ -28,14 +28,14 @@ pub struct CpuCounters {
     pub on_uncore: u64,
 }
 
-/// Manages exclusive CPUs and the shared pool; without a policy it does nothing.
+/// Manages exclusive CPUs and the shared pool; without the static policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuManager {
     pub(super) policy: Option<StaticCpuPolicy>,
     state: CpuState,
-    /// CPUs of a pod's init containers that its later containers may use.
+    /// UID of a pod, and the CPUs of its init containers that its later containers may reuse.
     reusable: (String, CpuSet),
-    /// For metrics.
+    /// Counters for metrics.
     pub counters: CpuCounters,
 }
 
@@ -53,12 +53,12 @@ impl CpuManager {
         })
     }
 
-    /// Whether there is a policy.
+    /// Whether the policy is static.
     pub fn is_on(&self) -> bool {
         self.policy.is_some()
     }
 
-    /// Its name in the configuration.
+    /// The name of the policy in the configuration.
     pub fn policy_name(&self) -> &'static str {
         if self.is_on() { "static" } else { "none" }
     }
@@ -140,7 +140,8 @@ impl CpuManager {
         !released.is_empty()
     }
 
-    /// Releases the CPUs of a pod that does not run, if they were assigned to another pod of the same UID.
+    /// Releases the CPUs of a pod that does not run, if its requests have changed since they were assigned: then they
+    /// belong to another pod with the same UID.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let assigned = self.state.assigned.get(uid.as_str());
@@ -155,14 +156,14 @@ impl CpuManager {
         }
     }
 
-    /// CPUs of the pod's init containers that its next container may use.
+    /// CPUs of the pod's init containers that its next container may reuse.
     fn reusable(&self, pod: &str) -> CpuSet {
         let (owner, cpus) = &self.reusable;
         let own = Some(cpus).filter(|_| owner == pod);
         own.cloned().unwrap_or_default()
     }
 
-    /// Records that a container has these CPUs: later containers may use those of an init container only.
+    /// Records the CPUs of a container. Those of an init container can be reused by later containers.
     fn used(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let uid = pod.uid().to_string();
         let reusable = self.reusable(&uid);

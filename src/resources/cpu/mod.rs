@@ -1,10 +1,10 @@
-//! The CPU manager: exclusive CPUs of containers, and the pool that the others share. Pure.
+//! The CPU manager: exclusive CPUs of containers, and the pool that all others share. Pure.
 //!
 //! * Owns: which CPUs are reserved, shared, and exclusive to which container, and the format of its checkpoint.
-//! * Woken by: the admission of a pod, and pods that are gone.
+//! * Woken by: the admission of a pod, and removed pods.
 //! * Publishes: the CPUs of each container.
-//! * Must never give a CPU to two containers at once, except to an init container and a later one of its pod; must
-//!   never change exclusive CPUs of a container.
+//! * Must never give a CPU to two containers at once, except to an init container and a later container of its pod;
+//!   must never change the exclusive CPUs of a container.
 //! * Answers to upstream's `pkg/kubelet/cm/cpumanager`.
 
 mod checkpoint;

@@ -11,7 +11,7 @@ const ACROSS_CORES: &str = "distribute-cpus-across-cores";
 const STRICT_RESERVATION: &str = "strict-cpu-reservation";
 const BY_UNCORE: &str = "prefer-align-cpus-by-uncorecache";
 
-/// Which groups of options may be used.
+/// Feature gates for groups of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionGates {
     /// `CPUManagerPolicyAlphaOptions`.
@@ -23,17 +23,17 @@ pub struct OptionGates {
 /// Options of the static policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Containers get whole cores, or nothing.
+    /// `full-pcpus-only`: containers get whole physical cores, or are rejected.
     pub full_pcpus_only: bool,
-    /// CPUs come evenly from NUMA nodes when one does not have enough.
+    /// `distribute-cpus-across-numa`: CPUs are distributed evenly over NUMA nodes if one does not have enough.
     pub across_numa: bool,
-    /// CPUs are aligned to sockets instead of NUMA nodes.
+    /// `align-by-socket`: CPUs are aligned to sockets instead of NUMA nodes.
     pub by_socket: bool,
-    /// CPUs come from as many cores as possible.
+    /// `distribute-cpus-across-cores`: CPUs are taken from as many physical cores as possible.
     pub across_cores: bool,
-    /// Reserved CPUs are not shared either.
+    /// `strict-cpu-reservation`: reserved CPUs are not in the shared pool.
     pub strict_reservation: bool,
-    /// CPUs share a last-level cache if possible.
+    /// `prefer-align-cpus-by-uncorecache`: CPUs share a last-level cache if possible.
     pub by_uncore: bool,
 }
 

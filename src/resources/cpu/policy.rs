@@ -1,4 +1,4 @@
-//! The static policy. Pure.
+//! The static policy of the CPU manager. Pure.
 
 use super::distribute::take;
 use super::take::Taking;
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// CPUs that never become exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedCpus {
-    /// What the configuration reserves, in thousandths of a CPU.
+    /// Reserved CPU time, thousandths of a CPU.
     pub milli_cpu: i64,
-    /// `reservedSystemCPUs`; none if the kubelet chooses.
+    /// `reservedSystemCPUs`; empty if the kubelet selects them.
     pub cpus: CpuSet,
 }
 
@@ -27,7 +27,7 @@ pub struct StaticCpuPolicy {
 }
 
 impl StaticCpuPolicy {
-    /// The policy on a machine.
+    /// Builds the policy for a machine.
     ///
     /// # Errors
     /// The reservation or the options do not match the machine; texts as upstream's.
@@ -77,10 +77,10 @@ impl StaticCpuPolicy {
         Ok(policy)
     }
 
-    /// Fills an empty state, or checks one that was read.
+    /// Initializes an empty state, or validates one that was read.
     ///
     /// # Errors
-    /// It does not match the machine or the reservation; texts as upstream's.
+    /// The state does not match the machine or the reservation; texts as upstream's.
     pub(super) fn start(&self, state: &mut CpuState) -> Result<(), String> {
         let strict = self.options.strict_reservation;
         let mut all = self.topology.cpus();
@@ -131,7 +131,7 @@ impl StaticCpuPolicy {
         state.shared.difference(&self.reserved)
     }
 
-    /// Checks that `full-pcpus-only`, if set, can be satisfied for so many CPUs.
+    /// Checks whether `full-pcpus-only`, if set, can be satisfied for `count` CPUs.
     pub(super) fn check_cores(&self, state: &CpuState, count: usize) -> Result<(), TopologyError> {
         let threads = self.topology.cpus_per_core().max(1);
         let error = |message| Err(TopologyError::new("SMTAlignmentError", message));
@@ -152,7 +152,7 @@ impl StaticCpuPolicy {
         Ok(())
     }
 
-    /// Takes CPUs from the pool and from `reusable` ones, from the nodes of `affinity` first.
+    /// Takes CPUs from the shared pool and from `reusable` ones; CPUs on the nodes of `affinity` first.
     pub(super) fn allocate(
         &self,
         state: &mut CpuState,
@@ -203,7 +203,7 @@ impl StaticCpuPolicy {
         nodes.nodes().flat_map(of).collect()
     }
 
-    /// Every set of nodes that has enough CPUs and all `reusable` ones.
+    /// Hints for every set of nodes that has enough CPUs and all `reusable` ones.
     pub(super) fn hints(
         &self,
         available: &CpuSet,
@@ -245,7 +245,7 @@ impl StaticCpuPolicy {
             .collect()
     }
 
-    /// Whether the nodes are on the minimum number of sockets for `least` nodes.
+    /// Whether the nodes are on as few sockets as `least` nodes need.
     fn is_by_socket(&self, mask: NumaMask, least: u32) -> bool {
         let per_socket = self.topology.numa_nodes.checked_div(self.topology.sockets);
         let Some(per_socket) = per_socket.filter(|count| *count > 0) else {

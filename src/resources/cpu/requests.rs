@@ -1,4 +1,4 @@
-//! How many exclusive CPUs a container gets. Pure.
+//! Number of exclusive CPUs of a container. Pure.
 
 use crate::{
     model::{Pod, PodExt, Quantity, is_sidecar},
@@ -9,8 +9,8 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// Exclusive CPUs of a container: its request, if that is whole and the pod is Guaranteed. Pods with resources of
-/// their own (`spec.resources`) get none, as in upstream without `PodLevelResourceManagers`.
+/// Number of exclusive CPUs of a container: its request, if that is an integer and the pod is Guaranteed. Pods with
+/// pod-level resources (`spec.resources`) get none, as upstream without `PodLevelResourceManagers`.
 pub(super) fn of_container(pod: &Pod, container: &Container) -> usize {
     if pod_qos(pod) != Ok(QosClass::Guaranteed) || requests::has_pod_level(pod) {
         return 0;
@@ -28,7 +28,7 @@ fn is_whole(cpus: Quantity) -> bool {
     cpus.value().checked_mul(1000) == Some(cpus.milli_value())
 }
 
-/// The largest number of exclusive CPUs that a pod has at once.
+/// Maximum number of exclusive CPUs that a pod has at the same time.
 pub(super) fn of_pod(pod: &Pod) -> usize {
     let mut sidecars = 0_usize;
     let mut peak = 0;

@@ -1,23 +1,24 @@
-//! Chooses CPUs from the free ones: whole sockets and cores first, then the best fit. Pure.
+//! Selects CPUs from the free ones: whole sockets and cores first, then the best fit (upstream's `cpu_assignment.go`).
+//! Pure.
 //!
-//! The order is upstream's, so that both kubelets take the same CPUs.
+//! The order is upstream's, so that both kubelets select the same CPUs.
 
 use super::CpuSet;
 use super::topology::{CpuPlaces, CpuTopology, Level};
 use std::collections::BTreeSet;
 
-/// How CPUs are taken.
+/// How to select CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taking {
-    /// Single CPUs of many cores instead of whole cores.
+    /// Single CPUs from many cores, instead of whole cores (`distribute-cpus-across-cores`).
     pub spread_over_cores: bool,
-    /// As few last-level caches as possible.
+    /// From as few last-level caches as possible (`prefer-align-cpus-by-uncorecache`).
     pub by_uncore: bool,
-    /// Evenly from NUMA nodes, in groups of so many CPUs.
+    /// Evenly from NUMA nodes, in groups of this many CPUs (`distribute-cpus-across-numa`).
     pub over_numa: Option<usize>,
 }
 
-/// Takes CPUs that lie close together.
+/// Takes CPUs as close together as possible.
 pub(super) fn take_packed(
     topology: &CpuTopology,
     available: &CpuSet,
@@ -60,13 +61,13 @@ pub(super) fn enough(count: usize, available: &CpuSet) -> Result<(), String> {
     ))
 }
 
-/// CPUs that are taken, and those that are still free.
+/// The taken and the free CPUs of one request.
 pub(super) struct Taker<'a> {
     topology: &'a CpuTopology,
     pub(super) free: CpuPlaces,
     pub(super) needed: usize,
     pub(super) taken: CpuSet,
-    /// NUMA nodes contain sockets, and not the other way round.
+    /// Whether NUMA nodes contain sockets, rather than sockets NUMA nodes.
     numa_first: bool,
 }
 
@@ -87,7 +88,7 @@ impl<'a> Taker<'a> {
         self.taken = self.taken.union(&taken);
     }
 
-    /// The fullest first.
+    /// Sorts parts of the topology by the number of free CPUs, fewest first.
     fn sort(&self, ids: BTreeSet<u32>, level: Level) -> Vec<u32> {
         let mut sorted: Vec<_> = ids.into_iter().collect();
         sorted.sort_by_cached_key(|id| (self.free.count_in(level, *id), *id));
@@ -102,7 +103,7 @@ impl<'a> Taker<'a> {
             .collect()
     }
 
-    /// The parts of a level that have free CPUs: the fullest outer part first, then the fullest in it.
+    /// The parts of a level that have free CPUs. Outer parts with the fewest free CPUs come first, and so do their parts.
     pub(super) fn sorted(&self, level: Level) -> Vec<u32> {
         let outermost = |level| self.sort(self.free.ids(level), level);
         match (level, self.numa_first) {

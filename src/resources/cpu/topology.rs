@@ -4,7 +4,7 @@ use super::CpuSet;
 use crate::host::{CpuPlace, MachineTopology};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A level of the topology.
+/// A level of the CPU topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Core,
@@ -13,7 +13,7 @@ pub(super) enum Level {
     Socket,
 }
 
-/// CPUs and their places in the topology.
+/// CPUs with their location in the topology.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CpuPlaces(BTreeMap<u32, (u32, CpuPlace)>);
 
@@ -123,7 +123,7 @@ impl CpuTopology {
         self.places.ids(Level::Numa)
     }
 
-    /// The average, as upstream counts it.
+    /// Average number of CPUs per core, as upstream computes it.
     pub(super) fn cpus_per_core(&self) -> usize {
         self.places
             .len()
@@ -145,7 +145,7 @@ impl CpuTopology {
             .unwrap_or_default()
     }
 
-    /// Whether CPUs share one last-level cache.
+    /// Whether all CPUs share one last-level cache.
     pub(super) fn share_uncore(&self, cpus: &CpuSet) -> bool {
         let ids: BTreeSet<_> = cpus
             .iter()

@@ -1,4 +1,4 @@
-//! Converts quantities to the Linux resources of the CRI.
+//! Converts requests and limits to `LinuxContainerResources` of the CRI.
 
 use super::memory_controls::{self, MemoryQos, Swap};
 use super::qos;
@@ -12,19 +12,19 @@ const MAX_SHARES: i64 = 262_144;
 const SHARES_PER_CPU: i128 = 1024;
 const MIN_QUOTA_MICROSECONDS: i64 = 1000;
 
-/// How limits are enforced on this node.
+/// How CPU and memory limits are enforced on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CpuEnforcement {
     /// Whether CPU limits become CFS quotas (`cpuCFSQuota`, default true).
     pub cfs_quota: bool,
     /// `cpuCFSQuotaPeriod` in microseconds, default 100 ms.
     pub period_microseconds: i64,
-    /// Kill all processes of a container together when memory runs out: cgroup v2 and not
+    /// Whether the OOM killer kills all processes of a container (`memory.oom.group`): with cgroup v2, unless
     /// `singleProcessOOMKill`.
     pub oom_group: bool,
-    /// How containers may swap.
+    /// Whether containers may swap.
     pub swap: Swap,
-    /// How memory is protected (cgroup v2, `MemoryQoS`).
+    /// Memory protection and throttling (cgroup v2, `MemoryQoS`).
     pub memory_qos: Option<MemoryQos>,
 }
 
@@ -40,7 +40,7 @@ impl Default for CpuEnforcement {
     }
 }
 
-/// CPU shares of an amount in thousandths of a CPU: 1024 per CPU, within 2..=262144.
+/// CPU shares for thousandths of a CPU: 1024 per CPU, within 2..=262144.
 pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
     let shares = i128::from(milli_cpu) * SHARES_PER_CPU / 1000;
     i64::try_from(shares)
@@ -48,8 +48,7 @@ pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
         .clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// CFS quota in microseconds per period of an amount in thousandths of a CPU; at least 1 ms, and 0
-/// (no quota) for 0.
+/// CFS quota in microseconds per period for thousandths of a CPU; at least 1 ms, and 0 (no quota) for 0.
 pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
     if milli_cpu == 0 {
         return 0;
@@ -60,8 +59,7 @@ pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
         .max(MIN_QUOTA_MICROSECONDS)
 }
 
-/// The amount in thousandths of a CPU that shares stand for, rounded up; 0 for less than the least
-/// number of shares.
+/// Thousandths of a CPU for CPU shares, rounded up; 0 for less than the minimum shares.
 pub fn shares_to_milli_cpu(shares: i64) -> i64 {
     if shares < MIN_SHARES {
         return 0;
@@ -70,7 +68,7 @@ pub fn shares_to_milli_cpu(shares: i64) -> i64 {
     i64::try_from(milli).unwrap_or(i64::MAX)
 }
 
-/// The amount in thousandths of a CPU that a CFS quota stands for; 0 without a quota.
+/// Thousandths of a CPU for a CFS quota; 0 without a quota.
 pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> i64 {
     if quota_microseconds <= 0 || period_microseconds <= 0 {
         return 0;
@@ -79,8 +77,8 @@ pub fn quota_to_milli_cpu(quota_microseconds: i64, period_microseconds: i64) -> 
     i64::try_from(milli).unwrap_or(i64::MAX)
 }
 
-/// Resources of one container (upstream's `generateLinuxContainerResources`). A container without limits has the
-/// pod's.
+/// Resources of one container (upstream's `generateLinuxContainerResources`). A container without limits has the limits
+/// of its pod.
 pub fn container_resources(
     pod: &Pod,
     container: &Container,
@@ -107,8 +105,8 @@ pub fn container_resources(
     Ok(resources)
 }
 
-/// Resources of the pod as a whole, as a hint to runtimes that size a sandbox (upstream's
-/// `calculateSandboxResources`); overhead excluded.
+/// Resources of the whole pod without its overhead, for runtimes that size the sandbox (upstream's
+/// `calculateSandboxResources`).
 pub fn sandbox_resources(
     pod: &Pod,
     cpu: &CpuEnforcement,
@@ -118,7 +116,7 @@ pub fn sandbox_resources(
     Ok(base(request, limit, total.limit(MEMORY), cpu))
 }
 
-/// The pod's overhead; `None` when the pod declares none.
+/// Resources of the pod's overhead; `None` if the pod has none.
 pub fn sandbox_overhead(
     pod: &Pod,
     cpu: &CpuEnforcement,
@@ -155,7 +153,7 @@ fn base(
     resources
 }
 
-/// Every page size of the node with the container's limit for it, 0 where it has none.
+/// The container's limit for every huge page size of the node; 0 without a limit.
 fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
     let wanted: Vec<(u64, u64)> = limits
         .iter()
@@ -177,7 +175,7 @@ fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
         .collect()
 }
 
-/// A page size as the hugetlb cgroup files spell it: `64KB`, `2MB`, `1GB`.
+/// A huge page size as in the names of hugetlb cgroup files: `64KB`, `2MB`, `1GB`.
 pub(super) fn page_size_name(bytes: u64) -> String {
     let units = [("GB", 30), ("MB", 20), ("KB", 10)];
     units

@@ -1,4 +1,4 @@
-//! Memory settings of a container's cgroup (version 2) other than its limit. Pure.
+//! Cgroup v2 memory settings of containers other than the limit. Pure.
 
 use super::{
     QosClass, pod_qos,
@@ -8,25 +8,25 @@ use crate::model::{NodeFacts, Pod, PodExt};
 
 const PAGE: f64 = 4096.0;
 
-/// How containers may swap.
+/// Whether containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swap {
-    /// Not set: the kernel does not account for swap.
+    /// No setting: the kernel does not limit swap.
     #[default]
     Unlimited,
     /// No swap.
     None,
-    /// Containers of burstable pods get swap in proportion to their memory request; the bytes of swap of the node
-    /// (`LimitedSwap`).
+    /// `LimitedSwap`: containers of burstable pods get swap in proportion to their memory request. The value is the
+    /// swap capacity of the node, bytes.
     ByRequest(i64),
 }
 
-/// How memory of containers is protected and throttled (`MemoryQoS`).
+/// Memory protection and throttling (`MemoryQoS`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryQos {
-    /// Where between request and limit reclaim begins (`memoryThrottlingFactor`).
+    /// `memoryThrottlingFactor`: position of `memory.high` between request and limit, from 0 to 1.
     pub throttling_factor: f64,
-    /// Requested memory is protected (`memoryReservationPolicy: TieredReservation`).
+    /// Whether requested memory is protected (`memoryReservationPolicy: TieredReservation`).
     pub tiered_reservation: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn swap_limit(
     };
     let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
     let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
-    // A limit without a request counts as the request.
+    // A container with a limit but no request has a request equal to its limit.
     let may_swap = !pod.is_critical()
         && pod_qos(pod)? == QosClass::Burstable
         && request != limit
@@ -58,7 +58,8 @@ pub(super) fn swap_limit(
     Ok(Some((share * capacity as f64) as i64))
 }
 
-/// The cgroup files that protect a container's memory, or throttle it before its limit.
+/// The cgroup settings that protect a container's memory (`memory.min`, `memory.low`) and throttle it before its limit
+/// (`memory.high`).
 pub(super) fn memory_qos(
     pod: &Pod,
     own: &Resources,

@@ -1,10 +1,10 @@
-//! Resources of pods: requests and limits, quality of service, cgroups, exclusive CPUs and memory, and devices.
+//! Resources of pods: requests and limits, QoS classes, cgroups, exclusive CPUs and memory, and devices.
 //!
-//! * Owns: [`QosClass`], shares, quotas, oom scores and huge pages of pods, all pure; the cgroups of the node ([`cm`]);
-//!   allocated and actuated amounts ([`allocation`]); CPUs and NUMA nodes ([`cpu`], [`memory`] and [`topology`], pure,
-//!   carried out by [`managers`]); the devices of plugins ([`devices`]) and of claims ([`dra`]), whose sockets
-//!   [`plugin_manager`] finds; the API that shows agents who has what ([`pod_resources`]).
-//! * Woken by and publishes: see these modules; the rest is pure.
+//! * Owns: [`QosClass`], CPU shares and quotas, OOM scores and huge pages of pods, all pure; the cgroups of the node
+//!   ([`cm`]); allocated and actuated amounts ([`allocation`]); CPUs and NUMA nodes ([`cpu`], [`memory`] and
+//!   [`topology`], pure, executed by [`managers`]); device plugins ([`devices`]) and DRA drivers ([`dra`]), which
+//!   [`plugin_manager`] finds by their sockets; the PodResources API ([`pod_resources`]).
+//! * Woken by, publishes: see these modules; the rest is pure.
 //! * Must never read the machine outside of [`cm`]: [`NodeFacts`](crate::model::NodeFacts) are an input.
 //! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
 //!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.

@@ -1,11 +1,11 @@
-//! Quality of service: which pods are throttled and killed first when the node runs short.
+//! QoS classes of pods, and OOM scores of containers.
 
 use super::Resources;
 use super::requests::{self, Amounts, BadAmount, CPU, MEMORY};
 use crate::model::{Pod, PodExt, Quantity, SYSTEM_CRITICAL_PRIORITY, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
 
-/// Quality of service class of a pod.
+/// QoS class of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QosClass {
     /// Every container has CPU and memory limits equal to its requests.
@@ -31,11 +31,11 @@ impl QosClass {
 const GUARANTEED_OOM_SCORE_ADJ: i64 = -997;
 /// oom_score_adj of BestEffort pods.
 const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
-/// Priority class whose static pods are killed last.
+/// Priority class of static pods that get the OOM score of Guaranteed pods.
 const NODE_CRITICAL: &str = "system-node-critical";
 
-/// The class of a pod, from its spec (upstream's `ComputePodQOS`). Pod-level resources, if there are any, determine it
-/// alone; init containers count like the others.
+/// The QoS class of a pod, by its spec (upstream's `ComputePodQOS`). Pod-level resources, if set, determine it alone;
+/// init containers count like regular ones.
 pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
     let pod_level: Resources = requests::of_pod_level(pod)?;
     if counts(&pod_level.requests).next().is_some() || counts(&pod_level.limits).next().is_some() {
@@ -62,7 +62,7 @@ fn fully_limited(resources: &Resources) -> bool {
     counts(&resources.limits).count() == 2
 }
 
-/// The entries that determine the class: CPU and memory above zero.
+/// The amounts that determine the class: CPU and memory above zero.
 fn counts(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
     [CPU, MEMORY].into_iter().filter_map(|name| {
         let amount = amounts.get(name).copied()?;
@@ -82,8 +82,8 @@ fn class_of(total: &Resources, all_limited: bool) -> QosClass {
     }
 }
 
-/// oom_score_adj of one container (upstream's `GetContainerOOMScoreAdjust`): -997 for guaranteed
-/// and node-critical pods, 1000 for best effort, in between the lower the more memory it requests.
+/// oom_score_adj of one container (upstream's `GetContainerOOMScoreAdjust`): -997 for Guaranteed and node-critical
+/// pods, 1000 for BestEffort pods; in between, lower for containers that request more memory.
 pub fn oom_score_adj(
     pod: &Pod,
     container: &Container,
@@ -132,7 +132,7 @@ fn memory_request(container: &Container) -> Result<i64, BadAmount> {
     Ok(request.unwrap_or_default().value())
 }
 
-/// Memory requested by the pod itself beyond the requests of its containers, per container.
+/// Pod-level memory request beyond the sum of container requests, divided by the number of containers.
 fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
     let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);

@@ -92,7 +92,7 @@ impl SystemContainers {
         ]
     }
 
-    /// Moves the kubelet into its cgroup and sets its OOM score; neither if it is in a PID namespace other than the host's.
+    /// Moves the kubelet into its cgroup and sets its OOM score; does neither in a PID namespace other than the host's.
     fn ensure_kubelet(&self) -> anyhow::Result<()> {
         let itself = std::process::id();
         let on_host = self.proc.is_on_host(itself);

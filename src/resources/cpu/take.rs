@@ -103,7 +103,8 @@ impl<'a> Taker<'a> {
             .collect()
     }
 
-    /// The parts of a level that have free CPUs. Outer parts with the fewest free CPUs come first, and so do their parts.
+    /// The parts of a level that have free CPUs, ordered by their outer part, which those with the fewest free CPUs
+    /// lead.
     pub(super) fn sorted(&self, level: Level) -> Vec<u32> {
         let outermost = |level| self.sort(self.free.ids(level), level);
         match (level, self.numa_first) {

@@ -9,24 +9,25 @@ use std::{
     sync::Arc,
 };
 
-/// The key of devices that are near to no NUMA node.
+/// The key of devices without NUMA affinity.
 pub const NO_NUMA_NODE: i64 = -1;
 
-/// Devices of one resource that are allocated to one container.
+/// The devices of one resource that are allocated to one container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
-    /// The devices.
+    /// Device IDs by NUMA node.
     pub devices: DevicesPerNuma,
     /// The plugin's response; `None` until the plugin has responded.
     pub response: Option<Arc<ContainerAllocateResponse>>,
-    /// The response to an earlier kubelet, if it cannot be decoded; replaced by the next response.
+    /// An earlier kubelet's plugin response that cannot be decoded; replaced when the plugin is called again.
     pub undecodable: Option<Base64Bytes>,
-    /// Distinguishes this allocation from later ones of the same container; zero for one of an earlier kubelet.
+    /// Distinguishes this allocation from later ones of the same container; zero for one that was read from the
+    /// checkpoint.
     pub ticket: u64,
 }
 
 impl Allocation {
-    /// Ids of the devices.
+    /// Device IDs.
     pub fn ids(&self) -> BTreeSet<&String> {
         self.devices.values().flatten().flatten().collect()
     }

@@ -1,7 +1,7 @@
-//! The file of the device manager, in upstream's format. Pure.
+//! Format of the device manager's checkpoint, as upstream's. Pure.
 //!
-//! The checksum is FNV-1a, 32 bits, of the data as upstream's `dump.ForHash` writes it: Go's types and values in one
-//! line, maps sorted by key. A `nil` list is written differently from an empty one.
+//! The checksum is FNV-1a-32 of the data as upstream's `dump.ForHash` prints it: Go types and values in one line, maps
+//! sorted by key. A nil list is printed differently from an empty one.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,44 +10,44 @@ use std::{
     fmt::{self, Write as _},
 };
 
-/// Devices by NUMA node; -1 means no node.
+/// Device IDs by NUMA node; -1 means no node.
 pub type DevicesPerNuma = BTreeMap<i64, Option<Vec<String>>>;
 
-/// One resource of one container.
+/// The devices of one resource of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeviceEntry {
-    /// The pod.
+    /// UID of the pod.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// The container.
+    /// Name of the container.
     pub container_name: String,
-    /// The resource.
+    /// Name of the resource.
     pub resource_name: String,
-    /// The devices.
+    /// Device IDs by NUMA node.
     #[serde(rename = "DeviceIDs")]
     pub device_ids: Option<DevicesPerNuma>,
-    /// The plugin's response, encoded.
+    /// The plugin's response, as an encoded message.
     pub alloc_resp: Option<Base64Bytes>,
 }
 
-/// What is in the file.
+/// The data of a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeviceData {
     /// Allocations of containers.
     pub pod_device_entries: Option<Vec<DeviceEntry>>,
-    /// Healthy devices of each resource of a plugin.
+    /// IDs of healthy devices by resource.
     pub registered_devices: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-/// Why a file cannot be decoded.
+/// Why a checkpoint cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CheckpointError {
     /// It is not a checkpoint.
     #[error("{0}")]
     Malformed(String),
-    /// It was changed or damaged.
+    /// Its checksum is wrong.
     #[error("checkpoint is corrupted: the checksum is {found} and should be {expected}")]
     Checksum {
         /// The checksum in the file.
@@ -64,10 +64,10 @@ struct DeviceFile {
     checksum: u64,
 }
 
-/// Decodes the content of the file.
+/// Decodes a checkpoint.
 ///
 /// # Errors
-/// It cannot be decoded, or its checksum is wrong.
+/// It is malformed, or its checksum is wrong.
 pub(super) fn decode(text: &[u8]) -> Result<DeviceData, CheckpointError> {
     let file = serde_json::from_slice::<DeviceFile>(text);
     let file = file.map_err(|error| CheckpointError::Malformed(error.to_string()))?;
@@ -79,7 +79,7 @@ pub(super) fn decode(text: &[u8]) -> Result<DeviceData, CheckpointError> {
     }
 }
 
-/// Encodes the content of the file.
+/// Encodes a checkpoint.
 ///
 /// # Errors
 /// The data cannot be encoded.
@@ -89,7 +89,7 @@ pub(super) fn encode(data: DeviceData) -> Result<Vec<u8>, CheckpointError> {
         .map_err(|error| CheckpointError::Malformed(error.to_string()))
 }
 
-/// Bytes, in base64 as Go writes them.
+/// Bytes that are encoded as base64, as Go does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base64Bytes(pub Vec<u8>);
 

@@ -1,4 +1,4 @@
-//! Calls of one device plugin, each with a deadline.
+//! Calls to a device plugin, each with a timeout.
 
 use super::{
     error::DeviceAllocationError,
@@ -33,14 +33,14 @@ impl PluginClient {
         Ok((Self(client), options))
     }
 
-    /// The stream of the plugin's device lists.
+    /// Opens the `ListAndWatch` stream.
     pub(super) async fn list_and_watch(
         mut self,
     ) -> Result<Streaming<ListAndWatchResponse>, Status> {
         Ok(self.0.list_and_watch(Empty {}).await?.into_inner())
     }
 
-    /// Requests the devices that the plugin prefers.
+    /// Calls `GetPreferredAllocation`.
     pub(super) async fn prefer(
         mut self,
         wanted: Preference,
@@ -60,7 +60,7 @@ impl PluginClient {
         Ok(first.map(|first| first.device_i_ds).unwrap_or_default())
     }
 
-    /// Requests the plugin to prepare devices for a container.
+    /// Calls `Allocate` for the devices of a container.
     pub(super) async fn allocate(
         mut self,
         devices: Vec<String>,
@@ -78,7 +78,7 @@ impl PluginClient {
         first.ok_or(DeviceAllocationError::NoResponse)
     }
 
-    /// Requests the plugin to prepare the start of a container with these devices.
+    /// Calls `PreStartContainer` with the devices of a container.
     pub(super) async fn pre_start(
         mut self,
         devices: Vec<String>,

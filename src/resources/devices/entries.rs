@@ -1,4 +1,4 @@
-//! Allocations as entries of the checkpoint, and back. Pure.
+//! Converts allocations to entries of the checkpoint, and back. Pure.
 
 use super::{
     allocation::{Allocation, PodAllocations},
@@ -9,7 +9,7 @@ use crate::model::PodUid;
 use prost::Message as _;
 use std::{collections::HashMap, sync::Arc};
 
-/// Decodes entries. A response that cannot be decoded is requested again for the same devices.
+/// Decodes entries. If a response cannot be decoded, the plugin will be called again for the same devices.
 pub(super) fn from_checkpoint(entries: &[DeviceEntry]) -> HashMap<PodUid, PodAllocations> {
     let mut pods = HashMap::<PodUid, PodAllocations>::new();
     for entry in entries {
@@ -29,7 +29,7 @@ pub(super) fn from_checkpoint(entries: &[DeviceEntry]) -> HashMap<PodUid, PodAll
     pods
 }
 
-/// Encodes allocations. One without a response is left out: its plugin has not prepared the devices.
+/// Encodes allocations. Those without a response are left out, because their plugins have not prepared the devices.
 pub(super) fn to_checkpoint(pods: &HashMap<PodUid, PodAllocations>) -> Vec<DeviceEntry> {
     let mut entries = Vec::new();
     for (uid, containers) in pods {

@@ -1,4 +1,4 @@
-//! Why a container does not get its devices; texts as upstream's where it has one.
+//! Errors of device allocations; texts as upstream's where it has one.
 
 use crate::resources::topology;
 
@@ -13,10 +13,10 @@ pub enum Unallocated {
     Misaligned(topology::TopologyError),
 }
 
-/// Why a container does not get its devices.
+/// Why a container cannot have its devices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceAllocationError {
-    /// The container requests another number than it was given.
+    /// The container requests another number of devices than it was allocated.
     #[error(
         "pod {pod:?} container {container:?} changed request for resource {resource:?} from {from} to {to}"
     )]
@@ -27,9 +27,9 @@ pub enum DeviceAllocationError {
         container: String,
         /// The resource.
         resource: String,
-        /// What it has.
+        /// The allocated number.
         from: usize,
-        /// What it requests.
+        /// The requested number.
         to: u64,
     },
     /// No plugin serves the resource any more.
@@ -40,10 +40,10 @@ pub enum DeviceAllocationError {
     NoHealthy {
         /// The resource.
         resource: String,
-        /// Its plugin has not registered (again) yet, or has not sent its devices.
+        /// Whether its plugin has not registered (again), or has not sent its devices yet.
         away: bool,
     },
-    /// A device of the container is not healthy any more.
+    /// A device that was allocated to the container is no longer healthy.
     #[error(
         "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
     )]
@@ -55,38 +55,38 @@ pub enum DeviceAllocationError {
     Unavailable {
         /// The resource.
         resource: String,
-        /// How many more the container needs.
+        /// Number of missing devices.
         requested: usize,
-        /// How many are free.
+        /// Number of free devices.
         available: usize,
     },
-    /// Running containers may have any device of the resource.
+    /// The checkpoint was damaged, and running containers may have any device of the resource.
     #[error(
         "the checkpoint was damaged; it is not known which devices of {0} running containers have"
     )]
     UnknownDevices(String),
-    /// The plugin of a resource is gone.
+    /// The plugin of the resource is not connected.
     #[error("endpoint of {0} has been stopped")]
     Stopped(String),
-    /// The resource was served and is not any more.
+    /// No plugin serves the resource any more.
     #[error("endpoint not found in cache for a registered resource: {0}")]
     NoEndpoint(String),
-    /// The plugin has not prepared the devices.
+    /// The `Allocate` call failed.
     #[error("{0}")]
     Allocate(String),
-    /// The request for preferred devices failed.
+    /// The `GetPreferredAllocation` call failed.
     #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
     Prefer(String),
-    /// The plugin has not prepared the container.
+    /// The `PreStartContainer` call failed.
     #[error("device plugin PreStartContainer rpc failed with err: {0}")]
     PreStart(String),
-    /// The plugin's response has no container.
+    /// The plugin's response has no entry for the container.
     #[error("no containers return in allocation response")]
     NoResponse,
     /// The checkpoint cannot be written.
     #[error("failed to write checkpoint file \"kubelet_internal_checkpoint\": {0}")]
     Checkpoint(String),
-    /// The pod is being removed.
+    /// The pod's devices are being released.
     #[error("the pod does not have its devices any more")]
     Released,
 }
@@ -100,7 +100,7 @@ impl DeviceAllocationError {
         )
     }
 
-    /// The resource of which other pods have too many.
+    /// The resource of which too few devices are free.
     pub fn short_of(&self) -> Option<&str> {
         match self {
             Self::Unavailable { resource, .. } => Some(resource),

@@ -1,4 +1,4 @@
-//! Publishes and saves changes of the state.
+//! Publishes and saves changes of the device manager's state.
 
 use super::{
     checkpoint,
@@ -8,10 +8,10 @@ use crate::{base::wait_until, model::PodUid, resources::checkpoint_file::Checkpo
 use tokio::time::Instant;
 
 impl DeviceManager {
-    /// Publishes and saves the devices of plugins after a change, and marks `pods` and those that wait for devices.
+    /// Publishes capacity and saves the checkpoint after a change. Marks `pods`, and all pods that wait for devices.
     pub(super) async fn publish(&self, pods: impl IntoIterator<Item = PodUid>) {
         {
-            // Under the lock: an older value must not replace a newer one.
+            // Published under the lock, so that an older value cannot replace a newer one.
             let state = self.state();
             self.0.capacity.set(state.capacities());
         }
@@ -49,7 +49,7 @@ impl DeviceManager {
         }
     }
 
-    /// Saves releases, and removes resources whose plugins have been gone for too long.
+    /// Saves releases, and removes resources whose plugins have been disconnected for too long.
     pub(super) async fn run_housekeeping(&self) {
         loop {
             let expiry = self.state().next_expiry();

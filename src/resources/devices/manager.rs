@@ -1,4 +1,4 @@
-//! The device manager: carries out what [`super::state`] decides.
+//! The device manager: executes the allocations that [`super::state`] computes.
 
 use super::{
     allocation::{Allocation, ContainerAllocations},
@@ -36,8 +36,8 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Name of the checkpoint, as upstream's. While a damaged one is kept beside it, containers may have devices that are
-/// not known.
+/// Name of the checkpoint, as upstream's. A damaged one is renamed and kept; as long as it exists, running containers
+/// may have unknown devices.
 pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 /// The pod whose devices changed; `None` for all pods that wait for devices.
@@ -55,18 +55,18 @@ pub(super) struct DeviceManagerState {
     pending: Mutex<HashMap<PodUid, PendingAllocation>>,
     pub(super) changed: DirtySet<Change>,
     pub(super) capacity: DeviceCapacityWriter,
-    /// There was no checkpoint.
+    /// Whether there was no checkpoint.
     fresh: bool,
     pub(super) file: CheckpointFile,
     /// Wakes [`DeviceManager::run_housekeeping`].
     pub(super) housekeeping: Notify,
 }
 
-/// State that changes under one lock.
+/// State that is guarded by one lock.
 pub(super) struct DevicePlugins {
     pub(super) state: DeviceManagerCache,
     pub(super) clients: HashMap<PluginId, PluginConnection>,
-    /// How many times allocations changed, and how many of these changes the checkpoint has.
+    /// Number of changes of allocations; `saved` is the number of those in the checkpoint.
     pub(super) changes: u64,
     pub(super) saved: u64,
 }
@@ -84,7 +84,7 @@ pub(super) struct PluginConnection {
     pub(super) _watch: ScopedTask,
 }
 
-/// An allocation for a pod that waits to be admitted.
+/// An allocation for a pod that is waiting for admission.
 enum PendingAllocation {
     InProgress { _task: ScopedTask },
     Failed(DeviceAllocationError),
@@ -147,15 +147,15 @@ impl DeviceManager {
         self.0.capacity.reader()
     }
 
-    /// Waits until devices of pods changed.
+    /// Waits for pods whose devices changed and takes them.
     pub async fn changed(&self) -> HashSet<Change> {
         self.0.changed.take().await
     }
 
     // -- admission -----------------------------------------------------------------------------------------------
 
-    /// Starts the allocation of a pod's devices without waiting; later calls return its outcome. `align` returns NUMA
-    /// affinities.
+    /// Starts the allocation of a pod's devices without waiting; later calls return its outcome. `align` computes the
+    /// NUMA affinities of containers.
     ///
     /// # Errors
     /// The pod does not have all of its devices.
@@ -204,7 +204,7 @@ impl DeviceManager {
 
     fn finish(&self, uid: &PodUid, done: Result<(), DeviceAllocationError>) {
         let mut pending = self.0.pending.lock();
-        // It was released meanwhile.
+        // The devices were released in the meantime.
         if !matches!(
             pending.remove(uid),
             Some(PendingAllocation::InProgress { .. })
@@ -218,7 +218,7 @@ impl DeviceManager {
         self.0.changed.mark(Some(uid.clone()));
     }
 
-    /// Releases the devices of a pod that was not admitted, or of which no container runs any more.
+    /// Releases the devices of a pod that was rejected, or whose containers have all exited.
     pub fn release(&self, uid: &PodUid) {
         let pending = self.0.pending.lock().remove(uid);
         drop(pending);
@@ -234,7 +234,7 @@ impl DeviceManager {
         }
     }
 
-    /// Releases the devices of pods that are gone. Call it only when all pods, desired and running, are known.
+    /// Releases the devices of removed pods. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
         let pods = self.state().pods();
         for uid in pods.iter().filter(|uid| !is_here(uid)) {
@@ -243,7 +243,7 @@ impl DeviceManager {
         }
     }
 
-    /// Where the devices of a pod are or could be, on a machine with these NUMA nodes.
+    /// NUMA hints for the devices of a pod, on a machine with these NUMA nodes.
     pub fn hints(&self, pod: &Pod, nodes: NumaMask) -> DeviceHints {
         if PodRequest::of(pod).is_empty() {
             return DeviceHints::default();
@@ -256,13 +256,13 @@ impl DeviceManager {
         self.state().holders(resource)
     }
 
-    /// How many devices of each resource are allocated, if some are to this pod.
+    /// Number of allocated devices by resource; `None` if none are allocated to this pod.
     pub fn allocated_for_admission(&self, uid: &PodUid) -> Option<BTreeMap<String, i64>> {
         let state = self.state();
         state.of_pod(uid).map(|_| state.allocated())
     }
 
-    /// A pod runs already; see [`Self::inventory_complete`].
+    /// Records that a pod is running already; see [`Self::inventory_complete`].
     pub fn mark_running(&self, pod: &Pod) {
         let mut state = self.state();
         if state.is_damaged() {
@@ -270,8 +270,8 @@ impl DeviceManager {
         }
     }
 
-    /// All pods that run on the node have been marked. After a damaged checkpoint, resources of which no running
-    /// container can have a device are allocated again.
+    /// Reports that all running pods have been marked. After a damaged checkpoint, allows allocations of the resources
+    /// of which no running container can have a device.
     pub fn inventory_complete(&self) {
         let mut state = self.state();
         if state.is_damaged() && state.inventory_complete() {
@@ -284,11 +284,11 @@ impl DeviceManager {
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// What a container is created with to use its devices. Missing devices are allocated: a plugin may have registered
-    /// after the pod was admitted.
+    /// The devices, mounts, environment and annotations for a container. Allocates missing devices, because a plugin
+    /// may have registered after the admission of the pod.
     ///
     /// # Errors
-    /// The container does not get its devices.
+    /// The container cannot have its devices.
     pub async fn run_options(
         &self,
         pod: &Pod,
@@ -350,7 +350,7 @@ impl DeviceManager {
             let state = self.state();
             let own = state.allocation(uid, container, resource);
             let Some((id, options)) = state.plugin(resource) else {
-                // A resource that no plugin has served is not of this node.
+                // Without a plugin, the resource is not a device resource of this node.
                 return own.map_or(Ok(()), |_| {
                     Err(DeviceAllocationError::NoEndpoint(resource.into()))
                 });
@@ -371,7 +371,7 @@ impl DeviceManager {
         self.0.plugins.lock().clients.len()
     }
 
-    /// The devices of a container, by resource.
+    /// The allocations of a container, by resource.
     pub fn of_container(&self, uid: &PodUid, container: &str) -> ContainerAllocations {
         let state = self.state();
         let own = state.of_pod(uid).and_then(|all| all.get(container));
@@ -406,7 +406,7 @@ impl DeviceManager {
 
     // -- effects -------------------------------------------------------------------------------------------------
 
-    /// Carries out steps until a pod, or one container of it, has its devices, and saves the checkpoint.
+    /// Executes allocation steps until a pod, or one container of it, has its devices, and saves the checkpoint.
     async fn carry_out(
         &self,
         request: &PodRequest,

@@ -1,4 +1,4 @@
-//! The metric families of device plugins, named as upstream names them.
+//! Metrics of device plugins, with upstream's names.
 
 use super::state::MAX_RESOURCES;
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-/// The longest name of a resource: a subdomain, a slash and a name.
+/// Maximum length of a resource name: DNS subdomain, slash and name.
 const MAX_NAME: usize = 253 + 1 + 63;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -17,11 +17,11 @@ struct ResourceName {
     resource_name: String,
 }
 
-/// Handles to the families. Clones share them.
+/// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct DeviceMetrics {
     registrations: Family<ResourceName, Counter>,
-    /// Resources with metrics. Their number is limited: a plugin may send any name.
+    /// Resources in metric labels. Their number is limited, because a plugin may register any name.
     names: Arc<Mutex<HashSet<String>>>,
     allocations: Family<ResourceName, Histogram>,
 }

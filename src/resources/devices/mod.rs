@@ -1,9 +1,9 @@
-//! Device plugins: which devices the node has, and which containers use them.
+//! The device manager: device plugins, and the allocation of their devices to containers.
 //!
-//! * Owns: the state of devices and allocations ([`state`], pure), its checkpoint, the connections to plugins.
-//! * Woken by: plugins that register or send their devices; callers that allocate; a timer for plugins that are gone.
-//! * Publishes: [`crate::state::device_capacity`]; which pods to check again ([`DeviceManager::changed`]).
-//! * Must never give a device to two pods, wait for a plugin without a deadline, or block the admission of a pod.
+//! * Owns: the state of devices and allocations ([`state`], pure), its checkpoint, and the connections to plugins.
+//! * Woken by: plugins that register or send device lists; callers that allocate; a timer for disconnected plugins.
+//! * Publishes: [`crate::state::device_capacity`]; the pods whose devices changed ([`DeviceManager::changed`]).
+//! * Must never give a device to two pods, call a plugin without a timeout, or block the admission of a pod.
 //! * Answers to upstream's `pkg/kubelet/cm/devicemanager`.
 
 pub mod allocation;

@@ -1,6 +1,6 @@
 //! Registered plugins and their devices.
 //!
-//! A plugin whose stream ends is gone. The kubelet does not reconnect, as upstream: the plugin has to register again.
+//! The kubelet does not reconnect when a plugin's stream ends, as upstream: the plugin has to register again.
 
 use super::{
     client::PluginClient,
@@ -23,17 +23,17 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-/// The version of the plugins' interface.
+/// Version of the device plugin API.
 const VERSION: &str = "v1beta1";
-/// The health of usable devices.
+/// Value of `health` for usable devices.
 const HEALTHY: &str = "Healthy";
-/// The shortest and the longest time between two lists of one plugin.
+/// Minimum and maximum delay between two lists of one plugin.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
-/// Lists of one plugin take at most 1/SHARE of one thread.
+/// The lists of one plugin use at most 1/SHARE of the time of one thread.
 const SHARE: u32 = 10;
 
-/// Checks the request of a plugin; texts as upstream's.
+/// Validates a registration request; texts as upstream's.
 pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String> {
     if version != VERSION {
         return Err(format!(
@@ -43,7 +43,7 @@ pub(super) fn check_request(version: &str, resource: &str) -> Result<(), String>
     check_name(resource)
 }
 
-/// Checks a plugin that was found by its socket; texts as upstream's.
+/// Validates a plugin that was found by the plugin watcher; texts as upstream's.
 fn check_found(versions: &[String], resource: &str) -> Result<(), String> {
     if !versions.iter().any(|version| version == VERSION) {
         return Err(format!(
@@ -62,7 +62,7 @@ fn check_name(resource: &str) -> Result<(), String> {
     }
 }
 
-/// The socket of a plugin that registered with this endpoint, which has to be below the directory.
+/// The socket for the endpoint of a registration, which has to be in the directory.
 pub(super) fn socket_of(directory: &Path, endpoint: &str) -> Result<PathBuf, String> {
     let relative = endpoint.trim_start_matches('/');
     let mut parts = Path::new(relative).components();
@@ -92,12 +92,12 @@ impl PluginHandler for DeviceManager {
 }
 
 impl DeviceManager {
-    /// Connects to a plugin and watches its devices. It replaces an earlier plugin of the same resource.
+    /// Connects to a plugin and watches its devices. Replaces an earlier plugin of the same resource.
     pub(super) async fn connect(&self, resource: &str, socket: &Path) -> Result<PluginId, String> {
         let id = self.state().begin();
         let (client, options) = PluginClient::connect(socket).await?;
         {
-            // The lock is held while the task is spawned: it must find its connection.
+            // The lock is held while the task is spawned, because the task needs its connection in the map.
             let mut plugins = self.0.plugins.lock();
             if !plugins.state.has_room_for(resource) {
                 return Err("too many resources have been registered".into());
@@ -135,7 +135,7 @@ impl DeviceManager {
         self.disconnect(&resource, id).await;
     }
 
-    /// Reads all lists; returns why the stream ended.
+    /// Processes device lists; returns why the stream ended.
     async fn follow(&self, resource: &str, id: PluginId, client: PluginClient) -> String {
         let mut stream = match client.list_and_watch().await {
             Ok(stream) => stream,
@@ -170,12 +170,12 @@ impl DeviceManager {
                 "Processed device updates for resource"
             );
             self.publish(pods).await;
-            // Limits plugins that send too many lists.
+            // Limits the rate of lists.
             sleep(pause_after(took)).await;
         }
     }
 
-    /// A plugin is gone.
+    /// Handles the end of a plugin's connection.
     pub(super) async fn disconnect(&self, resource: &str, id: PluginId) {
         let (counted, connection) = {
             let mut plugins = self.0.plugins.lock();
@@ -187,12 +187,12 @@ impl DeviceManager {
             self.0.housekeeping.notify_one();
             self.publish([]).await;
         }
-        // Aborts the current task if it is the plugin's own.
+        // Aborts the current task, if this runs in the plugin's own task.
         drop(connection);
     }
 }
 
-/// The delay after a list that took this long to process.
+/// The delay after a list that took this time to process.
 fn pause_after(took: Duration) -> Duration {
     took.saturating_mul(SHARE).clamp(MIN_INTERVAL, MAX_INTERVAL)
 }

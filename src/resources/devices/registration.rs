@@ -1,4 +1,4 @@
-//! The server that device plugins register with.
+//! The `Registration` service of device plugins.
 
 use super::{
     manager::DeviceManager,
@@ -20,12 +20,12 @@ use tonic::{Request, Response, Status, transport::Server};
 
 /// Name of the socket, as upstream's.
 const SOCKET: &str = "kubelet.sock";
-/// Most registrations in progress at once.
+/// Maximum number of concurrent registrations.
 const MAX_CONCURRENT: usize = 16;
 
 impl DeviceManager {
-    /// Serves registrations until shutdown. If the socket cannot be created, no plugin can register, and an error is
-    /// logged.
+    /// Serves registrations until shutdown. If the socket cannot be created, an error is logged, and no plugin can
+    /// register here.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let _stop = self.0.stop.clone().drop_guard();
         let directory = self.0.directory.clone();
@@ -64,7 +64,7 @@ impl DeviceManager {
     }
 }
 
-/// Creates the socket, and removes those of plugins: they watch for that and register again.
+/// Creates the socket, and removes those of plugins, which watch for that and register again.
 fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, LocalPath)> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = fs::DirBuilder::new();
@@ -79,7 +79,7 @@ fn bind(directory: &Path) -> anyhow::Result<(std::os::unix::net::UnixListener, L
 fn remove_sockets(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        // Follows links.
+        // `metadata` follows symbolic links.
         let is_socket = match fs::metadata(&path) {
             Ok(meta) => meta.file_type().is_socket(),
             Err(error) => {

@@ -1,4 +1,4 @@
-//! What containers request of device plugins. Pure.
+//! Requests of containers for devices. Pure.
 
 use crate::{
     model::{Pod, PodExt, PodUid, Quantity, is_sidecar, validation::is_qualified_name},
@@ -7,39 +7,39 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// Whether a resource is not one of Kubernetes' own: such are advertised by device plugins or administrators
-/// (upstream's `IsExtendedResourceName`).
+/// Whether a resource is an extended resource, which device plugins or administrators advertise (upstream's
+/// `IsExtendedResourceName`).
 pub fn is_extended_resource(name: &str) -> bool {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}"))
 }
 
-/// Whether later containers may reuse a container's devices.
+/// Whether later containers of the pod may reuse a container's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerKind {
-    /// An init container: it ends before other containers start, so they may reuse its devices.
+    /// An init container; it has exited before later containers start, so they may reuse its devices.
     Init,
-    /// A sidecar or a main container: it keeps its devices.
+    /// A sidecar or a regular container; it keeps its devices.
     Main,
 }
 
-/// What one container requests.
+/// The devices that one container requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// The container's name.
     pub name: String,
-    /// Whether others may reuse its devices.
+    /// Whether later containers may reuse its devices.
     pub kind: ContainerKind,
-    /// Amounts by extended resource, none of them zero.
+    /// Number of devices by extended resource, all above zero.
     pub amounts: BTreeMap<String, u64>,
-    /// The NUMA nodes that its devices are to be near to, if that matters.
+    /// Preferred NUMA nodes of its devices; `None` for any.
     pub affinity: Option<NumaMask>,
 }
 
-/// NUMA nodes by container.
+/// Preferred NUMA nodes by container.
 pub type Affinities = BTreeMap<String, NumaMask>;
 
-/// What the containers of a pod request, in the order in which they get devices.
+/// The requests of a pod's containers, in the order of their allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
     /// The pod.
@@ -49,7 +49,7 @@ pub struct PodRequest {
 }
 
 impl PodRequest {
-    /// What a pod requests by its limits: extended resources are not overcommitted, so requests are the same.
+    /// The requests of a pod, by its limits: for extended resources, requests equal limits.
     pub fn of(pod: &Pod) -> Self {
         let init = pod.init_containers().iter().map(|container| {
             let is_main = is_sidecar(container);
@@ -74,7 +74,7 @@ impl PodRequest {
         }
     }
 
-    /// The same with devices near to these nodes.
+    /// Sets the preferred NUMA nodes.
     #[must_use]
     pub fn aligned(mut self, affinities: &Affinities) -> Self {
         for container in &mut self.containers {
@@ -89,7 +89,7 @@ impl PodRequest {
     }
 }
 
-/// Amounts that cannot be read count as zero: such a pod is refused for another reason.
+/// The requested amounts. Those that cannot be parsed count as zero, because validation rejects such a pod.
 fn amounts(pod: &Pod, container: &Container) -> BTreeMap<String, u64> {
     let resources = requests::of_container::<Quantity>(container).unwrap_or_default();
     let limits = resources.limits.iter();
@@ -101,7 +101,7 @@ fn amounts(pod: &Pod, container: &Container) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Whether a claim of the pod provides the resource.
+/// Whether a ResourceClaim of the pod provides the resource.
 fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
     let status = pod.status.as_ref();
     let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());

@@ -1,10 +1,10 @@
-//! What a container is created with to use its devices. Pure.
+//! Merges plugin responses into the configuration of a container. Pure.
 
 use super::{allocation::ContainerAllocations, proto::ContainerAllocateResponse};
 use crate::cri::v1;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What plugins add to a container.
+/// What device plugins add to the configuration of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOptions {
     /// Environment variables; those of the pod override them.
@@ -15,12 +15,12 @@ pub struct RunOptions {
     pub devices: Vec<v1::Device>,
     /// Annotations; those of the kubelet replace them.
     pub annotations: BTreeMap<String, String>,
-    /// Devices that the runtime knows by name.
+    /// CDI device names.
     pub cdi_devices: Vec<v1::CdiDevice>,
 }
 
-/// Merges the responses of all plugins of a container. Of conflicting settings the one of the first resource by name is
-/// used; the second result lists the others.
+/// Merges the responses of all plugins of a container. Of conflicting settings the first one wins, in the order of
+/// resource names; the second result lists the others.
 pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String>) {
     let (mut options, mut conflicts) = (RunOptions::default(), Vec::new());
     let mut seen = SeenPaths::default();
@@ -45,7 +45,7 @@ pub(super) fn run_options(all: &ContainerAllocations) -> (RunOptions, Vec<String
     (options, conflicts)
 }
 
-/// Host paths by container path, and names.
+/// Host paths by container path.
 #[derive(Default)]
 struct SeenPaths {
     mounts: BTreeMap<String, String>,

@@ -1,6 +1,6 @@
-//! The checkpoint of claims, in upstream's format. Pure.
+//! Format of the DRA manager's checkpoint, as upstream's. Pure.
 //!
-//! The file has the data as JSON in a string, and the CRC-32 of that string.
+//! The file has the data as a JSON string, and the CRC-32 of that string.
 
 use super::state::{ClaimInfo, ClaimInfoCache, PreparedDevice, ResourceClaimKey};
 use crate::model::PodUid;
@@ -63,10 +63,10 @@ struct ClaimDeviceState {
     cdi_ids: Option<Vec<String>>,
 }
 
-/// Decodes the content of a file.
+/// Decodes a checkpoint.
 ///
 /// # Errors
-/// It is damaged, or of another version.
+/// It is malformed, its checksum is wrong, or it is of another version.
 pub(super) fn decode(text: &[u8]) -> Result<ClaimInfoCache, String> {
     let file: ClaimFile = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     if file.checksum != crc32fast::hash(file.data.as_bytes()) {
@@ -98,10 +98,10 @@ pub(super) fn decode(text: &[u8]) -> Result<ClaimInfoCache, String> {
     Ok(ClaimInfoCache(claims.collect()))
 }
 
-/// Encodes the content of a file.
+/// Encodes a checkpoint.
 ///
 /// # Errors
-/// In practice none: all fields are text.
+/// Practically none: all fields are text.
 pub(super) fn encode(claims: &ClaimInfoCache) -> serde_json::Result<Vec<u8>> {
     let claims = claims.0.iter().map(|(key, info)| {
         let pods = info.pods.iter().map(|uid| (uid.to_string(), Empty {}));

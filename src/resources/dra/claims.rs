@@ -1,4 +1,4 @@
-//! The claims of a pod, the devices of them that a container uses, and whether a pod may use a claim. Pure.
+//! The ResourceClaims of a pod and their use by its containers. Pure.
 
 use super::error::DraError;
 use crate::{
@@ -15,14 +15,14 @@ use k8s_openapi::api::{
 pub(super) struct PodClaim {
     /// The object's name.
     pub(super) name: String,
-    /// Whether it was created from a template, so that the pod has to own it.
+    /// Whether it was generated from a template; then the pod has to be its owner.
     pub(super) is_owned: bool,
 }
 
-/// The claims of a pod, with the one that has its extended resources.
+/// The claims of a pod, including that for extended resources.
 ///
 /// # Errors
-/// One does not exist yet, or is of an unknown kind.
+/// A claim has not been generated yet, or is of an unknown kind.
 pub(super) fn of_pod(pod: &Pod) -> Result<Vec<PodClaim>, DraError> {
     let mut claims = Vec::new();
     for claim in declared(pod) {
@@ -46,7 +46,7 @@ fn of_extended_resources(pod: &Pod) -> Option<&str> {
     Some(&claim.resource_claim_name)
 }
 
-/// The object of a claim; `None` if the pod needs none.
+/// The ResourceClaim of an entry in `spec.resourceClaims`; `None` if the pod needs none.
 fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraError> {
     if let Some(name) = &claim.resource_claim_name {
         let (name, is_owned) = (name.clone(), false);
@@ -70,18 +70,18 @@ fn named(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<PodClaim>, DraErr
     }))
 }
 
-/// Devices of a claim that a container uses.
+/// A request of a claim that a container uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClaimRequest {
-    /// The claim's name within the pod; `None` for that of extended resources.
+    /// Name of the claim within the pod; `None` for that of extended resources.
     pub(super) declared: Option<String>,
-    /// The object's name.
+    /// Name of the ResourceClaim.
     pub(super) claim: String,
-    /// The request within the claim; empty for all of them.
+    /// Name of the request within the claim; empty for all requests.
     pub(super) request: String,
 }
 
-/// What a container uses of the pod's claims.
+/// The claims and requests that a container uses.
 ///
 /// # Errors
 /// As [`of_pod`].
@@ -114,7 +114,7 @@ pub(super) fn of_container(
     Ok(requests)
 }
 
-/// The requests that provide the extended resources of a container.
+/// The requests that provide the container's extended resources.
 fn of_extended<'a>(
     pod: &'a Pod,
     container: &'a Container,
@@ -141,7 +141,7 @@ fn requests(container: &Container, resource: &str) -> bool {
     is_extended_resource(resource) && amount.is_some_and(|amount| amount.value() > 0)
 }
 
-/// The request of a reference `REQUEST/SUBREQUEST`.
+/// The request name of a reference `REQUEST/SUBREQUEST`.
 pub(super) fn base_request(reference: &str) -> &str {
     reference
         .split_once('/')
@@ -151,7 +151,7 @@ pub(super) fn base_request(reference: &str) -> &str {
 /// Checks that a pod may use a claim.
 ///
 /// # Errors
-/// It may not.
+/// The pod is not the owner, or the claim is not reserved for it.
 pub(super) fn check(pod: &Pod, wanted: &PodClaim, claim: &ResourceClaim) -> Result<(), DraError> {
     let (name, uid) = (pod.name(), pod.uid());
     let meta = &claim.metadata;
@@ -178,7 +178,7 @@ pub(super) fn check(pod: &Pod, wanted: &PodClaim, claim: &ResourceClaim) -> Resu
     })
 }
 
-/// The pods for which a claim is reserved.
+/// The pods in the claim's `status.reservedFor`.
 pub(super) fn users(claim: &ResourceClaim) -> Vec<PodUid> {
     let status = claim.status.iter();
     let users = status.flat_map(|status| status.reserved_for.iter().flatten());
@@ -186,10 +186,10 @@ pub(super) fn users(claim: &ResourceClaim) -> Vec<PodUid> {
     pods.map(|user| PodUid::from(user.uid.as_str())).collect()
 }
 
-/// The drivers whose devices a claim has.
+/// The drivers in the claim's allocation.
 ///
 /// # Errors
-/// It has none.
+/// The claim is not allocated.
 pub(super) fn drivers(name: &str, claim: &ResourceClaim) -> Result<Vec<String>, DraError> {
     let status = claim.status.as_ref();
     let allocation = status.and_then(|status| status.allocation.as_ref());

@@ -1,4 +1,4 @@
-//! Calls of one driver, each with a deadline.
+//! Calls to a DRA driver, each with a timeout.
 
 use super::{
     error::DraError,
@@ -24,11 +24,11 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(45);
 const PREPARE: &str = "NodePrepareResources";
 const UNPREPARE: &str = "NodeUnprepareResources";
 
-/// A version of the drivers' interface.
+/// A version of the DRA driver API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DraService {
     V1,
-    /// The same messages under another name.
+    /// The same messages under another service name.
     V1beta1,
 }
 
@@ -38,10 +38,10 @@ impl DraService {
         ("v1beta1.DRAPlugin", Self::V1beta1),
     ];
 
-    /// The first known service that a driver supports.
+    /// The first service in `supported` that this kubelet knows.
     ///
     /// # Errors
-    /// No service is known; texts as upstream's.
+    /// None is known; texts as upstream's.
     pub(super) fn choose(supported: &[String]) -> Result<Self, String> {
         if supported.is_empty() {
             return Err("empty list of supported gRPC services (aka supported versions)".into());
@@ -58,7 +58,7 @@ impl DraService {
         })
     }
 
-    /// Of a gRPC request: `/SERVICE/CALL`.
+    /// The path of a gRPC call: `/SERVICE/CALL`.
     fn path(self, call: &'static str) -> &'static str {
         match (self, call) {
             (Self::V1, PREPARE) => "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources",
@@ -73,7 +73,7 @@ impl DraService {
     }
 }
 
-/// A driver that can be called.
+/// A connected driver.
 pub(super) struct DraDriver {
     pub(super) name: String,
     pub(super) service: DraService,
@@ -82,7 +82,7 @@ pub(super) struct DraDriver {
 }
 
 impl DraDriver {
-    /// Prepares claims; the response has every claim once, and no error.
+    /// Calls `NodePrepareResources`. A successful response has every claim exactly once.
     pub(super) async fn prepare(
         self,
         claims: &[Claim],
@@ -97,7 +97,7 @@ impl DraDriver {
         Ok(response)
     }
 
-    /// Unprepares claims.
+    /// Calls `NodeUnprepareResources`.
     pub(super) async fn unprepare(self, claims: &[Claim]) -> Result<(), DraError> {
         let request = NodeUnprepareResourcesRequest {
             claims: claims.to_vec(),
@@ -144,7 +144,7 @@ where
     client.unary(Request::new(request), path, codec).await
 }
 
-/// Checks that a driver responded for the claims that it was called for.
+/// Checks that a response has exactly the requested claims, and no error.
 fn check<'a>(
     call: &'static str,
     claims: &[Claim],

@@ -1,6 +1,7 @@
-//! Drivers that have registered, and their connections.
+//! Registered DRA drivers and their connections.
 //!
-//! A driver may have several plugins at once while it is updated; the last one that is connected is called.
+//! A driver may have several plugins at the same time during a rolling update; the last registered one that is
+//! connected is called.
 
 use super::{
     client::{DraDriver, DraService},
@@ -28,15 +29,15 @@ use tokio::{
 };
 use tonic::{Code, Status, transport::Channel};
 
-/// The maximum numbers of drivers, and of plugins of one driver.
+/// Maximum number of drivers, and of plugins of one driver.
 const MAX_DRIVERS: usize = 256;
 const MAX_PLUGINS: usize = 16;
-/// The delay before the next attempt to connect doubles from the first to the second.
+/// The delay before a reconnect, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// How long a driver may be unusable until its ResourceSlices are deleted.
+/// How long a driver may be unusable before its ResourceSlices are deleted.
 const WIPING_DELAY: Duration = Duration::from_secs(30);
-/// The delay after a health stream has ended, and the shortest time between two reports.
+/// Delay after a health stream has ended, and minimum interval between two reports.
 const HEALTH_RETRY: Duration = Duration::from_secs(5);
 const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -126,7 +127,7 @@ impl DraManager {
         self.usability_changed(&plugin.name);
     }
 
-    /// Keeps a connection to a plugin until the task is aborted.
+    /// Maintains a connection to a plugin until the task is aborted.
     async fn follow(self, driver: String, id: u64, endpoint: PathBuf) {
         let mut delay = FIRST_DELAY;
         loop {
@@ -155,7 +156,7 @@ impl DraManager {
         }
     }
 
-    /// Schedules the deletion of an unusable driver's slices, or cancels it.
+    /// Schedules the deletion of an unusable driver's ResourceSlices, or cancels it.
     fn usability_changed(&self, driver: &str) {
         let Some(api) = self.0.api.clone() else {
             return;
@@ -192,7 +193,7 @@ impl DraManager {
         self.0.drivers.lock().plugins.contains_key(driver)
     }
 
-    /// Waits until a driver is connected.
+    /// Waits until a driver is connected, with a timeout.
     pub(super) async fn driver(&self, name: &str) -> Result<DraDriver, DraError> {
         let (service, mut channel) = {
             let drivers = self.0.drivers.lock();
@@ -214,7 +215,7 @@ impl DraManager {
         })
     }
 
-    /// Watches the health that a plugin reports until the task is aborted.
+    /// Watches the device health that a plugin reports, until the task is aborted.
     async fn watch_health(&self, driver: &str, id: u64, channel: Channel) {
         loop {
             let status = self.health_reports(driver, id, channel.clone()).await;
@@ -231,7 +232,7 @@ impl DraManager {
         }
     }
 
-    /// Reads all reports of one stream; returns why it ended.
+    /// Processes the reports of one stream; returns why it ended.
     async fn health_reports(&self, driver: &str, id: u64, channel: Channel) -> Status {
         let mut client = DraResourceHealthClient::new(channel);
         let stream = client.node_watch_resources(NodeWatchResourcesRequest {});
@@ -256,13 +257,13 @@ impl DraManager {
                 Some(Err(status)) => return status,
             };
             self.health_changed(driver, &changed);
-            // Limits drivers that send too many reports.
+            // Limits the rate of reports.
             sleep(HEALTH_INTERVAL).await;
         }
     }
 
-    /// Clears the health of a driver after a plugin has stopped reporting. While another plugin of the driver reports,
-    /// as in a rolling update, reports are kept until they expire.
+    /// Clears the health of a driver after a plugin's stream has ended. If another plugin of the driver still reports,
+    /// as in a rolling update, the health is kept until it expires.
     fn health_lost(&self, driver: &str, id: u64) {
         let is_reported = {
             let mut drivers = self.0.drivers.lock();

@@ -1,4 +1,4 @@
-//! Why claims are not prepared or unprepared; texts as upstream's where it has one.
+//! Errors of preparing and unpreparing claims; texts as upstream's where it has one.
 
 /// Why claims of a pod are not prepared or unprepared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,13 +6,13 @@ pub enum DraError {
     /// There is no API server.
     #[error("cannot use resource claims when kubelet is in standalone mode")]
     Standalone,
-    /// The claim of a template does not exist yet.
+    /// The claim has not been generated from its template yet.
     #[error("pod {pod:?}: ResourceClaim not created yet")]
     NotCreated {
         /// Namespace and name of the pod.
         pod: String,
     },
-    /// A claim of a kind that this kubelet does not know.
+    /// The kind of claim is unknown to this kubelet.
     #[error("pod {pod:?}, spec.resourceClaim {claim:?}: none of the supported fields are set")]
     UnknownKind {
         /// Namespace and name of the pod.
@@ -25,10 +25,10 @@ pub enum DraError {
     Fetch {
         /// The claim.
         claim: String,
-        /// Why.
+        /// The error.
         why: String,
     },
-    /// The claim of the template's name is another pod's.
+    /// The generated claim has another owner.
     #[error("ResourceClaim {claim} was not created for Pod {pod} (Pod is not owner)")]
     NotOwner {
         /// Namespace and name of the claim.
@@ -36,7 +36,7 @@ pub enum DraError {
         /// Namespace and name of the pod.
         pod: String,
     },
-    /// The scheduler has not reserved the claim for the pod.
+    /// The claim is not reserved for the pod.
     #[error("pod {pod} ({uid}) is not allowed to use ResourceClaim {claim} ({claim_uid})")]
     NotReserved {
         /// The pod's name.
@@ -48,13 +48,13 @@ pub enum DraError {
         /// Its UID.
         claim_uid: String,
     },
-    /// The claim has no devices.
+    /// The claim is not allocated.
     #[error("ResourceClaim {0}: not allocated")]
     NotAllocated(String),
     /// No driver of this name has registered.
     #[error("DRA driver {0} is not registered")]
     NotRegistered(String),
-    /// An earlier claim of the same name is still in use.
+    /// The checkpoint has another claim of this name, which is still in use.
     #[error(
         "old ResourceClaim with same name {claim} and different UID {uid} still exists (previous pod force-deleted?!)"
     )]
@@ -64,7 +64,7 @@ pub enum DraError {
         /// The UID of the old one.
         uid: String,
     },
-    /// The driver has registered and does not accept connections.
+    /// The driver is registered but not connected.
     #[error("DRA driver {0} is not connected")]
     NotConnected(String),
     /// The checkpoint cannot be written.
@@ -73,35 +73,35 @@ pub enum DraError {
     /// The call failed.
     #[error("{call}: {why}")]
     Call {
-        /// The call.
+        /// The gRPC method.
         call: &'static str,
-        /// Why.
+        /// The error.
         why: String,
     },
-    /// The driver responded for a claim that it was not called for.
+    /// The response has a claim that was not in the request.
     #[error("{call} returned result for unknown claim UID {uid}")]
     UnknownClaim {
-        /// The call.
+        /// The gRPC method.
         call: &'static str,
-        /// The UID.
+        /// UID of the claim.
         uid: String,
     },
-    /// The driver failed for a claim.
+    /// The driver returned an error for a claim.
     #[error("{call} failed for ResourceClaim {claim}: {why}")]
     Failed {
-        /// The call.
+        /// The gRPC method.
         call: &'static str,
         /// The claim.
         claim: String,
-        /// What the driver says.
+        /// The driver's error.
         why: String,
     },
-    /// The driver did not respond for all claims.
+    /// Claims of the request are missing in the response.
     #[error("{call} skipped {number} ResourceClaims")]
     Skipped {
-        /// The call.
+        /// The gRPC method.
         call: &'static str,
-        /// How many are missing.
+        /// Number of missing claims.
         number: usize,
     },
 }

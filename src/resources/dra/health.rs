@@ -1,4 +1,4 @@
-//! The health that drivers report of their devices. Pure.
+//! Device health that DRA drivers report. Pure.
 
 use super::{
     health_proto::{self, HealthStatus},
@@ -11,13 +11,13 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// The timeout of a report for which the driver sets none.
+/// Timeout of a report without one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum timeout of a report.
+/// Maximum timeout of a report.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// The maximum number of devices of a driver whose health is kept.
+/// Maximum number of devices per driver.
 const MAX_DEVICES: usize = 100_000;
-/// The longest text of a driver, bytes (the API's limit).
+/// Maximum length of a driver's message, bytes (the API's limit).
 const MAX_MESSAGE: usize = 1024;
 
 /// A device by pool and name.
@@ -31,7 +31,7 @@ struct DeviceHealth {
     until: Instant,
 }
 
-/// The health that drivers have reported.
+/// Latest reported health by driver and device.
 #[derive(Debug, Default)]
 pub(super) struct Health(HashMap<String, BTreeMap<DeviceKey, DeviceHealth>>);
 
@@ -84,7 +84,7 @@ impl Health {
         known.into_keys().collect()
     }
 
-    /// The health of a claim's device, for a container's status.
+    /// The health of a claim's device, for container statuses.
     pub(super) fn of(&self, device: &ClaimDevice) -> ResourceHealth {
         let known = self.0.get(&device.driver);
         let key = (device.pool.clone(), device.device.clone());

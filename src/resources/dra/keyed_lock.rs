@@ -18,7 +18,7 @@ impl<K> Default for KeyedLock<K> {
 }
 
 impl<K: Ord + Clone> KeyedLock<K> {
-    /// Waits for the locks of all of these keys. They are taken in order, so that callers do not deadlock.
+    /// Acquires the locks of all keys, in sorted order, so that callers do not deadlock.
     pub(super) async fn lock(&self, keys: &BTreeSet<K>) -> Vec<OwnedMutexGuard<()>> {
         let mut guards = Vec::with_capacity(keys.len());
         for key in keys {

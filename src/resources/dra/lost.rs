@@ -1,11 +1,11 @@
-//! Claims that an earlier kubelet prepared, after the checkpoint was damaged.
+//! Recovers claims that an earlier kubelet prepared, after the checkpoint was damaged.
 
 use super::{claims::PodClaim, error::DraError, manager::DraManager};
 use crate::model::{Pod, PodExt as _};
 
 impl DraManager {
-    /// After the checkpoint was damaged, records the users of a pod's claims from the API server, so that
-    /// [`Self::unprepare`] knows them. Call it before the pod ends. A claim that cannot be read is left out.
+    /// After the checkpoint was damaged, reads the users of a pod's claims from the API server, so that
+    /// [`Self::unprepare`] finds them. Call it before the pod terminates. Claims that cannot be read are skipped.
     pub async fn recover(&self, pod: &Pod) {
         if !self.0.is_lost {
             return;

@@ -1,4 +1,4 @@
-//! The manager: prepares and unprepares claims.
+//! The DRA manager: prepares and unprepares ResourceClaims.
 
 use super::{
     checkpoint,
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 /// Name of the checkpoint, as upstream's.
 const CHECKPOINT: &str = "dra_manager_state";
 
-/// The manager of claims; cheap to clone.
+/// The DRA manager; cheap to clone.
 #[derive(Clone)]
 pub struct DraManager(pub(super) Arc<DraManagerState>);
 
@@ -47,24 +47,24 @@ pub(super) struct DraManagerState {
     pub(super) metrics: DraMetrics,
     pub(super) stop: CancellationToken,
     pub(super) claims: Mutex<ClaimInfoCache>,
-    /// The checkpoint was damaged: claims that an earlier kubelet prepared are not known.
+    /// Whether the checkpoint was damaged: then claims that an earlier kubelet prepared are unknown.
     pub(super) is_lost: bool,
     /// Held while a claim is prepared or unprepared.
     pub(super) locks: KeyedLock<ResourceClaimKey>,
-    /// Pods that wait for a driver, by driver.
+    /// Pods that wait for a driver to connect, by driver.
     pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
-    /// Pods that are gone and whose claims are being unprepared.
+    /// Removed pods whose claims are being unprepared.
     giving_back: Mutex<HashSet<PodUid>>,
     changed: DirtySet<PodUid>,
     file: CheckpointFile,
 }
 
-/// A claim of a pod as the API server has it.
+/// A ResourceClaim that was read from the API server.
 pub(super) struct ReadClaim {
     pub(super) key: ResourceClaimKey,
     pub(super) uid: String,
     pub(super) drivers: Vec<String>,
-    /// The pods for which it is reserved.
+    /// The pods in `status.reservedFor`.
     pub(super) users: Vec<PodUid>,
 }
 
@@ -103,7 +103,7 @@ impl DraManager {
     /// Deletes ResourceSlices of an earlier kubelet, then waits for shutdown; dropping it stops all driver tasks.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let _stop = self.0.stop.clone().drop_guard();
         if let Some(api) = &self.0.api {
@@ -114,7 +114,7 @@ impl DraManager {
         Ok(())
     }
 
-    /// Waits until a driver connects that pods wait for, or the health of a device changes; returns the pods.
+    /// Waits for pods whose driver connected or whose device health changed, and takes them.
     pub async fn changed(&self) -> HashSet<PodUid> {
         self.0.changed.take().await
     }
@@ -136,10 +136,10 @@ impl DraManager {
 
     // -- pods ----------------------------------------------------------------------------------------------------
 
-    /// Prepares all claims of a pod, before its sandbox is created. Safe to cancel, and to repeat.
+    /// Prepares all claims of a pod, before its sandbox is created. Cancel safe and idempotent.
     ///
     /// # Errors
-    /// A claim is not prepared.
+    /// A claim could not be prepared.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), DraError> {
         let started_at = Instant::now();
         let prepared = match claims::of_pod(pod) {
@@ -162,7 +162,7 @@ impl DraManager {
     }
 
     async fn prepare_all(&self, pod: &Pod, wanted: &[PodClaim]) -> Result<(), DraError> {
-        // Nothing is recorded before all claims are valid: a pod whose driver never registers can be deleted.
+        // Claims are recorded only once all are valid, so that a pod whose driver never registers can be deleted.
         let mut all = BTreeMap::new();
         for claim in wanted {
             let read = self.read_claim(pod, claim).await?;
@@ -189,7 +189,7 @@ impl DraManager {
                 }
             }
         }
-        // Also when nothing has to be prepared: after a restart the pod has to be known as a user of the claim.
+        // Needed even if nothing has to be prepared: after a restart the checkpoint has to have the pod as a user.
         self.save().await?;
         for (driver, batch) in batches {
             let response = self.driver(&driver).await?.prepare(&batch).await?;
@@ -233,11 +233,11 @@ impl DraManager {
         })
     }
 
-    /// Unprepares the claims that no other pod uses, after the last container of a pod has ended. Safe to cancel, and
-    /// to repeat.
+    /// Unprepares the claims that no other pod uses, after the pod's containers have exited. Cancel safe and
+    /// idempotent.
     ///
     /// # Errors
-    /// A claim is not unprepared, and still counts as used by the pod.
+    /// A claim could not be unprepared; the pod remains its user.
     pub async fn unprepare(&self, pod: &PodUid) -> Result<(), DraError> {
         let keys: BTreeSet<_> = self.0.claims.lock().of_pod(pod).into_iter().collect();
         if keys.is_empty() {
@@ -287,7 +287,7 @@ impl DraManager {
         self.save().await
     }
 
-    /// Unprepares the claims of pods that are gone. Call it only when all pods, desired and running, are known.
+    /// Unprepares the claims of removed pods. Call it only when all pods, desired and running, are known.
     pub fn retain(&self, is_here: impl Fn(&PodUid) -> bool) {
         self.0.waiting.lock().retain(|_, pods| {
             pods.retain(&is_here);
@@ -324,10 +324,10 @@ impl DraManager {
 
     // -- containers ----------------------------------------------------------------------------------------------
 
-    /// The devices that a container is created with. Unknown claims are prepared: the checkpoint may have been lost.
+    /// CDI device IDs for a container. Prepares unknown claims, because the checkpoint may have been lost.
     ///
     /// # Errors
-    /// The devices of a claim are not known.
+    /// The devices of a claim are unknown.
     pub async fn cdi_devices(
         &self,
         pod: &Pod,
@@ -359,9 +359,9 @@ impl DraManager {
         Ok(names.into_iter().map(|name| CdiDevice { name }).collect())
     }
 
-    /// The claims of a container, with all of their devices.
+    /// The claims of a container, with their devices.
     pub fn of_container(&self, pod: &Pod, container: &Container) -> Vec<ContainerClaim> {
-        // A claim that does not exist yet has no devices.
+        // A claim that has not been generated yet has no devices.
         let requests = claims::of_container(pod, container).unwrap_or_default();
         let names: BTreeSet<_> = requests.into_iter().map(|request| request.claim).collect();
         let claims = self.0.claims.lock();

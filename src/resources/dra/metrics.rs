@@ -1,4 +1,4 @@
-//! The metric families of dynamic resource allocation, named as upstream names them.
+//! Metrics of DRA, with upstream's names.
 
 use super::state::ClaimInfoCache;
 use crate::base::metrics::Metrics;
@@ -12,7 +12,7 @@ use prometheus_client::{
 };
 use std::time::Duration;
 
-/// The label of the number of all claims.
+/// Value of the label `driver_name` for the total of all drivers.
 const ANY_DRIVER: &str = "<any>";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -33,7 +33,7 @@ struct DriverLabel {
     driver_name: String,
 }
 
-/// Handles to the families; clones share them.
+/// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct DraMetrics {
     operations: Family<DraOperation, Histogram>,
@@ -65,7 +65,7 @@ impl DraMetrics {
         new
     }
 
-    /// Records that a pod's claims were prepared or unprepared, or that it failed.
+    /// Records a prepare or unprepare operation of a pod's claims, with its duration.
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
         let labels = DraOperation {
             operation_name,
@@ -75,7 +75,7 @@ impl DraMetrics {
         histogram.observe(took.as_secs_f64());
     }
 
-    /// Records a call of a driver.
+    /// Records a call to a driver.
     pub(super) fn called(
         &self,
         driver: &str,

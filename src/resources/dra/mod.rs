@@ -1,12 +1,12 @@
-//! Dynamic resource allocation: drivers prepare the devices of a pod's claims before it starts, and unprepare them
-//! after its last container has ended.
+//! Dynamic resource allocation: DRA drivers prepare the devices of a pod's ResourceClaims before it starts, and
+//! unprepare them after its containers have exited.
 //!
-//! * Owns: the claims that pods on this node use (their checkpoint is upstream's `dra_manager_state`), the
-//!   connections to drivers, the health that drivers report; the deletion of ResourceSlices of unusable drivers.
-//! * Woken by: pods that start and end; drivers that register, connect, or report health.
-//! * Publishes: the pods to check again ([`DraManager::changed`]).
-//! * Must never unprepare a claim that another pod uses, wait for a driver without a deadline, or prepare a claim that
-//!   is not in the checkpoint: it would never be unprepared.
+//! * Owns: the claims that pods on this node use (in upstream's checkpoint `dra_manager_state`), connections to
+//!   drivers, the device health that drivers report, and the deletion of ResourceSlices of unusable drivers.
+//! * Woken by: pods that start and terminate; drivers that register, connect, or report health.
+//! * Publishes: the pods whose drivers or device health changed ([`DraManager::changed`]).
+//! * Must never unprepare a claim that another pod uses, call a driver without a timeout, or prepare a claim that is
+//!   not in the checkpoint, because it would never be unprepared.
 //! * Answers to upstream's `pkg/kubelet/cm/dra`.
 
 mod checkpoint;

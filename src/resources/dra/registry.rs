@@ -1,4 +1,4 @@
-//! Registered drivers, and the plugin of each that is called.
+//! Registered DRA drivers, and the plugin to call for each.
 
 use super::client::DraService;
 use crate::base::ScopedTask;
@@ -10,14 +10,14 @@ use std::{
 use tokio::sync::watch;
 use tonic::transport::Channel;
 
-/// A registered plugin of a driver.
+/// One registered plugin of a driver.
 pub(super) struct Registered {
     pub(super) id: u64,
     pub(super) endpoint: PathBuf,
     pub(super) service: DraService,
-    /// Its connection, while there is one.
+    /// The connection; `None` while disconnected.
     pub(super) channel: watch::Sender<Option<Channel>>,
-    /// Its health stream has delivered a report and has not ended.
+    /// Whether its health stream has delivered a report and is still open.
     pub(super) reports_health: bool,
     pub(super) _task: ScopedTask,
 }
@@ -28,14 +28,14 @@ impl Registered {
     }
 }
 
-/// The drivers of the node.
+/// The registered drivers.
 #[derive(Default)]
 pub(super) struct Drivers {
     pub(super) plugins: BTreeMap<String, Vec<Registered>>,
     pub(super) next_id: u64,
-    /// Pending deletions of the slices of unusable drivers.
+    /// Pending deletions of ResourceSlices, by driver.
     pub(super) wipes: HashMap<String, ScopedTask>,
-    /// The delay of these deletions, if a test sets it.
+    /// Overrides the delay of these deletions in tests.
     pub(super) wiping_delay: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Deletes the ResourceSlices of unusable drivers, so that the scheduler does not place pods by them.
+//! Deletes the ResourceSlices of unusable drivers, so that the scheduler does not allocate their devices.
 
 use crate::{
     apiserver::{ApiError, ApiServer},
@@ -8,11 +8,11 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The delay after a failure doubles from the first to the second.
+/// The delay before a retry, doubling from `FIRST_DELAY` to the maximum.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(5 * 60);
 
-/// Deletes the slices of a driver on a node, or of all drivers; retries until it succeeds.
+/// Deletes the ResourceSlices of a driver, or of all drivers, on a node; retries until it succeeds.
 pub(super) async fn wipe(api: &ApiServer, node: &str, driver: Option<&str>) {
     let mut selector = format!("spec.nodeName={node}");
     if let Some(driver) = driver {

@@ -1,10 +1,10 @@
-//! The claims that pods on this node use. Pure.
+//! The ResourceClaims that pods on this node use. Pure.
 
 use super::{claims::base_request, error::DraError, proto};
 use crate::model::PodUid;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A claim by namespace and name.
+/// Identifies a ResourceClaim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ResourceClaimKey {
     pub(super) namespace: String,
@@ -17,13 +17,13 @@ pub(super) struct PreparedDevice {
     pub(super) pool: String,
     pub(super) device: String,
     pub(super) share_id: Option<String>,
-    /// The requests of the claim that the device satisfies; empty for all requests.
+    /// The requests that the device is for; empty for all requests.
     pub(super) requests: Vec<String>,
     pub(super) cdi_ids: Vec<String>,
 }
 
 impl PreparedDevice {
-    /// Whether the device satisfies this request.
+    /// Whether the device is for this request.
     pub(super) fn is_for(&self, request: &str) -> bool {
         request.is_empty()
             || self.requests.is_empty()
@@ -43,18 +43,18 @@ impl From<proto::Device> for PreparedDevice {
     }
 }
 
-/// A claim that pods use.
+/// A ResourceClaim in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClaimInfo {
     pub(super) uid: String,
     pub(super) pods: BTreeSet<PodUid>,
-    /// Devices by driver, also of drivers that have not prepared theirs.
+    /// Devices by driver; a driver that has not prepared any yet has an empty list.
     pub(super) drivers: BTreeMap<String, Vec<PreparedDevice>>,
-    /// All drivers have prepared it since the start.
+    /// Whether all drivers have prepared it since the kubelet started.
     pub(super) is_prepared: bool,
 }
 
-/// A claim with devices, as a container uses it.
+/// A claim of a container, with its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerClaim {
     /// Its name.
@@ -74,21 +74,21 @@ pub struct ClaimDevice {
     pub pool: String,
     /// Its name within the pool.
     pub device: String,
-    /// Which share of it, if it is shared.
+    /// ID of the share, for a shared device.
     pub share_id: Option<String>,
-    /// The names by which the runtime knows it.
+    /// CDI device IDs.
     pub cdi_ids: Vec<String>,
 }
 
-/// The claims that pods on this node use.
+/// The claims in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClaimInfoCache(pub(super) BTreeMap<ResourceClaimKey, ClaimInfo>);
 
 impl ClaimInfoCache {
-    /// Records that a pod uses a claim; returns whether the claim has to be prepared.
+    /// Adds a pod to the users of a claim; returns whether the claim has to be prepared.
     ///
     /// # Errors
-    /// Pods still use an earlier claim of this name.
+    /// The cache has an earlier claim of this name, which pods still use.
     pub(super) fn refer(
         &mut self,
         pod: &PodUid,
@@ -111,7 +111,7 @@ impl ClaimInfoCache {
         Ok(!info.is_prepared)
     }
 
-    /// A driver has prepared its part of a claim.
+    /// Records the devices that a driver prepared for a claim.
     pub(super) fn set_devices(
         &mut self,
         key: &ResourceClaimKey,
@@ -123,7 +123,7 @@ impl ClaimInfoCache {
         }
     }
 
-    /// All drivers have prepared these claims.
+    /// Records that all drivers have prepared these claims.
     pub(super) fn set_prepared(&mut self, keys: &[ResourceClaimKey]) {
         for key in keys {
             if let Some(info) = self.0.get_mut(key) {
@@ -154,13 +154,13 @@ impl ClaimInfoCache {
         infos.flat_map(|info| info.pods.iter().cloned()).collect()
     }
 
-    /// Removes a pod from the users of a claim, unless it is the last one: then true, and the claim has to be
-    /// unprepared first.
+    /// Removes a pod from the users of a claim. If it is the last user, it is kept, and the result is true: the claim
+    /// has to be unprepared first.
     pub(super) fn leave(&mut self, pod: &PodUid, key: &ResourceClaimKey) -> bool {
         match self.0.get_mut(key) {
             Some(info) if info.pods.contains(pod) => {
                 if info.pods.len() == 1 {
-                    // It may be unprepared in part from here on.
+                    // From now on the claim may be partly unprepared.
                     info.is_prepared = false;
                     return true;
                 }
@@ -171,7 +171,7 @@ impl ClaimInfoCache {
         }
     }
 
-    /// The number of prepared claims, by driver and in total.
+    /// Numbers of prepared claims, by driver and in total.
     pub(super) fn in_use(&self) -> (BTreeMap<&str, i64>, i64) {
         let mut by_driver = BTreeMap::new();
         let prepared = self.0.values().filter(|info| info.is_prepared);
@@ -185,7 +185,7 @@ impl ClaimInfoCache {
         (by_driver, all)
     }
 
-    /// The devices of one request of a claim; `None` if nothing is known of the claim.
+    /// The devices for one request of a claim; `None` for an unknown claim.
     pub(super) fn devices(
         &self,
         key: &ResourceClaimKey,

@@ -1,4 +1,4 @@
-//! Metrics of the managers.
+//! Metrics of the CPU, memory and topology managers.
 
 use crate::base::metrics::Metrics;
 use crate::resources::{
@@ -28,7 +28,7 @@ struct NumaNodeLabel {
     numa_node: u32,
 }
 
-/// Handles to the families.
+/// The metric families.
 #[derive(Clone)]
 pub struct ManagerMetrics {
     cpu_requests: Counter,
@@ -46,7 +46,7 @@ pub struct ManagerMetrics {
 }
 
 impl ManagerMetrics {
-    /// Registers the families.
+    /// Registers the metric families.
     pub fn new(metrics: &Metrics) -> Self {
         let buckets = (0..15).map(|power| 0.05 * f64::from(1_u32 << power));
         Self {
@@ -113,7 +113,7 @@ impl ManagerMetrics {
         }
     }
 
-    /// Sets the families to the counters of the managers, which are their only writer.
+    /// Sets the metrics to the managers' counters.
     pub(super) fn update(&self, cpu: &CpuManager, memory: &MemoryManager) {
         raise(&self.cpu_requests, cpu.counters.requests);
         raise(&self.cpu_errors, cpu.counters.errors);
@@ -143,7 +143,7 @@ impl ManagerMetrics {
         }
     }
 
-    /// Counts an admission.
+    /// Records an admission and its duration.
     pub(super) fn admitted(
         &self,
         topology: &TopologyManager,

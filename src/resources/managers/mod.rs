@@ -1,11 +1,11 @@
-//! Carries out the CPU, memory and topology managers: admission, checkpoints, and the CPUs of running containers.
+//! Runs the CPU, memory and topology managers: admission, checkpoints, and updates of running containers.
 //!
-//! * Owns: [`CpuManager`], [`MemoryManager`], their checkpoints, and the CPUs that each container was created or
-//!   updated with last.
-//! * Woken by: the admission of a pod, the creation of a container, pods that are gone.
-//! * Publishes: the CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` for containers whose CPUs
-//!   have changed.
-//! * Must never release resources of a pod that may run; must never update a container whose CPUs are right.
+//! * Owns: [`CpuManager`], [`MemoryManager`], their checkpoints, and the CPUs with which each container was last
+//!   created or updated.
+//! * Woken by: the admission of a pod, the creation of a container, and removed pods.
+//! * Publishes: CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` calls for containers whose CPUs
+//!   changed.
+//! * Must never release the resources of a pod that may be running, or update a container whose CPUs are correct.
 //! * Answers to `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
 
 mod metrics;
@@ -41,23 +41,23 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The dependencies of the managers.
+/// Dependencies of the managers.
 pub struct ResourceManagerDeps {
-    /// The runtime.
+    /// The CRI runtime service.
     pub runtime: RuntimeClient,
     /// The runtime status of pods.
     pub cache: PodCache,
-    /// The checkpoints.
+    /// The checkpoint files.
     pub files: StateFiles,
-    /// Their metrics.
+    /// Metrics of the managers.
     pub metrics: ManagerMetrics,
-    /// The delay of a retry after a failure (`cpuManagerReconcilePeriod`).
+    /// Delay before a retry after a failed update (`cpuManagerReconcilePeriod`).
     pub retry_after: Duration,
-    /// Containers with exclusive CPUs have no CPU quota (`DisableCPUQuotaWithExclusiveCPUs`).
+    /// Whether containers with exclusive CPUs have no CPU quota (`DisableCPUQuotaWithExclusiveCPUs`).
     pub no_quota: bool,
 }
 
-/// The managers of a node; cheap to clone. The default does nothing.
+/// The managers of a node; cheap to clone. The default manages nothing.
 #[derive(Clone, Default)]
 pub struct ResourceManagers(Option<Arc<ResourceManagersInner>>);
 
@@ -65,7 +65,7 @@ struct ResourceManagersInner {
     deps: ResourceManagerDeps,
     topology: TopologyManager,
     managers: Mutex<Managers>,
-    /// Serializes writers: of two at once, the older state might win.
+    /// Serializes writes: with two at once, an older state could overwrite a newer one.
     saving: tokio::sync::Mutex<()>,
     changed: Notify,
 }
@@ -74,21 +74,21 @@ struct ResourceManagersInner {
 struct Managers {
     cpu: CpuManager,
     memory: MemoryManager,
-    /// Pods that were admitted and not released.
+    /// Pods that this process admitted and has not released.
     admitted: HashSet<PodUid>,
-    /// The CPUs that each container was created or updated with.
+    /// The CPUs with which each container was last created or updated.
     given: HashMap<ContainerId, Given>,
-    /// The number of changes of the state, and of those that are saved.
+    /// Number of state changes; `saved` is the number of those in the checkpoint.
     changes: u64,
     saved: u64,
 }
 
-/// Exclusive CPUs and memory of a container.
+/// Exclusive CPUs and assigned memory of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exclusive {
-    /// CPUs, as the kernel numbers them.
+    /// CPU numbers.
     pub cpus: Vec<i64>,
-    /// Memory and huge pages of NUMA nodes.
+    /// Memory and huge pages by NUMA nodes.
     pub memory: Vec<memory::Block>,
 }
 
@@ -96,7 +96,7 @@ fn ids(cpus: &CpuSet) -> Vec<i64> {
     cpus.iter().map(i64::from).collect()
 }
 
-/// The CPUs that a container was created or updated with; `None` for all.
+/// The CPUs with which a container was created or updated; `cpus` is `None` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Given {
     pod: PodUid,
@@ -105,7 +105,7 @@ struct Given {
 }
 
 impl ResourceManagers {
-    /// Managers with the state of an earlier kubelet.
+    /// Builds the managers; `cpu` and `memory` have the state of an earlier kubelet.
     pub fn new(
         topology: TopologyManager,
         cpu: CpuManager,
@@ -128,13 +128,12 @@ impl ResourceManagers {
         })))
     }
 
-    /// Allocates the exclusive resources of a pod; on an error nothing is allocated, and the containers of a pod that
-    /// `runs` get the shared CPUs. A pod keeps what it was allocated
-    /// before, unless it does not run (`runs`) and its requests have changed. `devices` returns the NUMA hints of its
-    /// devices.
+    /// Allocates the exclusive resources of a pod. On an error nothing is allocated; the containers of a pod that is
+    /// already running (`runs`) then get the shared CPUs. A pod keeps an earlier allocation, unless it is not running
+    /// and its requests have changed. `devices` returns the NUMA hints of its devices.
     ///
     /// # Errors
-    /// Why the pod cannot run here.
+    /// Why the pod is rejected.
     pub fn admit(
         &self,
         pod: &Pod,
@@ -163,8 +162,8 @@ impl ResourceManagers {
             managers.cpu.counters = cpu.counters;
             managers.memory.counters = memory.counters;
         }
-        // An earlier kubelet created its containers: their CPUs have to be compared once. Without CPUs of their own,
-        // they must leave those that other containers may get.
+        // For containers that an earlier kubelet created, the current CPUs are unknown, so they are compared once.
+        // Those without exclusive CPUs have to leave the CPUs that others may be assigned.
         let is_new = (admitted || runs) && managers.admitted.insert(pod.uid());
         let found_running = runs && is_new;
         managers.changes += u64::from(changed);
@@ -178,10 +177,10 @@ impl ResourceManagers {
         admission.result
     }
 
-    /// The NUMA affinities for the devices of a pod, with regard to its CPUs and memory.
+    /// The NUMA affinities for the devices of a pod, merged with those of its CPUs and memory.
     ///
     /// # Errors
-    /// Why the pod cannot run here.
+    /// Why the pod is rejected.
     pub fn align(
         &self,
         pod: &Pod,
@@ -194,10 +193,10 @@ impl ResourceManagers {
         )
     }
 
-    /// Whether the exclusive resources of a pod can be allocated. Allocates nothing, but counts a failure.
+    /// Checks whether the exclusive resources of a pod can be allocated, without allocating them. A failure is counted.
     ///
     /// # Errors
-    /// Why the pod cannot run here.
+    /// Why the pod is rejected.
     pub fn check(
         &self,
         pod: &Pod,
@@ -207,8 +206,8 @@ impl ResourceManagers {
         inner.map_or(Ok(()), |inner| inner.dry_run(pod, devices).map(drop))
     }
 
-    /// Releases the resources of pods for which `keep` is false. Those of pods that this process has not admitted are
-    /// released only if `all_known`.
+    /// Releases the resources of pods for which `keep` returns false. Pods that this process has not admitted are
+    /// released only if `all_known`, that is, if all pods are known.
     pub fn release(&self, all_known: bool, keep: impl Fn(&PodUid) -> bool) {
         let Some(inner) = &self.0 else {
             return;
@@ -256,7 +255,7 @@ impl ResourceManagers {
         }
     }
 
-    /// All resources of this node that can become exclusive.
+    /// All resources of the node that can become exclusive.
     pub fn allocatable(&self) -> Exclusive {
         let Some(inner) = &self.0 else {
             return Exclusive::default();
@@ -268,13 +267,13 @@ impl ResourceManagers {
         }
     }
 
-    /// Whether a pod has exclusive CPUs and therefore no CPU quota.
+    /// Whether the containers of a pod have no CPU quota, because some have exclusive CPUs.
     pub fn is_without_quota(&self, uid: &PodUid) -> bool {
         let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
         inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
     }
 
-    /// Removes the CPU quota from a sandbox's configuration, if its pod has none.
+    /// Removes the CPU quota from the sandbox configuration of a pod without CPU quota.
     pub fn creating_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
@@ -285,7 +284,7 @@ impl ResourceManagers {
         }
     }
 
-    /// Sets the CPUs and NUMA nodes that a container is created with, and saves the checkpoint; a failure is logged and
+    /// Sets CPUs and NUMA nodes in a container's configuration, and saves the checkpoint. A failed write is logged and
     /// retried by the task.
     pub async fn creating(
         &self,
@@ -341,7 +340,7 @@ impl ResourceManagers {
 }
 
 impl ResourceManagersInner {
-    /// Admits a pod without allocating anything. A failure is counted.
+    /// Runs the admission of a pod on a copy of the state. A failure is counted.
     fn dry_run(
         &self,
         pod: &Pod,
@@ -372,7 +371,7 @@ impl ResourceManagersInner {
         self.topology.policy() != TopologyPolicy::None
     }
 
-    /// The hints of devices; empty without a policy of the topology manager.
+    /// The NUMA hints of devices; empty if the topology manager has no policy.
     fn devices(&self, devices: impl FnOnce(NumaMask) -> DeviceHints) -> DeviceHints {
         if self.has_policy() {
             devices(self.topology.nodes())
@@ -381,7 +380,7 @@ impl ResourceManagersInner {
         }
     }
 
-    /// Saves the state if it has changed; false on an error.
+    /// Saves the state if it changed; false on an error.
     async fn save(&self) -> bool {
         let _saving = self.saving.lock().await;
         let (files, changes) = {
@@ -401,7 +400,7 @@ impl ResourceManagersInner {
 }
 
 impl Managers {
-    /// The files of the managers that have a policy.
+    /// The content of the checkpoints, by file name; only of managers with a policy.
     fn texts(&self) -> BTreeMap<&'static str, String> {
         let mut texts = BTreeMap::new();
         let (cpu, memory) = (&self.cpu, &self.memory);

@@ -1,4 +1,4 @@
-//! Opens the managers of exclusive CPUs and memory with the state of an earlier kubelet.
+//! Opens the CPU, memory and topology managers with the state of an earlier kubelet.
 
 use super::{ManagerMetrics, ResourceManagerDeps, ResourceManagers, StateFiles};
 use crate::{
@@ -13,47 +13,47 @@ use crate::{
 use anyhow::Context as _;
 use std::time::Duration;
 
-/// Which policies the managers have.
+/// Configuration of the managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ManagersConfig {
     /// Options of the static policy of the CPU manager; `None` for the policy `none`.
     pub cpu: Option<CpuOptions>,
     /// `reservedSystemCPUs`.
     pub reserved_cpus: CpuSet,
-    /// How long after a failure CPUs of containers are updated again.
+    /// Delay before a retry after a failed update of a container's CPUs (`cpuManagerReconcilePeriod`).
     pub retry_after: Duration,
-    /// Containers with exclusive CPUs have no CPU quota.
+    /// Whether containers with exclusive CPUs have no CPU quota.
     pub no_quota: bool,
-    /// What the Static policy of the memory manager reserves; `None` for the policy `None`.
+    /// `reservedMemory`, for the policy `Static` of the memory manager; `None` for the policy `None`.
     pub memory: Option<ReservedMemory>,
     /// The policy of the topology manager.
     pub topology_policy: TopologyPolicy,
-    /// What gets one affinity.
+    /// `topologyManagerScope`: whether containers or whole pods are aligned.
     pub topology_scope: TopologyScope,
-    /// Options of that policy.
+    /// `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
 }
 
 impl ManagersConfig {
-    /// Whether nothing depends on the machine's topology.
+    /// Whether no manager has a policy.
     pub fn is_off(&self) -> bool {
         self.cpu.is_none() && self.memory.is_none() && self.topology_policy == TopologyPolicy::None
     }
 }
 
-/// What is kept from pods.
+/// Resources of the node that are reserved.
 #[derive(Debug, Clone, Default)]
 pub struct NodeReserved {
     /// CPU time, thousandths of a CPU.
     pub milli_cpu: i64,
-    /// Memory, with the hard eviction threshold.
+    /// Memory and huge pages, with the hard eviction threshold.
     pub memory: NodeReservation,
 }
 
-/// Reads the machine and the state files.
+/// Reads the topology and the checkpoints.
 ///
 /// # Errors
-/// The topology cannot be read, a policy does not fit it, or a state file does not fit the policy.
+/// The topology cannot be read, a policy does not support it, or a checkpoint does not match the policy.
 pub async fn open(
     config: ManagersConfig,
     reserved: NodeReserved,

@@ -1,4 +1,4 @@
-//! The checkpoints of the managers, in the kubelet's directory.
+//! The checkpoint files of the CPU and memory managers.
 
 use super::super::{
     cpu::{self, CpuState},
@@ -11,21 +11,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The names of the managers in upstream's errors.
+/// Names of the managers in upstream's errors.
 const CPU: &str = "CPU";
 const MEMORY: &str = "memory";
 
-/// The directory with the files.
+/// The directory of the checkpoints.
 #[derive(Clone, Debug)]
 pub struct StateFiles(PathBuf);
 
 impl StateFiles {
-    /// Files in this directory.
+    /// Checkpoints in this directory.
     pub fn new(directory: &Path) -> Self {
         Self(directory.to_path_buf())
     }
 
-    /// The state of the CPU manager, which has to be of this policy; empty without a file. Blocking.
+    /// The CPU manager's checkpoint, which has to be of this policy; empty if the file does not exist. Blocking.
     ///
     /// # Errors
     /// It cannot be used; texts as upstream's.
@@ -33,7 +33,7 @@ impl StateFiles {
         self.read(CPU, cpu::STATE_FILE, policy, "none", cpu::from_checkpoint)
     }
 
-    /// The state of the memory manager, which has to be of this policy; empty without a file. Blocking.
+    /// The memory manager's checkpoint, which has to be of this policy; empty if the file does not exist. Blocking.
     ///
     /// # Errors
     /// It cannot be used; texts as upstream's.
@@ -53,7 +53,7 @@ impl StateFiles {
         let path = self.0.join(name);
         let state = match fs::read_to_string(&path) {
             Ok(text) => match parse(policy, &text) {
-                // A file of the policy without management is replaced.
+                // A checkpoint of the policy `none` is replaced.
                 Err(_) if parse(none, &text).is_ok() => Ok(T::default()),
                 state => state,
             },
@@ -67,7 +67,7 @@ impl StateFiles {
         })
     }
 
-    /// Writes files by their names.
+    /// Writes checkpoints by file name.
     pub(super) async fn write(&self, files: BTreeMap<&'static str, String>) -> io::Result<()> {
         let directory = self.0.clone();
         let write = move || {

@@ -1,4 +1,4 @@
-//! Updates running containers whose CPUs changed.
+//! Updates the CPUs of running containers.
 
 use super::{Given, ResourceManagers, ResourceManagersInner};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
 use tokio_util::sync::CancellationToken;
 
 impl ResourceManagers {
-    /// Updates containers and saves the checkpoints after changes, until the shutdown.
+    /// Updates containers and saves the checkpoints after changes, until shutdown.
     ///
     /// # Errors
-    /// None: the signature is that of all tasks.
+    /// Never fails.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let Some(inner) = self.0 else {
             shutdown.cancelled().await;
@@ -45,7 +45,7 @@ impl ResourceManagers {
 }
 
 impl ResourceManagersInner {
-    /// Updates containers with wrong CPUs; false if one has to be retried.
+    /// Updates containers with wrong CPUs; false if an update has to be retried.
     async fn update(&self) -> bool {
         if !self.managers.lock().cpu.is_on() {
             return true;
@@ -73,7 +73,7 @@ impl ResourceManagersInner {
         done
     }
 
-    /// Running containers of admitted pods that this process did not create.
+    /// Running containers of admitted pods that an earlier kubelet created.
     fn unknown(&self) -> Vec<(ContainerId, PodUid, String)> {
         let pods = self.deps.cache.pods();
         let managers = self.managers.lock();
@@ -96,7 +96,7 @@ impl ResourceManagersInner {
             .collect()
     }
 
-    /// Containers with wrong CPUs. Containers that have ended are removed.
+    /// Containers with wrong CPUs. Removes exited containers from the records.
     fn wrong(&self) -> Vec<(ContainerId, Given, CpuSet)> {
         let cache = &self.deps.cache;
         let mut managers = self.managers.lock();

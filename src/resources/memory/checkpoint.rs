@@ -1,4 +1,4 @@
-//! The checkpoint, in upstream's format: this kubelet and the Go kubelet read each other's. Pure.
+//! The memory manager's checkpoint. The format is upstream's, so that either kubelet can read the other's. Pure.
 
 use super::{Block, MemoryState, MemoryTable, NodeMemory};
 use crate::resources::Assignments;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// The file's name in the kubelet's directory.
+/// Name of the checkpoint in the kubelet's directory.
 pub const STATE_FILE: &str = "memory_manager_state";
 
 #[derive(Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub const STATE_FILE: &str = "memory_manager_state";
 struct MemoryCheckpoint {
     #[serde(default)]
     policy_name: String,
-    /// Go sorts keys as text.
+    /// Keys are text, because Go sorts them as text.
     #[serde(default)]
     machine_state: BTreeMap<String, NodeMemory>,
     #[serde(default, skip_serializing_if = "Assignments::is_empty")]
@@ -38,10 +38,10 @@ pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
     serde_json::to_string(&checkpoint).unwrap_or_default()
 }
 
-/// Reads the text of the file, which has to be of this policy.
+/// Decodes a checkpoint, which has to be of this policy.
 ///
 /// # Errors
-/// It is of another policy or damaged; texts as upstream's.
+/// It is of another policy, or damaged; texts as upstream's.
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> {
     let checkpoint: MemoryCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
@@ -69,7 +69,7 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> 
     Ok(state)
 }
 
-/// FNV-1a-32 over the form in which Go's spew prints the structure without its checksum.
+/// FNV-1a-32 of the structure without its checksum, as Go's spew prints it.
 fn expected_checksum(policy: &str, state: &MemoryState) -> u64 {
     let nodes = state.nodes.iter().map(|(id, node)| {
         let tables = node.memory_map.iter();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Memory by NUMA node.
 pub(super) type Nodes = BTreeMap<u32, NodeMemory>;
 
-/// Every set of nodes with enough free or `reusable` memory.
+/// Hints for every set of nodes with enough free or `reusable` memory.
 pub(super) fn hints(
     nodes: &Nodes,
     requested: &MemoryBytes,
@@ -57,7 +57,7 @@ fn sum(nodes: &Nodes, mask: NumaMask, resource: &str, field: fn(&MemoryTable) ->
     tables.fold(0, |sum, table| sum.saturating_add(field(table)))
 }
 
-/// Whether one of the nodes is used alone, or in another group.
+/// Whether a node of the set is already used alone or in a different group.
 pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
     let used = |node: &&NodeMemory| node.number_of_assignments > 0;
     let mut used = mask.nodes().filter_map(|id| nodes.get(&id)).filter(used);
@@ -67,7 +67,7 @@ pub(super) fn breaks_groups(nodes: &Nodes, mask: NumaMask) -> bool {
         })
 }
 
-/// The preferred hint with the fewest and lowest nodes.
+/// The preferred hint with the fewest nodes, and among these the lowest.
 pub(super) fn best(hints: impl IntoIterator<Item = TopologyHint>) -> Option<TopologyHint> {
     hints.into_iter().reduce(|best, hint| {
         let narrower = match (hint.affinity, best.affinity) {

@@ -1,4 +1,4 @@
-//! The memory of each NUMA node for pods. Pure.
+//! The allocatable memory of each NUMA node. Pure.
 
 use super::{MemoryBytes, MemoryTable, NodeMemory};
 use crate::{
@@ -8,13 +8,13 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `reservedMemory`: NUMA nodes and what is kept from pods there, in the order of the configuration.
+/// `reservedMemory`: reserved amounts by NUMA node, in the order of the configuration.
 pub type ReservedMemory = Vec<(u32, BTreeMap<String, Quantity>)>;
 
-/// What is kept from pods on the whole node: reserved, and hard eviction thresholds.
+/// Amounts reserved on the whole node, including hard eviction thresholds.
 pub type NodeReservation = BTreeMap<String, Quantity>;
 
-/// The state of a machine without pods.
+/// The state of a machine without assignments.
 ///
 /// # Errors
 /// The reservations do not match each other or the machine; texts mostly as upstream's.
@@ -78,7 +78,7 @@ fn table(
     })
 }
 
-/// The resource of huge pages of so many bytes: `hugepages-2Mi`.
+/// The resource name of a huge page size, such as `hugepages-2Mi`.
 fn huge_page_resource(bytes: u64) -> String {
     format!(
         "{HUGEPAGES_PREFIX}{}",
@@ -86,7 +86,7 @@ fn huge_page_resource(bytes: u64) -> String {
     )
 }
 
-/// Bytes in the largest unit that leaves no fraction.
+/// Formats bytes in the largest unit without a fraction.
 fn size(bytes: i64) -> String {
     let units = [("Gi", 30), ("Mi", 20), ("Ki", 10)];
     let whole = |(_, shift): &(&str, u32)| bytes >> shift << shift == bytes && bytes != 0;
@@ -131,7 +131,7 @@ fn check(
     Ok(())
 }
 
-/// Merges entries of one node: later amounts replace earlier ones, as in upstream.
+/// Merges entries for the same NUMA node: later amounts replace earlier ones, as upstream does.
 fn kept(reserved: &ReservedMemory) -> BTreeMap<u32, MemoryBytes> {
     let mut kept = BTreeMap::<u32, MemoryBytes>::new();
     for (node, limits) in reserved {

@@ -22,13 +22,13 @@ pub struct MemoryCounters {
     pub errors: u64,
 }
 
-/// Manages memory by NUMA node; without a policy it does nothing.
+/// Assigns memory by NUMA node; without the Static policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryManager {
     is_on: bool,
     state: MemoryState,
     reusable: Reusable,
-    /// For metrics.
+    /// Counters for metrics.
     pub counters: MemoryCounters,
 }
 
@@ -46,22 +46,22 @@ impl MemoryManager {
         })
     }
 
-    /// Whether there is a policy.
+    /// Whether the policy is Static.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Its name in the configuration.
+    /// The name of the policy in the configuration.
     pub fn policy_name(&self) -> &'static str {
         if self.is_on { "Static" } else { "None" }
     }
 
-    /// Memory of the nodes, and its assignments.
+    /// The memory of NUMA nodes, and its assignments.
     pub fn state(&self) -> &MemoryState {
         &self.state
     }
 
-    /// What each NUMA node has for pods.
+    /// The allocatable memory of each NUMA node.
     pub fn allocatable(&self) -> Vec<Block> {
         let nodes = self.state.nodes.iter();
         let tables = nodes.flat_map(|(node, memory)| {
@@ -78,7 +78,7 @@ impl MemoryManager {
             .collect()
     }
 
-    /// The NUMA nodes of a container's memory, as the kernel writes them.
+    /// The NUMA nodes of a container's memory, in the kernel's list format.
     pub fn nodes(&self, pod: &str, container: &str) -> Option<String> {
         let blocks = self.state.assigned.get(pod)?.get(container)?;
         let nodes: BTreeSet<u32> = blocks
@@ -90,7 +90,7 @@ impl MemoryManager {
         Some(nodes.join(",")).filter(|list| !list.is_empty())
     }
 
-    /// Releases the memory of containers for which `keep` is false; returns whether there was some.
+    /// Releases the memory of containers for which `keep` returns false; returns whether there was any.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         for block in released.iter().flat_map(|(_, _, blocks)| blocks) {
@@ -101,8 +101,8 @@ impl MemoryManager {
         !released.is_empty()
     }
 
-    /// A container is about to be created: releases the memory of init containers before it, which have ended. Returns
-    /// whether there was some.
+    /// Releases the memory of init containers that have exited before this container is created. Returns whether there
+    /// was any.
     pub fn creating(&mut self, pod: &Pod, container: &str) -> bool {
         let uid = pod.uid();
         let ended: BTreeSet<_> = ended_before(pod, container)
@@ -112,8 +112,9 @@ impl MemoryManager {
             && self.release(|other, name| other != uid.as_str() || !ended.contains(name))
     }
 
-    /// Releases the memory of a pod that does not run, if it was assigned to another pod of the same UID. Init
-    /// containers are not compared: memory that later containers reuse is no longer assigned to them.
+    /// Releases the memory of a pod that does not run, if its requests have changed since it was assigned: then it
+    /// belongs to another pod with the same UID. Init containers are not compared, because memory that later containers
+    /// reuse is no longer assigned to them.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let is_same = |container: &Container| match self.blocks(pod, &container.name) {
@@ -195,14 +196,14 @@ impl MemoryManager {
     fn calculate(&self, pod: &Pod, requested: &MemoryBytes) -> ResourceHints {
         let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
         let found = hints::hints(&self.state.nodes, requested, reusable);
-        // Without nodes upstream gives no hints at all, and the allocation fails with the reason.
+        // If no nodes are suitable, upstream returns no hints, and the allocation fails with the reason.
         let resources = requested.keys().filter(|_| !found.is_empty());
         resources
             .map(|name| (name.clone(), found.clone()))
             .collect()
     }
 
-    /// Whether an init container ended before this kubelet started: other containers of its pod have memory.
+    /// Whether an init container exited before this kubelet started: only its pod's regular containers have memory.
     fn has_ended(&self, pod: &Pod, container: &Container) -> bool {
         let has_blocks = |name: &str| self.blocks(pod, name).is_some();
         is_regular_init(pod, &container.name)
@@ -211,7 +212,7 @@ impl MemoryManager {
     }
 }
 
-/// The hints for allocated memory; none if the request has changed.
+/// The hints for memory that is already assigned; none if the request has changed.
 fn again(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
     let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
     if blocks.len() != requested.len() || !blocks.iter().all(fits) {

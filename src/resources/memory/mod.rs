@@ -1,9 +1,9 @@
-//! The memory manager: on which NUMA nodes the memory and huge pages of Guaranteed pods lie. Pure.
+//! The memory manager: assigns memory and huge pages of NUMA nodes to containers of Guaranteed pods. Pure.
 //!
-//! * Owns: how much memory of each node is reserved for which container, and the format of its checkpoint.
-//! * Woken by: the admission of a pod, the creation of its containers, and pods that are gone.
-//! * Publishes: the nodes of each container.
-//! * Must never assign memory twice, nor use a node both alone and in a group.
+//! * Owns: the memory of each node that is reserved for containers, and the format of its checkpoint.
+//! * Woken by: the admission of a pod, the creation of its containers, and removed pods.
+//! * Publishes: the NUMA nodes of each container.
+//! * Must never assign memory twice, or use a node both alone and in a group.
 //! * Answers to upstream's `pkg/kubelet/cm/memorymanager`.
 
 mod checkpoint;
@@ -25,12 +25,12 @@ use std::collections::BTreeMap;
 /// Bytes by resource: `memory`, `hugepages-2Mi`.
 pub type MemoryBytes = BTreeMap<String, u64>;
 
-/// Memory of the nodes, and its assignments.
+/// Memory of the NUMA nodes, and its assignments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryState {
     /// NUMA nodes by number.
     pub nodes: BTreeMap<u32, NodeMemory>,
-    /// Blocks by the UID of the pod and the name of the container.
+    /// Assigned blocks by the UID of the pod and the name of the container.
     pub assigned: super::Assignments<Vec<Block>>,
 }
 
@@ -38,11 +38,11 @@ pub struct MemoryState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMemory {
-    /// The number of blocks on this node.
+    /// Number of blocks that are assigned on this node.
     pub number_of_assignments: i64,
     /// Amounts by resource.
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// The group of nodes that are used together, this one included.
+    /// The group of nodes with which this one is used, itself included.
     pub cells: Vec<u32>,
 }
 
@@ -62,10 +62,10 @@ pub struct MemoryTable {
     pub free: u64,
 }
 
-/// Memory of a container.
+/// A block of memory that is assigned to a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// The nodes that it lies on.
+    /// The NUMA nodes of the block.
     #[serde(rename = "numaAffinity")]
     pub nodes: Vec<u32>,
     /// The resource.

@@ -1,4 +1,4 @@
-//! The Static policy. Pure.
+//! The Static policy of the memory manager. Pure.
 
 use super::hints::{self, Nodes};
 use super::machine::{self, NodeReservation, ReservedMemory};
@@ -14,12 +14,12 @@ use crate::{
 /// Reserves memory on NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaticMemoryPolicy {
-    /// The nodes without pods.
+    /// The NUMA nodes without assignments.
     empty: Nodes,
 }
 
 impl StaticMemoryPolicy {
-    /// The policy on a machine.
+    /// Builds the policy for a machine.
     ///
     /// # Errors
     /// The reservations do not match the machine; texts mostly as upstream's.
@@ -32,10 +32,10 @@ impl StaticMemoryPolicy {
         Ok(Self { empty })
     }
 
-    /// Fills an empty state, or checks one that was read.
+    /// Initializes an empty state, or validates one that was read.
     ///
     /// # Errors
-    /// It does not match the machine or the reservations; texts as upstream's.
+    /// The state does not match the machine or the reservations; texts as upstream's.
     pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
         if state.nodes.is_empty() {
             if !state.assigned.is_empty() {
@@ -71,7 +71,7 @@ impl StaticMemoryPolicy {
         }
     }
 
-    /// The nodes for a container: those of the affinity, or more if these have not enough memory.
+    /// Selects the nodes for a container: those of the affinity, or more if they do not have enough memory.
     ///
     /// # Errors
     /// No nodes have enough memory; texts as upstream's.
@@ -82,7 +82,7 @@ impl StaticMemoryPolicy {
         reusable: impl Fn(NumaMask, &str) -> u64,
     ) -> Result<NumaMask, String> {
         let found = hints::hints(&state.nodes, requested, reusable);
-        // Hints are the same for every kind of memory; upstream uses those for `memory`.
+        // Hints are equal for all kinds of memory; upstream uses those for `memory`.
         let found = || {
             found
                 .iter()
@@ -117,7 +117,7 @@ impl StaticMemoryPolicy {
     }
 }
 
-/// What the machine lacks for a block.
+/// Which property of a block the machine lacks.
 fn missing(nodes: &Nodes, block: &Block) -> Option<&'static str> {
     block.nodes.iter().find_map(|id| match nodes.get(id) {
         None => Some("the NUMA that does not exist"),
@@ -164,7 +164,7 @@ pub(super) fn release(nodes: &mut Nodes, block: &Block) {
     }
 }
 
-/// Whether two states are equal. Within a group, only sums are compared.
+/// Whether two states are equal. Within a group of nodes, only the sums are compared.
 fn same(one: &Nodes, other: &Nodes) -> bool {
     let group = |nodes: &Nodes, cells: &[u32], resource: &str| {
         let tables = cells

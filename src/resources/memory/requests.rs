@@ -1,4 +1,4 @@
-//! Memory and huge pages that containers request. Pure.
+//! Memory and huge page requests of containers. Pure.
 
 use super::MemoryBytes;
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// Whether the pod's memory is managed. Pods with resources of their own (`spec.resources`) are left out, as in
-/// upstream without `PodLevelResourceManagers`.
+/// Whether the pod's memory is managed. Pods with pod-level resources (`spec.resources`) are not, as upstream without
+/// `PodLevelResourceManagers`.
 pub(super) fn is_managed(pod: &Pod) -> bool {
     pod_qos(pod) == Ok(QosClass::Guaranteed) && !requests::has_pod_level(pod)
 }
@@ -25,7 +25,7 @@ pub(super) fn of_container(container: &Container) -> MemoryBytes {
         .collect()
 }
 
-/// The most that the pod needs at once of the resources that its main containers request.
+/// Maximum amounts that a pod needs at the same time, of the resources that its regular containers request.
 pub(super) fn of_pod(pod: &Pod) -> MemoryBytes {
     let (mut sidecars, mut peak, mut total) =
         (MemoryBytes::new(), MemoryBytes::new(), MemoryBytes::new());

@@ -8,7 +8,7 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
-/// The reusable memory of the pod that was admitted last.
+/// The reusable memory of the last admitted pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reusable {
     pod: String,
@@ -23,14 +23,14 @@ impl Reusable {
         own.copied().unwrap_or_default()
     }
 
-    /// Removes the pod unless it is still there.
+    /// Removes the pod, unless `is_there` returns true for its UID.
     pub(super) fn forget_unless(&mut self, is_there: impl Fn(&str) -> bool) {
         if !is_there(&self.pod) {
             *self = Self::default();
         }
     }
 
-    /// Records that a container has these blocks: later containers may reuse those of an init container only.
+    /// Records the blocks of a container. Those of an init container can be reused by later containers.
     pub(super) fn used(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
         let uid = pod.uid();
         if self.pod != uid.as_str() {
@@ -51,13 +51,13 @@ impl Reusable {
     }
 }
 
-/// Whether it is an init container that ends before the next one starts, not a sidecar.
+/// Whether the container is an init container that exits before the next one starts, and not a sidecar.
 pub(super) fn is_regular_init(pod: &Pod, name: &str) -> bool {
     let mut init = pod.init_containers().iter();
     init.any(|container| container.name == name && !is_sidecar(container))
 }
 
-/// Init containers before the one of this name that have ended when it starts; all of them for a main container.
+/// Init containers that have exited when the container with this name starts; all of them for a regular container.
 pub(super) fn ended_before<'a>(pod: &'a Pod, name: &'a str) -> impl Iterator<Item = &'a Container> {
     let init = pod.init_containers().iter();
     init.take_while(move |container| container.name != name)

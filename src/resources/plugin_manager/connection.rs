@@ -1,4 +1,4 @@
-//! Connections to plugins, and calls with a deadline.
+//! gRPC connections to plugins, and calls with a timeout.
 
 use crate::{base::chain, cri::go_code};
 use hyper_util::rt::TokioIo;
@@ -20,7 +20,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-/// How long a plugin may take to accept a connection, and to report its options.
+/// Timeout for a plugin to accept a connection, and to return its options.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens a connection to a gRPC server on a Unix socket.
@@ -31,7 +31,7 @@ pub async fn dial(socket: &Path) -> Result<Channel, String> {
     dial_until_lost(socket).await.map(|(channel, _)| channel)
 }
 
-/// Opens a connection as [`dial`], with a token that is cancelled when the connection is lost.
+/// Like [`dial`]; the token is cancelled when the connection is lost.
 ///
 /// # Errors
 /// As [`dial`].
@@ -90,7 +90,7 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// The response of a call, or its error as the Go kubelet writes it.
+/// Returns the response of a call, or its error in the Go kubelet's form.
 ///
 /// # Errors
 /// The call fails, or takes longer than `limit`.
@@ -106,7 +106,7 @@ pub async fn within<T>(
         .map_err(|status| text(&status))
 }
 
-/// An error as the Go kubelet writes it.
+/// Formats an error as the Go kubelet does.
 pub fn text(status: &Status) -> String {
     format!(
         "rpc error: code = {} desc = {}",

@@ -1,4 +1,4 @@
-//! Registers plugins, which are found by their sockets below `plugins_registry`.
+//! Registers plugins that create a socket below `plugins_registry`.
 //!
 //! * Owns: the known sockets, and one task for each.
 //! * Woken by: inotify events of the directory; a timer, in case an event was lost.
@@ -21,23 +21,23 @@ pub mod registration_proto {
     tonic::include_proto!("pluginregistration");
 }
 
-/// A plugin as it describes itself.
+/// A plugin, as its `GetInfo` response describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisteredPlugin {
-    /// The name of its resource or driver.
+    /// Name of the resource or driver.
     pub name: String,
-    /// Its socket.
+    /// Path of the socket to call.
     pub endpoint: PathBuf,
-    /// The versions, or the services, that it supports.
+    /// Supported API versions or services.
     pub versions: Vec<String>,
 }
 
-/// Deregisters a plugin; has to run when the plugin is gone.
+/// Deregisters a plugin; has to be awaited when the plugin's socket is gone.
 pub type Deregister = BoxFuture<'static, ()>;
 
-/// Serves the plugins of one type.
+/// Handles the plugins of one type.
 pub trait PluginHandler: Send + Sync {
-    /// Checks a plugin's description.
+    /// Validates a plugin.
     ///
     /// # Errors
     /// The plugin cannot be registered.
@@ -47,5 +47,5 @@ pub trait PluginHandler: Send + Sync {
     fn register(&self, plugin: RegisteredPlugin) -> BoxFuture<'_, Result<Deregister, String>>;
 }
 
-/// Handlers by type of plugin.
+/// Handlers by plugin type.
 pub type PluginHandlers = BTreeMap<&'static str, Arc<dyn PluginHandler>>;

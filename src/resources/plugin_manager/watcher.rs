@@ -1,6 +1,6 @@
-//! Finds plugins by their sockets.
+//! Finds plugins by their sockets (upstream's `pluginwatcher`).
 //!
-//! An event of the directory only triggers a scan. A socket that is created again is another plugin.
+//! An inotify event only triggers a scan. A socket that was replaced counts as another plugin.
 
 use super::{
     Deregister, PluginHandlers, RegisteredPlugin,
@@ -25,27 +25,27 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// A type that upstream serves and this kubelet does not yet.
+/// The plugin type that upstream handles but this kubelet does not yet.
 const NOT_SERVED: &str = "CSIPlugin";
-/// How long a plugin may take to describe itself, and to receive the result.
+/// Timeout of `GetInfo` and `NotifyRegistrationStatus`.
 const INFO_TIMEOUT: Duration = Duration::from_secs(1);
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The delay before a retry doubles from the first to the second.
+/// The delay before a retry, doubling from `FIRST_DELAY` to the maximum.
 const FIRST_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(122);
-/// The longest time between two scans.
+/// Maximum interval between two scans.
 const RESCAN: Duration = Duration::from_secs(60);
-/// The maximum depth of directories, and the maximum number of sockets.
+/// Maximum depth of directories, and maximum number of sockets.
 const MAX_DEPTH: usize = 8;
 const MAX_SOCKETS: usize = 1000;
 
-/// Distinguishes sockets of one path: device, inode, and the birth time if the file system has it. The time of the last
-/// change would differ after `chmod`.
+/// Distinguishes sockets that were created at the same path: device, inode, and the birth time, if the file system has
+/// it. The change time would not do, because `chmod` changes it.
 type SocketIdentity = (u64, u64, Option<SystemTime>);
 
 struct PluginSocket {
     identity: SocketIdentity,
-    /// Ends the task of the plugin after it has deregistered the plugin.
+    /// Cancelled when the socket is gone; the task then deregisters the plugin and ends.
     gone: CancellationToken,
 }
 
@@ -53,14 +53,14 @@ struct PluginSocket {
 struct PluginWatcher {
     handlers: Arc<PluginHandlers>,
     known: HashMap<PathBuf, PluginSocket>,
-    /// Ends all tasks.
+    /// Cancelled at shutdown.
     stop: CancellationToken,
 }
 
-/// Registers plugins whose sockets appear below the directory, until shutdown.
+/// Registers plugins whose sockets are below the directory, until shutdown.
 ///
 /// # Errors
-/// None: without the directory no plugin is found, and an error is logged.
+/// Never fails: if the directory cannot be used, an error is logged and no plugin is found.
 pub async fn run(
     handlers: PluginHandlers,
     directory: PathBuf,
@@ -142,7 +142,7 @@ impl PluginWatcher {
     }
 }
 
-/// Finds all sockets below a directory, and watches its directories.
+/// Finds all sockets below a directory, and watches it and its subdirectories.
 fn scan(
     directory: &Path,
     depth: usize,
@@ -154,14 +154,14 @@ fn scan(
         | WatchMask::MOVE
         | WatchMask::DELETE_SELF
         | WatchMask::ONLYDIR;
-    // Before it is read: later changes are events.
+    // Watched before it is read, so that later changes cause events.
     watches.add(directory, mask)?;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_SOCKETS {
             continue;
         }
-        // The file may be gone again.
+        // The file may have been removed.
         let Ok(kind) = entry.file_type() else {
             continue;
         };
@@ -171,7 +171,7 @@ fn scan(
             }
             continue;
         }
-        // Follows links.
+        // `metadata` follows symbolic links.
         let Ok(meta) = entry.path().metadata() else {
             continue;
         };
@@ -183,7 +183,7 @@ fn scan(
     Ok(())
 }
 
-/// Registers the plugin at a socket, until the socket is gone.
+/// Registers the plugin at a socket, and deregisters it when the socket is gone.
 async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: CancellationToken) {
     let mut delay = FIRST_DELAY;
     let deregister = loop {
@@ -213,14 +213,14 @@ async fn serve(handlers: Arc<PluginHandlers>, socket: PathBuf, gone: Cancellatio
     deregister.await;
 }
 
-/// A plugin that has described itself.
+/// A plugin that has responded to `GetInfo`.
 struct Introduced {
     kind: String,
     plugin: RegisteredPlugin,
     client: RegistrationClient<Channel>,
 }
 
-/// Connects to a plugin and requests its description; texts as upstream's.
+/// Connects to a plugin and calls `GetInfo`; texts as upstream's.
 async fn introduce(socket: &Path) -> Result<Introduced, String> {
     let shown = socket.display();
     let channel = dial(socket).await.map_err(|error| {
@@ -246,12 +246,11 @@ async fn introduce(socket: &Path) -> Result<Introduced, String> {
     })
 }
 
-/// Registers a plugin and sends it the result; texts as upstream's. Returns the name of the plugin and its
-/// deregistration. `None` for a plugin that is left unanswered: an error makes some plugins exit and start again
-/// without end.
+/// Registers a plugin and reports the result to it; texts as upstream's. Returns the plugin's name and deregistration.
+/// `None` for a plugin that gets no response, because an error would make some plugins exit and restart forever.
 ///
-/// Must not be cancelled: once the handler has registered the plugin, the deregistration has to run. When the socket
-/// is `gone`, only the plugin's response is not waited for.
+/// Must not be cancelled, because the deregistration has to run once the handler has registered the plugin. When the
+/// socket is `gone`, only the wait for the plugin's response is aborted.
 async fn register(
     handlers: &PluginHandlers,
     socket: &Path,

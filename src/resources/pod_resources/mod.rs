@@ -1,8 +1,8 @@
-//! The PodResources API: devices, CPUs and memory of containers, for agents on the node.
+//! The PodResources API: lists the devices, CPUs and memory of containers for monitoring agents on the node.
 //!
 //! * Owns: the socket `pod-resources/kubelet.sock`.
 //! * Woken by: requests, at most 100 per second.
-//! * Must never list a pod that has ended: others may have its devices.
+//! * Must never list a terminated pod, because its devices may belong to another one.
 //! * Answers to upstream's `pkg/kubelet/apis/podresources`.
 
 mod v1alpha1;
@@ -39,19 +39,19 @@ use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use v1alpha1::{Alpha, AlphaServer, ByVersion};
 
-/// The generated messages, clients and servers.
+/// The generated messages, clients and servers of version v1.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]
 pub mod v1 {
     tonic::include_proto!("v1");
 }
 
-/// Requests per second, and the burst (upstream's values).
+/// Rate limit of requests per second, and its burst (upstream's values).
 const QPS: f64 = 100.0;
 const BURST: u32 = 10;
 
-/// Pods that have not ended.
+/// Returns the active pods.
 pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
-/// A pod by namespace and name.
+/// Returns a pod by namespace and name.
 pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -111,7 +111,7 @@ fn add(count: &VersionCounter, server_api_version: &'static str) {
     count.get_or_create_owned(&version).inc();
 }
 
-/// The service.
+/// The PodResources service, version v1.
 pub struct PodResources {
     active: ActivePods,
     named: PodByName,
@@ -121,11 +121,11 @@ pub struct PodResources {
     rate: Mutex<TokenBucket>,
 }
 
-/// The socket; `None` if it could not be created.
+/// The listening socket; `None` if it could not be created.
 pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
 
 impl PodResourcesSocket {
-    /// Listens; requests wait until they are served. A failure is logged. Blocking.
+    /// Binds the socket; connections wait until [`Self::serve`]. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
         let bound = bind(path).inspect_err(|error| {
             tracing::error!(err = %chain(error.as_ref()), "Failed to create listener for podResources endpoint");
@@ -172,7 +172,7 @@ fn bind(socket: &Path) -> anyhow::Result<(StdListener, LocalPath)> {
 }
 
 impl PodResources {
-    /// The service of a node.
+    /// Builds the service.
     pub fn new(
         active: ActivePods,
         named: PodByName,
@@ -197,7 +197,7 @@ impl PodResources {
             .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 
-    /// The resources of a pod's main containers and sidecars.
+    /// The resources of a pod's regular containers and sidecars.
     fn of_pod(&self, pod: &Pod) -> v1::PodResources {
         let sidecars = pod.init_containers().iter().filter(|init| is_sidecar(init));
         let containers = sidecars.chain(pod.containers());
@@ -266,7 +266,7 @@ fn container_memory(block: &memory::Block) -> v1::ContainerMemory {
     }
 }
 
-/// One device at one NUMA node, as upstream lists them.
+/// One device with one NUMA node, as upstream lists them.
 fn container_devices(resource: &str, device: &str, node: Option<i64>) -> v1::ContainerDevices {
     let node = node.filter(|node| *node != NO_NUMA_NODE);
     v1::ContainerDevices {

@@ -1,4 +1,4 @@
-//! The first version of the API, which lists devices alone, and the choice between the versions.
+//! Version v1alpha1 of the API, which lists only devices, and the dispatch by version.
 
 use super::{PodResources, add};
 use crate::{model::PodExt as _, resources::v1alpha1 as api};
@@ -14,7 +14,7 @@ use std::{
 use tonic::{Request, Response, Status, body::Body};
 use tower::Service;
 
-/// The service in this version.
+/// The service in version v1alpha1.
 pub(super) struct Alpha(pub(super) Arc<PodResources>);
 
 #[tonic::async_trait]
@@ -52,7 +52,7 @@ impl PodResourcesLister for Alpha {
     }
 }
 
-/// Serves both versions of the API.
+/// Dispatches requests to the requested version.
 #[derive(Clone)]
 pub(super) struct ByVersion<S> {
     pub(super) v1: S,

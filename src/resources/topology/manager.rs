@@ -1,10 +1,10 @@
-//! The affinity of a pod's containers, and the allocation of their resources. Pure.
+//! Admits pods by NUMA alignment, and allocates their resources. Pure.
 
 use super::{NumaInfo, NumaMask, ResourceHints, TopologyHint, TopologyOptions, TopologyPolicy};
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::Container;
 
-/// The reason of a pod's status, and the text that goes with it.
+/// Why a pod is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TopologyError {
@@ -15,7 +15,7 @@ pub struct TopologyError {
 }
 
 impl TopologyError {
-    /// An error that has a reason of its own.
+    /// An error with its own reason.
     pub fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -23,7 +23,7 @@ impl TopologyError {
         }
     }
 
-    /// No allocation satisfies the policy of the topology manager.
+    /// The `TopologyAffinityError`: no allocation satisfies the policy.
     pub fn topology() -> Self {
         Self::new(
             "TopologyAffinityError",
@@ -31,7 +31,7 @@ impl TopologyError {
         )
     }
 
-    /// Any other error of a provider.
+    /// The `UnexpectedAdmissionError`: any other error of a provider.
     pub fn unexpected(why: impl std::fmt::Display) -> Self {
         Self::new(
             "UnexpectedAdmissionError",
@@ -40,16 +40,16 @@ impl TopologyError {
     }
 }
 
-/// A manager of exclusive resources.
+/// A resource manager that gives NUMA hints and allocates.
 pub trait HintProvider {
-    /// Where the resources of a container could be allocated, or are already.
+    /// Hints for the resources of a container; for an existing allocation, its nodes.
     fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints;
 
-    /// Where the resources of a whole pod could be allocated, or are already.
+    /// Hints for the resources of a whole pod; for an existing allocation, its nodes.
     fn pod_hints(&self, pod: &Pod) -> ResourceHints;
 
-    /// Allocates the resources of a container, on the nodes of `affinity` as far as it names some. What is allocated
-    /// already stays as it is.
+    /// Allocates the resources of a container on the nodes of `affinity`, if it has nodes. An existing allocation is
+    /// kept.
     ///
     /// # Errors
     /// There are not enough resources.
@@ -61,18 +61,18 @@ pub trait HintProvider {
     ) -> Result<(), TopologyError>;
 }
 
-/// The scope of an affinity.
+/// `topologyManagerScope`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyScope {
-    /// Each container.
+    /// Each container is aligned on its own.
     #[default]
     Container,
-    /// The whole pod.
+    /// All containers of the pod are aligned to the same nodes.
     Pod,
 }
 
 impl TopologyScope {
-    /// The scope of this name in the configuration.
+    /// Parses the configuration's name.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "container" => Some(Self::Container),
@@ -81,7 +81,7 @@ impl TopologyScope {
         }
     }
 
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -90,18 +90,19 @@ impl TopologyScope {
     }
 }
 
-/// The outcome of the admission of a pod.
+/// The outcome of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyAdmission {
-    /// Whether everything is allocated.
+    /// Whether all resources are allocated.
     pub result: Result<(), TopologyError>,
-    /// How many containers (or pods, in that scope) were aligned to one NUMA node, where the policy guarantees that.
+    /// Number of containers (or pods, in the pod scope) that were aligned to one NUMA node, if the policy guarantees
+    /// that.
     pub aligned: u64,
-    /// Whether a container (or pod) could not be aligned, where the policy guarantees it.
+    /// Whether a container (or pod) could not be aligned, if the policy guarantees it.
     pub misaligned: bool,
 }
 
-/// Merges the hints of providers, and has the providers allocate.
+/// Merges the hints of providers, and lets the providers allocate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyManager {
     policy: TopologyPolicy,
@@ -110,10 +111,10 @@ pub struct TopologyManager {
 }
 
 impl TopologyManager {
-    /// A manager for a machine with these NUMA nodes and their distances.
+    /// Builds the manager for a machine with these NUMA nodes and distances.
     ///
     /// # Errors
-    /// The machine has more nodes than are allowed, or than a mask can hold; texts as upstream's.
+    /// The machine has more nodes than permitted, or than a mask can hold; texts as upstream's.
     pub fn new(
         policy: TopologyPolicy,
         scope: TopologyScope,
@@ -153,18 +154,18 @@ impl TopologyManager {
         self.policy
     }
 
-    /// The NUMA nodes of the machine; none without a policy.
+    /// The NUMA nodes of the machine; empty without a policy.
     pub fn nodes(&self) -> NumaMask {
         self.numa.all()
     }
 
-    /// The scope of an affinity.
+    /// The scope of alignment.
     pub fn scope(&self) -> TopologyScope {
         self.scope
     }
 
-    /// Allocates the resources of a pod from all providers. After an error some may be allocated; the caller releases
-    /// them.
+    /// Allocates the resources of a pod from all providers. After an error, some may be allocated; the caller has to
+    /// release them.
     pub fn admit(&self, pod: &Pod, providers: &mut [&mut dyn HintProvider]) -> TopologyAdmission {
         let mut aligned = 0;
         let mut misaligned = false;
@@ -200,7 +201,7 @@ impl TopologyManager {
     }
 }
 
-/// All containers, in the order in which they are created.
+/// All containers in the order of their creation.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.init_containers().iter().chain(pod.containers())
 }

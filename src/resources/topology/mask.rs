@@ -9,10 +9,10 @@ use std::fmt;
 pub struct NumaMask(u64);
 
 impl NumaMask {
-    /// One more than the largest node ID.
+    /// Number of node IDs that a mask can hold.
     pub const LIMIT: u32 = u64::BITS;
 
-    /// The set of these nodes; `None` if the ID of one is too large.
+    /// The set of these nodes; `None` if an ID is too large.
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> Option<Self> {
         nodes
             .into_iter()
@@ -20,12 +20,12 @@ impl NumaMask {
             .map(Self)
     }
 
-    /// Its nodes, ascending.
+    /// The nodes, ascending.
     pub fn nodes(self) -> impl Iterator<Item = u32> {
         (0..Self::LIMIT).filter(move |node| self.contains(*node))
     }
 
-    /// Whether the node is one of them.
+    /// Whether the set has this node.
     pub fn contains(self, node: u32) -> bool {
         1u64.checked_shl(node).is_some_and(|bit| self.0 & bit != 0)
     }
@@ -35,7 +35,7 @@ impl NumaMask {
         self.0.count_ones()
     }
 
-    /// Whether there are no nodes.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -46,18 +46,18 @@ impl NumaMask {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of these nodes are in `other`.
+    /// Whether this is a subset of `other`.
     pub fn is_within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// Whether it has fewer nodes, or as many and lower ones.
+    /// Whether this has fewer nodes than `other`, or equally many with lower IDs.
     pub fn is_narrower_than(self, other: Self) -> bool {
         (self.count(), self.0) < (other.count(), other.0)
     }
 }
 
-/// Writes `{0,2}`.
+/// Formats as `{0,2}`.
 impl fmt::Display for NumaMask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<_> = self.nodes().map(|node| node.to_string()).collect();
@@ -65,14 +65,14 @@ impl fmt::Display for NumaMask {
     }
 }
 
-/// Every set of these nodes that is not empty: smaller ones first, then in the order of the nodes.
+/// All nonempty subsets of these nodes: smaller ones first, then in the order of the nodes.
 pub fn subsets(nodes: &[u32]) -> Vec<NumaMask> {
     let sizes = 1..=nodes.len();
     let sets = sizes.flat_map(|size| combinations(nodes, size));
     sets.filter_map(NumaMask::of).collect()
 }
 
-/// Every choice of `size` items, in the order of the items.
+/// All combinations of `size` items, in the order of the items.
 pub fn combinations<T: Copy>(items: &[T], size: usize) -> Vec<Vec<T>> {
     if size == 0 {
         return vec![Vec::new()];
@@ -93,28 +93,28 @@ pub fn combinations<T: Copy>(items: &[T], size: usize) -> Vec<Vec<T>> {
     found
 }
 
-/// NUMA nodes that could give what a container requests of one resource.
+/// A set of NUMA nodes that could satisfy a container's request for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TopologyHint {
-    /// The nodes; `None` stands for any.
+    /// The nodes; `None` for any nodes.
     pub affinity: Option<NumaMask>,
-    /// No fewer nodes are enough.
+    /// Whether no smaller set of nodes would be enough.
     pub preferred: bool,
 }
 
 impl TopologyHint {
-    /// Any node is as good as another.
+    /// No preference.
     pub const ANY: Self = Self {
         affinity: None,
         preferred: true,
     };
-    /// No nodes are enough.
+    /// No nodes can satisfy the request.
     pub const IMPOSSIBLE: Self = Self {
         affinity: None,
         preferred: false,
     };
 
-    /// A hint for these nodes.
+    /// A hint with these nodes.
     pub fn new(affinity: NumaMask, preferred: bool) -> Self {
         Self {
             affinity: Some(affinity),
@@ -123,6 +123,6 @@ impl TopologyHint {
     }
 }
 
-/// The hints of a provider by resource. A resource without hints is not available; a provider without resources has no
-/// preference.
+/// The hints of a provider by resource. A resource with an empty list cannot be allocated; a provider without resources
+/// has no preference.
 pub type ResourceHints = BTreeMap<String, Vec<TopologyHint>>;

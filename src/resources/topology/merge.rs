@@ -1,4 +1,4 @@
-//! Merges hints into one affinity. Pure.
+//! Merges hints into one NUMA affinity. Pure.
 
 use super::{NumaMask, ResourceHints, TopologyHint};
 use std::cmp::Ordering;
@@ -7,19 +7,19 @@ use std::collections::BTreeSet;
 /// The policy of the topology manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TopologyPolicy {
-    /// Providers allocate without an affinity.
+    /// `none`: resources are allocated without alignment.
     #[default]
     None,
-    /// The best affinity; every pod is admitted.
+    /// `best-effort`: the best affinity; every pod is admitted.
     BestEffort,
-    /// The minimum number of nodes, or the pod is rejected.
+    /// `restricted`: a pod is rejected unless the affinity is preferred.
     Restricted,
-    /// One node, or the pod is rejected.
+    /// `single-numa-node`: a pod is rejected unless one node is enough.
     SingleNumaNode,
 }
 
 impl TopologyPolicy {
-    /// The policy of this name in the configuration.
+    /// Parses the configuration's name.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "none" => Some(Self::None),
@@ -30,7 +30,7 @@ impl TopologyPolicy {
         }
     }
 
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -74,7 +74,7 @@ impl TopologyPolicy {
 /// The NUMA nodes of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaInfo {
-    /// The nodes, ascending, each with its distances to all of them in that order.
+    /// The nodes, ascending, each with its distances to all nodes in the same order.
     pub nodes: Vec<(u32, Vec<u64>)>,
     /// Option `prefer-closest-numa-nodes`.
     pub prefer_closest: bool,
@@ -86,14 +86,14 @@ impl NumaInfo {
         NumaMask::of(self.nodes.iter().map(|(node, _)| *node)).unwrap_or_default()
     }
 
-    /// The average distance between nodes of a set.
+    /// The average distance between the nodes of a set.
     fn average_distance(&self, mask: NumaMask) -> f64 {
         let mut sum = 0.0;
         let mut pairs = 0.0;
         for (_, distances) in self.nodes.iter().filter(|(node, _)| mask.contains(*node)) {
             for (index, (other, _)) in self.nodes.iter().enumerate() {
                 if mask.contains(*other) {
-                    // Distances are below 256.
+                    // Converts without loss: distances are below 256.
                     let distance = distances.get(index).copied().unwrap_or_default();
                     sum += f64::from(u32::try_from(distance).unwrap_or(u32::MAX));
                     pairs += 1.0;
@@ -103,7 +103,7 @@ impl NumaInfo {
         if pairs == 0.0 { 0.0 } else { sum / pairs }
     }
 
-    /// Which of two sets is better: the smaller one, then the closer one if that is wanted, then the lower one.
+    /// Orders two sets: the better one is smaller, then closer if `closest`, then lower.
     fn compare(&self, one: NumaMask, other: NumaMask, closest: bool) -> Ordering {
         let by_distance = || {
             let (one, other) = (self.average_distance(one), self.average_distance(other));
@@ -122,7 +122,7 @@ impl NumaInfo {
     }
 }
 
-/// One list of hints for every resource of every provider.
+/// The lists of hints, one per resource of each provider.
 fn lists(providers: &[ResourceHints]) -> Vec<Vec<TopologyHint>> {
     let mut lists = Vec::new();
     for hints in providers {
@@ -140,14 +140,14 @@ fn lists(providers: &[ResourceHints]) -> Vec<Vec<TopologyHint>> {
     lists
 }
 
-/// A choice of one hint from each of some lists, as far as it matters for the rest.
+/// A partial choice of one hint per list, reduced to what affects the rest of the merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct HintChoice {
-    /// The nodes that all allow.
+    /// The intersection of the chosen hints.
     affinity: NumaMask,
-    /// All chosen hints are preferred, and for the same nodes.
+    /// Whether all chosen hints are preferred and have the same nodes.
     preferred: bool,
-    /// Those same nodes, while `preferred` is true.
+    /// Those nodes, while `preferred` is true.
     same: Option<NumaMask>,
 }
 
@@ -166,8 +166,8 @@ impl HintChoice {
     }
 }
 
-/// The best of all choices of one hint per list. Equal partial choices are merged, so that the work does not grow
-/// exponentially with the number of lists.
+/// The best merge over all choices of one hint per list. Equal partial choices are merged, so that the work does not
+/// grow exponentially with the number of lists.
 fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> TopologyHint {
     let none = HintChoice {
         affinity: numa.all(),
@@ -200,7 +200,7 @@ fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> T
     }
 }
 
-/// The largest minimum number of nodes of all resources.
+/// The largest minimum number of nodes among all resources.
 fn widest_need(lists: &[Vec<TopologyHint>]) -> u32 {
     let least = |list: &Vec<TopologyHint>| {
         let counts = list.iter().filter_map(|hint| hint.affinity);
@@ -209,7 +209,7 @@ fn widest_need(lists: &[Vec<TopologyHint>]) -> u32 {
     lists.iter().filter_map(least).max().unwrap_or_default()
 }
 
-/// The rank of affinities that are not preferred: as many nodes as needed, then fewer, then more.
+/// Orders affinities that are not preferred: exactly `target` nodes first, then fewer, then more.
 fn distance_to(target: u32, count: u32) -> (bool, u32) {
     (count > target, target.abs_diff(count))
 }

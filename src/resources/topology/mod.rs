@@ -1,12 +1,12 @@
 //! The topology manager: aligns the exclusive resources of a container to NUMA nodes. Pure.
 //!
-//! * Owns: the merge of hints of all providers to one affinity, and whether that is good enough for the policy.
+//! * Owns: the merge of the hints of all providers into one affinity, and its admission by the policy.
 //! * Woken by: the admission of a pod.
-//! * Publishes: nothing; [`TopologyManager::admit`] hands each provider the affinity to allocate with.
-//! * Must never keep state: a provider that has allocated returns the hint of its allocation.
+//! * Publishes: nothing; [`TopologyManager::admit`] passes the affinity to each provider for its allocation.
+//! * Must never keep state: a provider returns a hint for its existing allocation.
 //! * Answers to upstream's `pkg/kubelet/cm/topologymanager`.
 //!
-//! Managers of resources implement [`HintProvider`].
+//! Resource managers implement [`HintProvider`].
 
 mod manager;
 mod mask;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 const PREFER_CLOSEST: &str = "prefer-closest-numa-nodes";
 const MAX_NUMA_NODES: &str = "max-allowable-numa-nodes";
-/// The number of sets of nodes to compare grows exponentially with the number of nodes.
+/// Upstream's default. Limited, because the number of sets of nodes grows exponentially with the number of nodes.
 const DEFAULT_MAX_NUMA_NODES: usize = 8;
 
-/// Options of the policies of the topology manager.
+/// Options of the topology manager's policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopologyOptions {
-    /// Of sets of equal size, prefer the one with the smallest average distance.
+    /// `prefer-closest-numa-nodes`: prefer, among sets of equal size, the one with the smallest average distance.
     pub prefer_closest: bool,
-    /// The maximum number of NUMA nodes of a machine.
+    /// `max-allowable-numa-nodes`.
     pub max_numa_nodes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Which devices a container gets. Pure.
+//! Selects the devices for containers. Pure.
 
 use super::{DeviceManagerCache, DeviceResource, PluginId, ResourcePlugin};
 use crate::{
@@ -16,31 +16,31 @@ use std::collections::BTreeSet;
 /// The next step of an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AllocationStep {
-    /// None: the pod has all of its devices.
+    /// The pod has all of its devices.
     Done,
-    /// Request the preferred devices from the plugin.
+    /// Call `GetPreferredAllocation` of the plugin.
     Prefer(Preference),
-    /// Request the plugin to prepare these devices, which are reserved.
+    /// Call `Allocate` of the plugin for these devices, which are reserved.
     Allocate(DeviceReservation),
 }
 
-/// A request for preferred devices.
+/// A call of `GetPreferredAllocation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preference {
-    /// The plugin.
+    /// The registration of the plugin.
     pub plugin: PluginId,
-    /// All devices that may be chosen.
+    /// IDs of the devices to choose from.
     pub available: Vec<String>,
-    /// Devices that have to be chosen.
+    /// IDs of devices that have to be chosen.
     pub must_include: Vec<String>,
-    /// How many are chosen.
+    /// Number of devices to choose.
     pub size: u64,
 }
 
 /// Devices that are reserved for a container until the plugin responds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReservation {
-    /// The plugin.
+    /// The registration of the plugin.
     pub plugin: PluginId,
     /// The pod.
     pub pod: PodUid,
@@ -55,8 +55,8 @@ pub struct DeviceReservation {
 }
 
 impl DeviceManagerCache {
-    /// The next step for a pod, or for one container of it. Missing devices are reserved. `preferred` is the response
-    /// to the previous [`AllocationStep::Prefer`].
+    /// Returns the next step for a pod, or for one container of it, and reserves missing devices. `preferred` is the
+    /// response to the previous [`AllocationStep::Prefer`].
     ///
     /// # Errors
     /// A container cannot have its devices.
@@ -113,7 +113,7 @@ impl DeviceManagerCache {
             return Ok(AllocationStep::Done);
         }
         let devices = match has {
-            // Without a response it is requested again for the same devices.
+            // Without a plugin response, the plugin is called again for the same devices.
             Some(has) => has.into_iter().collect(),
             None => match self.choose(request, container, resource, amount, preferred)? {
                 DeviceChoice::Devices(devices) => devices,
@@ -127,7 +127,7 @@ impl DeviceManagerCache {
         ))
     }
 
-    /// The plugin that serves a resource, all of `has` being healthy.
+    /// The plugin of a resource, if all devices in `has` are healthy.
     fn usable_plugin(
         &self,
         resource: &str,
@@ -164,8 +164,8 @@ impl DeviceManagerCache {
         };
         let (healthy, taken) = (known.healthy(), self.taken(resource));
         let wanted = usize::try_from(amount).unwrap_or(usize::MAX);
-        // As upstream: first what init containers of the pod had, then what the topology manager aligned the pod to; the
-        // preference of the plugin decides about the rest.
+        // As upstream: first devices of the pod's init containers, then devices on the NUMA nodes that the topology
+        // manager selected; the plugin's preference selects among the rest.
         let reusable = self.reusable(request, container, resource);
         let reusable = reusable.into_iter().filter(|id| healthy.contains(id));
         let mut chosen: Vec<String> = reusable.take(wanted).cloned().collect();
@@ -206,7 +206,7 @@ impl DeviceManagerCache {
         Ok(DeviceChoice::Devices(chosen))
     }
 
-    /// Whether a container lacks devices that a plugin has.
+    /// Whether a container lacks devices of a resource that a plugin serves.
     pub fn lacks_some(&self, request: &PodRequest) -> bool {
         let lacks = |container: &DeviceRequest| {
             let mut resources = container.amounts.keys();
@@ -218,7 +218,7 @@ impl DeviceManagerCache {
         request.containers.iter().any(lacks)
     }
 
-    /// Allocates devices to a container without its plugin, as far as there are enough.
+    /// Allocates devices to a container without calling its plugin, as far as enough are free.
     pub(super) fn pretend(&mut self, request: &PodRequest, name: &str) {
         let mut all = request.containers.iter();
         let Some(container) = all.find(|own| own.name == name) else {
@@ -235,7 +235,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// Devices of the pod's earlier init containers that no main container has.
+    /// Devices of the pod's earlier init containers that no sidecar or regular container has.
     pub(super) fn reusable(
         &self,
         request: &PodRequest,
@@ -306,7 +306,7 @@ impl DeviceManagerCache {
 }
 
 impl DeviceResource {
-    /// Sorts devices: those near to the nodes, those near to other nodes, those near to none. Upstream's
+    /// Sorts devices by NUMA affinity: on the preferred nodes, on other nodes, without affinity. Upstream's
     /// `filterByAffinity`.
     fn by_affinity<'a>(
         &self,

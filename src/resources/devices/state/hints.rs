@@ -14,17 +14,17 @@ use crate::{
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The hint provider of devices. It allocates in a copy of the state.
+/// The hint provider for devices. Allocates in a copy of the state.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceHints {
     state: DeviceManagerCache,
-    /// The nodes of the machine.
+    /// The NUMA nodes of the machine.
     nodes: NumaMask,
     affinities: Affinities,
 }
 
 impl DeviceHints {
-    /// The devices of a machine with these nodes.
+    /// Builds the provider for a machine with these NUMA nodes.
     pub fn new(state: DeviceManagerCache, nodes: NumaMask) -> Self {
         Self {
             state,
@@ -33,7 +33,7 @@ impl DeviceHints {
         }
     }
 
-    /// The affinities that containers were allocated with.
+    /// The NUMA affinities with which containers were allocated.
     pub fn into_affinities(self) -> Affinities {
         self.affinities
     }
@@ -92,7 +92,7 @@ impl HintProvider for DeviceHints {
 }
 
 impl DeviceHints {
-    /// Every set of nodes that has enough devices of a resource: of `allocated` ones, else of free ones and all
+    /// Hints for every set of NUMA nodes that has enough devices: of the `allocated` ones, or else of free ones and all
     /// `reusable` ones. Upstream's `generateDeviceTopologyHints`.
     fn hints(
         &self,
@@ -121,7 +121,7 @@ impl DeviceHints {
             (free, reusable)
         };
         let number = available.union(&reusable).count();
-        // As upstream: devices that a container has are not added to, so another number of them fits nowhere.
+        // As upstream: an existing allocation is not extended, so a changed number fits on no node.
         if number < amount || is_allocated && number != amount {
             return Vec::new();
         }
@@ -157,7 +157,7 @@ impl DeviceHints {
             .collect()
     }
 
-    /// The nodes of the machine that have devices; all of them if a plugin names none of them.
+    /// The NUMA nodes of the machine that have devices; all nodes if no device has an affinity.
     fn nodes_of(&self, groups: &BTreeMap<NumaMask, DeviceGroup>) -> Vec<u32> {
         let is_near = |node: &u32| groups.keys().any(|group| group.contains(*node));
         let known: Vec<u32> = self.nodes.nodes().filter(is_near).collect();
@@ -169,25 +169,25 @@ impl DeviceHints {
     }
 }
 
-/// Devices that are near to the same nodes. Many devices make few groups.
+/// Devices with the same NUMA affinity. Grouped, because many devices have few distinct affinities.
 #[derive(Default)]
 struct DeviceGroup {
     all: usize,
-    /// How many the container could get.
+    /// Number of devices that the container could get.
     usable: usize,
-    /// Whether one of them has to be reused.
+    /// Whether the group has a device that has to be reused.
     has_reusable: bool,
 }
 
-/// The nodes that a device is near to; invalid ones are ignored.
+/// The NUMA nodes of a device; invalid ones are ignored.
 fn mask_of(device: &PluginDevice) -> NumaMask {
     let nodes = device.numa_nodes.iter();
     let nodes = nodes.filter_map(|node| u32::try_from(*node).ok());
     NumaMask::of(nodes.filter(|node| *node < NumaMask::LIMIT)).unwrap_or_default()
 }
 
-/// The most devices of each resource that a pod needs at once: for its main containers and sidecars, or for an init
-/// container and the sidecars before it.
+/// Maximum number of devices of each resource that a pod needs at the same time: for its regular containers and
+/// sidecars, or for an init container and the sidecars before it.
 fn of_pod(containers: &[DeviceRequest]) -> BTreeMap<&str, u64> {
     let mut lasting = BTreeMap::<&str, u64>::new();
     let mut most = BTreeMap::<&str, u64>::new();

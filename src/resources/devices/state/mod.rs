@@ -1,7 +1,7 @@
-//! The devices of the node, and their allocation to containers. Pure.
+//! Devices of the node, and their allocation to containers. Pure.
 //!
-//! A device belongs to at most one pod, and there to at most one main container or sidecar. Later containers of a pod
-//! may reuse the devices of its init containers.
+//! A device belongs to at most one pod, and there to at most one regular container or sidecar. Later containers of a
+//! pod may reuse the devices of its init containers.
 
 mod allocate;
 mod hints;
@@ -30,40 +30,40 @@ use std::{
 use tokio::time::Instant;
 use unknown::UnknownDevices;
 
-/// How long the devices of a plugin that is gone count as capacity (upstream's `endpointStopGracePeriod`).
+/// How long a resource is kept after its plugin disconnected (upstream's `endpointStopGracePeriod`).
 const GRACE: Duration = Duration::from_secs(5 * 60);
-/// The maximum number of resources: a plugin may register any name.
+/// Maximum number of resources; a plugin may register any name.
 pub(super) const MAX_RESOURCES: usize = 256;
-/// The maximum number of devices of all resources together.
+/// Maximum number of devices of all resources together.
 pub(super) const MAX_DEVICES: usize = 100_000;
 
-/// One registration of a plugin.
+/// Identifies one registration of a plugin.
 pub type PluginId = u64;
 
 /// A device as its plugin reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginDevice {
-    /// Whether containers may get it.
+    /// Whether the device is healthy.
     pub healthy: bool,
-    /// The NUMA nodes that it is near to.
+    /// NUMA nodes of the device (`TopologyInfo`).
     pub numa_nodes: Vec<i64>,
 }
 
-/// Why a plugin's list of devices is rejected.
+/// Why a plugin's device list is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// Another registration has replaced this one.
+    /// A later registration has replaced this one.
     #[error("the plugin has registered again")]
     Replaced,
-    /// Too many devices for the kubelet's memory.
+    /// The list exceeds [`MAX_DEVICES`].
     #[error("all plugins together would have {total} devices, more than {MAX_DEVICES}")]
     TooMany {
-        /// How many there would be.
+        /// The total number with this list.
         total: usize,
     },
 }
 
-/// Devices of one resource, by id.
+/// Devices of one resource, by ID.
 pub type DeviceMap = BTreeMap<String, PluginDevice>;
 
 #[derive(Clone, Debug)]
@@ -71,12 +71,12 @@ enum ResourcePlugin {
     Connected {
         id: PluginId,
         options: DevicePluginOptions,
-        /// The plugin has sent its devices.
+        /// Whether the plugin has sent its devices.
         listed: bool,
-        /// The devices are those of the plugin that this one replaced, until this one sends its own.
+        /// Whether the devices are still those of the replaced plugin, until this one sends its own.
         inherited: bool,
     },
-    /// The plugin is gone, or has registered with an earlier kubelet only.
+    /// The plugin disconnected, or has only registered with an earlier kubelet.
     Stopped {
         since: Instant,
         options: DevicePluginOptions,
@@ -90,13 +90,13 @@ struct DeviceResource {
 }
 
 impl DeviceResource {
-    /// Devices that containers may get now.
+    /// IDs of healthy devices.
     fn healthy(&self) -> BTreeSet<&String> {
         let devices = self.advertised().filter(|_| !self.is_away());
         devices.map(|(id, _)| id).collect()
     }
 
-    /// Devices that count as capacity of the node.
+    /// Devices that count as capacity.
     fn advertised(&self) -> impl Iterator<Item = (&String, &PluginDevice)> {
         let counts = match self.plugin {
             ResourcePlugin::Connected {
@@ -118,14 +118,15 @@ impl DeviceResource {
 pub struct DeviceManagerCache {
     resources: BTreeMap<String, DeviceResource>,
     pods: HashMap<PodUid, PodAllocations>,
-    /// Resources whose plugin did not come back in time. The node keeps reporting zero of them.
+    /// Resources whose plugins did not return in time. The node reports a capacity of zero for them.
     gone: BTreeSet<String>,
     unknown: Option<UnknownDevices>,
     last_id: u64,
 }
 
 impl DeviceManagerCache {
-    /// The state from a checkpoint: the allocations, and resources without devices until their plugins register again.
+    /// Restores the state from a checkpoint: the allocations, and resources without devices until their plugins
+    /// register.
     pub fn restore(data: &DeviceData, now: Instant) -> Self {
         let entries = data.pod_device_entries.as_deref().unwrap_or_default();
         let mut state = Self {
@@ -159,7 +160,7 @@ impl DeviceManagerCache {
         state
     }
 
-    /// A checkpoint could not be read: containers may have devices that are not known.
+    /// Records that the checkpoint was damaged: running containers may have unknown devices.
     pub fn mark_damaged(&mut self) {
         self.unknown = Some(UnknownDevices::default());
     }
@@ -178,18 +179,18 @@ impl DeviceManagerCache {
 
     // -- plugins -----------------------------------------------------------------------------------------------
 
-    /// Whether one more resource may register.
+    /// Whether this resource can register within [`MAX_RESOURCES`].
     pub fn has_room_for(&self, resource: &str) -> bool {
         self.resources.len() < MAX_RESOURCES || self.resources.contains_key(resource)
     }
 
-    /// Returns the id of a registration that begins.
+    /// Returns the ID for a new registration.
     pub fn begin(&mut self) -> PluginId {
         self.last_id += 1;
         self.last_id
     }
 
-    /// The plugin has registered and replaces an earlier registration. False if a later one is there.
+    /// Records a registration, which replaces an earlier one. False if a later one exists.
     pub fn connected(
         &mut self,
         resource: &str,
@@ -222,7 +223,7 @@ impl DeviceManagerCache {
         true
     }
 
-    /// A plugin has sent its devices. Returns the pods whose statuses change with that.
+    /// Records a plugin's device list. Returns the pods whose statuses change.
     ///
     /// # Errors
     /// The list is rejected.
@@ -263,7 +264,7 @@ impl DeviceManagerCache {
         Ok(changed.map(|(uid, _)| uid.clone()).collect())
     }
 
-    /// A plugin is gone; false if another registration has replaced this one.
+    /// Records that a plugin disconnected; false if a later registration has replaced it.
     pub fn disconnected(&mut self, resource: &str, from: PluginId, now: Instant) -> bool {
         let Some(known) = self.resources.get_mut(resource) else {
             return false;
@@ -281,7 +282,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// Removes resources whose plugins have been gone for longer than `GRACE`; returns whether there was one.
+    /// Removes resources whose plugins have been disconnected for `GRACE`; returns whether there were any.
     pub fn expire(&mut self, now: Instant) -> bool {
         let over = self
             .resources
@@ -300,7 +301,7 @@ impl DeviceManagerCache {
         !over.is_empty()
     }
 
-    /// When the next resource is removed.
+    /// Time at which the next resource is removed.
     pub fn next_expiry(&self) -> Option<Instant> {
         let stopped = self
             .resources
@@ -340,7 +341,7 @@ impl DeviceManagerCache {
         healthy.collect()
     }
 
-    /// Whether a device is healthy in its plugin's last report. A device that was never reported counts as healthy.
+    /// Whether the plugin's last list has the device as healthy. An unknown device counts as healthy.
     pub fn is_healthy(&self, resource: &str, device: &str) -> bool {
         let known = self.resources.get(resource);
         known
@@ -350,7 +351,7 @@ impl DeviceManagerCache {
 
     // -- allocations -------------------------------------------------------------------------------------------
 
-    /// Whether a plugin serves the resource, or has served it.
+    /// Whether a plugin serves the resource, or did so before.
     pub fn is_device_resource(&self, resource: &str) -> bool {
         let mut all = self.pods.values().flat_map(BTreeMap::values);
         self.resources.contains_key(resource) || all.any(|all| all.contains_key(resource))
@@ -361,7 +362,7 @@ impl DeviceManagerCache {
         self.pods.get(uid)
     }
 
-    /// How many devices of each resource pods have.
+    /// Number of allocated devices by resource.
     pub fn allocated(&self) -> BTreeMap<String, i64> {
         let all = self.pods.values().flat_map(BTreeMap::values);
         let names: BTreeSet<_> = all.flat_map(BTreeMap::keys).collect();
@@ -386,7 +387,7 @@ impl DeviceManagerCache {
             .collect()
     }
 
-    /// The plugin has prepared the devices; false if the pod does not have them any more.
+    /// Records the plugin's response to `Allocate`; false if the devices were released in the meantime.
     pub fn allocate(
         &mut self,
         of: &DeviceReservation,
@@ -404,7 +405,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// The plugin has not prepared the devices: they are free again.
+    /// Records that `Allocate` failed, and frees the devices.
     pub fn refuse(&mut self, of: &DeviceReservation) {
         let is_it = self
             .allocation(&of.pod, &of.container, &of.resource)
@@ -418,7 +419,7 @@ impl DeviceManagerCache {
         self.abandon(&of.pod);
     }
 
-    /// A pod's allocation has failed: devices that its plugins have not prepared are free again.
+    /// Frees those devices of a pod that plugins have not prepared, after its allocation failed.
     pub fn abandon(&mut self, uid: &PodUid) {
         let Some(containers) = self.pods.get_mut(uid) else {
             return;
@@ -432,7 +433,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// Releases the devices of a pod; returns whether it had some.
+    /// Releases the devices of a pod; returns whether it had any.
     pub fn release(&mut self, uid: &PodUid) -> bool {
         let had = self.pods.remove(uid).is_some();
         let had_unknown = self
@@ -447,12 +448,13 @@ impl DeviceManagerCache {
         self.pods.keys().cloned().collect()
     }
 
-    /// The allocation of one resource to a container.
+    /// The devices of one resource that are allocated to a container.
     pub fn allocation(&self, uid: &PodUid, container: &str, resource: &str) -> Option<&Allocation> {
         self.pods.get(uid)?.get(container)?.get(resource)
     }
 
-    /// The plugin of a resource and its options: `None` if it serves none, an id of `None` if it is gone.
+    /// The registration of a resource's plugin, and its options. `None` if no plugin serves the resource; an ID of
+    /// `None` if its plugin is disconnected.
     pub fn plugin(&self, resource: &str) -> Option<(Option<PluginId>, DevicePluginOptions)> {
         Some(match &self.resources.get(resource)?.plugin {
             ResourcePlugin::Connected { id, options, .. } => (Some(*id), *options),

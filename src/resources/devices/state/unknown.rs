@@ -1,4 +1,4 @@
-//! Devices that are not known to be free, after the checkpoint was damaged. Pure.
+//! Tracks which running containers may have unknown devices after the checkpoint was damaged. Pure.
 
 use super::DeviceManagerCache;
 use crate::{
@@ -7,12 +7,12 @@ use crate::{
 };
 use std::collections::HashSet;
 
-/// Containers whose devices are not known, because the checkpoint was damaged.
+/// Containers that may have unknown devices.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UnknownDevices {
-    /// All pods that run on the node are known.
+    /// Whether all running pods have been marked.
     inventory_complete: bool,
-    /// Pod, container and resource.
+    /// UID of the pod, container and resource.
     holders: HashSet<(PodUid, String, String)>,
 }
 
@@ -26,7 +26,7 @@ impl UnknownDevices {
 }
 
 impl DeviceManagerCache {
-    /// A pod that runs may have devices that are not known.
+    /// Records that a running pod may have unknown devices.
     pub fn mark_running(&mut self, request: &PodRequest) {
         let known = self.pods.get(&request.uid);
         let Some(unknown) = &mut self.unknown else {
@@ -42,7 +42,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// A container is about to be created: it has no unknown devices.
+    /// Records that a container is about to be created, and so has no unknown devices.
     pub fn starting(&mut self, uid: &PodUid, container: &str) {
         if let Some(unknown) = &mut self.unknown {
             unknown
@@ -51,7 +51,7 @@ impl DeviceManagerCache {
         }
     }
 
-    /// All pods that run on the node have been marked. True when no device is unknown any more.
+    /// Reports that all running pods have been marked. True if no device is unknown any more.
     pub fn inventory_complete(&mut self) -> bool {
         let Some(unknown) = &mut self.unknown else {
             return false;
@@ -64,7 +64,7 @@ impl DeviceManagerCache {
         over
     }
 
-    /// Whether a damaged checkpoint still keeps devices from being allocated.
+    /// Whether unknown devices still prevent allocations.
     pub fn is_damaged(&self) -> bool {
         self.unknown.is_some()
     }

@@ -1,4 +1,4 @@
-//! Which pulls wait after a failure, and until when. Pure.
+//! The back-off of failed pulls. Pure.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::model::PodUid;
 
 const FIRST: Duration = Duration::from_secs(10);
 const CAP: Duration = Duration::from_secs(300);
-/// A pull that was not tried for this long starts over.
+/// The back-off of a pull is reset after this time without an attempt.
 const RESET: Duration = Duration::from_secs(600);
 
 type BackoffKey = (PodUid, String);
 
-/// Failed pulls by pod and image.
+/// The back-offs of failed pulls, by pod and image.
 #[derive(Debug)]
 pub(super) struct PullBackoff {
     steps: Backoff<BackoffKey, Instant>,
@@ -30,16 +30,16 @@ impl PullBackoff {
         }
     }
 
-    /// When a pull may be tried again and how it failed last, if it has to wait.
+    /// When a pull in its back-off may be retried, and its last error.
     pub(super) fn held(&self, pod: &PodUid, image: &str, now: Instant) -> Option<(Instant, &str)> {
         let key = (pod.clone(), image.to_owned());
         let since = self.steps.step(&key)?.since;
         let left = self.steps.remaining(&key, since, now)?;
-        // An idle time longer than the reset frees the key; it cannot be inside a shorter delay.
+        // Keys are dropped after an idle time of `RESET`, which is longer than any delay.
         Some((now + left, self.errors.get(&key).map_or("", String::as_str)))
     }
 
-    /// A pull failed; when it may be tried again.
+    /// Records a failed pull; returns when it may be retried.
     pub(super) fn failed(
         &mut self,
         pod: &PodUid,
@@ -53,19 +53,18 @@ impl PullBackoff {
         now + self.steps.advance(key, now, now)
     }
 
-    /// A pull worked: the next one that fails waits for the shortest time.
+    /// Records a successful pull, which resets the back-off.
     pub(super) fn worked(&mut self, pod: &PodUid, image: &str) {
         let key = (pod.clone(), image.to_owned());
         self.steps.forget(&key);
         self.errors.remove(&key);
     }
 
-    /// How many pulls are remembered.
+    /// Number of pulls with a back-off.
     pub(super) fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// A pod is gone.
     pub(super) fn forget_pod(&mut self, pod: &PodUid) {
         self.steps.retain(|(uid, _), _| uid != pod);
         self.errors.retain(|(uid, _), _| uid != pod);

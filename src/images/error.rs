@@ -1,4 +1,4 @@
-//! Why an image cannot be used, and what users see of it.
+//! Errors of images, as users see them.
 
 use tokio::time::Instant;
 use tonic::Code;
@@ -6,15 +6,15 @@ use tonic::Code;
 use crate::cri::CriError;
 use crate::model::reasons;
 
-/// An image that a container cannot be created from (yet). Displays the message alone.
+/// Why a container cannot be created from its image (yet). `Display` prints the message only.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ImageError {
     /// The waiting reason of the container: `ErrImagePull`, `ImagePullBackOff`, …
     pub reason: &'static str,
-    /// Text for people, for the container's status.
+    /// The message for the container's status.
     pub message: String,
-    /// When asking again makes sense, where that is known.
+    /// When a retry makes sense, if known.
     pub retry_at: Option<Instant>,
 }
 
@@ -34,8 +34,8 @@ impl ImageError {
         }
     }
 
-    /// The kind of a failed pull, by the runtime's message: errors that begin with one of the CRI's own
-    /// names are distinguished.
+    /// Classifies the error of a failed pull by the runtime's message: messages that begin with an error name of the
+    /// CRI are distinguished.
     pub(super) fn of_pull(image: &str, text: &str) -> ImageError {
         let because = |reason: &'static str, what: &str, rest: &str| {
             let message = format!("image pull failed for {image} because the {what}{rest}");
@@ -53,7 +53,7 @@ impl ImageError {
     }
 }
 
-/// A call's error as it stands in events: code `Unknown` says nothing and is left out.
+/// The error text for events. The gRPC code `Unknown` is left out, because it says nothing.
 pub(super) fn pull_text(error: &CriError) -> String {
     match error.code() {
         Code::Unknown => error.message().to_owned(),

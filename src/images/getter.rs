@@ -39,7 +39,7 @@ pub struct ImageManagerParts {
     pub metrics: PullMetrics,
 }
 
-/// Looks images up and pulls them; cheap to clone.
+/// Looks up images and pulls them; cheap to clone.
 #[derive(Clone)]
 pub(super) struct ImageGetter {
     shared: Arc<GetterParts>,
@@ -107,7 +107,7 @@ impl ImageGetter {
         }
     }
 
-    /// Pulls the image if policy and presence require it, and emits the events.
+    /// Pulls the image if its pull policy requires it, and emits the events.
     pub(super) async fn get(&self, request: &ImageRequest<'_>) -> Result<ReadyImage, ImageError> {
         let object = request.object;
         let plan = match self.decide(request).await {
@@ -129,17 +129,17 @@ impl ImageGetter {
         self.shared.metrics.forget(pod);
     }
 
-    /// For how long images were pulled for a pod; forgotten afterwards.
+    /// The time that image pulls of a pod took; forgets it.
     pub(super) fn take_pulling_time(&self, pod: &PodUid) -> Duration {
         self.shared.metrics.take(pod)
     }
 
-    /// How many pulls back off.
+    /// Number of pulls in their back-off.
     pub(super) fn backing_off(&self) -> usize {
         self.shared.backoff.lock().len()
     }
 
-    /// Emits the event of an image that is on the machine.
+    /// Emits the event for an image that is already present.
     pub(super) fn report_present(
         &self,
         request: &ImageRequest<'_>,
@@ -158,7 +158,7 @@ impl ImageGetter {
         image
     }
 
-    /// Looks the image up and decides. Emits no event.
+    /// Looks up the image and decides whether to pull it. Emits no event.
     pub(super) async fn decide(
         &self,
         request: &ImageRequest<'_>,
@@ -168,7 +168,7 @@ impl ImageGetter {
         let repo = name.repo.clone();
         let present = match self.look_up(&spec).await {
             Ok(present) => present,
-            // With this policy the registry decides; the lookup only chose the queue.
+            // With `Always` the registry decides; the lookup only chooses the queue.
             Err(_) if policy == PullPolicy::Always => None,
             Err(error) => {
                 let message = format!("Failed to inspect image {image:?}: {}", pull_text(&error));
@@ -220,7 +220,8 @@ impl ImageGetter {
             && !self.may_use_by_account(request, image, repo).await
     }
 
-    /// Whether the image was pulled for the service account of the pod, and a provider still has a login for it.
+    /// Whether the image was pulled for the service account of the pod, and a credential provider still has a login
+    /// for it.
     async fn may_use_by_account(
         &self,
         request: &ImageRequest<'_>,
@@ -246,7 +247,7 @@ impl ImageGetter {
         of_account.any(|account| accounts.contains(account))
     }
 
-    /// The image, if it is on the machine. Concurrent lookups of one image are a single request.
+    /// The image, if it is present. Concurrent lookups of one image share a single request.
     async fn look_up(&self, spec: &ImageSpec) -> Result<Option<Image>, CriError> {
         let begin = || {
             let (images, spec) = (self.shared.images.clone(), spec.clone());
@@ -255,7 +256,7 @@ impl ImageGetter {
         self.shared.lookups.join(spec.image.clone(), begin).await
     }
 
-    /// The credentials to try for a pull.
+    /// The logins to try for a pull, in order.
     pub(super) async fn credentials(
         &self,
         request: &ImageRequest<'_>,
@@ -266,7 +267,7 @@ impl ImageGetter {
         keyring.lookup(request.pod, repo, request.secrets).await
     }
 
-    /// Pulls, and emits the events. The first poll of the future puts the pull into the queue.
+    /// Pulls the image and emits the events. The first poll of the future enqueues the pull.
     pub(super) async fn pull(
         &self,
         request: &ImageRequest<'_>,
@@ -337,7 +338,7 @@ impl ImageGetter {
     }
 }
 
-/// The image in the form of a request to the runtime.
+/// The image reference, parsed, and as `ImageSpec` of CRI requests.
 fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), ImageProblem> {
     let ImageRequest { image, pod, .. } = *request;
     let invalid = |error| {

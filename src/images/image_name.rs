@@ -1,16 +1,16 @@
-//! Image references: reading, checking and completing them as users write them. Pure.
+//! Parses, validates and normalizes image references as users write them. Pure.
 
-/// The registry of names that do not name one.
+/// The registry of references without one.
 const DEFAULT_DOMAIN: &str = "docker.io";
-/// An old spelling of it.
+/// The legacy name of the default registry.
 const LEGACY_DEFAULT_DOMAIN: &str = "index.docker.io";
-/// The namespace of the default registry's own images.
+/// The namespace of the official images of the default registry.
 const OFFICIAL: &str = "library";
 const LATEST: &str = "latest";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
-/// A reference in full: `nginx` is `docker.io/library/nginx` with the tag `latest`.
+/// A normalized reference: `nginx` becomes `docker.io/library/nginx` with the tag `latest`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageName {
     /// Registry and path, `docker.io/library/nginx`; credentials are looked up by it.
@@ -21,7 +21,7 @@ pub struct ImageName {
     pub digest: String,
 }
 
-/// A reference that cannot be pulled; upstream's texts.
+/// An invalid image reference; the texts are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("couldn't parse image name {image:?}: {problem}")]
 pub struct InvalidImageName {
@@ -30,7 +30,7 @@ pub struct InvalidImageName {
 }
 
 impl ImageName {
-    /// Reads a reference and completes it.
+    /// Parses and normalizes a reference.
     pub fn parse(image: &str) -> Result<ImageName, InvalidImageName> {
         parse(image).map_err(|problem| InvalidImageName {
             image: image.to_owned(),
@@ -38,8 +38,8 @@ impl ImageName {
         })
     }
 
-    /// The name in requests to the runtime: `image`, which this was read from, with the default tag if it has
-    /// neither tag nor digest. The default registry is not added; that is the runtime's to choose.
+    /// The reference for CRI requests: `image`, from which this was parsed, with the default tag if it has neither
+    /// tag nor digest. The registry is not added; the runtime chooses it.
     pub fn complete(&self, image: &str) -> String {
         let complete = !self.digest.is_empty() || image.ends_with(&format!(":{}", self.tag));
         if complete {
@@ -49,7 +49,7 @@ impl ImageName {
         }
     }
 
-    /// The reference in full, as runtimes name images: by its digest, or else by its tag.
+    /// The full reference as runtimes return it: with the digest, else with the tag.
     pub fn full(&self) -> String {
         if self.digest.is_empty() {
             format!("{}:{}", self.repo, self.tag)
@@ -58,7 +58,7 @@ impl ImageName {
         }
     }
 
-    /// The reference as it was written, without its tag and digest; `None` if it cannot be read.
+    /// The reference as written, without tag and digest; `None` if it cannot be parsed.
     pub fn without_tag_and_digest(image: &str) -> Option<String> {
         let name = ImageName::parse(image).ok()?;
         let rest = if name.digest.is_empty() {
@@ -68,7 +68,7 @@ impl ImageName {
                 .strip_suffix(name.digest.as_str())?
                 .strip_suffix('@')?
         };
-        // The last part of a path cannot have a port.
+        // A colon in the last path component starts a tag, not a port.
         let tag = rest
             .rfind(':')
             .filter(|colon| !rest.get(*colon..).is_some_and(|t| t.contains('/')));
@@ -79,7 +79,7 @@ impl ImageName {
         )
     }
 
-    /// [`ImageName::complete`] in one step.
+    /// Parses a reference and returns [`ImageName::complete`].
     pub fn with_default_tag(image: &str) -> Result<String, InvalidImageName> {
         Ok(ImageName::parse(image)?.complete(image))
     }
@@ -135,8 +135,8 @@ fn parse(image: &str) -> Result<ImageName, String> {
     })
 }
 
-/// The registry and what follows it, both completed. The first component is a registry only if it
-/// cannot be a path: it has a dot, a port or an upper-case letter, or is `localhost`.
+/// Splits a reference into registry and remainder, both normalized. The first component is a registry only if it
+/// contains a dot, a port or an upper-case letter, or is `localhost`.
 fn split_domain(image: &str) -> (&str, String) {
     let (domain, remainder) = match image.split_once('/') {
         Some((first, rest))
@@ -196,7 +196,7 @@ fn is_domain_component(component: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || *b == b'-')
 }
 
-/// Lower-case letters and digits, held together by single `.` or `_`, by `__`, or by any number of `-`.
+/// Lower-case letters and digits, separated by a single `.` or `_`, by `__`, or by any number of `-`.
 fn is_path_component(component: &str) -> bool {
     let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let mut rest = component;

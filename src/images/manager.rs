@@ -12,7 +12,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Gets images for pods; cheap to clone.
+/// Makes images available to pods; cheap to clone.
 #[derive(Clone)]
 pub struct ImageManager {
     getter: ImageGetter,

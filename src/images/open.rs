@@ -1,4 +1,4 @@
-//! The area's clients and records, from the configuration.
+//! Builds the clients, credentials and records of this area from the configuration.
 
 use super::{
     ImageManager, ImageManagerParts, PullConfig, PullMetrics,
@@ -11,42 +11,43 @@ use crate::{
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
 
-/// Image pulls.
+/// Configuration of image pulls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagesConfig {
     /// Pulls per second; `None` is unlimited.
     pub qps: Option<u32>,
     /// Burst above that rate.
     pub burst: u32,
-    /// One pull at a time.
+    /// `serializeImagePulls`: one pull at a time.
     pub serialize: bool,
-    /// Most pulls at once when not serialized; `None` leaves it to the puller.
+    /// `maxParallelImagePulls`, when pulls are not serialized; `None` uses the puller's default.
     pub max_parallel: Option<u32>,
-    /// Whose right to an image that is here is verified; `None` if nothing is recorded at all.
+    /// `imagePullCredentialsVerificationPolicy`; `None` keeps no records of pulls (feature gate
+    /// `KubeletEnsureSecretPulledImages` off).
     pub verification: Option<VerificationPolicy>,
-    /// Programs that provide logins.
+    /// Credential provider plugins.
     pub credential_providers: Option<CredentialProviders>,
 }
 
-/// Where programs that provide logins are.
+/// Where the credential provider plugins and their configuration are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialProviders {
-    /// Their configuration: a file, or a directory of files.
+    /// `--image-credential-provider-config`: a file, or a directory of files.
     pub config: PathBuf,
-    /// The directory of the programs.
+    /// `--image-credential-provider-bin-dir`: the directory of the plugins' executables.
     pub programs: PathBuf,
-    /// They may be given tokens of service accounts.
+    /// Whether plugins may get tokens of service accounts.
     pub account_tokens: bool,
 }
 
-/// What pulls of images share; cheap to clone.
+/// What all image pulls share; cheap to clone.
 #[derive(Clone)]
 pub struct Images {
     /// The image service of the runtime.
     pub client: ImageClient,
     /// The node's registry credentials.
     pub keyring: Keyring,
-    /// Records of what was pulled, and with which credentials.
+    /// Records of pulled images, and of the credentials they were pulled with.
     pub records: PullRecords,
 }
 
@@ -75,8 +76,8 @@ impl Images {
         })
     }
 
-    /// Completes the records of pulls during which an earlier kubelet was killed. To be called before anything is
-    /// pulled.
+    /// Completes the records of pulls that were in progress when an earlier kubelet was killed. Must be called before
+    /// the first pull.
     pub async fn recover_pulls(&self) {
         if !self.records.has_interrupted_pulls() {
             return;
@@ -90,7 +91,7 @@ impl Images {
         }
     }
 
-    /// The manager that pulls.
+    /// Builds the image manager.
     pub fn manager(
         &self,
         config: &ImagesConfig,
@@ -113,7 +114,7 @@ impl Images {
     }
 }
 
-/// Docker's files and credential provider plugins.
+/// Builds the keyring of docker's configuration files and credential provider plugins.
 fn keyring(
     config: &ImagesConfig,
     root_dir: &Path,

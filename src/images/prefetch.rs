@@ -1,9 +1,8 @@
 //! Pulls images before the containers that need them start.
 //!
-//! Containers start one after the other; their images need not wait for that. When a sync begins to start
-//! containers, the images of all that are still to come are looked up and pulled in the background, in the
-//! order of the containers, through the same queue as any other pull. The start of a container then takes
-//! the outcome from here.
+//! Containers start one after the other, and their images need not wait for that. When a sync starts containers, the
+//! images of all that follow are looked up and pulled in the background, in the order of the containers and through
+//! the same queue as other pulls. The start of a container then takes the outcome from here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,8 +25,8 @@ use crate::cri::v1::PodSandboxConfig;
 use crate::model::{Pod, PodExt, PodUid};
 use crate::state::events::ObjectRef;
 
-/// For how long a prefetched outcome is used. After that the image may have been removed, and `Always`
-/// requires a request to the registry when the container starts.
+/// How long the outcome of a prefetch is used. Later the image may have been removed, and `Always` requires a
+/// registry check close to the container's start.
 const TTL: Duration = Duration::from_secs(60);
 
 /// An image that a container of a pod will need.
@@ -46,13 +45,13 @@ pub struct WantedImage {
 /// The result of a prefetch.
 #[derive(Debug, Clone)]
 pub(super) enum PrefetchOutcome {
-    /// It is on the machine and may be used; its event is not emitted yet.
+    /// The image is present and may be used; its event is not emitted yet.
     Present(ReadyImage),
-    /// It was pulled, and its events are emitted.
+    /// The image was pulled, and its events are emitted.
     Pulled(ReadyImage),
     /// The pull failed, and its events are emitted.
     Failed(ImageError),
-    /// There is no result; the container gets the image itself.
+    /// No outcome; the container's start has to pull the image itself.
     Unknown,
 }
 
@@ -63,7 +62,7 @@ struct PrefetchDone {
 }
 
 impl PrefetchDone {
-    /// Whether a container may use it at `now`.
+    /// Whether the outcome is still valid at `now`.
     fn holds(&self, now: Instant) -> bool {
         match &self.outcome {
             PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_) => {
@@ -75,7 +74,7 @@ impl PrefetchDone {
     }
 }
 
-/// One prefetch. Dropping it cancels the pull, unless a container waits for it at that moment.
+/// One prefetch. Dropping it cancels the pull, unless a container waits for it.
 struct Prefetch {
     wanted: WantedImage,
     done: Shared<BoxFuture<'static, PrefetchDone>>,
@@ -94,8 +93,8 @@ impl Prefetch {
         own.policy == policy && own.image == image && own.object == *object
     }
 
-    /// Whether it need not be started again: it is under way, in its back-off, or found the image. That
-    /// result may be too old when the container starts, but a lookup now would not help.
+    /// Whether the prefetch need not be started again: it is in progress, in its back-off, or found the image. A
+    /// found image may be outdated when the container starts, but a lookup now would not change that.
     fn stands(&self, now: Instant) -> bool {
         let is_there = |done: &PrefetchDone| {
             matches!(
@@ -140,7 +139,7 @@ impl Prefetcher {
             let same = |job: &Prefetch| {
                 job.wanted.image == wanted.image && job.wanted.policy == wanted.policy
             };
-            // A second container of the same image finds it there when it starts.
+            // A second container with the same image finds it present when it starts.
             let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
             if later || self.getter.is_held_back(&pod.uid(), &wanted.image) {
                 continue;
@@ -161,8 +160,8 @@ impl Prefetcher {
         }
     }
 
-    /// Waits for the outcome of the container's prefetch and removes it. `None` when there is none, or it
-    /// is too old.
+    /// Waits for the outcome of the container's prefetch and removes it. `None` if there is no prefetch, or its
+    /// outcome has expired.
     pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<PrefetchOutcome> {
         let pod = request.pod.uid();
         let mine = |job: &Prefetch| job.is_for(request.object, request.image, request.policy);
@@ -181,19 +180,18 @@ impl Prefetcher {
         done.holds(Instant::now()).then_some(done.outcome)
     }
 
-    /// For how many pods.
+    /// Number of pods with prefetches.
     pub(super) fn len(&self) -> usize {
         self.pods.lock().len()
     }
 
-    /// Cancels the prefetches of a pod.
     pub(super) fn forget(&self, pod: &PodUid) {
         let jobs = self.pods.lock().remove(pod);
         drop(jobs);
     }
 }
 
-/// An outcome that several can wait for. A panic of the work does not reach them.
+/// A future of an outcome for several waiters. A panic of the work yields `Unknown`.
 fn done(
     work: impl Future<Output = PrefetchOutcome> + Send + 'static,
 ) -> Shared<BoxFuture<'static, PrefetchDone>> {
@@ -207,7 +205,7 @@ fn done(
     carried(done).boxed().shared()
 }
 
-/// The image of one container.
+/// The prefetch of one container's image.
 struct PrefetchWork {
     getter: ImageGetter,
     pod: Arc<Pod>,
@@ -216,15 +214,15 @@ struct PrefetchWork {
 }
 
 impl PrefetchWork {
-    /// Starts once the container before has its place in the queue, so that pulls queue in the order in
-    /// which their containers start, and signals when it has its own.
+    /// Runs the prefetch. It starts once the previous container's pull is queued, so that pulls are queued in the
+    /// containers' order, and signals when its own is.
     async fn run(
         self,
         before: Option<oneshot::Receiver<()>>,
         queued: oneshot::Sender<()>,
     ) -> PrefetchOutcome {
         if let Some(before) = before {
-            // An error means that the one before needs no place, or was cancelled.
+            // An error means that the previous prefetch ended without a pull or was cancelled.
             let _ = before.await;
         }
         self.outcome(queued).await
@@ -245,7 +243,7 @@ impl PrefetchWork {
                 let credentials = self.getter.credentials(&request, &plan).await;
                 let pull = self.getter.pull(&request, plan, credentials);
                 tokio::pin!(pull);
-                // The first poll takes its place in the queue.
+                // The first poll enqueues the pull.
                 let first = futures::poll!(pull.as_mut());
                 drop(queued);
                 let pulled = match first {
@@ -254,7 +252,7 @@ impl PrefetchWork {
                 };
                 pulled.map_or_else(PrefetchOutcome::Failed, PrefetchOutcome::Pulled)
             }
-            // The start of the container reports the problem.
+            // The start of the container reports the error.
             Err(_) => PrefetchOutcome::Unknown,
         }
     }

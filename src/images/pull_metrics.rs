@@ -1,4 +1,4 @@
-//! How long pulls take: by the size of the image, and for each pod that is about to start.
+//! Metrics of pull durations: by image size, and per pod until it has started.
 
 use crate::base::metrics::Metrics;
 use crate::model::PodUid;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Upper bounds, seconds; upstream's, like the sizes below.
+/// Upper bounds in seconds; upstream's, as are the sizes below.
 const BUCKETS: [f64; 18] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0,
     1200.0, 1800.0, 2700.0, 3600.0,
@@ -19,7 +19,7 @@ const BUCKETS: [f64; 18] = [
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 
-/// From how many bytes on an image has which label.
+/// Lower bounds of image sizes in bytes, with their labels.
 const SIZES: [(u64, &str); 12] = [
     (0, "0-10MB"),
     (10 * MB, "10MB-100MB"),
@@ -35,7 +35,7 @@ const SIZES: [(u64, &str); 12] = [
     (100 * GB, "GT100GB"),
 ];
 
-/// Pulls that are remembered of one pod; it has no more images than that before it has started.
+/// Maximum number of pulls recorded per pod.
 const MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -43,10 +43,10 @@ struct Size {
     image_size_in_bytes: &'static str,
 }
 
-/// When pulls began and ended.
+/// Start and end of pulls.
 type Pulls = Vec<(Instant, Instant)>;
 
-/// Handles to the family, and when images were pulled for whom. Clones share them.
+/// Handles to the metrics, and the pulls of each pod. Clones share them.
 #[derive(Clone)]
 pub struct PullMetrics {
     duration: Family<Size, Histogram>,
@@ -54,7 +54,7 @@ pub struct PullMetrics {
 }
 
 impl PullMetrics {
-    /// Declares the family.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> PullMetrics {
         PullMetrics {
             duration: metrics.register(
@@ -66,7 +66,7 @@ impl PullMetrics {
         }
     }
 
-    /// An image of so many bytes was pulled for a pod, which requested it at `requested`.
+    /// Records the pull of an image of `size` bytes for a pod, which requested it at `requested`.
     pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, requested: Instant) {
         let image_size_in_bytes = label(size);
         let size = Size {
@@ -81,8 +81,7 @@ impl PullMetrics {
         }
     }
 
-    /// For how long images were pulled for a pod, pulls at the same time counted once. It is forgotten
-    /// with that.
+    /// The time that image pulls of a pod took, where concurrent pulls count once. Forgets it.
     pub(super) fn take(&self, pod: &PodUid) -> Duration {
         let pulls = self.pulls.lock().remove(pod);
         united(pulls.unwrap_or_default())

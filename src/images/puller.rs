@@ -1,4 +1,4 @@
-//! The queue of pulls: a few at once, each image once, no faster than the limits for the registry.
+//! The queue of pulls: limits their concurrency and rate, and pulls each image only once at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,11 +19,11 @@ use crate::cri::{CriError, ImageClient};
 pub struct PullConfig {
     /// `serializeImagePulls`: one pull at a time.
     pub serialize: bool,
-    /// `maxParallelImagePulls`, when pulls are not serialised. Without it eight run at once, since
-    /// an unlimited number is what brings runtimes down.
+    /// `maxParallelImagePulls`, when pulls are not serialized. Without it eight run at once, because an unlimited
+    /// number may overload the runtime.
     pub max_parallel: Option<u32>,
-    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits for its time, and fails only
-    /// when that is too far away (upstream fails it at once).
+    /// `registryPullQPS`; 0 for no limit. A pull over the limit waits, and fails only if it would wait longer than
+    /// `MAX_QPS_WAIT` (upstream fails it at once).
     pub qps: f64,
     /// `registryBurst`.
     pub burst: u32,
@@ -48,15 +48,15 @@ const MAX_QPS_WAIT: Duration = Duration::from_secs(60);
 /// An image that was pulled.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Pulled {
-    /// What to create containers with.
+    /// The image reference for CreateContainer.
     pub(super) image_ref: String,
-    /// Without the wait in the queue.
+    /// Duration of the pull without the time in the queue.
     pub(super) took: Duration,
-    /// What the runtime says of it, if it does.
+    /// The image's status, if the runtime returned one.
     pub(super) image: Option<Image>,
 }
 
-/// Pulls of one image, as it was written, with different credentials are different pulls.
+/// The key for sharing pulls: pulls of the same image with different credentials are not shared.
 type PullKey = (String, Vec<PullLogin>);
 
 pub(super) struct PullOrder<'a> {
@@ -64,9 +64,9 @@ pub(super) struct PullOrder<'a> {
     pub(super) image: &'a str,
     /// The image to request from the runtime.
     pub(super) spec: ImageSpec,
-    /// It is here already.
+    /// The image is already present.
     pub(super) present: bool,
-    /// Logins to try in order; none for an anonymous pull.
+    /// Logins to try in order; empty for an anonymous pull.
     pub(super) credentials: Vec<PullLogin>,
     /// The pod's sandbox configuration, where there is one.
     pub(super) sandbox_config: Option<&'a PodSandboxConfig>,
@@ -80,8 +80,8 @@ pub(super) struct Puller {
     records: PullRecords,
 }
 
-/// Images that are already here only have their manifest checked as a rule, and need not wait behind
-/// someone's download.
+/// Separate queues for absent and present images: a pull of a present image usually only checks its manifest, and
+/// should not wait for downloads.
 struct Lanes {
     download: Arc<Semaphore>,
     refresh: Arc<Semaphore>,
@@ -107,8 +107,8 @@ impl Puller {
         }
     }
 
-    /// Pulls an image with the first login that works. The error is a text for events. Dropping
-    /// the future gives the pull up, unless others want it too.
+    /// Pulls an image with the first login that works. The error is the text for events. Dropping the future cancels
+    /// the pull, unless another caller waits for it.
     pub(super) async fn pull(&self, order: PullOrder<'_>) -> Result<Pulled, String> {
         let key = (order.image.to_owned(), order.credentials.clone());
         let begin = || {
@@ -166,7 +166,7 @@ impl Pull {
         };
         let took = begin.elapsed();
         let image = self.images.image_status(self.spec).await.ok().flatten();
-        // Records are looked up by id, and CRI-O answers a pull with the digest of the manifest.
+        // Records are keyed by image ID, but CRI-O returns the manifest's digest from PullImage.
         let id = image.as_ref().map(|image| image.id.as_str());
         let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
         intent.pulled(id, owner).await;
@@ -177,7 +177,7 @@ impl Pull {
         })
     }
 
-    /// The runtime's reference, and whose login worked.
+    /// The runtime's image reference, and the owner of the login that worked.
     async fn with_any_credentials(&mut self) -> Result<(String, Option<LoginOwner>), String> {
         let credentials = std::mem::take(&mut self.credentials);
         if credentials.is_empty() {
@@ -190,7 +190,7 @@ impl Pull {
             match self.once(Some(auth)).await {
                 Ok(image_ref) => return Ok((image_ref, owner)),
                 Err(error) => {
-                    // Equal failures are reported once.
+                    // Identical errors are reported once.
                     let text = pull_text(&error);
                     if !errors.contains(&text) {
                         errors.push(text);

@@ -56,7 +56,7 @@ pub struct ReadyImage {
 }
 
 impl ReadyImage {
-    /// An image that the runtime has.
+    /// The image for a container, from the runtime's image status.
     pub fn of_status(image: &Image) -> Self {
         Self::of(image.id.clone(), Some(image))
     }

@@ -1,4 +1,4 @@
-//! Logins by registry pattern, and which of them are tried for an image. Pure.
+//! Logins by registry pattern, and the lookup of those for an image. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,12 +7,12 @@ use super::login::UsedAccount;
 use super::matching::{DEFAULT_REGISTRY, RegistryPath, covers, is_of_default_registry};
 use crate::cri::v1::AuthConfig;
 
-/// A user's name and password.
+/// A user name and password.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) username: String,
     pub(super) password: String,
-    /// The service account that it was given for.
+    /// The service account that a credential provider issued it for.
     pub(super) account: Option<UsedAccount>,
 }
 
@@ -32,15 +32,15 @@ impl From<Login> for AuthConfig {
     }
 }
 
-/// What one source of credentials has.
+/// The logins of one source of credentials.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Auths {
     by_pattern: BTreeMap<String, Vec<Login>>,
 }
 
 impl Auths {
-    /// Adds a login for a place as it is spelled in docker's files: a host, a host with a path, or
-    /// either as a URL. `/v1/` and `/v2/` paths stand for the host. False if the place is no URL.
+    /// Adds a login for a registry as written in docker's files: a host, a host with a path, or a URL of either. The
+    /// paths `/v1/` and `/v2/` are dropped. False if it is not a valid URL.
     pub(super) fn add(&mut self, place: &str, login: Login) -> bool {
         let bare = ["https://", "http://"]
             .iter()
@@ -62,7 +62,7 @@ impl Auths {
         true
     }
 
-    /// Adds all of another source's; for the same place its logins come later.
+    /// Adds all logins of another source, after the existing ones of the same registry.
     pub(super) fn extend(&mut self, other: &Auths) {
         for (pattern, logins) in &other.by_pattern {
             let own = self.by_pattern.entry(pattern.clone()).or_default();
@@ -70,8 +70,8 @@ impl Auths {
         }
     }
 
-    /// The logins for an image (without tag), in the order in which they are tried: longer patterns
-    /// before their own beginnings. The default registry's are used only when nothing else fits.
+    /// The logins for an image (without tag), in the order in which they are tried: longer patterns before their
+    /// prefixes. Those of the default registry are used only if no pattern matches.
     pub(super) fn lookup(&self, image: &str) -> Vec<Login> {
         let fitting = self.by_pattern.iter().rev();
         let found: Vec<Login> = fitting

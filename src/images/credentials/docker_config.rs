@@ -9,12 +9,12 @@ use serde::Deserialize;
 
 use super::auths::{Auths, Login};
 
-/// Which of the two a file is.
+/// The format of a docker configuration file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DockerConfigForm {
-    /// `config.json`: logins below `auths`.
+    /// `config.json`, with the logins in `auths`.
     ConfigJson,
-    /// `.dockercfg`: nothing but logins.
+    /// `.dockercfg`, which consists of the logins.
     Dockercfg,
 }
 
@@ -30,11 +30,10 @@ struct DockerConfigEntry {
     auth: Option<String>,
 }
 
-/// Reads a whole file; also which of its entries name no registry and were passed over. One login that
-/// cannot be read spoils the whole file, as upstream has it. The error names an entry but repeats nothing
-/// of it.
+/// Parses a file; also returns the entries that name no registry, which are skipped. As upstream, one unreadable
+/// login makes the whole file unusable. The error names the entry and contains none of its data.
 pub(super) fn parse(form: DockerConfigForm, bytes: &[u8]) -> Result<(Auths, Vec<String>), String> {
-    // Errors of the reader quote what they stumble over, which may be a password.
+    // Parser errors quote the offending text, which may be a password.
     let broken = |error: serde_json::Error| {
         format!(
             "it is not valid JSON of this kind (line {}, column {})",

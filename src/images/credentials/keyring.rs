@@ -1,4 +1,4 @@
-//! Where logins are looked for.
+//! The node's credentials: where logins are looked up.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::cri::v1::AuthConfig;
 use crate::host::files::read_head_or_empty;
 use crate::model::Pod;
 
-/// The longest configuration file that is read, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE: usize = 1 << 20;
 
-/// The directories that docker's files are looked for in.
+/// The directories in which docker's configuration files are searched.
 #[derive(Debug, Clone, Default)]
 pub struct NodeFiles {
     candidates: Vec<(DockerConfigForm, PathBuf)>,
 }
 
 impl NodeFiles {
-    /// Upstream's places in upstream's order: the kubelet's root directory, the working directory, the
-    /// home directory if there is one, and `/`; `config.json` before `.dockercfg`.
+    /// Upstream's search order: the kubelet's root directory, the working directory, the home directory if there is
+    /// one, and `/`; `config.json` before `.dockercfg`.
     pub fn of_node(root: &Path, working: &Path, home: Option<&Path>) -> NodeFiles {
         let mut candidates = Vec::new();
         for (form, hidden, file) in [
@@ -41,7 +41,7 @@ impl NodeFiles {
         NodeFiles { candidates }
     }
 
-    /// The first file that can be used, and what is wrong with those before it. Blocking.
+    /// The logins of the first usable file, and the errors of the files before it. Blocking.
     fn read(&self) -> (Auths, Vec<String>) {
         let mut warnings = Vec::new();
         for (form, path) in &self.candidates {
@@ -78,12 +78,12 @@ pub struct Keyring {
 struct KeyringInner {
     files: NodeFiles,
     plugins: CredentialPlugins,
-    /// What was last said about files that cannot be used.
+    /// The warnings logged last, so that unchanged ones are not repeated.
     warnings: Mutex<Vec<String>>,
 }
 
 impl Keyring {
-    /// Credentials from docker's files, and after them those that programs know.
+    /// Logins of docker's configuration files come before those of credential provider plugins.
     pub fn new(files: NodeFiles, plugins: CredentialPlugins) -> Keyring {
         let inner = KeyringInner {
             files,
@@ -95,7 +95,7 @@ impl Keyring {
         }
     }
 
-    /// The logins to try for an image, named in full and without tag: those of the pod's secrets first. None
+    /// The logins to try for an image (`repo` is the full name without tag): those of the pod's secrets first. Empty
     /// for an anonymous pull.
     pub(in crate::images) async fn lookup(
         &self,

@@ -1,4 +1,4 @@
-//! Logins for pulls, and whose they are. Pure.
+//! Logins for pulls, and their owners. Pure.
 
 use crate::cri::v1::AuthConfig;
 
@@ -9,14 +9,14 @@ pub(in crate::images) struct PullLogin {
     pub(in crate::images) owner: Option<LoginOwner>,
 }
 
-/// Whose pods may use what was pulled with a login.
+/// The owner of a login: pods of the same owner may use images that were pulled with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) enum LoginOwner {
     Secret(UsedSecret),
     ServiceAccount(UsedAccount),
 }
 
-/// A login of a secret, as records of pulls name it.
+/// A pull secret as records of pulls name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) struct UsedSecret {
     pub(in crate::images) uid: String,
@@ -25,7 +25,7 @@ pub(in crate::images) struct UsedSecret {
     pub(in crate::images) credential_hash: String,
 }
 
-/// A service account that a provider gave a login for.
+/// A service account that a credential provider issued a login for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) struct UsedAccount {
     pub(in crate::images) uid: String,

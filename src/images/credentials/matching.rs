@@ -1,4 +1,4 @@
-//! Which images a registry pattern of a credential stands for. Pure.
+//! Matches images with the registry patterns of credentials. Pure.
 
 /// The key of the default registry's credentials.
 pub(super) const DEFAULT_REGISTRY: &str = "index.docker.io";
@@ -11,8 +11,8 @@ pub(super) struct RegistryPath<'a> {
 }
 
 impl<'a> RegistryPath<'a> {
-    /// Reads `registry.io:5000/team`. What follows `?` or `#` and what stands before `@` counts for
-    /// nothing. `None` if it cannot be a URL.
+    /// Parses `registry.io:5000/team`. The query, the fragment and user information are dropped. `None` if it is not
+    /// a valid URL.
     pub(super) fn parse(text: &'a str) -> Option<RegistryPath<'a>> {
         let end = text.find(['?', '#']).unwrap_or(text.len());
         let (text, _) = text.split_at_checked(end)?;
@@ -31,8 +31,8 @@ impl<'a> RegistryPath<'a> {
     }
 }
 
-/// Host and port; the port is empty when there is none. `None` for a port that is no number and for
-/// stray colons.
+/// Splits host and port; the port is empty if there is none. `None` for a port that is not a number and for stray
+/// colons.
 fn split_port(host: &str) -> Option<(&str, &str)> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
@@ -53,8 +53,8 @@ fn split_port(host: &str) -> Option<(&str, &str)> {
         .then_some((name, port))
 }
 
-/// Whether `pattern`, with wildcards in the parts of its host name, covers `target`: the same port,
-/// as many parts of the host name, each matching, and the pattern's path as a prefix.
+/// Whether `pattern`, which may have wildcards in its host name, matches `target`: same port, same number of host
+/// name labels, each matching, and the pattern's path is a prefix (upstream's `URLsMatch`).
 pub(super) fn covers(pattern: &str, target: &str) -> bool {
     let (Some(pattern), Some(target)) = (RegistryPath::parse(pattern), RegistryPath::parse(target))
     else {
@@ -83,7 +83,7 @@ pub(super) fn is_of_default_registry(image: &str) -> bool {
     }
 }
 
-/// A `*` stands for any characters; no other wildcard can be part of a host name.
+/// Matches one label of a host name. `*` stands for any characters; other wildcards cannot occur in a host name.
 fn part_matches(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -94,7 +94,7 @@ fn part_matches(pattern: &str, text: &str) -> bool {
     let mut pieces: Vec<&str> = rest.split('*').collect();
     let last = pieces.pop().unwrap_or_default();
     for piece in pieces {
-        // The first place will do: what is left is the longest.
+        // The leftmost match is enough, because it leaves the longest rest.
         let Some((_, after)) = text.split_once(piece) else {
             return false;
         };

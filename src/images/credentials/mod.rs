@@ -1,11 +1,11 @@
-//! Registry credentials: what a pull logs in with, from the pod's secrets and then from the node.
+//! Registry credentials for image pulls: those of the pod's secrets, then those of the node.
 //!
-//! * **Owns** the reading of docker configuration files, in upstream's places and order, and the programs
-//!   that provide logins.
-//! * **Woken by** a pull; files are read then, so a changed one counts from the next pull on.
-//! * **Publishes** logins for one image, the most specific first.
-//! * **Must never** show a password, in a log, an error or an event; nor fail a pull: a file that
-//!   cannot be used is reported once and passed over.
+//! * **Owns** the parser of docker's configuration files, which are searched in upstream's order, and the credential
+//!   provider plugins.
+//! * **Woken by** a pull. Files are read for every pull, so a changed file takes effect with the next one.
+//! * **Publishes** the logins for one image, the most specific first.
+//! * **Must never** expose a password in a log, an error or an event; nor fail a pull because of an unusable file,
+//!   which is logged once and skipped.
 //! * **Answers to** upstream's `pkg/credentialprovider`.
 
 mod auths;

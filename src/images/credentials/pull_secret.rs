@@ -13,7 +13,7 @@ use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::{ops::Deref, sync::Arc};
 
-/// The logins of one secret.
+/// The logins of one image pull secret.
 #[derive(Clone, Debug)]
 pub struct PullSecret {
     uid: String,
@@ -22,11 +22,11 @@ pub struct PullSecret {
     auths: Auths,
 }
 
-/// The pull secrets of a pod, in its order. Cheap to clone.
+/// The image pull secrets of a pod, in the order of its spec. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PullSecrets {
     secrets: Arc<[PullSecret]>,
-    /// References of images that the pod may have although a secret of it is not known yet.
+    /// References of images that the pod may use although one of its secrets is not known yet.
     accepted: Arc<[Arc<str>]>,
 }
 
@@ -48,14 +48,15 @@ impl<const N: usize> From<[PullSecret; N]> for PullSecrets {
 }
 
 impl PullSecrets {
-    /// Whether the pod may have this image without a check of its secrets.
+    /// Whether the pod may use this image without verification of its secrets.
     pub(in crate::images) fn accept(&self, image: &Image) -> bool {
         let mut accepted = self.accepted.iter().map(|reference| &**reference);
         accepted.any(|one| one == image.id || image.repo_digests.iter().any(|digest| digest == one))
     }
 }
 
-/// The secrets that a pod names, in its order. Entries without a name are ignored, as the API allows them.
+/// The image pull secrets that a pod names, in spec order. Entries without a name are ignored, because the API allows
+/// them.
 pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
     let spec = pod.spec();
     let references = spec.and_then(|spec| spec.image_pull_secrets.as_ref());
@@ -68,9 +69,9 @@ pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
     names.filter(|name| !name.is_empty()).map(key).collect()
 }
 
-/// The secrets of these keys, and the names of those that cannot be used, with the reason. `ran` has the references of
-/// the images that the pod's containers ran: the pod may have them while the API server has not returned a secret, as
-/// after a restart of the kubelet with the API server away.
+/// The pull secrets for these keys, and the names of those that cannot be used, with the reason. `ran` has the
+/// references of images that the pod's containers already ran: the pod may use these while the API server has not
+/// returned a secret, for example after a restart of the kubelet while the API server is unavailable.
 pub fn pull_secrets(
     keys: &[ObjectKey],
     found: &ObjectsByKey,
@@ -101,7 +102,7 @@ pub fn pull_secrets(
     (secrets, failed)
 }
 
-/// What upstream hashes, in its form.
+/// The JSON form of a login that upstream hashes; the order of fields matters.
 #[derive(Serialize)]
 struct Hashed<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -111,10 +112,10 @@ struct Hashed<'a> {
 }
 
 impl PullSecret {
-    /// The logins of a secret; a secret of another type has none.
+    /// The logins of a secret; none for a secret of another type.
     ///
     /// # Errors
-    /// What is wrong with it, without any of its data.
+    /// The reason that the secret cannot be parsed; contains none of its data.
     pub fn of(key: &ObjectKey, object: &ObjectData) -> Result<Self, String> {
         let forms = [
             (
@@ -128,7 +129,7 @@ impl PullSecret {
                 ".dockercfg",
             ),
         ];
-        // A file has no type.
+        // A secret that is read from a file has no type.
         let is_type = |expected| ["", expected].contains(&object.secret_type());
         let mut forms = forms
             .into_iter()
@@ -147,7 +148,7 @@ impl PullSecret {
         })
     }
 
-    /// The logins for an image, named in full and without tag.
+    /// The logins for an image; `repo` is the full name without tag.
     pub(in crate::images) fn lookup(&self, repo: &str) -> Vec<PullLogin> {
         let logins = self.auths.lookup(repo).into_iter();
         let login = |login: super::auths::Login| {
@@ -167,7 +168,7 @@ impl PullSecret {
     }
 }
 
-/// Upstream's hash of a login: of its JSON as Go writes it.
+/// Upstream's hash of a login: that of its JSON as Go encodes it.
 fn hash(auth: &AuthConfig) -> String {
     let hashed = Hashed {
         username: &auth.username,

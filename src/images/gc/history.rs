@@ -1,4 +1,4 @@
-//! Since when images are here and when they were last used. Pure; who calls it keeps the file.
+//! When images were detected and last used. Pure; the caller stores the file.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::plan::ImageFacts;
 use crate::cri::v1::Image;
 
-/// Written into the file; another number is not read.
+/// Version of the file format; a file with another one is ignored.
 const VERSION: u32 = 1;
 
-/// What is remembered, as it is written. It changes only when an image comes, goes, or is no longer
-/// used: the last use of an image that is in use need not be known.
+/// The history as it is stored. It changes only when an image appears, disappears or is no longer used: for an image
+/// in use, the time of last use is not needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct History {
@@ -44,7 +44,7 @@ impl Use {
 }
 
 impl History {
-    /// Reads what an earlier kubelet wrote; nothing if that cannot be read.
+    /// Parses the file of an earlier kubelet; empty for another version.
     pub(super) fn decode(bytes: &[u8]) -> Result<History, serde_json::Error> {
         let history: History = serde_json::from_slice(bytes)?;
         Ok(if history.version == VERSION {
@@ -54,8 +54,8 @@ impl History {
         })
     }
 
-    /// Takes in what is here at `now`. An image that was in use at the last check and is not any more
-    /// was used until now, as far as is known.
+    /// Updates the history with the images present at `now`. An image that was in use at the last check and no longer
+    /// is counts as last used now.
     pub(super) fn observe(
         &mut self,
         images: &[Image],
@@ -74,7 +74,7 @@ impl History {
                 (false, Use::Now) => Use::Last(now),
                 (false, before) => before,
             };
-            // A clock that was set back does not make an image younger than it is.
+            // Guards against a clock that was set back.
             let first_detected = known.map_or(now, |entry| entry.first_detected.min(now));
             facts.push(ImageFacts {
                 id: id.to_owned(),
@@ -99,7 +99,7 @@ impl History {
         facts
     }
 
-    /// An image was removed; if it comes back, it is new.
+    /// Forgets a removed image; if it is pulled again, it is new.
     pub(super) fn forget(&mut self, id: &str) {
         self.images.remove(id);
     }

@@ -1,11 +1,11 @@
-//! Removing unused images.
+//! Image garbage collection.
 //!
-//! * **Owns** since when images are here and when they were last used, in `<root>/images.json`; their
-//!   removal, and the events about it.
+//! * **Owns** when images were detected and last used, stored in `<root>/images.json`; the removal of images, and its
+//!   events.
 //! * **Woken by** the reclaim task, every five minutes.
-//! * **Publishes** `FreeDiskSpaceFailed` and `InvalidDiskCapacity` about the node; a metric of removals.
-//! * **Must never** remove an image that a container, dead or alive, was made from, that a wanted pod
-//!   names, or that is pinned; nor anything on a list that could not be had.
+//! * **Publishes** the events `FreeDiskSpaceFailed` and `InvalidDiskCapacity` of the node, and a metric of removals.
+//! * **Must never** remove an image of a container (running or exited) or of a desired pod, nor a pinned one; nor
+//!   remove anything if a list failed.
 //! * **Answers to** upstream's `image_gc_manager.go`.
 
 mod history;
@@ -40,24 +40,24 @@ use crate::state::pod_manager::PodManager;
 pub use plan::ImageGcPolicy;
 pub(crate) use usage::sandbox_image;
 
-/// The longest history that is read, in bytes.
+/// Maximum size of the history file, in bytes.
 const MAX_HISTORY: usize = 16 << 20;
 
-/// What the collector is built from.
+/// The dependencies of the image collector.
 pub struct CollectorParts {
     /// The image service.
     pub images: ImageClient,
     /// The runtime.
     pub runtime: RuntimeClient,
-    /// Pods that are wanted.
+    /// The desired pods.
     pub pods: PodManager,
-    /// Records of pulls, pruned with the images.
+    /// Records of pulls, which are pruned along with the images.
     pub records: PullRecords,
-    /// Events about the node.
+    /// Events of the node.
     pub events: EventRecorder,
     /// The node's name.
     pub node_name: String,
-    /// When to remove what.
+    /// The thresholds and ages for removal.
     pub policy: ImageGcPolicy,
     /// The kubelet's root directory.
     pub root: PathBuf,
@@ -68,7 +68,7 @@ struct RemovalLabels {
     reason: &'static str,
 }
 
-/// Removes images.
+/// Removes unused images (upstream's `ImageGCManager`).
 pub struct ImageCollector {
     parts: CollectorParts,
     node: ObjectRef,
@@ -77,16 +77,16 @@ pub struct ImageCollector {
     removed: Family<RemovalLabels, Counter>,
 }
 
-/// Where the runtime keeps things.
+/// The file systems of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounts {
-    /// Images.
+    /// The image file system.
     pub images: PathBuf,
-    /// Writable layers of containers, if it reports that.
+    /// The file system of containers' writable layers, if the runtime reports one.
     pub layers: Option<PathBuf>,
 }
 
-/// The images of the node and the space that they have.
+/// The images of the node, and the capacity of their file system.
 pub struct Inventory {
     listed: Vec<Image>,
     images: Vec<ImageFacts>,
@@ -96,7 +96,7 @@ pub struct Inventory {
 }
 
 impl ImageCollector {
-    /// A collector that remembers what an earlier one wrote down. Blocking.
+    /// Builds the collector and reads the stored history. Blocking.
     pub fn new(parts: CollectorParts, metrics: &Metrics) -> ImageCollector {
         let file = parts.root.join("images.json");
         let history = read_history(&file).unwrap_or_else(|problem| {
@@ -117,7 +117,7 @@ impl ImageCollector {
         }
     }
 
-    /// Lists what is here and what is used, and measures the file system.
+    /// Lists images and containers, and measures the image file system.
     pub async fn take_inventory(&self) -> anyhow::Result<Inventory> {
         let at = Timestamp::now();
         let images = self
@@ -126,7 +126,7 @@ impl ImageCollector {
             .list_images(None)
             .await
             .context("cannot list images")?;
-        // Containers after images: one that was made meanwhile keeps its image.
+        // Containers are listed after images, so that the image of a container created meanwhile counts as used.
         let containers = self.parts.runtime.list_containers(None);
         let containers = containers.await.context("cannot list containers")?;
         let names = ImageNames::of(&images);
@@ -158,15 +158,15 @@ impl ImageCollector {
         })
     }
 
-    /// Whether so little space is left that it has to be made.
+    /// Whether the usage is at or above the high threshold.
     pub fn wants_space(&self, inventory: &Inventory) -> bool {
         inventory.space.shortage(&self.parts.policy).is_some()
     }
 
-    /// Removes images that are too old, and then as many others as it takes.
+    /// Removes images that exceed the maximum age, and then others until the usage is below the low threshold.
     ///
     /// # Errors
-    /// What could not be removed, or that it was not enough; upstream's texts.
+    /// Which images could not be removed, or that too little space was freed; the texts are upstream's.
     pub async fn collect(&self, inventory: Inventory) -> anyhow::Result<()> {
         let before = self.history.lock().clone();
         let collected = self.remove_all(&inventory).await;
@@ -177,11 +177,11 @@ impl ImageCollector {
         collected
     }
 
-    /// Removes images that no pod needs and that are old enough, the longest unused first, until `is_done` after one of
-    /// them.
+    /// Removes unused images that exceed the minimum age, the least recently used first, until `is_done` returns true
+    /// after a removal.
     ///
     /// # Errors
-    /// What could not be removed.
+    /// Which images could not be removed.
     pub async fn remove_unused<Done>(
         &self,
         inventory: Inventory,
@@ -241,8 +241,8 @@ impl ImageCollector {
         }
     }
 
-    /// Removes one image after another and measures what came of it: sizes of images count layers that
-    /// other images have as well.
+    /// Removes images one by one and measures the file system after each, because the size of an image includes
+    /// layers shared with other images.
     async fn make_space(
         &self,
         inventory: &Inventory,
@@ -289,7 +289,7 @@ impl ImageCollector {
         anyhow::bail!(message);
     }
 
-    /// Removes an image, unless a pod needs it since the check.
+    /// Removes an image, unless a pod has come to need it since the check.
     async fn remove(
         &self,
         inventory: &Inventory,
@@ -322,7 +322,7 @@ impl ImageCollector {
         Ok(())
     }
 
-    /// The image of sandboxes, where the runtime reports it; older runtimes do not pin it.
+    /// The sandbox (pause) image, if the runtime's configuration names it; older runtimes do not report it as pinned.
     async fn sandbox_image(&self) -> Option<String> {
         match self.parts.runtime.status(true).await {
             Ok(status) => usage::sandbox_image(&status.info),
@@ -333,10 +333,10 @@ impl ImageCollector {
         }
     }
 
-    /// Where the runtime says that it keeps things.
+    /// The file systems that the runtime reports (`ImageFsInfo`).
     ///
     /// # Errors
-    /// It does not say where images are.
+    /// The runtime reports no image file system.
     pub async fn mounts(&self) -> anyhow::Result<Mounts> {
         let info = self.parts.images.image_fs_info().await;
         let info = info.context("cannot get the image filesystem")?;
@@ -357,7 +357,7 @@ impl ImageCollector {
         let write = move || atomic_file::write(&path, &bytes?);
         let written = with_own_files(write).await.map_err(std::io::Error::other);
         if let Err(error) = written.and_then(|written| written) {
-            // The next change writes it again; until then a restart makes images seem newer.
+            // The next change writes the file again; until then, images seem newer after a restart.
             tracing::warn!(path = %self.file.display(), err = %error, "Failed to record the last uses of images");
         }
     }
@@ -372,7 +372,7 @@ fn read_history(file: &Path) -> Result<History, String> {
     }
 }
 
-/// What is mounted there may hang, so it does not share the places of quick work.
+/// Measures a file system. It may hang, so this does not use the threads of short blocking work.
 async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     let shown = mount.display().to_string();
     let measured = tokio::task::spawn_blocking(move || filesystem_space(&mount)).await?;
@@ -386,7 +386,7 @@ async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     })
 }
 
-/// Errors as upstream joins them.
+/// Joins errors as upstream's aggregate errors print them.
 fn joined(errors: &[String]) -> String {
     match errors {
         [only] => only.clone(),

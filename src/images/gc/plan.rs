@@ -1,7 +1,7 @@
-//! What may be reclaimed of images, in which order, and when it is enough. Pure.
+//! Which images may be removed, in which order, and when to stop. Pure.
 //!
-//! Disk is reclaimed in stages, and measured after each: superseded containers first, as they hold images,
-//! then images that are too old, then unused images, the longest unused first, one by one.
+//! Disk is reclaimed in stages, with a measurement after each: first superseded containers, because they keep images
+//! in use, then images above the maximum age, then unused images one by one, the least recently used first.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use jiff::Timestamp;
 /// `imageGC*` and `image*GCAge` of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageGcPolicy {
-    /// From this usage in percent on, images are removed.
+    /// `imageGCHighThresholdPercent`: usage in percent from which on images are removed.
     pub high_percent: u8,
-    /// Down to this usage.
+    /// `imageGCLowThresholdPercent`: usage in percent down to which images are removed.
     pub low_percent: u8,
-    /// Images seen for a shorter time stay.
+    /// `imageMinimumGCAge`: images detected more recently are kept.
     pub min_age: Duration,
-    /// Images unused for longer go whatever the usage is; zero for never.
+    /// `imageMaximumGCAge`: images unused for longer are removed whatever the usage is; zero for never.
     pub max_age: Duration,
 }
 
 impl ImageGcPolicy {
-    /// Whether images are removed at all.
+    /// Whether image garbage collection is disabled.
     pub fn is_off(&self) -> bool {
         self.high_percent >= 100 && self.max_age.is_zero()
     }
 }
 
-/// What is known about an image on the machine.
+/// What is known about a present image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ImageFacts {
-    /// The runtime's.
+    /// The runtime's image ID.
     pub(super) id: String,
-    /// Bytes, layers shared with other images included.
+    /// In bytes, including layers shared with other images.
     pub(super) size: u64,
-    /// The runtime, or we on its behalf, will not have it removed.
+    /// The runtime reports it as pinned, or it is the sandbox image.
     pub(super) pinned: bool,
-    /// A container of any state or a pod that is wanted refers to it.
+    /// A container in any state or a desired pod uses it.
     pub(super) in_use: bool,
-    /// When it was first seen.
+    /// When it was first detected.
     pub(super) first_detected: Timestamp,
     /// When it was last seen in use, if ever.
     pub(super) last_used: Option<Timestamp>,
@@ -49,7 +49,7 @@ impl ImageFacts {
         !self.in_use && !self.pinned
     }
 
-    /// How long nothing has used it. One that never was in use waits since it came.
+    /// How long it has been unused; for an image never used, since it was detected.
     fn unused_for(&self, now: Timestamp) -> Duration {
         age(
             self.last_used
@@ -63,30 +63,29 @@ fn age(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// A file system.
+/// The capacity of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Space {
-    /// Bytes.
+    /// In bytes.
     pub(super) capacity: u64,
-    /// Bytes that are free to use.
+    /// Available bytes.
     pub(super) available: u64,
 }
 
 impl Space {
-    /// Usage in whole percent, rounded up, as upstream counts it. Nothing for a file system without a
-    /// size.
+    /// Usage in whole percent, rounded up as upstream does. `None` for a file system of size zero.
     pub(super) fn used_percent(self) -> Option<u8> {
         let available = u128::from(self.available.min(self.capacity));
         let free = (available * 100).checked_div(u128::from(self.capacity))?;
         u8::try_from(100 - free).ok()
     }
 
-    /// How many bytes have to become free.
+    /// The number of bytes to free if the usage is at or above the high threshold.
     pub(super) fn shortage(self, policy: &ImageGcPolicy) -> Option<u64> {
         (self.used_percent()? >= policy.high_percent).then(|| self.missing(policy))
     }
 
-    /// How many bytes are missing to the lower threshold.
+    /// The number of bytes to free to reach the low threshold.
     pub(super) fn missing(self, policy: &ImageGcPolicy) -> u64 {
         let free = u128::from(100_u8.saturating_sub(policy.low_percent));
         let wanted = u128::from(self.capacity) * free / 100;
@@ -95,7 +94,7 @@ impl Space {
     }
 }
 
-/// Images that go whatever the usage is.
+/// Images above the maximum age, which are removed whatever the usage is.
 pub(super) fn too_old(
     images: &[ImageFacts],
     policy: &ImageGcPolicy,
@@ -107,7 +106,7 @@ pub(super) fn too_old(
     in_order(images.iter().filter(is_too_old))
 }
 
-/// Images that may go for their space, in the order in which they go.
+/// Images that may be removed to free space, in order of removal.
 pub(super) fn for_space(
     images: &[ImageFacts],
     policy: &ImageGcPolicy,
@@ -119,7 +118,7 @@ pub(super) fn for_space(
     in_order(images.iter().filter(may_go))
 }
 
-/// Never used before used, the longest unused first, then the longest here.
+/// The order of removal: images never used first, then by last use, then by detection, each oldest first.
 fn in_order<'a>(images: impl Iterator<Item = &'a ImageFacts>) -> Vec<ImageFacts> {
     let mut images: Vec<ImageFacts> = images.cloned().collect();
     images.sort_by(|a, b| {
@@ -128,7 +127,7 @@ fn in_order<'a>(images: impl Iterator<Item = &'a ImageFacts>) -> Vec<ImageFacts>
     images
 }
 
-/// Bytes for people: `1.5 GiB`.
+/// A human-readable size: `1.5 GiB`.
 pub(super) fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

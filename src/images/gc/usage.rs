@@ -1,4 +1,4 @@
-//! Who uses which image. Pure.
+//! Which images are in use. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use crate::cri::v1::{Container, Image};
 use crate::images::image_name::ImageName;
 use crate::model::{Pod, PodExt};
 
-/// The images of the machine under all the names they are known by.
+/// The images of the node under all their names.
 pub(super) struct ImageNames<'a> {
     ids: HashMap<&'a str, &'a str>,
 }
@@ -24,7 +24,7 @@ impl<'a> ImageNames<'a> {
         ImageNames { ids }
     }
 
-    /// The image that a runtime's or a user's reference stands for; `None` if it is not here.
+    /// The ID of the image that a reference of the runtime or of a user names; `None` if it is not present.
     pub(super) fn id(&self, reference: &str) -> Option<&'a str> {
         let as_written = self.ids.get(reference);
         let in_full = || {
@@ -34,7 +34,7 @@ impl<'a> ImageNames<'a> {
         as_written.or_else(in_full).copied()
     }
 
-    /// The images that containers, dead or alive, were made from, and those that pods are to have.
+    /// The images of all containers, including exited ones, and of all desired pods.
     pub(super) fn in_use(
         &self,
         containers: &[Container],
@@ -55,7 +55,7 @@ impl<'a> ImageNames<'a> {
     }
 }
 
-/// Every image that a pod names: of its containers of all kinds, and of its volumes.
+/// All images that a pod names: those of its containers of all kinds, and of its volumes.
 fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.init_containers().iter().chain(pod.containers());
     let containers = containers.filter_map(|container| container.image.as_deref());
@@ -69,8 +69,8 @@ fn references(pod: &Pod) -> impl Iterator<Item = &str> {
     containers.chain(ephemeral).chain(volumes)
 }
 
-/// The image that the runtime makes sandboxes from, as its own configuration in its verbose status has
-/// it. Runtimes that pin that image say so themselves; older ones would have to pull it again.
+/// The sandbox (pause) image according to the runtime's configuration in its verbose status. Newer runtimes report it
+/// as pinned; for older ones it has to be kept this way.
 pub(crate) fn sandbox_image(info: &HashMap<String, String>) -> Option<String> {
     let config: serde_json::Value = serde_json::from_str(info.get("config")?).ok()?;
     let image = config.get("sandboxImage")?.as_str()?;

@@ -1,5 +1,5 @@
-//! Records as files, in upstream's layout: `pulling` and `pulled` below `image_manager`. Everything here
-//! blocks.
+//! Stores the records as files, in upstream's layout: `pulling` and `pulled` below `image_manager`. All functions
+//! block.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::base::atomic_file;
 use crate::host::files::read_head_or_empty;
 
 const PREFIX: &str = "sha256-";
-/// Longest record that is read, in bytes. Upstream keeps up to a hundred secrets per name of an image.
+/// Maximum size of a record, in bytes. Upstream keeps up to 100 secrets per image name.
 const LONGEST: usize = 1 << 20;
 
-/// The name of the file about an image: `sha256-` and the digest of the image's name or reference.
+/// The file name of a record: `sha256-` and the digest of the image's name or reference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct FileName(String);
 
@@ -37,18 +37,18 @@ impl fmt::Display for FileName {
     }
 }
 
-/// Where the files are.
+/// The directories of the records.
 #[derive(Debug, Clone)]
 pub(super) struct Disk {
     pulling: PathBuf,
     pulled: PathBuf,
 }
 
-/// What was on disk at start.
+/// The records found at startup.
 #[derive(Debug, Default)]
 pub(super) struct RecordsOnDisk {
     pub(super) pulled: HashMap<FileName, KnownRecord>,
-    /// With the image, where the file can be read.
+    /// The image of each file; `None` if the file cannot be read.
     pub(super) intents: HashMap<FileName, Option<String>>,
     pub(super) problems: Vec<String>,
 }
@@ -103,7 +103,7 @@ impl Disk {
 }
 
 impl RecordsOnDisk {
-    /// Keeps what is wrong with a file.
+    /// Returns the content that was read, or records the error.
     fn note<T>(&mut self, dir: &Path, name: &FileName, read: Result<T, String>) -> Option<T> {
         read.map_err(|problem| {
             let path = dir.join(&name.0);
@@ -123,7 +123,7 @@ fn of_its_name(image: String, name: &FileName) -> Result<String, String> {
 
 type RecordContent = Result<Vec<u8>, String>;
 
-/// The records of a directory. Temporary files of a killed kubelet, this one's or upstream's, go.
+/// The records of a directory. Removes temporary files of a killed kubelet, this one's or upstream's.
 fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, RecordContent)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -158,7 +158,7 @@ fn write(dir: &Path, name: &FileName, record: &impl Serialize) -> io::Result<()>
     atomic_file::write(&dir.join(&name.0), &bytes)
 }
 
-/// One that is not there is as good as removed.
+/// Removes a record; a missing file is no error.
 fn remove(dir: &Path, name: &FileName) -> io::Result<()> {
     match fs::remove_file(dir.join(&name.0)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

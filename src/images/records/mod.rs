@@ -1,12 +1,12 @@
-//! Which images the kubelet has pulled, and with whose credentials: that an image is on the machine
-//! does not mean that every pod may use it.
+//! Records which images the kubelet pulled, and with which credentials: a pod may not use every image that is present
+//! on the node.
 //!
-//! * **Owns** `<root>/image_manager`: a file per image that is being pulled, and one per image that was
-//!   pulled, in upstream's layout, so that either kubelet goes on where the other one stopped.
-//! * **Woken by** pulls; the collection of images.
-//! * **Publishes** whether an image that is here has to be pulled all the same (`PullRecords::must_pull`).
-//! * **Must never** lose a record of another kubelet that it can read, nor take an image for one that
-//!   was there before because its record cannot be read.
+//! * **Owns** `<root>/image_manager`: one file per image that is being pulled, and one per pulled image, in
+//!   upstream's layout, so that this kubelet and the Go one can replace each other.
+//! * **Woken by** pulls, and by image garbage collection.
+//! * **Publishes** whether a present image has to be pulled again (`PullRecords::must_pull`).
+//! * **Must never** lose a readable record of another kubelet, nor treat an image as preloaded because its record
+//!   cannot be read.
 //! * **Answers to** upstream's `pkg/kubelet/images/pullmanager`.
 
 mod disk;
@@ -33,7 +33,7 @@ use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
 
-/// The records; cheap to clone.
+/// The records of pulls; cheap to clone.
 #[derive(Clone, Default)]
 pub struct PullRecords {
     inner: Option<Arc<PullRecordsInner>>,
@@ -43,11 +43,11 @@ struct PullRecordsInner {
     policy: VerificationPolicy,
     disk: Disk,
     state: Mutex<PullRecordFiles>,
-    /// Held while files are changed, so that they change in the order of the state.
+    /// Held while files are written, so that writes happen in the order of the state's changes.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// By the names of the files, as that is all that is known of one that cannot be read.
+/// Keyed by file name, because an unreadable file has nothing else.
 #[derive(Default)]
 struct PullRecordFiles {
     pulled: HashMap<FileName, KnownRecord>,
@@ -57,23 +57,22 @@ struct PullRecordFiles {
 /// An image that is being pulled, or was when an earlier kubelet was killed.
 #[derive(Default)]
 struct Pulling {
-    /// As users wrote it; `None` if the file cannot be read.
+    /// The reference as the user wrote it; `None` if the file cannot be read.
     image: Option<String>,
-    /// Pulls of this process.
+    /// Number of pulls in progress in this process.
     under_way: usize,
 }
 
 impl PullRecords {
-    /// Nothing is recorded and nothing verified: feature gate `KubeletEnsureSecretPulledImages` off.
+    /// Records and verifies nothing: feature gate `KubeletEnsureSecretPulledImages` off.
     pub fn off() -> PullRecords {
         PullRecords::default()
     }
 
-    /// Reads what is recorded below the kubelet's root directory. What cannot be read is reported.
-    /// Blocking.
+    /// Reads the records below the kubelet's root directory; unreadable ones are logged. Blocking.
     ///
     /// # Errors
-    /// The directories cannot be made or listed.
+    /// The directories cannot be created or listed.
     pub fn open(root: &Path, policy: VerificationPolicy) -> io::Result<PullRecords> {
         let (disk, found) = Disk::open(root)?;
         for problem in &found.problems {
@@ -98,13 +97,13 @@ impl PullRecords {
         })
     }
 
-    /// Whether anything is verified at all.
+    /// Whether pulls are recorded and verified.
     pub(super) fn are_kept(&self) -> bool {
         self.inner.is_some()
     }
 
-    /// Whether an image that is here under the runtime's reference `image_ref` has to be pulled all
-    /// the same, to see whether a pod with these secrets may have it.
+    /// Whether the present image with the runtime's reference `image_ref` has to be pulled again, to verify that a
+    /// pod with these secrets may use it.
     pub(super) fn must_pull(
         &self,
         image: &str,
@@ -122,7 +121,7 @@ impl PullRecords {
         policy::must_pull(&inner.policy, plain, image, pulled, under_way, secrets)
     }
 
-    /// The service accounts that an image that is here was pulled for.
+    /// The service accounts that a present image was pulled for.
     pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<UsedAccount> {
         let (Some(inner), Some(plain)) = (&self.inner, ImageName::without_tag_and_digest(image))
         else {
@@ -134,13 +133,13 @@ impl PullRecords {
         record.map_or_else(Vec::new, |record| record.accounts(&plain))
     }
 
-    /// Notes that an image is about to be pulled. It must be on disk before the pull: were the
-    /// kubelet killed after it, nothing else would distinguish that image from one that was there before.
+    /// Records that an image is about to be pulled. This has to be on disk before the pull starts: if the kubelet is
+    /// killed after the pull, nothing else distinguishes the image from a preloaded one.
     pub(super) async fn intend(&self, image: &str) -> io::Result<Intent> {
         if let Some(inner) = &self.inner {
             let name = FileName::of(image);
             let _writing = inner.writing.lock().await;
-            // A record that is on disk already stays as it is.
+            // An existing readable record is not rewritten.
             let readable = |pulling: &Pulling| pulling.image.is_some();
             let known = inner.state.lock().intents.get(&name).is_some_and(readable);
             if !known {
@@ -157,14 +156,14 @@ impl PullRecords {
         })
     }
 
-    /// Whether an earlier kubelet was killed amid pulls, so that [`PullRecords::recover`] has work.
+    /// Whether an earlier kubelet was killed during pulls, so that [`PullRecords::recover`] has to be called.
     pub fn has_interrupted_pulls(&self) -> bool {
         let has = |inner: &Arc<PullRecordsInner>| !inner.state.lock().intents.is_empty();
         self.inner.as_ref().is_some_and(has)
     }
 
-    /// Converts pulls during which an earlier kubelet was killed into records without credentials, where the
-    /// runtime has the image: who may use it is to be verified.
+    /// Turns the intents of pulls during which an earlier kubelet was killed into pulled records without credentials,
+    /// if the runtime has the image: access to it is then verified.
     pub async fn recover(&self, images: &[Image]) {
         let Some(inner) = &self.inner else {
             return;
@@ -175,7 +174,7 @@ impl PullRecords {
             left.filter_map(|pulling| pulling.image.clone()).collect()
         };
         for image in left {
-            // Runtimes name images in full.
+            // Runtimes return full image names.
             let full = ImageName::parse(&image).map(|name| name.full()).ok();
             let is_it = |name: &String| *name == image || full.as_ref() == Some(name);
             let known_as = |found: &&Image| {
@@ -192,8 +191,8 @@ impl PullRecords {
         }
     }
 
-    /// Drops the records of images that the runtime does not have any more (`present` has the ids of
-    /// those it has), as far as they are older than that list.
+    /// Removes the records of images that the runtime no longer has (`present` are the IDs of those it has), unless
+    /// they were updated after the images were listed.
     pub async fn prune(&self, present: &HashSet<&str>, listed_at: Timestamp) {
         let Some(inner) = &self.inner else {
             return;
@@ -230,8 +229,7 @@ impl PullRecordsInner {
         written.map_err(io::Error::other)?
     }
 
-    /// Adds to the record of an image, or makes it. Without credentials, only that the kubelet has
-    /// pulled it.
+    /// Creates or extends the record of an image. `credentials` is `None` if they are not known.
     async fn write_pulled(
         &self,
         image: &str,
@@ -258,7 +256,7 @@ impl PullRecordsInner {
         Ok(())
     }
 
-    /// One pull less; with the last one the file goes.
+    /// Ends one pull; the file is removed with the last one.
     async fn end_intent(&self, image: &str) {
         let name = FileName::of(image);
         let _writing = self.writing.lock().await;
@@ -276,7 +274,7 @@ impl PullRecordsInner {
             Ok(Ok(())) => {
                 self.state.lock().intents.remove(&name);
             }
-            // As long as it is there, the image counts as pulled by the kubelet.
+            // While the file exists, the image counts as pulled by the kubelet.
             Ok(Err(error)) => {
                 tracing::warn!(image, err = %error, "Failed to remove the record of a pull in progress");
             }
@@ -287,16 +285,16 @@ impl PullRecordsInner {
     }
 }
 
-/// A pull that is under way. However it ends, its file goes, unless the image was pulled and that
-/// could not be recorded.
+/// A pull in progress. Its file is removed when this is dropped, unless the image was pulled and that could not be
+/// recorded.
 pub(super) struct Intent {
     inner: Option<Arc<PullRecordsInner>>,
     image: String,
 }
 
 impl Intent {
-    /// The image was pulled with a login of this owner. Without one, it was anonymously or with a login of the
-    /// node: every pod of it may use the image.
+    /// Records that the image was pulled with a login of this owner. `None` is for an anonymous pull or a login of
+    /// the node: every pod of the node may use the image.
     pub(super) async fn pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
         let Some(inner) = self.inner.take() else {
             return;
@@ -325,7 +323,7 @@ impl Intent {
 }
 
 impl Drop for Intent {
-    /// The pull was given up.
+    /// The pull failed or was cancelled.
     fn drop(&mut self) {
         if let (Some(inner), Ok(runtime)) =
             (self.inner.take(), tokio::runtime::Handle::try_current())

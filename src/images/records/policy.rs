@@ -1,26 +1,26 @@
-//! Whether an image that is here may be used without asking its registry: upstream's
-//! `imagePullCredentialsVerificationPolicy`. Pure.
+//! `imagePullCredentialsVerificationPolicy`: whether a pod may use a present image without access to its registry.
+//! Pure.
 
 use super::record::KnownRecord;
 use crate::images::credentials::UsedSecret;
 use crate::images::image_name::ImageName;
 
-/// Whose right to an image is verified.
+/// For which images the pod's access is verified.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum VerificationPolicy {
-    /// No images.
+    /// For none.
     NeverVerify,
-    /// Images that were there before the kubelet pulled anything may be used by every pod.
+    /// For all but preloaded images, which the kubelet has not pulled.
     #[default]
     NeverVerifyPreloadedImages,
-    /// Images that match a pattern may be used by every pod.
+    /// For all but images that match a pattern.
     NeverVerifyAllowlistedImages(Vec<String>),
-    /// No image may be used without a check.
+    /// For all.
     AlwaysVerify,
 }
 
 impl VerificationPolicy {
-    /// Reads the configuration's spelling; an unknown one is the default. Validation refuses it before.
+    /// Parses the configuration field. An unknown value is the default; validation has refused it before.
     pub fn of(policy: &str, allowlist: &[String]) -> VerificationPolicy {
         match policy {
             "NeverVerify" => VerificationPolicy::NeverVerify,
@@ -48,11 +48,11 @@ impl VerificationPolicy {
     }
 }
 
-/// Checks a pattern of `preloadedImagesVerificationAllowlist`: an image without tag and digest, or a
-/// prefix of images that ends in `/*`.
+/// Validates a pattern of `preloadedImagesVerificationAllowlist`: an image without tag and digest, or a prefix of
+/// images that ends in `/*`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The validation error.
 pub fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern != pattern.trim() {
         return Err(format!(
@@ -81,9 +81,9 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a pod of this node that brings these secrets has to pull an image that is here.
-/// `plain` is `image` without tag and digest, if it can be read; `under_way` says that the kubelet is
-/// pulling it or was when it was killed.
+/// Whether a pod with these secrets has to pull an image that is present. `plain` is `image` without tag and digest,
+/// or `None` if it cannot be parsed; `under_way` is whether the kubelet is pulling the image or was when it was
+/// killed.
 pub(super) fn must_pull(
     policy: &VerificationPolicy,
     plain: Option<&str>,

@@ -1,4 +1,4 @@
-//! The records themselves: upstream's `ImagePullIntent` and `ImagePulledRecord`. Pure.
+//! The records: upstream's `ImagePullIntent` and `ImagePulledRecord`. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::credentials::{UsedAccount, UsedSecret};
 
-/// What is written; older versions are read as well.
+/// The version that is written; older ones are read too.
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const READ_VERSIONS: [&str; 2] = [API_VERSION, "kubelet.config.k8s.io/v1alpha1"];
-/// Secrets in one record, the oldest of which goes for a new one.
+/// Maximum number of secrets in one record; a new one replaces the oldest.
 const MAX_SECRETS: usize = 100;
-/// Service accounts in one record.
+/// Maximum number of service accounts in one record.
 const MAX_ACCOUNTS: usize = 100;
 const INTENT: &str = "ImagePullIntent";
 const RECORD: &str = "ImagePulledRecord";
@@ -24,7 +24,7 @@ const RECORD: &str = "ImagePulledRecord";
 pub(super) struct PullIntent {
     kind: String,
     api_version: String,
-    /// As the user wrote it.
+    /// The reference as the user wrote it.
     pub(super) image: String,
 }
 
@@ -50,16 +50,16 @@ impl PullIntent {
 pub(super) struct PulledRecord {
     kind: String,
     api_version: String,
-    /// Whole seconds.
+    /// In whole seconds.
     last_updated_time: Option<Timestamp>,
-    /// The runtime's reference.
+    /// The runtime's image reference.
     pub(super) image_ref: String,
-    /// With what it was pulled, by the name that users wrote, without tag and digest.
+    /// The credentials of pulls, by the image name without tag and digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     credential_mapping: BTreeMap<String, Credentials>,
 }
 
-/// Who may use an image.
+/// Which pods may use an image (upstream's `ImagePullCredentials`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Credentials {
@@ -67,12 +67,12 @@ pub(super) struct Credentials {
     kubernetes_secrets: Vec<Secret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kubernetes_service_accounts: Vec<ServiceAccount>,
-    /// Every pod of the node; without the other two then.
+    /// Every pod of the node may use it; the other two fields are empty then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     node_pods_accessible: bool,
 }
 
-/// Pods with this pull secret, or another one with the same login.
+/// Pods with this pull secret, or one with the same login, may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Secret {
@@ -82,7 +82,7 @@ struct Secret {
     credential_hash: String,
 }
 
-/// Pods with this service account.
+/// Pods with this service account may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct ServiceAccount {
@@ -92,7 +92,7 @@ struct ServiceAccount {
 }
 
 impl Credentials {
-    /// An anonymous pull, or one with a login of the node.
+    /// For a pull that was anonymous or used a login of the node.
     pub(super) fn of_node() -> Credentials {
         Credentials {
             node_pods_accessible: true,
@@ -100,7 +100,7 @@ impl Credentials {
         }
     }
 
-    /// A pull with a login of this secret.
+    /// For a pull with a login of this secret.
     pub(super) fn of_secret(secret: UsedSecret) -> Credentials {
         let secret = Secret {
             uid: secret.uid,
@@ -114,7 +114,7 @@ impl Credentials {
         }
     }
 
-    /// A pull with a login that a provider gave for this service account.
+    /// For a pull with a login that a credential provider issued for this service account.
     pub(super) fn of_account(account: UsedAccount) -> Credentials {
         let account = ServiceAccount {
             uid: account.uid,
@@ -127,7 +127,7 @@ impl Credentials {
         }
     }
 
-    /// These and others: what is open to the node is open to all of its pods.
+    /// The union of both; if one allows every pod of the node, so does the result.
     fn and(&self, others: &Credentials) -> Credentials {
         if self.node_pods_accessible || others.node_pods_accessible {
             return Credentials::of_node();
@@ -158,7 +158,7 @@ impl Secret {
         self.uid == other.uid && self.namespace == other.namespace && self.name == other.name
     }
 
-    /// Whether it is this secret, also with another login by now, or has the same login.
+    /// Whether it is the same secret, even with a changed login, or has the same login.
     fn covers(&self, used: &UsedSecret) -> bool {
         let is_it =
             self.uid == used.uid && self.namespace == used.namespace && self.name == used.name;
@@ -174,13 +174,13 @@ impl PulledRecord {
         Ok(record)
     }
 
-    /// Whether every pod of the node may use the image under this name (without tag and digest).
+    /// Whether every pod of the node may use the image of this name (without tag and digest).
     pub(super) fn is_for_all(&self, plain: &str) -> bool {
         let credentials = self.credential_mapping.get(plain);
         credentials.is_some_and(|credentials| credentials.node_pods_accessible)
     }
 
-    /// Whether a pod with one of these secrets may use the image under this name.
+    /// Whether a pod with one of these secrets may use the image of this name.
     pub(super) fn is_for_any(&self, plain: &str, secrets: &[UsedSecret]) -> bool {
         let credentials = self.credential_mapping.get(plain);
         let known = credentials.map(|credentials| &credentials.kubernetes_secrets);
@@ -188,7 +188,8 @@ impl PulledRecord {
         secrets.iter().any(covered)
     }
 
-    /// The service accounts whose pods may use the image under this name, if a provider has a login for them.
+    /// The service accounts whose pods may use the image of this name, as long as a credential provider has a login
+    /// for them.
     pub(super) fn accounts(&self, plain: &str) -> Vec<UsedAccount> {
         let credentials = self.credential_mapping.get(plain);
         let accounts =
@@ -201,8 +202,8 @@ impl PulledRecord {
         accounts.into_iter().flatten().map(used).collect()
     }
 
-    /// The record after one more pull; `None` if that says nothing new. `None` for credentials means
-    /// that they are not known.
+    /// The record after another pull; `None` if the pull adds nothing to it. `credentials` is `None` if they are not
+    /// known.
     pub(super) fn merged(
         known: Option<&PulledRecord>,
         image_ref: &str,
@@ -211,7 +212,7 @@ impl PulledRecord {
         now: Timestamp,
     ) -> Option<PulledRecord> {
         let before = known.and_then(|known| known.credential_mapping.get(plain));
-        // What opens an image to all closes it to none.
+        // Access for every pod of the node is never narrowed by a later pull.
         let credentials = credentials.map(|new| match before {
             Some(before) => before.and(&new),
             None => new,
@@ -252,11 +253,11 @@ fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), Strin
     }
 }
 
-/// A file about a pulled image.
+/// The content of a file in `pulled`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KnownRecord {
     Record(Arc<PulledRecord>),
-    /// There is one, and it cannot be read.
+    /// The file exists and cannot be read.
     Unreadable,
 }
 
@@ -268,9 +269,9 @@ impl KnownRecord {
         }
     }
 
-    /// Whether it says nothing about what happened since `time`.
+    /// Whether the record was last updated before `time`.
     pub(super) fn is_older_than(&self, time: Timestamp) -> bool {
-        // Records know whole seconds only.
+        // Records have a resolution of seconds.
         let updated = self.record().and_then(|record| record.last_updated_time);
         updated.is_none_or(|updated| updated.as_second() < time.as_second())
     }

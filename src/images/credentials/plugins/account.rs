@@ -1,4 +1,4 @@
-//! What providers are given of the service account of a pod: a token, and annotations.
+//! What credential providers receive about the service account of a pod: a token, and annotations.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ use crate::base::{SingleFlight, chain, hex};
 use crate::images::credentials::login::UsedAccount;
 use crate::model::{Pod, PodExt as _};
 
-/// A service account, and what a provider is given of it.
+/// A service account, with the token and annotations for a provider.
 #[derive(Debug)]
 pub(super) struct PodAccount {
     pub(super) account: UsedAccount,
@@ -27,30 +27,30 @@ impl PodAccount {
         std::str::from_utf8(&self.token.0).unwrap_or_default()
     }
 
-    /// For what an answer may be used again: the account and its annotations, and its token as well (`by_token`).
+    /// The cache key of a response: the account and its annotations, and with `by_token` its token.
     pub(super) fn cache_key(&self, by_token: bool) -> String {
         let UsedAccount {
             uid,
             namespace,
             name,
         } = &self.account;
-        // A token is a secret, and long.
+        // Hashed, because the token is a secret and long.
         let token = by_token.then(|| hex(&Sha256::digest(&self.token.0)));
         let key = (namespace, name, uid, &self.annotations, token);
         serde_json::to_string(&key).unwrap_or_default()
     }
 }
 
-/// Why a provider is given nothing.
+/// Why a provider is not called for a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoAccount {
-    /// It does not serve such a pod.
+    /// The provider does not apply to this pod.
     NotServed(String),
-    /// It serves such a pod, and the account or its token could not be had.
+    /// The service account or its token cannot be obtained.
     Failed(String),
 }
 
-/// Reads service accounts and issues their tokens. Tokens are used again until they are to be renewed.
+/// Reads service accounts and requests their tokens, which are reused until they have to be renewed.
 #[derive(Default)]
 pub(super) struct Accounts {
     api: Option<ApiServer>,
@@ -66,7 +66,7 @@ impl Accounts {
         }
     }
 
-    /// What a provider with these settings is given for a pod; `None` for a pod without a service account.
+    /// What a provider with these settings receives for a pod; `None` for a pod without a service account.
     pub(super) async fn of_pod(
         &self,
         settings: &AccountSettings,
@@ -135,7 +135,7 @@ impl Accounts {
     }
 }
 
-/// The annotations that a provider is given.
+/// The annotations that the provider receives.
 fn annotations(
     settings: &AccountSettings,
     mut known: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What a provider answered, for as long as it may be used. Pure.
+//! Cache of one provider's responses. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::images::credentials::auths::Auths;
 
-/// Which images an answer is for: `cacheKeyType`.
+/// For which images a response may be reused: `cacheKeyType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheScope {
-    /// The requested image.
+    /// Only the requested image.
     Image,
-    /// All of its registry.
+    /// All images of its registry.
     Registry,
-    /// All that the provider is for.
+    /// All images that match the provider.
     Global,
 }
 
@@ -39,17 +39,17 @@ impl CacheKey {
     }
 }
 
-/// Answers of one provider.
+/// Cached responses of one provider.
 #[derive(Default)]
 pub(super) struct Cache {
     answers: HashMap<(CacheKey, AccountKey), (Arc<Auths>, Instant)>,
 }
 
-/// For which service account an answer is; `None` for an answer without one.
+/// The service account that a response is for; `None` for a response without one.
 pub(super) type AccountKey = Option<String>;
 
 impl Cache {
-    /// The narrowest answer that covers the image and may still be used.
+    /// The most specific response that covers the image and has not expired.
     pub(super) fn find(
         &self,
         image: &str,
@@ -64,7 +64,7 @@ impl Cache {
             .map(|(auths, _)| auths.clone())
     }
 
-    /// Keeps an answer to a question about `image`. Answers that are too old go.
+    /// Caches the response to a request for `image`, and removes expired responses.
     pub(super) fn keep(
         &mut self,
         (scope, account): (CacheScope, AccountKey),
@@ -74,7 +74,7 @@ impl Cache {
         now: Instant,
     ) {
         self.answers.retain(|_, (_, until)| now <= *until);
-        // A lifetime beyond what the clock can count is as good as a year.
+        // A lifetime that overflows the clock is replaced by a year.
         let year = Duration::from_secs(365 * 86_400);
         let until = now + lifetime.min(year);
         self.answers

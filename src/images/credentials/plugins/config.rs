@@ -1,4 +1,4 @@
-//! `CredentialProviderConfig`: which providers there are and which images they are for.
+//! `CredentialProviderConfig`: the providers, and the images they match.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,43 +13,43 @@ use crate::host::files::read_head_or_empty;
 use crate::images::credentials::matching::RegistryPath;
 use crate::model::validation::decode_secret;
 
-/// The longest file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE: usize = 1 << 20;
 const KIND: &str = "CredentialProviderConfig";
 const GROUP: &str = "kubelet.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1alpha1", "v1beta1"];
-/// The group of the conversation with the programs, in the same versions.
+/// The API group of requests and responses; it has the same versions as the configuration.
 const TALK_GROUP: &str = "credentialprovider.kubelet.k8s.io";
 
-/// One provider, checked.
+/// The validated configuration of one provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProviderSettings {
-    /// The program's file name.
+    /// The executable's file name.
     pub(super) name: String,
-    /// Patterns of images.
+    /// Image patterns.
     pub(super) match_images: Vec<String>,
-    /// For how long an answer is used that does not say so itself.
+    /// `defaultCacheDuration`: the lifetime of a response that has none of its own.
     pub(super) default_lifetime: Duration,
-    /// Group and version of question and answer.
+    /// API version of request and response.
     pub(super) api_version: String,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(String, String)>,
-    /// What the provider is given of the service account of a pod; `None` for nothing.
+    /// What the provider receives about the service account of a pod; `None` for nothing.
     pub(super) account: Option<AccountSettings>,
 }
 
-/// `tokenAttributes`, checked.
+/// `tokenAttributes`, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AccountSettings {
-    /// What tokens are for.
+    /// `serviceAccountTokenAudience`
     pub(super) audience: String,
-    /// The provider serves only pods that have a service account.
+    /// `requireServiceAccount`: the provider applies only to pods that have a service account.
     pub(super) is_required: bool,
-    /// An answer serves the token that it was given for, and not all tokens of the service account.
+    /// `cacheType: Token`: a response is cached for the token, not for the service account.
     pub(super) is_cached_by_token: bool,
-    /// Annotations without which the provider does not serve an account.
+    /// Annotations without which the provider does not apply to a service account.
     pub(super) required_keys: Vec<String>,
-    /// Annotations that it is given where they are.
+    /// Annotations that are passed if the service account has them.
     pub(super) optional_keys: Vec<String>,
 }
 
@@ -94,9 +94,9 @@ struct TokenAttributes {
     optional_service_account_annotation_keys: Option<Vec<String>>,
 }
 
-/// Reads a file, or all `*.json`, `*.yaml` and `*.yml` of a directory in the order of their names, and
-/// checks them as one; `account_tokens` is whether `tokenAttributes` may be used. Also a hash over what was read, by which changes can be seen from outside.
-/// Blocking.
+/// Reads a file, or all `*.json`, `*.yaml` and `*.yml` of a directory in the order of their names, and validates them
+/// together; `account_tokens` is whether `tokenAttributes` may be used. Also returns a hash of the files, which a
+/// metric exposes. Blocking.
 pub(super) fn read(
     path: &Path,
     account_tokens: bool,
@@ -210,7 +210,7 @@ fn settings(provider: Provider) -> ProviderSettings {
     }
 }
 
-/// What is wrong with one provider, by field. Pure.
+/// The validation errors of one provider, with their fields. Pure.
 fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     let mut found = Vec::new();
     let name = &provider.name;
@@ -261,7 +261,7 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     let has_bad_name = |var: &EnvVar| var.name.is_empty() || var.name.contains(['=', '\0']);
     let env = provider.env.as_deref().unwrap_or_default();
     for (index, _) in env.iter().enumerate().filter(|(_, var)| has_bad_name(var)) {
-        // It may be `NAME=VALUE`.
+        // The entry may be `NAME=VALUE` with a secret value, so it is not repeated.
         found.push(format!(
             "env[{index}].name: Invalid value: no name of a variable"
         ));

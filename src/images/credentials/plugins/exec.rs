@@ -1,4 +1,4 @@
-//! Runs a provider's program: a question on its standard input, the answer on its output.
+//! Executes a credential provider plugin: the request on its standard input, the response on its standard output.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use super::account::PodAccount;
 use super::config::ProviderSettings;
 use crate::host::program::read_head;
 
-/// How long a program may run.
+/// Timeout of one execution (upstream's value too).
 const LONGEST: Duration = Duration::from_secs(60);
-/// Longest answer in bytes.
+/// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 1 << 20;
-/// How much of what a program says to people is kept, in bytes.
+/// How much of a plugin's standard error is kept for messages, in bytes.
 const MAX_STDERR: u64 = 2048;
 
-/// A program and how it is called.
+/// A plugin's executable, arguments and environment.
 pub(super) struct Program {
     name: String,
     path: PathBuf,
@@ -44,7 +44,7 @@ struct ProviderRequest<'a> {
     service_account_annotations: &'a BTreeMap<String, String>,
 }
 
-/// Why there is no answer.
+/// Why a plugin has not responded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExecError {
     #[error("it cannot be run: {0}")]
@@ -60,7 +60,7 @@ pub(super) enum ExecError {
 }
 
 impl Program {
-    /// Looks for the provider's program. Blocking.
+    /// Finds the plugin's executable. Blocking.
     pub(super) fn find(programs: &Path, settings: &ProviderSettings) -> anyhow::Result<Program> {
         use std::os::unix::fs::PermissionsExt as _;
         let path = programs.join(&settings.name);
@@ -86,8 +86,8 @@ impl Program {
         Program { longest, ..self }
     }
 
-    /// Runs the plugin for an image; its output. Dropping the future kills the program and what it
-    /// started.
+    /// Executes the plugin for an image and returns its output. Dropping the future kills the plugin and its process
+    /// group.
     pub(super) async fn run(
         &self,
         image: &str,
@@ -126,7 +126,7 @@ impl Program {
     }
 }
 
-/// A program and its process group, which ends with this value.
+/// A running plugin; dropping it kills its process group.
 struct RunningProgram {
     child: Child,
 }
@@ -138,7 +138,7 @@ impl RunningProgram {
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let run = async {
             if let Some(mut input) = input {
-                // A program that does not care for the question may have closed its input.
+                // A plugin that does not read its request may have closed its standard input.
                 let _ = input.write_all(question).await;
             }
             Ok(())
@@ -155,10 +155,10 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // Without an id it has been waited for, and the number may be another process's by now.
+        // `id` is `None` once the process was reaped; its PID may be reused by then.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(group) = id.and_then(Pid::from_raw) {
-            // It may have ended this very moment.
+            // The process may just have exited.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -178,7 +178,7 @@ async fn read_all(output: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, Exe
     }
 }
 
-/// The beginning of what a program writes for people.
+/// The beginning of the standard error of a plugin.
 async fn read_message(output: Option<impl AsyncRead + Unpin>) -> Result<String, ExecError> {
     let mut bytes = Vec::new();
     let read = read_head(output, MAX_STDERR, &mut bytes).await;

@@ -7,7 +7,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-/// Upper bounds of the duration buckets in seconds: Prometheus' own.
+/// Upper bounds of the duration buckets in seconds: the default ones of Prometheus.
 const BUCKETS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
@@ -30,7 +30,7 @@ pub(super) struct PluginMetrics {
 }
 
 impl PluginMetrics {
-    /// `hash`: of the configuration, `sha256:` and hex.
+    /// `hash` is that of the configuration: `sha256:` and hexadecimal digits.
     pub(super) fn new(metrics: &Metrics, hash: String) -> PluginMetrics {
         let configuration: Family<ConfigHash, Gauge> = metrics.register(
             "kubelet_credential_provider_config_info",
@@ -54,7 +54,7 @@ impl PluginMetrics {
         }
     }
 
-    /// A run begins now.
+    /// Starts the measurement of one execution.
     pub(super) fn run(&self, name: &str) -> ProviderRun<'_> {
         ProviderRun {
             metrics: self,
@@ -64,7 +64,7 @@ impl PluginMetrics {
     }
 }
 
-/// One run of a program.
+/// The measurement of one execution of a plugin.
 pub(super) struct ProviderRun<'a> {
     metrics: &'a PluginMetrics,
     name: String,

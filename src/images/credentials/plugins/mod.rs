@@ -1,11 +1,11 @@
-//! Programs that know logins: upstream's exec credential providers.
+//! Credential provider plugins (upstream's exec plugins).
 //!
-//! * **Owns** the programs' configuration, what they answered and for how long it may be used.
-//! * **Woken by** a pull of an image that a provider is for. Pods that want the same image at the same
-//!   time share one run of the program.
-//! * **Publishes** logins; metrics about runs.
-//! * **Must never** let a program live longer than its minute or answer without end, nor repeat
-//!   anything of an answer in a log.
+//! * **Owns** the plugins' configuration, and the cache of their responses.
+//! * **Woken by** a pull of an image that matches a provider. Concurrent pulls of one image share one execution of
+//!   the plugin.
+//! * **Publishes** logins, and metrics of executions.
+//! * **Must never** let a plugin run for more than a minute or write an unbounded response, nor log any part of a
+//!   response.
 //! * **Answers to** upstream's `pkg/credentialprovider/plugin`. Static pods have no service account.
 
 mod account;
@@ -39,10 +39,10 @@ use crate::base::SingleFlight;
 use crate::base::metrics::Metrics;
 use crate::model::Pod;
 
-/// Programs that run at once.
+/// Maximum number of concurrent executions.
 const MAX_CONCURRENT: usize = 8;
 
-/// The configured providers in the order of their configuration.
+/// The configured providers, in configuration order.
 #[derive(Default)]
 pub struct CredentialPlugins {
     providers: Vec<LoadedProvider>,
@@ -65,11 +65,11 @@ struct PluginsInner {
 }
 
 impl CredentialPlugins {
-    /// Reads the configuration (a file, or a directory of files) and looks for the programs, which may be given tokens of
-    /// service accounts (`account_tokens`). Blocking.
+    /// Reads the configuration (a file, or a directory of files) and finds the executables. `account_tokens` is
+    /// whether plugins may get tokens of service accounts. Blocking.
     ///
     /// # Errors
-    /// Anything that keeps a provider from working: the kubelet is not to start with it.
+    /// Any problem with a provider; the kubelet must not start then.
     pub fn load(
         config: &Path,
         programs: &Path,
@@ -109,8 +109,8 @@ impl CredentialPlugins {
         })
     }
 
-    /// What all providers that are for the image (in full, without tag) know of it. One that fails is
-    /// reported and passed over.
+    /// The logins of all providers that match the image (full name without tag). A provider that fails is logged and
+    /// skipped.
     pub(super) async fn auths(&self, image: &str, pod: &Pod) -> Auths {
         let providers = self.providers.iter();
         let lookups = providers.map(|provider| provider.auths(image, pod));

@@ -1,4 +1,4 @@
-//! What a provider answers: `CredentialProviderResponse`. Pure.
+//! The response of a plugin: `CredentialProviderResponse`. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::images::credentials::login::UsedAccount;
 
 const KIND: &str = "CredentialProviderResponse";
 
-/// Logins, and how long and for what they may be used.
+/// The logins of a response, and how long and for which images they are cached.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) scope: CacheScope,
-    /// `None` leaves it to the configuration; zero is not to be kept.
+    /// `None` uses the provider's default; zero is not cached.
     pub(super) lifetime: Option<Duration>,
     pub(super) auths: Auths,
 }
@@ -50,8 +50,8 @@ struct AuthConfig {
     password: String,
 }
 
-/// Reads an answer of the API version that the question had. The error repeats nothing of it, as it
-/// may be full of secrets.
+/// Parses a response, which must have the API version of the request. The error contains none of its text, which may
+/// hold secrets.
 pub(super) fn decode(
     bytes: &[u8],
     api_version: &str,
@@ -84,7 +84,7 @@ pub(super) fn decode(
     };
     let mut auths = Auths::default();
     for (place, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
-        // A place that is not a registry serves no image.
+        // An entry that is not a valid registry matches no image.
         let login = Login {
             username,
             password,

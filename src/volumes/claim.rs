@@ -1,4 +1,4 @@
-//! What the volume of a claim is on this node. Pure.
+//! Resolves a claim to a volume on this node. Pure.
 
 use super::{
     SetUpError, VolumeError,
@@ -10,7 +10,7 @@ use crate::model::node_selector;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
 use serde::{Deserialize, Serialize};
 
-/// What a PersistentVolume says besides where its data is.
+/// The fields of a PersistentVolume's spec besides its source.
 const COMMON_FIELDS: [&str; 9] = [
     "accessModes",
     "capacity",
@@ -22,10 +22,10 @@ const COMMON_FIELDS: [&str; 9] = [
     "volumeAttributesClassName",
     "volumeMode",
 ];
-/// A group that containers get besides their own.
+/// Annotation with a supplemental group for containers.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
-/// What a claim of a pod is bound to; noted on disk.
+/// The resolved volume of a pod's claim; recorded on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ResolvedClaim {
@@ -33,7 +33,7 @@ pub(super) struct ResolvedClaim {
     pub(super) claim: String,
     /// Name of the PersistentVolume.
     pub(super) volume: String,
-    /// Where its data is.
+    /// The path of its data.
     pub(super) at: NodePath,
 }
 
@@ -41,24 +41,24 @@ pub(super) struct ResolvedClaim {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodePath {
     pub(super) path: String,
-    /// What has to be there.
+    /// The required type of the path.
     pub(super) check: HostPathCheck,
-    /// The runtime may give it the pod's SELinux label.
+    /// The runtime may relabel it for SELinux.
     pub(super) managed: bool,
-    /// Its files are given to the pod's group.
+    /// `fsGroup` applies to it.
     pub(super) owned: bool,
-    /// Its file system is measured, as upstream measures that of `local` and not that of `hostPath`.
+    /// Its usage is reported; as upstream, for `local` and not for `hostPath`.
     pub(super) measured: bool,
     pub(super) is_device: bool,
-    /// A group that containers get besides their own.
+    /// A supplemental group for containers.
     pub(super) group: Option<i64>,
-    /// It is a directory or a device of a `local` volume that containers mount.
+    /// For a `local` volume that containers mount: how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) local: Option<LocalMount>,
 }
 
-/// What a claim is bound to. While the API server has not returned the claim or the node, it is what an earlier sync of
-/// the pod `noted`: a claim stays bound to its volume. `name` is that of the volume in the pod.
+/// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the
+/// pod recorded (`noted`) is used, because a claim stays bound to its volume. `name` is the volume's name in the pod.
 pub(super) fn resolve(
     name: &str,
     claim: &ClaimVolume,
@@ -87,7 +87,8 @@ pub(super) fn resolve(
     })
 }
 
-/// Where the data of a volume is, if this kubelet and this node can have it. `name` is that of the volume in the pod.
+/// The path of a volume's data, if the volume is supported and its node affinity matches. `name` is the volume's name
+/// in the pod.
 fn node_path(
     name: &str,
     claim: &ClaimVolume,
@@ -186,7 +187,7 @@ fn check_affinity(spec: &PersistentVolumeSpec, node: Option<&Node>) -> Result<()
     }
 }
 
-/// The API's name of where the data is.
+/// The API's name of the volume's source.
 fn kind(spec: &PersistentVolumeSpec) -> String {
     let value = serde_json::to_value(spec).unwrap_or_default();
     let fields = value.as_object();

@@ -1,17 +1,17 @@
-//! What the volume of a claim is, kept beside the other notes about a pod's volumes: after a restart of the kubelet the
-//! pod has its volumes also while the API server is away. Blocking.
+//! Records which volume a claim resolved to, beside the other notes about a pod's volumes, so that after a restart of
+//! the kubelet the pod has its volumes while the API server is unavailable. Blocking.
 
 use super::{PodDir, SetUpError, claim::ResolvedClaim, error::io_error, pod_dirs::create_dir};
 use crate::host::files;
 use std::{fs, path::PathBuf};
 
-/// What an earlier sync of the pod noted, if that can be read.
+/// The volume that an earlier sync of the pod recorded; `None` if there is none or it cannot be read.
 pub(super) fn read(pod: &PodDir, volume: &str) -> Option<ResolvedClaim> {
     let text = fs::read(path(pod, volume).ok()?).ok()?;
     serde_json::from_slice(&text).ok()
 }
 
-/// Notes it, unless that was done.
+/// Records the volume, unless it is recorded already.
 pub(super) fn write(
     pod: &PodDir,
     volume: &str,

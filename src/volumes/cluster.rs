@@ -1,4 +1,4 @@
-//! What pods of the API server mount besides config maps and secrets, and what one volume needs of all that.
+//! The API objects that volumes need besides configmaps and secrets, and the lookup of all inputs of one volume.
 
 use super::{content::VolumeSources, plan, plan::PlannedVolume};
 use crate::{
@@ -15,22 +15,22 @@ use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
 
-/// What pods of the API server mount besides objects.
+/// What volumes need from the API server besides configmaps and secrets.
 pub struct Cluster {
-    /// Tokens of service accounts.
+    /// Tokens of service accounts (upstream's token manager).
     pub tokens: Tokens,
     /// ClusterTrustBundles.
     pub bundles: TrustBundles,
-    /// Certificates of pods.
+    /// Certificates of `podCertificate` sources.
     pub certificates: PodCertificates,
-    /// Volumes of claims.
+    /// The claims and their PersistentVolumes.
     pub claims: ApiPersistentVolumeClaims,
-    /// The Node object, whose labels say which volumes the node can have.
+    /// The Node object, whose labels are matched with the node affinity of PersistentVolumes.
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
 impl Default for Cluster {
-    /// No API server.
+    /// For a standalone node.
     fn default() -> Self {
         Self {
             tokens: Tokens::default(),
@@ -42,7 +42,7 @@ impl Default for Cluster {
     }
 }
 
-/// What volumes refer to.
+/// The keys of everything that volumes refer to.
 pub(super) struct VolumeKeys {
     objects: BTreeSet<ObjectKey>,
     tokens: BTreeSet<TokenKey>,
@@ -76,7 +76,7 @@ impl VolumeKeys {
 }
 
 impl Cluster {
-    /// What a pod uses from now on.
+    /// Registers what a pod uses, replacing what it used before.
     pub(super) fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) {
         let keys = VolumeKeys::of(plan);
         self.tokens.register(uid, keys.tokens);
@@ -92,7 +92,7 @@ impl Cluster {
         self.bundles.forget(uid);
     }
 
-    /// All that is looked up for a volume, at once, but for objects that are `fixed` for it.
+    /// Looks up all inputs of a volume concurrently, except for objects that are `fixed` for it.
     pub(super) async fn inputs(
         &self,
         uid: &PodUid,

@@ -1,4 +1,4 @@
-//! emptyDir: scratch space that lives as long as the pod. Blocking.
+//! emptyDir volumes. Blocking.
 
 use super::{
     Mounter, PodDir, SetUpError,
@@ -16,23 +16,22 @@ use rustix::{
 };
 use std::path::{Path, PathBuf};
 
-/// Every container of the pod may write.
+/// Mode on disk: every container of the pod may write.
 const ON_DISK: u32 = 0o777;
-/// The kernel's mode of a tmpfs: sticky, so users cannot remove each other's files.
+/// Mode in memory: the kernel's for a tmpfs; sticky, so users cannot remove each other's files.
 const IN_MEMORY: u32 = 0o1777;
 
-/// How the file system is to count what a volume takes up.
+/// A request to count the volume's usage by a quota project.
 pub(super) struct ProjectRequest<'a> {
     pub(super) quotas: &'a ProjectQuotas,
     /// The directory of all pods.
     pub(super) pods: &'a Path,
-    /// Bytes that the project may take up, if there is a limit.
+    /// Limit in bytes, if there is one.
     pub(super) limit: Option<u64>,
 }
 
-/// Sets a volume up unless a note says that this was done (and, in memory, it is still mounted), so
-/// that what containers did to its mode and owner stays. Returns its path, and the project that it was given when that was
-/// requested.
+/// Sets up a volume unless a note says that this was done (and, in memory, it is still mounted), so that changes of
+/// its mode and owner by containers are kept. Returns its path, and its project if one was requested.
 pub(super) fn set_up(
     pod: &PodDir,
     volume: &str,
@@ -60,7 +59,7 @@ pub(super) fn set_up(
         mount(&directory, medium, mounter)?;
     }
     own(&directory, medium, group).map_err(io_error("give away", &directory))?;
-    // Before the note: whatever is made in the volume later belongs to the project.
+    // Before the note, because only files created afterwards belong to the project.
     let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
     create_dir(&pod.empty_dir_notes(), 0o750)?;
     create_dir(&note, 0o750)?;
@@ -84,7 +83,7 @@ fn own(directory: &Path, medium: Medium, group: VolumeGroup) -> std::io::Result<
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
     let mode = match medium {
-        // What was there before a crash may have had the umask's mode.
+        // A directory created before a crash may have a mode restricted by the umask.
         Medium::Disk => ON_DISK,
         Medium::Memory { .. } => IN_MEMORY,
         Medium::HugePages { .. } => rustix::fs::fstat(&opened)?.st_mode & 0o7777,

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume.
+//! Errors of volumes.
 
 use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
@@ -13,13 +13,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Longest path in a volume, bytes (the kernel's limit, as upstream has it).
+/// Maximum length of a path in a volume in bytes (the kernel's limit, as upstream).
 pub(super) const MAX_PATH: usize = 4096;
-/// Longest name within such a path, bytes.
+/// Maximum length of a file name in such a path in bytes.
 pub(super) const MAX_NAME: usize = 255;
 
-/// A pod's volumes cannot be prepared or taken down. Printed with its causes, the first variant
-/// reads as upstream's `FailedMount` event does.
+/// Why a pod's volumes cannot be prepared or torn down. Printed with its sources, the first variant has the text of
+/// upstream's `FailedMount` event.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// One volume cannot be set up.
@@ -30,7 +30,7 @@ pub enum VolumeError {
         /// Why.
         source: SetUpError,
     },
-    /// The claim of a volume has none to mount.
+    /// The claim of a volume cannot be resolved.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process volumes=[{volume}]: error processing PVC {}/{}",
         .key.namespace, .key.name
@@ -43,7 +43,7 @@ pub enum VolumeError {
         /// Why.
         source: Box<ClaimError>,
     },
-    /// What a volume of kind `local` names cannot be mounted.
+    /// The path of a `local` volume cannot be mounted.
     #[error("MountVolume.NewMounter initialization failed for volume {volume:?} ")]
     NewMounter {
         /// Name of the PersistentVolume.
@@ -59,12 +59,12 @@ pub enum VolumeError {
         /// Why.
         source: SetUpError,
     },
-    /// A volume has mount options, and those of its kind have none.
+    /// A volume has mount options, which its plugin does not support.
     #[error(
         "MountVolume.MountOptionSupport check failed for volume {0:?} : mount options are not supported for this volume type"
     )]
     MountOptions(String),
-    /// The volume of a claim is for other nodes.
+    /// The node affinity of a claim's volume does not match the node.
     #[error("MountVolume.NodeAffinity check failed for volume {volume:?} : {why}")]
     NodeAffinity {
         /// Name of the PersistentVolume.
@@ -72,7 +72,7 @@ pub enum VolumeError {
         /// Why.
         why: &'static str,
     },
-    /// One sub-path of a volume cannot be bound.
+    /// A sub-path of a volume cannot be bind-mounted.
     #[error("failed to prepare subPath for volumeMount {volume:?} of container {container:?}")]
     SubPath {
         /// Name of the volume.
@@ -82,18 +82,18 @@ pub enum VolumeError {
         /// Why.
         source: SetUpError,
     },
-    /// A name in the pod is not a file name.
+    /// A name in the pod is not a valid file name.
     #[error("the pod has no safe place on disk")]
     Name(#[from] UnsafeName),
     /// The pod's resource amounts cannot be read.
     #[error("the pod's memory bound is unknown")]
     Amount(#[from] BadAmount),
-    /// Another kubelet made a volume of a kind that this one does not know.
+    /// Another kubelet created a volume of a plugin that this one does not know.
     #[error("volume {volume:?} of kind {plugin} was made by another kubelet")]
     UnknownPlugin {
         /// Name of the volume.
         volume: String,
-        /// Its kind.
+        /// Its plugin.
         plugin: String,
     },
     /// Something that the kubelet did not mount is mounted below the pod's directory.
@@ -102,49 +102,49 @@ pub enum VolumeError {
     /// A file operation failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was being done.
+        /// The operation, as a verb.
         action: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The pod is to stop, or to be synced again, before its files are there.
+    /// The pod's sync was cancelled.
     #[error("the pod no longer waits for its files")]
     Cancelled,
-    /// These volumes are not ready in time; a file system may hang.
+    /// These volumes were not ready within the timeout; a file system may hang.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition",
         .0.join(" ")
     )]
     Unmounted(Vec<String>),
-    /// Sub-paths of a volume are not there after so many seconds; a file system may hang.
+    /// Sub-paths of a volume were not mounted within the timeout; a file system may hang.
     #[error("sub-paths of volume \"{volume}\" are not ready after {seconds} s")]
     TimedOut {
         /// The volume.
         volume: String,
-        /// How long they were waited for.
+        /// The timeout in seconds.
         seconds: u64,
     },
-    /// The blocking task was lost.
+    /// The blocking task was cancelled or panicked.
     #[error("the volume task did not finish")]
     Task(#[from] tokio::task::JoinError),
-    /// A defect of the kubelet.
+    /// A panic, which is a bug of the kubelet.
     #[error("the volume task panicked")]
     Panicked(#[from] Panicked),
 }
 
-/// Why a pod does not have its volumes: at least one error, in the order of its volumes. Printed as the first one.
+/// Why a pod's volumes are not ready: at least one error, in the order of the volumes. Printed as the first one.
 #[derive(Debug)]
 pub struct NotPrepared {
     /// The first one.
     pub first: Box<VolumeError>,
-    /// The others.
+    /// The other errors.
     pub others: Vec<VolumeError>,
 }
 
 impl NotPrepared {
-    /// `None` without errors.
+    /// `None` if there are no errors.
     pub(super) fn of(errors: Vec<VolumeError>) -> Option<Self> {
         let mut errors = errors.into_iter();
         Some(Self {
@@ -153,7 +153,7 @@ impl NotPrepared {
         })
     }
 
-    /// All of them.
+    /// All errors.
     pub fn errors(&self) -> impl Iterator<Item = &VolumeError> {
         std::iter::once(&*self.first).chain(&self.others)
     }
@@ -183,7 +183,7 @@ impl From<VolumeError> for NotPrepared {
 /// Why one volume cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
-    /// A hostPath is not what its type says.
+    /// The path of a hostPath does not have the requested type.
     #[error("hostPath type check failed: {path} is not {expected}")]
     HostPathType {
         /// The path on the node.
@@ -191,56 +191,57 @@ pub enum SetUpError {
         /// `a directory`, `a file`, ….
         expected: &'static str,
     },
-    /// A hostPath type that does not exist.
+    /// Unknown hostPath type.
     #[error("{0} is an invalid volume type")]
     InvalidHostPathType(String),
-    /// The volume of a claim is a device and mounted, or the other way round.
+    /// `volumeMode` does not fit the container's use: a block volume in `volumeMounts`, or a file system in
+    /// `volumeDevices`.
     #[error("volume {volume} has volumeMode {mode}, but is specified in {field}")]
     VolumeMode {
         /// Name of the volume.
         volume: String,
-        /// Its mode.
+        /// Its `volumeMode`.
         mode: String,
-        /// Where a container refers to it.
+        /// The container's field that refers to it.
         field: &'static str,
     },
-    /// A kind of volume, or a medium, that this kubelet cannot provide.
+    /// A volume plugin or medium that this kubelet does not support.
     #[error("{0} is not supported by this kubelet")]
     Unsupported(String),
-    /// The files of the volume cannot be made.
+    /// The volume's files cannot be built.
     #[error(transparent)]
     Content(#[from] ContentErrors),
-    /// A device, or the program that was to do something with it, failed; the text is upstream's.
+    /// A device, or a program run on it, failed; the text is upstream's.
     #[error("{0}")]
     Device(String),
-    /// No huge pages of a size that fits.
+    /// The pod requests no huge pages of a matching size.
     #[error("{0}")]
     HugePages(String),
-    /// `sizeLimit` is not a quantity.
+    /// `sizeLimit` is not a valid quantity.
     #[error("sizeLimit")]
     SizeLimit(#[source] QuantityError),
-    /// A sub-path leads out of its volume, or is not a plain relative path.
+    /// A sub-path leads out of its volume, or is not a relative path.
     #[error("{0:?} leads out of the volume")]
     Escapes(String),
     /// A file operation failed.
     #[error("cannot {action} {path}")]
     Io {
-        /// What was being done.
+        /// The operation, as a verb.
         action: &'static str,
-        /// To what.
+        /// Its path.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Why a volume's files cannot be made; texts as upstream's.
+/// Why the files of a volume cannot be built; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
-    /// An object is not there or cannot be read.
+    /// An object does not exist or cannot be read.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// An object was not looked up.
+    /// An object was not looked up (a bug).
     #[error("{} {:?} was not looked up", .0.kind, .0.name)]
     NotLookedUp(ObjectKey),
     /// A ConfigMap has no such entry.
@@ -249,71 +250,71 @@ pub enum ContentError {
     /// A Secret has no such entry.
     #[error("references non-existent secret key: {0}")]
     SecretKey(String),
-    /// A path cannot be one in a volume.
+    /// A path is invalid in a volume.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The pod has no such field.
+    /// Invalid field reference.
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),
-    /// An amount of a resource cannot be shown.
+    /// A resource field cannot be resolved.
     #[error(transparent)]
     Resource(#[from] FieldRefError),
-    /// The volume is to be mounted outside of the container.
+    /// A `mountPath` leads out of the container's root.
     #[error("invalid container mount point {0}")]
     MountPoint(String),
-    /// There is no token.
+    /// No token was issued.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// A token was not looked up.
+    /// A token was not looked up (a bug).
     #[error("the token was not looked up")]
     TokenNotLookedUp,
-    /// There are no trust anchors.
+    /// No trust anchors are available.
     #[error(transparent)]
     Bundle(#[from] TrustBundleError),
-    /// The bundles were not looked up.
+    /// The bundles were not looked up (a bug).
     #[error("the ClusterTrustBundles were not looked up")]
     BundlesNotLookedUp,
-    /// There is no certificate.
+    /// No certificate was issued.
     #[error(transparent)]
     Certificate(#[from] PodCertificateError),
-    /// A certificate was not looked up.
+    /// A certificate was not looked up (a bug).
     #[error("the certificate was not looked up")]
     CertificateNotLookedUp,
-    /// A source that this kubelet does not have.
+    /// Unsupported source of a projected volume.
     #[error("an unknown source of a projected volume is not supported by this kubelet")]
     UnknownSource,
 }
 
-/// Why a path cannot be one in a volume; texts as upstream's.
+/// Why a path is invalid in a volume; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// There is no name in it.
+    /// It is empty or has no file name.
     #[error("invalid path: must not be empty: {0:?}")]
     Empty(String),
-    /// It begins at the root.
+    /// It is absolute.
     #[error("invalid path: must be relative path: {0}")]
     Absolute(String),
-    /// It is longer than the kernel takes.
+    /// It is longer than `MAX_PATH`.
     #[error("invalid path: must be less than or equal to {MAX_PATH} characters")]
     TooLong,
-    /// One of its names is longer than file systems take.
+    /// A component is longer than `MAX_NAME`.
     #[error("invalid path: filenames must be less than or equal to {MAX_NAME} characters")]
     NameTooLong,
-    /// It steps back.
+    /// It contains `..`.
     #[error("invalid path: must not contain '..': {0}")]
     StepsBack(String),
-    /// Names of this form are the writer's own.
+    /// It begins with the prefix reserved for the atomic writer.
     #[error("invalid path: must not start with '..': {0}")]
     Reserved(String),
-    /// No file can be named so.
+    /// It contains a NUL byte.
     #[error("invalid path: must not contain a NUL")]
     Nul,
-    /// One file would have to be a directory as well.
+    /// It is a file and also a directory of another file.
     #[error("invalid path: {0} is both a file and a directory")]
     FileAndDirectory(String),
 }
 
-/// All that is wrong, as upstream lists it: one thing as it is, several in brackets.
+/// All errors, printed as upstream prints an aggregate: a single one as it is, several in brackets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentErrors(pub Vec<ContentError>);
 
@@ -341,7 +342,7 @@ impl From<Vec<ContentError>> for SetUpError {
     }
 }
 
-/// Says what was being done to what when the system refused.
+/// Adds the operation and its path to a system error.
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SetUpError {
     let path = path.to_path_buf();
     move |source| SetUpError::Io {

@@ -1,4 +1,4 @@
-//! hostPath: a path of the node, checked to be what the pod expects. Blocking.
+//! hostPath volumes: checks the path's type. Blocking.
 
 use super::{SetUpError, error::io_error, plan::HostPathCheck};
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Checks the path (links are followed, as upstream does) and makes it where the type says so.
+/// Checks the path, following links as upstream does, and creates it for the `…OrCreate` types.
 pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpError> {
     use HostPathCheck as Check;
     let place = Path::new(path);
@@ -37,7 +37,7 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpE
     }
 }
 
-/// Nothing is there: two of the types make it, the others fail.
+/// The path does not exist: the `…OrCreate` types create it, the others fail.
 fn make(place: &Path, path: &str, check: HostPathCheck) -> Result<(), SetUpError> {
     match check {
         HostPathCheck::DirectoryOrCreate => fs::DirBuilder::new()

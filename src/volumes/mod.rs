@@ -1,18 +1,18 @@
 //! The volumes and the directory of a pod.
 //!
 //! * Owns: `pods/<uid>` below the kubelet's root directory and everything mounted there; the volumes of each pod
-//!   (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files that the kubelet writes, sub-paths), and
-//!   the devices of `local` volumes that are mounted for them.
-//! * Woken by its callers; nothing is polled. Each volume that is set up or brought up to date is a task of its own,
-//!   which outlives a sync that no longer waits for it. A pod that has its volumes costs
-//!   one comparison per sync, and one of the objects and tokens in its volumes, if there are any.
-//! * Publishes: [`VolumePaths`], where each volume is on the node; the state of each volume, with what it waits for; the
-//!   pods whose objects or tokens changed, or whose volumes became ready after a sync gave up.
-//! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a
-//!   volume of another kind, nor log the content of a volume.
-//! * Answers to upstream's `pkg/kubelet/volumemanager`, `pkg/volume/{emptydir,hostpath,local,configmap,
-//!   secret,downwardapi,projected}`, `pkg/volume/util` and the directory half of
-//!   `pkg/kubelet/kubelet_volumes.go`.
+//!   (emptyDir on disk, in memory and in huge pages, hostPath, volumes of files that the kubelet writes, sub-paths),
+//!   and the mounted devices of `local` volumes.
+//! * Woken by its callers; nothing is polled. Each setup or update of a volume is a task, which continues if the sync
+//!   stops waiting for it. A sync of a pod whose volumes are set up only compares their plan, and the objects and
+//!   tokens in them if there are any.
+//! * Publishes: [`VolumePaths`], the path of each volume; the state of each volume, with what it waits for; the pods
+//!   whose objects or tokens changed, or whose volumes became ready after a sync timed out.
+//! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a volume of another
+//!   plugin, nor log the content of a volume.
+//! * Answers to upstream's `pkg/kubelet/volumemanager`,
+//!   `pkg/volume/{emptydir,hostpath,local,configmap,secret,downwardapi,projected}`, `pkg/volume/util` and the
+//!   directory half of `pkg/kubelet/kubelet_volumes.go`.
 
 mod paths;
 mod project_files;
@@ -65,10 +65,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Limit of threads that volumes may block: an eighth of those that the process may have.
+/// Maximum number of threads that volumes may block: an eighth of those for blocking work.
 const MAX_BLOCKED: usize = 64;
 
-/// How long the teardown of a pod waits for unmounting devices that no other pod uses.
+/// How long the teardown of a pod waits for unmounting unused devices.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sets up and tears down the volumes of pods; cheap to clone.
@@ -82,24 +82,24 @@ struct VolumeManagerInner {
     node: Arc<NodeFacts>,
     objects: Objects,
     cluster: Cluster,
-    /// Of emptyDir volumes, if they are to be monitored so.
+    /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
     mounter: Box<dyn Mounter>,
-    /// One lock per device that is mounted for claims.
+    /// One lock per mounted device.
     locks: local::VolumeLocks,
     /// The volumes of each pod that mounts some.
     pods: Mutex<HashMap<PodUid, Arc<PodVolumes>>>,
-    /// Limits the threads that work on volumes, because file systems may hang.
+    /// Limits the threads for volume operations, because file systems may hang.
     blocking: Arc<Semaphore>,
 }
 
 impl VolumeManagerInner {
-    /// The volumes of a pod, if it has been given any.
+    /// The volumes of a pod, if it has any.
     fn of(&self, uid: &PodUid) -> Option<Arc<PodVolumes>> {
         self.pods.lock().get(uid).cloned()
     }
 
-    /// Gives back the projects of volumes that are gone.
+    /// Releases the quota projects of volumes that no longer exist.
     fn release_projects(&self) {
         if let Some(quotas) = &self.quotas {
             quotas.release(&self.root.pods_dir());
@@ -112,7 +112,7 @@ impl VolumeManagerInner {
 }
 
 impl VolumeManager {
-    /// A manager without volumes in memory; those on disk are found when they are needed.
+    /// Builds the manager of a standalone node. Volumes of an earlier kubelet are found on disk when they are needed.
     pub fn new(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
@@ -122,7 +122,8 @@ impl VolumeManager {
         Self::in_cluster(root, node, objects, Cluster::default(), None, mounter)
     }
 
-    /// The same on a node of a cluster, and with project quotas for emptyDir volumes if they are to be monitored so.
+    /// Builds the manager of a node in a cluster. With `quotas`, the usage of emptyDir volumes is monitored by
+    /// project quotas.
     pub fn in_cluster(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
@@ -151,12 +152,12 @@ impl VolumeManager {
         self.shared.pods.lock().len()
     }
 
-    /// Whether none is.
+    /// Whether no pod mounts volumes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The claims of mounted volumes that are measured, with their paths.
+    /// The claims whose usage is reported, with the paths of their volumes.
     pub fn claims(&self) -> BTreeMap<ClaimRef, PathBuf> {
         let pods: Vec<_> = self.shared.pods.lock().keys().cloned().collect();
         let volumes = pods.iter().flat_map(|uid| self.measurable(uid));

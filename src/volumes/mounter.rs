@@ -1,27 +1,27 @@
-//! Mounting needs root, so it is behind a trait: tests record.
+//! The mount operations, behind a trait so that tests without root can record them.
 
 use crate::host::{MountEntry, ProgramEnd, mount, program};
 use std::{io, path::Path, time::Duration};
 
-/// The mount operations that volumes need. All block.
+/// The mount operations that volumes need. All functions block.
 pub trait Mounter: Send + Sync + 'static {
-    /// All mounts, oldest first.
+    /// The mount table of the process, oldest mount first.
     fn list(&self) -> io::Result<Vec<MountEntry>>;
-    /// Whether something is mounted on exactly this directory.
+    /// Whether this directory is a mount point.
     fn is_mounted(&self, directory: &Path) -> io::Result<bool>;
-    /// Mounts a tmpfs of at most `size_bytes`, its root directory with this mode.
+    /// Mounts a tmpfs with this size limit and root directory mode.
     fn tmpfs(&self, target: &Path, size_bytes: u64, mode: u32) -> io::Result<()>;
-    /// Mounts a file system of huge pages of this size.
+    /// Mounts a hugetlbfs with this page size.
     fn huge_pages(&self, target: &Path, page_bytes: u64) -> io::Result<()>;
-    /// Makes `source` visible at `target` too.
+    /// Bind-mounts `source` on `target`.
     fn bind(&self, source: &Path, target: &Path) -> io::Result<()>;
-    /// Unmounts; not mounted counts as done.
+    /// Unmounts; a directory that is not mounted is no error.
     fn unmount(&self, target: &Path) -> io::Result<()>;
     /// Runs a program of the node that formats, checks or mounts a device.
     fn run(&self, program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd>;
 }
 
-/// The kernel.
+/// Performs the operations on the host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostMounter;
 

@@ -1,4 +1,4 @@
-//! `fsGroup` of volumes whose data is the node's: all files are given to the group. Blocking.
+//! `fsGroup` of volumes on paths of the node: changes the group of all files. Blocking.
 //!
 //! Answers to upstream's `pkg/volume/volume_linux.go`.
 
@@ -17,21 +17,21 @@ use rustix::{
 };
 use std::{io, path::Path};
 
-/// Directories below this depth are refused: each one on the way is open.
+/// Maximum depth of directories; deeper ones are an error, because every directory on the path is kept open.
 const MAX_DEPTH: usize = 128;
 
-/// When the files of a volume are given to the pod's group.
+/// `fsGroupChangePolicy`: when the group of a volume's files is changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangePolicy {
-    /// Whenever a pod is the first to use the volume.
+    /// Whenever no other pod uses the volume.
     #[default]
     Always,
-    /// Only if the volume's own directory is not as it would be then.
+    /// Only if the volume's root directory does not have the expected group and mode.
     OnRootMismatch,
 }
 
-/// Gives a volume, by the name of its PersistentVolume, to the group, once per pod. `shared` is whether another pod
-/// uses it already: then it stays as it is, and so does one that another kubelet has bound for the pod.
+/// Changes the group of a volume, named by its PersistentVolume, once per pod. If another pod already uses it
+/// (`shared`), or another kubelet has bound it for this pod, it is not changed.
 pub(super) fn set_up(
     pod: &PodDir,
     volume: &str,
@@ -52,7 +52,7 @@ pub(super) fn set_up(
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))
 }
 
-/// The volume's own directory comes last, so that one that fits says that everything in it was given.
+/// The root directory is changed last, so that its group shows that all content was changed.
 fn give(directory: &Path, group: VolumeGroup, policy: ChangePolicy) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -70,7 +70,7 @@ fn fits(directory: impl AsFd, group: VolumeGroup) -> io::Result<bool> {
     Ok(group.owns(&stat) && group.widen(mode, READ_WRITE, true) == mode)
 }
 
-/// Links are given themselves, and never what they lead to.
+/// Changes symbolic links themselves, never their targets.
 fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> io::Result<()> {
     if depth == MAX_DEPTH {
         let text = format!("there are directories below a depth of {MAX_DEPTH}");
@@ -98,8 +98,8 @@ fn give_content(directory: BorrowedFd<'_>, group: VolumeGroup, depth: usize) -> 
             FileType::Symlink => give_entry(child.as_fd(), group)?,
             _ => {
                 give_entry(child.as_fd(), group)?;
-                // A descriptor that was only opened as a path has no mode to change. To open the file itself might
-                // wake a device.
+                // `fchmod` fails on an `O_PATH` descriptor, and opening the file itself may have side effects if it
+                // is a device.
                 let path = format!("/proc/self/fd/{}", child.as_raw_fd());
                 let mode = group.widen(mode_of(&stat), READ_WRITE, false);
                 rustix::fs::chmod(path, Mode::from_raw_mode(mode))?;

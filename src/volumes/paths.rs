@@ -1,4 +1,4 @@
-//! Where things are below the kubelet's root directory; the same places as upstream's.
+//! Paths below the kubelet's root directory; the same as upstream's.
 
 use crate::model::PodUid;
 use std::{
@@ -7,12 +7,12 @@ use std::{
     sync::Arc,
 };
 
-/// A name from outside that cannot be one path component.
+/// A name that is not a valid path component.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be the name of a file")]
 pub struct UnsafeName(pub String);
 
-/// Returns the name if it is exactly one ordinary path component.
+/// Returns the name if it is a single normal path component.
 pub fn component(name: &str) -> Result<&str, UnsafeName> {
     let fine = !matches!(name, "" | "." | "..") && name.len() <= 255 && !name.contains(['/', '\0']);
     if fine {
@@ -22,12 +22,13 @@ pub fn component(name: &str) -> Result<&str, UnsafeName> {
     }
 }
 
-/// The root directory (`/var/lib/kubelet`), free of links so that it compares with mount points.
+/// The root directory (`/var/lib/kubelet`), with symbolic links resolved so that it can be compared with mount
+/// points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletRoot(Arc<Path>);
 
 impl KubeletRoot {
-    /// Makes the directory (0750) and its `pods` where they are missing. Blocking.
+    /// Creates the directory (0750) and `pods` in it if they are missing. Blocking.
     pub fn create(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt as _;
         fs::DirBuilder::new()
@@ -42,33 +43,33 @@ impl KubeletRoot {
         &self.0
     }
 
-    /// `pods`, which holds one directory per pod UID.
+    /// `pods`, with one directory per pod UID.
     pub fn pods_dir(&self) -> PathBuf {
         self.0.join("pods")
     }
 
-    /// Where devices of `local` volumes are mounted, each at the name of its volume.
+    /// Where devices of `local` volumes are mounted, each below the name of its PersistentVolume.
     pub fn local_devices(&self) -> PathBuf {
         let plugins = self.0.join("plugins");
         plugins.join(VolumePlugin::Local.name()).join("mounts")
     }
 
-    /// `seccomp`, below which Localhost profiles are.
+    /// `seccomp`, the directory of Localhost profiles.
     pub fn seccomp_dir(&self) -> PathBuf {
         self.0.join("seccomp")
     }
 
-    /// The places of one pod.
+    /// The directory of a pod.
     pub fn pod(&self, uid: &PodUid) -> Result<PodDir, UnsafeName> {
         Ok(PodDir(self.pods_dir().join(component(uid.as_str())?)))
     }
 }
 
-/// `pods/<uid>` and what is in it.
+/// `pods/<uid>` and the paths in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodDir(PathBuf);
 
-/// The kinds of volumes that the kubelet makes below a pod's directory.
+/// The volume plugins that create volumes below a pod's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VolumePlugin {
     /// emptyDir.
@@ -81,7 +82,7 @@ pub enum VolumePlugin {
     Projected,
     /// downwardAPI.
     DownwardApi,
-    /// A persistent volume of kind local: of a device, or with options.
+    /// local, of a block device or with mount options.
     Local,
 }
 
@@ -96,7 +97,7 @@ impl VolumePlugin {
         Self::Local,
     ];
 
-    /// Upstream's name for it.
+    /// Upstream's plugin name.
     pub fn name(self) -> &'static str {
         match self {
             Self::EmptyDir => "kubernetes.io/empty-dir",
@@ -108,13 +109,13 @@ impl VolumePlugin {
         }
     }
 
-    /// The name as a directory's.
+    /// The plugin name as directory name, with `~` for `/`.
     pub(super) fn directory(self) -> String {
         self.name().replace('/', "~")
     }
 }
 
-/// The managed hosts file of a pod below this root directory.
+/// The managed hosts file of a pod.
 ///
 /// # Errors
 /// The UID is not a file name.
@@ -139,67 +140,67 @@ impl PodDir {
         self.0.join("etc-hosts")
     }
 
-    /// Directory of one container, where its termination logs are.
+    /// The directory of a container, with its termination logs.
     pub fn container(&self, name: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.0.join("containers").join(component(name)?))
     }
 
-    /// All volumes.
+    /// `volumes`
     pub fn volumes(&self) -> PathBuf {
         self.0.join("volumes")
     }
 
-    /// Volume plugins' notes.
+    /// `plugins`, the directory for notes of volume plugins.
     pub fn plugins(&self) -> PathBuf {
         self.0.join("plugins")
     }
 
-    /// All volumes of one kind.
+    /// The directory of all volumes of one plugin.
     pub fn volumes_of(&self, plugin: VolumePlugin) -> PathBuf {
         self.volumes().join(plugin.directory())
     }
 
-    /// One volume.
+    /// The directory of one volume.
     pub fn volume(&self, plugin: VolumePlugin, volume: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.volumes_of(plugin).join(component(volume)?))
     }
 
-    /// What is written down about all volumes before they are made.
+    /// The record of the pod's volumes, written before volumes are created.
     pub fn volume_records(&self) -> PathBuf {
         self.0.join("volumes.json")
     }
 
-    /// Notes about all emptyDir volumes.
+    /// The directory of the notes of all emptyDir volumes.
     pub fn empty_dir_notes(&self) -> PathBuf {
         self.plugins().join(VolumePlugin::EmptyDir.directory())
     }
 
-    /// Directory whose file `ready` says that an emptyDir volume was set up.
+    /// Directory whose file `ready` marks an emptyDir volume as set up.
     pub fn empty_dir_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         Ok(self.empty_dir_notes().join(component(volume)?))
     }
 
-    /// Directory whose file `ready` says that a volume of the node was given to the pod's group.
+    /// Directory whose file `ready` records that the group of a volume's files was changed.
     pub fn ownership_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_note(&format!("owned_{volume}"))
     }
 
-    /// Directory whose file `ready` says what the volume of a claim is.
+    /// Directory whose file `ready` records the volume of a claim.
     pub fn claim_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_note(&format!("claim_{volume}"))
     }
 
-    /// Directory whose file `ready` says that a volume of files was set up.
+    /// Directory whose file `ready` marks a volume of files as set up.
     pub fn content_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
         self.empty_dir_note(&format!("wrapped_{volume}"))
     }
 
-    /// All places where sub-paths of volumes are bound.
+    /// `volume-subpaths`, the directory of bind mounts of sub-paths.
     pub fn sub_paths(&self) -> PathBuf {
         self.0.join("volume-subpaths")
     }
 
-    /// Where one sub-path of a volume is bound for a container.
+    /// Where one sub-path of a volume is bind-mounted for a container.
     pub fn sub_path(
         &self,
         volume: &str,

@@ -1,4 +1,4 @@
-//! Which volumes a pod needs and what each of them is. Pure.
+//! Which volumes a pod needs, and how each is set up. Pure.
 
 use super::content::{self, ContentVolume, VolumeGroup};
 use super::{
@@ -19,37 +19,37 @@ use std::collections::BTreeSet;
 pub struct PlannedVolume {
     /// Its name in the pod.
     pub name: String,
-    /// What it is.
+    /// How it is set up.
     pub kind: VolumeKind,
 }
 
-/// The kinds of volumes this kubelet provides.
+/// The kinds of volumes that this kubelet supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeKind {
     /// Scratch space that lives as long as the pod.
     EmptyDir {
-        /// On disk, or in memory bounded to so many bytes.
+        /// On disk, in memory or in huge pages.
         medium: Medium,
-        /// Group that owns it (`fsGroup`).
+        /// The pod's `fsGroup`.
         group: VolumeGroup,
-        /// Its project quota, where its usage may be monitored so.
+        /// Its project quota, if its usage may be monitored by one.
         quota: Option<ProjectQuota>,
     },
     /// A path of the node.
     HostPath {
         /// The path.
         path: String,
-        /// What must be there.
+        /// The required type.
         check: HostPathCheck,
     },
-    /// What a claim is bound to.
+    /// The volume of a claim.
     Claim(ClaimVolume),
     /// Files that the kubelet writes.
     Content(ContentVolume),
 }
 
 impl VolumeKind {
-    /// Whether its data is in memory; `None` for what is the node's, not the pod's.
+    /// Whether its data is in memory; `None` for data on a path of the node.
     pub(super) fn is_in_memory(&self) -> Option<bool> {
         match self {
             Self::EmptyDir { medium, .. } => Some(*medium != Medium::Disk),
@@ -60,7 +60,7 @@ impl VolumeKind {
 }
 
 impl PlannedVolume {
-    /// Whether its data is the node's, wherever that is.
+    /// Whether its data is on a path of the node.
     pub(super) fn is_of_node(&self) -> bool {
         matches!(
             self.kind,
@@ -68,7 +68,7 @@ impl PlannedVolume {
         )
     }
 
-    /// What is to be written down before the volume is made; `None` when nothing is made.
+    /// The record to write before the volume is created; `None` if nothing is created.
     pub(super) fn record(&self) -> Option<VolumeRecord> {
         let (plugin, mounted) = match &self.kind {
             VolumeKind::EmptyDir { medium, .. } => {
@@ -80,7 +80,7 @@ impl PlannedVolume {
         Some(VolumeRecord::new(&self.name, plugin, mounted))
     }
 
-    /// The claim, if it is mounted by one.
+    /// The claim, if it is the volume of one.
     pub(super) fn claim(&self) -> Option<ClaimRef> {
         match &self.kind {
             VolumeKind::Claim(claim) => Some(ClaimRef {
@@ -91,7 +91,7 @@ impl PlannedVolume {
         }
     }
 
-    /// The volume, if it is one of files that the kubelet writes.
+    /// The volume's specification, if it is a volume of files.
     pub(super) fn content(&self) -> Option<&ContentVolume> {
         match &self.kind {
             VolumeKind::Content(volume) => Some(volume),
@@ -109,11 +109,11 @@ pub struct ClaimVolume {
     pub is_mounted: bool,
     /// A container names it in `volumeDevices`.
     pub is_mapped: bool,
-    /// The pod only reads it.
+    /// The pod mounts it read-only.
     pub read_only: bool,
     /// The pod's `fsGroup`.
     pub group: VolumeGroup,
-    /// When the files are given to it.
+    /// The pod's `fsGroupChangePolicy`.
     pub change_policy: ChangePolicy,
 }
 
@@ -122,29 +122,29 @@ pub struct ClaimVolume {
 pub enum Medium {
     /// Below the kubelet's root directory.
     Disk,
-    /// In a tmpfs of at most so many bytes.
+    /// In a tmpfs.
     Memory {
-        /// Bytes.
+        /// Size limit in bytes.
         size: u64,
     },
     /// In huge pages.
     HugePages {
-        /// Bytes of one page.
+        /// Page size in bytes.
         page: u64,
     },
 }
 
-/// The quota of a project whose usage is monitored. It never stops anyone.
+/// A project quota that only monitors usage and never makes writes fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProjectQuota {
     /// The volume has no limit, and neither has the quota.
     Unlimited,
-    /// The volume has a limit, which eviction enforces. The limit of the quota is out of reach.
+    /// The volume has a limit, which eviction enforces; the quota's limit is so high that it is never reached.
     OutOfReach,
 }
 
 impl ProjectQuota {
-    /// Bytes; upstream's `maxQuota` of ext4.
+    /// The quota's limit in bytes: upstream's `maxQuota` of ext4.
     pub(super) fn limit(self) -> Option<u64> {
         match self {
             Self::Unlimited => None,
@@ -156,13 +156,13 @@ impl ProjectQuota {
 /// `hostPath.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostPathCheck {
-    /// Anything, even nothing.
+    /// Anything; need not exist.
     None,
-    /// A directory, made (0755) if nothing is there.
+    /// A directory; created with mode 0755 if nothing exists.
     DirectoryOrCreate,
     /// A directory.
     Directory,
-    /// A file, made (0644) if nothing is there.
+    /// A file; created with mode 0644 if nothing exists.
     FileOrCreate,
     /// A file.
     File,
@@ -175,7 +175,7 @@ pub enum HostPathCheck {
 }
 
 impl HostPathCheck {
-    /// Reads the API's spelling.
+    /// Parses the API field.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "" => Self::None,
@@ -191,15 +191,15 @@ impl HostPathCheck {
     }
 }
 
-/// The volumes that some container of the pod mounts or has as a device, in spec order; others are left alone, as
-/// upstream does.
+/// The volumes that a container of the pod mounts or uses as device, in spec order; as upstream, others are not set
+/// up.
 pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeError> {
     let used = UsedNames::of(pod);
     let volumes = pod.spec().and_then(|spec| spec.volumes.as_deref());
     volumes
         .unwrap_or_default()
         .iter()
-        // Images are mounted by the runtime.
+        // The runtime mounts image volumes.
         .filter(|volume| volume.image.is_none() && used.contains(&volume.name))
         .map(|volume| {
             let kind = kind_of(pod, volume, &used, node)?;
@@ -211,7 +211,7 @@ pub fn plan(pod: &Pod, node: &NodeFacts) -> Result<Vec<PlannedVolume>, VolumeErr
         .collect()
 }
 
-/// The objects that the volumes are made from.
+/// The configmaps and secrets that volumes refer to.
 pub(super) fn object_keys(plan: &[PlannedVolume]) -> BTreeSet<ObjectKey> {
     let contents = plan.iter().filter_map(PlannedVolume::content);
     contents
@@ -219,7 +219,7 @@ pub(super) fn object_keys(plan: &[PlannedVolume]) -> BTreeSet<ObjectKey> {
         .collect()
 }
 
-/// The tokens that are in volumes.
+/// The tokens that volumes refer to.
 pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
     let contents = plan.iter().filter_map(PlannedVolume::content);
     contents
@@ -227,7 +227,7 @@ pub(super) fn token_keys(plan: &[PlannedVolume]) -> BTreeSet<TokenKey> {
         .collect()
 }
 
-/// The certificates that are in volumes.
+/// The certificates that volumes refer to.
 pub(super) fn certificate_keys(plan: &[PlannedVolume]) -> BTreeSet<PodCertificateKey> {
     let contents = plan.iter().filter_map(PlannedVolume::content);
     contents
@@ -235,13 +235,13 @@ pub(super) fn certificate_keys(plan: &[PlannedVolume]) -> BTreeSet<PodCertificat
         .collect()
 }
 
-/// Whether trust bundles are in volumes.
+/// Whether volumes refer to ClusterTrustBundles.
 pub(super) fn has_bundles(plan: &[PlannedVolume]) -> bool {
     let mut contents = plan.iter().filter_map(PlannedVolume::content);
     contents.any(|volume| content::has_bundles(&volume.sources))
 }
 
-/// The claims that are mounted.
+/// The claims that volumes refer to.
 pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<PersistentVolumeClaimKey> {
     let key = |volume: &PlannedVolume| match &volume.kind {
         VolumeKind::Claim(claim) => Some(claim.key.clone()),
@@ -250,7 +250,7 @@ pub(super) fn claim_keys(plan: &[PlannedVolume]) -> BTreeSet<PersistentVolumeCla
     plan.iter().filter_map(key).collect()
 }
 
-/// The volumes that containers name.
+/// The names of volumes that containers use.
 struct UsedNames<'a> {
     mounted: BTreeSet<&'a str>,
     mapped: BTreeSet<&'a str>,
@@ -331,7 +331,7 @@ fn kind_of(
     let points = content::mount_points(pod, &volume.name);
     Ok(VolumeKind::Content(ContentVolume {
         plugin,
-        // Config maps are the one kind that upstream keeps on disk.
+        // Configmaps are the only volumes of files that upstream keeps on disk.
         memory: match plugin {
             VolumePlugin::ConfigMap => None,
             _ => Some(memory_size(pod, None, node, &fail)?),
@@ -382,8 +382,8 @@ fn medium(
     }
 }
 
-/// The project quota of a volume. Only a user namespace keeps a pod from moving its files to another project, so others are
-/// not monitored so (upstream's `assignQuota`, and `AddPodToVolume` for the limit).
+/// The project quota of a volume. Only in a user namespace are processes unable to move files to another project, so
+/// other pods are not monitored by quotas (upstream's `assignQuota`, and `AddPodToVolume` for the limit).
 fn project_quota(
     pod: &Pod,
     empty_dir: &EmptyDirVolumeSource,
@@ -407,8 +407,8 @@ fn project_quota(
     }))
 }
 
-/// Bytes of the huge pages that the pod requests: those of the medium's size (`HugePages-2Mi`), or
-/// the only ones it requests (upstream's `getPageSizeMountOption`).
+/// The page size in bytes: that of the medium (`HugePages-2Mi`), or the only one that the pod requests (upstream's
+/// `getPageSizeMountOption`).
 fn huge_page_size(
     pod: &Pod,
     medium: &str,
@@ -441,8 +441,8 @@ fn huge_page_size(
     }
 }
 
-/// Bytes a volume in memory may take: the least of its own limit, what bounds the pod, and what the
-/// node has for pods.
+/// The size limit of a volume in memory in bytes: the minimum of its `sizeLimit`, the pod's memory limit and the
+/// node's allocatable memory.
 fn memory_size(
     pod: &Pod,
     limit: Option<&ApiQuantity>,
@@ -466,7 +466,7 @@ fn memory_size(
 }
 
 fn unsupported_kind(volume: &Volume) -> String {
-    // The API's own name of whichever source is set: the only key beside `name`.
+    // The name of the volume's source in the API: the only key besides `name`.
     let value = serde_json::to_value(volume).unwrap_or_default();
     let kind = value
         .as_object()

@@ -1,4 +1,4 @@
-//! The pod's own directory and the small files the kubelet keeps in it. Blocking.
+//! The directory of a pod, and the files that the kubelet keeps in it. Blocking.
 
 use super::{KubeletRoot, PodDir, SetUpError, VolumeError, error};
 use crate::host::files;
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Makes `pods/<uid>` with `volumes` and `plugins` (0750 each).
+/// Creates `pods/<uid>` with `volumes` and `plugins` (0750 each).
 pub fn create(pod: &PodDir) -> Result<(), VolumeError> {
     [pod.path(), &pod.volumes(), &pod.plugins()]
         .into_iter()
@@ -32,13 +32,13 @@ pub struct TerminationLog<'a> {
 }
 
 impl TerminationLog<'_> {
-    /// The name of its file: the restart count, as of the container's log.
+    /// The file name: the restart count, as for the container's log.
     pub fn file_name(&self) -> String {
         self.restart_count.to_string()
     }
 
-    /// Whether a file is the termination log of an instance that no longer exists. The Go kubelet names its files by eight
-    /// random hexadecimal digits, from which the instance cannot be told.
+    /// Whether a file is the termination log of an instance that no longer exists. The Go kubelet's names are eight
+    /// random hexadecimal digits, which do not identify the instance.
     fn is_of_none(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
         count.is_some_and(|count: u32| {
@@ -62,17 +62,17 @@ pub fn create_termination_log(
     let files = fs::read_dir(&directory).map_err(io_error("list", &directory))?;
     for file in files.flatten() {
         let name = file.file_name().into_string().unwrap_or_default();
-        // If that fails, it is tried again for the next instance.
+        // A failed removal is retried for the next instance.
         let _ = of.is_of_none(&name).then(|| fs::remove_file(file.path()));
     }
     let path = directory.join(of.file_name());
-    // An instance with the same restart count that was never started may have left one.
+    // Left by an instance with the same restart count that was never started.
     let _ = fs::remove_file(&path);
     files::write_in_place(&path, b"", 0o666).map_err(io_error("make", &path))?;
     Ok(path)
 }
 
-/// UIDs of all pods that have a directory, for finding orphans.
+/// The UIDs of all pods with a directory, for finding orphans.
 pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
     let pods = root.pods_dir();
     let entries = fs::read_dir(&pods).map_err(io_error("list", &pods))?;
@@ -83,7 +83,7 @@ pub fn list(root: &KubeletRoot) -> Result<Vec<PodUid>, VolumeError> {
     Ok(names.map(PodUid::from).collect())
 }
 
-/// Creates a directory whose parent exists; true if it is new.
+/// Creates a directory in an existing one; true if it is new.
 pub(super) fn create_dir(directory: &Path, mode: u32) -> Result<bool, SetUpError> {
     files::create_dir(directory, mode).map_err(error::io_error("make directory", directory))
 }

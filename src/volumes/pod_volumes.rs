@@ -1,4 +1,4 @@
-//! The volumes of one pod: the state of each, and what it was given.
+//! The volumes of one pod: their states and results.
 
 use super::{
     NotPrepared, Prepared, VolumeError, VolumePath, content,
@@ -15,21 +15,21 @@ use tokio::{
     time::Instant,
 };
 
-/// How long a sync waits for volumes (upstream's `podAttachAndMountTimeout`).
+/// How long a sync waits for volumes (upstream's `podAttachAndMountTimeout`, 2 min 3 s).
 pub(super) const TIMEOUT: Duration = Duration::from_secs(123);
-/// How many volumes of a pod are set up at the same time.
+/// How many volumes of a pod are set up concurrently.
 const MAX_CONCURRENT: usize = 8;
 
-/// The sub-paths of one volume that are being bound.
+/// The bind mounts of sub-paths of one volume that are in progress.
 #[derive(Default)]
 struct VolumeBinds {
-    /// Held while some are: what a volume leads to may hang, and then holds one thread of the process.
+    /// Held during a bind mount. The volume may hang; this lock limits the damage to one thread per volume.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// The container that they are for.
     container: Option<String>,
 }
 
-/// Permission to bind sub-paths of a volume.
+/// The guard of a volume's bind mounts.
 pub(super) struct BindTurn {
     pod: Arc<PodVolumes>,
     volume: String,
@@ -47,10 +47,10 @@ impl Drop for BindTurn {
 pub(super) struct PodVolumes {
     /// In the order of the plan.
     volumes: watch::Sender<Vec<Volume>>,
-    /// Held for reading while something is created below the pod's directory; true once the pod is torn down.
+    /// Read-locked while files are created below the pod's directory; true once the pod is being torn down.
     torn_down: RwLock<bool>,
     slots: Semaphore,
-    /// By volume.
+    /// By volume name.
     binds: Mutex<BTreeMap<String, VolumeBinds>>,
 }
 
@@ -68,28 +68,28 @@ impl Default for PodVolumes {
 pub(super) struct Volume {
     planned: Arc<PlannedVolume>,
     state: VolumeState,
-    /// When the attempt that is under way began, or the last one.
+    /// Start of the current or last attempt.
     begun: Instant,
     made: Option<MadeVolume>,
-    /// What the last attempt ended with, until a sync reports it.
+    /// The error of the last attempt, until a sync reports it.
     error: Option<VolumeError>,
 }
 
-/// A volume that is there.
+/// A volume that is set up.
 #[derive(Clone)]
 pub(super) struct MadeVolume {
-    /// Where it is.
+    /// Its path.
     pub(super) path: VolumePath,
-    /// What it shows, if it is made from objects.
+    /// The digest of its content, for a volume of files.
     pub(super) shown: Option<PayloadDigest>,
-    /// The immutable ones of those objects, as the pod has seen them; they are not looked up again.
+    /// Its immutable objects, as first used for the pod; they are not looked up again.
     pub(super) fixed: ObjectsByKey,
 }
 
-/// How an attempt ended.
+/// The result of a successful attempt.
 pub(super) struct Attempted {
     pub(super) made: MadeVolume,
-    /// Why it is not up to date.
+    /// Why its content is not up to date, if the update failed.
     pub(super) stale: Option<VolumeError>,
 }
 
@@ -124,20 +124,20 @@ impl Volume {
 }
 
 impl PodVolumes {
-    /// Permission to create something below the pod's directory; `None` when the pod is or is being torn down.
+    /// A guard for creating files below the pod's directory; `None` once the pod is being torn down.
     pub(super) fn creating(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let torn_down = self.torn_down.try_read().ok()?;
         (!*torn_down).then_some(torn_down)
     }
 
-    /// Waits until nothing is being created, and has nothing created from then on.
+    /// Marks the pod as torn down and waits until no files are being created.
     pub(super) async fn tear_down(&self) {
         *self.torn_down.write().await = true;
-        // Attempts that wait for a slot find the pod torn down.
+        // Attempts that wait for a slot are woken, and find the pod torn down.
         self.slots.close();
     }
 
-    /// A place among those that are set up at the same time.
+    /// Waits for one of the slots of concurrent setups.
     pub(super) async fn slot(&self, name: &str) -> Option<SemaphorePermit<'_>> {
         if let Ok(slot) = self.slots.try_acquire() {
             return Some(slot);
@@ -146,7 +146,7 @@ impl PodVolumes {
         self.slots.acquire().await.ok()
     }
 
-    /// Waits until no sub-path of a volume is being bound, and has this container's bound.
+    /// Waits for other bind mounts of the volume, and reserves it for this container.
     pub(super) async fn bind_turn(self: &Arc<Self>, volume: &str, container: &str) -> BindTurn {
         let turn = {
             let mut binds = self.binds.lock();
@@ -163,19 +163,19 @@ impl PodVolumes {
         }
     }
 
-    /// Whether the data of a volume is the node's.
+    /// Whether the volume's data is on a path of the node.
     pub(super) fn is_of_node(&self, name: &str) -> bool {
         let volumes = self.volumes.borrow();
         let mut named = volumes.iter().filter(|one| one.planned.name == name);
         named.any(|volume| volume.planned.is_of_node())
     }
 
-    /// Changes of the volumes.
+    /// Notifies of state changes.
     pub(super) fn subscribe(&self) -> watch::Receiver<Vec<Volume>> {
         self.volumes.subscribe()
     }
 
-    /// What a sync does about a volume.
+    /// What a sync does with a volume.
     pub(super) fn work(&self, planned: &PlannedVolume) -> VolumeWork {
         let volumes = self.volumes.borrow();
         let known = volumes.iter().find(|volume| volume.is(planned));
@@ -186,7 +186,7 @@ impl PodVolumes {
         }))
     }
 
-    /// An attempt begins. Returns the volume that is brought up to date; `None` when it is set up.
+    /// Starts an attempt. Returns the volume to update; `None` if it is to be set up.
     pub(super) fn begin(
         &self,
         planned: &Arc<PlannedVolume>,
@@ -217,18 +217,17 @@ impl PodVolumes {
         made
     }
 
-    /// A volume waits for something from now on.
     pub(super) fn waits(&self, name: &str, wait: VolumeWait) {
         self.volumes.send_if_modified(|volumes| {
             if let Some(volume) = volumes.iter_mut().find(|one| one.planned.name == name) {
                 volume.next(VolumeInput::Waits(wait));
             }
-            // Syncs wait for the ends of attempts.
+            // Syncs wait for the end of attempts only, so they are not notified.
             false
         });
     }
 
-    /// An attempt has ended. Returns whether no sync waits for the volume that it made ready.
+    /// Ends an attempt. Returns whether the volume became ready while no sync waited for it.
     pub(super) fn end(&self, name: &str, ended: Result<Attempted, VolumeError>) -> bool {
         let is_made = ended.is_ok();
         let mut was_ready = false;
@@ -251,7 +250,7 @@ impl PodVolumes {
         is_made && !was_ready && self.volumes.receiver_count() == 0
     }
 
-    /// How many volumes of a plan are under way, and whether one has failed.
+    /// The number of volumes of a plan with an attempt in progress, and whether one has failed.
     pub(super) fn progress(&self, plan: &[Arc<PlannedVolume>]) -> (usize, bool) {
         let volumes = self.volumes.borrow();
         let of_plan = || volumes.iter().filter(|volume| is_in(plan, volume));
@@ -262,8 +261,8 @@ impl PodVolumes {
         (under_way.count(), of_plan().any(failed))
     }
 
-    /// The volumes of a plan as they are now, with the errors that were not reported yet. `timed_out` is whether the
-    /// sync has waited for those that are under way for as long as it does.
+    /// The results for the volumes of a plan, with the errors that were not reported yet. `timed_out` is whether the
+    /// sync's timeout has expired; attempts in progress then count as errors.
     pub(super) fn report(
         &self,
         plan: &[Arc<PlannedVolume>],
@@ -272,7 +271,7 @@ impl PodVolumes {
         let mut prepared = Prepared::default();
         let (mut errors, mut pending) = (Vec::new(), Vec::new());
         self.volumes.send_if_modified(|volumes| {
-            // What the pod no longer mounts stays as it is until the pod is torn down.
+            // Volumes that the pod no longer mounts are kept until its teardown.
             volumes.retain(|volume| volume.state.is_under_way() || is_in(plan, volume));
             for volume in volumes.iter_mut().filter(|volume| is_in(plan, volume)) {
                 let name = &volume.planned.name;
@@ -296,7 +295,7 @@ impl PodVolumes {
         NotPrepared::of(errors).map_or(Ok(prepared), Err)
     }
 
-    /// The volumes that are there.
+    /// The volumes that are set up.
     pub(super) fn made(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
         let volumes = self.volumes.borrow();
         let made = volumes.iter().filter_map(|volume| {
@@ -306,7 +305,7 @@ impl PodVolumes {
         made.collect()
     }
 
-    /// The state of each volume, by its name.
+    /// The state of each volume, by name.
     pub(super) fn states(&self) -> Vec<(String, VolumeState)> {
         let (volumes, binds) = (self.volumes.borrow(), self.binds.lock());
         let state = |volume: &Volume| {

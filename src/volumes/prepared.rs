@@ -1,30 +1,30 @@
-//! Where the volumes of a pod are.
+//! The paths of a pod's volumes.
 
 use super::VolumeError;
 use crate::model::ProjectId;
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Where one volume is.
+/// The path of one volume, and how containers may mount it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePath {
-    /// On the node.
+    /// The path on the node.
     pub host_path: PathBuf,
-    /// The kubelet made it, so the runtime may give it the pod's SELinux label.
+    /// The kubelet created it, so the runtime may relabel it for SELinux.
     pub managed: bool,
-    /// Containers only read it, whatever their mounts say.
+    /// Containers mount it read-only, whatever their `volumeMounts` say.
     pub read_only: bool,
-    /// It is a file system of the node that is measured for its claim.
+    /// Its usage is reported for its claim.
     pub measured: bool,
-    /// It is a device, which containers do not mount.
+    /// It is a block device, which containers cannot mount.
     pub is_device: bool,
-    /// A group that containers get besides their own.
+    /// A supplemental group for containers.
     pub group: Option<i64>,
-    /// The project of an emptyDir, by which its usage is read.
+    /// The quota project of an emptyDir, from which its usage is read.
     pub project: Option<ProjectId>,
 }
 
 impl VolumePath {
-    /// A path that is the node's, not the kubelet's.
+    /// A path of the node that the kubelet did not create.
     pub(super) fn of(host_path: PathBuf) -> Self {
         Self {
             host_path,
@@ -38,14 +38,14 @@ impl VolumePath {
     }
 }
 
-/// Where a pod's volumes are, by volume name.
+/// The paths of a pod's volumes by volume name.
 pub type VolumePaths = BTreeMap<String, VolumePath>;
 
-/// A pod's volumes.
+/// The result of preparing a pod's volumes.
 #[derive(Debug, Default)]
 pub struct Prepared {
     /// Where they are.
     pub paths: VolumePaths,
-    /// Volumes that are there and cannot be brought up to date: they show what they showed before.
+    /// Errors of volumes that are set up but could not be updated; they keep their old content.
     pub stale: Vec<VolumeError>,
 }

@@ -1,7 +1,7 @@
-//! The files that say which directory belongs to which project, `/etc/projects` and `/etc/projid`. Pure.
+//! The files that assign projects to directories, `/etc/projects` and `/etc/projid`. Pure.
 //!
-//! A line of the first is `ID:DIRECTORY`, one of the second `NAME:ID`. The kubelet's names are `volumeID`, as upstream's
-//! (`pkg/volume/util/fsquota/project.go`). All other lines stay as they are, to the byte.
+//! A line of the first is `ID:DIRECTORY`, one of the second `NAME:ID`. The kubelet's names are `volumeID`, as
+//! upstream's (`pkg/volume/util/fsquota/project.go`). All other lines are preserved byte by byte.
 
 use super::paths::VolumePlugin;
 use crate::model::ProjectId;
@@ -13,19 +13,19 @@ use std::{
     str,
 };
 
-/// The first ID that volumes get; upstream's.
+/// The first project ID for volumes; upstream's.
 const FIRST: u32 = 1_048_577;
 
-/// Why an entry cannot be read or added.
+/// Why an entry is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EntryError {
-    /// Two projects claim one directory.
+    /// Two projects have the same directory.
     #[error("the directory has more than one project there")]
     Ambiguous,
-    /// What the file system counts is not the directory alone.
+    /// The project has other directories too, so its usage is not that of this directory.
     #[error("the project of the directory has another one there")]
     Shared,
-    /// It would be two lines.
+    /// The path contains a line break.
     #[error("the path of the directory has a line break")]
     LineBreak,
 }
@@ -40,7 +40,7 @@ pub(super) struct ProjectFiles {
 }
 
 impl ProjectFiles {
-    /// The project that a directory has for itself, if it has one.
+    /// The project of a directory, if it has one of its own.
     pub(super) fn project_of(&self, directory: &Path) -> Result<Option<ProjectId>, EntryError> {
         let mut found = self.entries().filter(|(_, path)| *path == directory);
         let first = found.next().map(|(project, _)| project);
@@ -54,7 +54,7 @@ impl ProjectFiles {
         Ok(first)
     }
 
-    /// The IDs that neither file has, the lowest first.
+    /// The unused IDs, in ascending order.
     pub(super) fn free(&self) -> impl Iterator<Item = ProjectId> + use<> {
         let names = lines(&self.names).filter_map(parse_name);
         let used: BTreeSet<_> = names.map(|(_, project)| project).collect();
@@ -63,7 +63,7 @@ impl ProjectFiles {
         all.filter(move |project| !used.contains(project))
     }
 
-    /// With a directory given to a project, which gets its name.
+    /// Adds an entry for a directory, and the project's name.
     pub(super) fn with(&self, directory: &Path, project: ProjectId) -> Result<Self, EntryError> {
         let path = directory.as_os_str().as_bytes();
         if path.contains(&b'\n') {
@@ -81,8 +81,8 @@ impl ProjectFiles {
         Ok(files)
     }
 
-    /// Without directories that are gone, and the projects that had only these. Names of the kubelet's that no directory
-    /// has go as well: a kubelet ended between the two files.
+    /// Removes directories that no longer exist, and projects that have no other. The kubelet's names without a
+    /// directory are removed too: an earlier kubelet was killed between writing the two files.
     pub(super) fn without(&self, is_gone: impl Fn(&Path) -> bool) -> (Self, BTreeSet<ProjectId>) {
         let goes = |line: &[u8]| parse_entry(line).is_some_and(|(_, path)| is_gone(path));
         let (gone, projects) = partition(&self.projects, goes);
@@ -110,7 +110,7 @@ impl ProjectFiles {
     }
 }
 
-/// Whether a path is that of an emptyDir volume below the directory of all pods.
+/// Whether a path is that of an emptyDir volume below `pods`.
 pub(super) fn is_empty_dir(path: &Path, pods: &Path) -> bool {
     let Ok(below) = path.strip_prefix(pods) else {
         return false;
@@ -145,7 +145,7 @@ fn parse_name(line: &[u8]) -> Option<(&[u8], ProjectId)> {
 }
 
 fn parse_id(text: &[u8]) -> Option<ProjectId> {
-    // A sign is no digit.
+    // `parse` would accept a sign.
     let digits = text.iter().all(u8::is_ascii_digit).then_some(text)?;
     let id = str::from_utf8(digits).ok()?.parse().ok()?;
     Some(ProjectId(id)).filter(|project| project.0 != 0)
@@ -163,7 +163,7 @@ fn add(text: &mut Vec<u8>, line: &[u8]) {
     text.push(b'\n');
 }
 
-/// The lines that a condition holds for, and the others.
+/// Splits the lines by a predicate: those that satisfy it, and the others.
 fn partition(text: &[u8], holds: impl Fn(&[u8]) -> bool) -> (Vec<u8>, Vec<u8>) {
     let lines = text.split_inclusive(|byte| *byte == b'\n');
     let (with, without): (Vec<_>, Vec<_>) =

@@ -1,6 +1,6 @@
-//! Gives emptyDir volumes projects, so that the file system counts what they take up. Blocking.
+//! Assigns quota projects to emptyDir volumes, so that the file system counts their usage. Blocking.
 //!
-//! The projects are recorded in `/etc/projects` and `/etc/projid`, in the form of the Go kubelet (upstream's
+//! The projects are recorded in `/etc/projects` and `/etc/projid`, as the Go kubelet does (upstream's
 //! `pkg/volume/util/fsquota`).
 
 use super::project_files::{EntryError, ProjectFiles, is_empty_dir};
@@ -20,9 +20,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// How many IDs are tried.
+/// How many project IDs are tried.
 const MAX_TRIED: usize = 1024;
-/// The size of a file that is read, bytes.
+/// Maximum size of the files, in bytes.
 const MAX_SIZE: u64 = 4 << 20;
 
 /// Why a volume has no project.
@@ -54,11 +54,11 @@ pub struct ProjectQuotas {
     names: PathBuf,
     /// Held while the files are changed.
     changes: Mutex<()>,
-    /// It was logged that the file system has no quotas.
+    /// Whether the missing support of the file system was already logged.
     is_logged: AtomicBool,
 }
 
-/// The files, locked until this is dropped.
+/// The open files; they stay locked until this is dropped.
 struct LockedFiles {
     projects: LockedFile,
     names: LockedFile,
@@ -67,13 +67,13 @@ struct LockedFiles {
 
 struct LockedFile {
     path: PathBuf,
-    /// Its permissions.
+    /// The file's permissions.
     mode: u32,
     _file: File,
 }
 
 impl ProjectQuotas {
-    /// Those that are recorded in files of this directory; `/etc` for the node's.
+    /// Uses the files in this directory; `/etc` on a node.
     pub fn recorded_in(directory: &Path) -> Self {
         Self {
             projects: directory.join("projects"),
@@ -83,8 +83,9 @@ impl ProjectQuotas {
         }
     }
 
-    /// Gives a volume that has just been made a project, limited to so many bytes if to any. `None`, with a log line, when it
-    /// gets none: its usage is then determined by walking. `pods` is the directory of all pods.
+    /// Assigns a project to a newly created volume, with this limit in bytes if there is one. `None`, after logging
+    /// why, if that is not possible: the usage is then measured by walking the directory. `pods` is the directory of
+    /// all pods.
     pub(super) fn assign(
         &self,
         volume: &Path,
@@ -94,12 +95,12 @@ impl ProjectQuotas {
         self.logged(volume, self.try_assign(volume, pods, limit))
     }
 
-    /// The project of a volume that was made before; `None` as above.
+    /// The project of an existing volume; `None` as for `assign`.
     pub(super) fn recorded(&self, volume: &Path) -> Option<ProjectId> {
         self.logged(volume, self.try_recorded(volume))
     }
 
-    /// Forgets the projects of volumes that are gone. A failure is logged, and the next change makes up for it.
+    /// Removes the entries of volumes that no longer exist. A failure is logged, and the next change retries it.
     pub(super) fn release(&self, pods: &Path) {
         if let Err(error) = self.try_release(pods) {
             let err = chain(&error);
@@ -219,8 +220,8 @@ impl ProjectQuotas {
 }
 
 impl LockedFiles {
-    /// Writes what has changed. A failure may leave the first file changed: a name without a directory, or a directory
-    /// without a name, does no harm and is cleaned up with the volume.
+    /// Writes the files that changed. After a failure the first file may be changed and the second not: a name
+    /// without a directory, or a directory without a name, is harmless and removed with the volume.
     fn replace(&self, old: &ProjectFiles, new: &ProjectFiles) -> Result<(), ProjectError> {
         if new.projects != old.projects {
             self.projects.replace(&new.projects)?;
@@ -249,7 +250,7 @@ fn is_gone(path: &Path, pods: &Path) -> bool {
     is_empty_dir(path, pods) && path.symlink_metadata().is_err_and(is_missing)
 }
 
-/// An ID that neither the files nor the file system of the volume know.
+/// A project ID that is used neither in the files nor in the volume's file system.
 fn free(files: &ProjectFiles, volume: &Path) -> Result<ProjectId, ProjectError> {
     for project in files.free().take(MAX_TRIED) {
         let usage = project_usage(volume, project.0).map_err(io_error("read quotas of", volume))?;
@@ -260,7 +261,7 @@ fn free(files: &ProjectFiles, volume: &Path) -> Result<ProjectId, ProjectError> 
     Err(ProjectError::NoneFree)
 }
 
-/// Removes the limits of projects that are no longer used. What is left of one has no effect on the next volume.
+/// Removes the limits of unused projects. If that fails, the next volume with the project is not affected.
 fn unlimit(pods: &Path, projects: BTreeSet<ProjectId>) {
     for project in projects {
         let _ = limit_project(pods, project.0, None);
@@ -270,7 +271,7 @@ fn unlimit(pods: &Path, projects: BTreeSet<ProjectId>) {
 /// Opens and locks a file, and reads it.
 fn lock(path: &Path) -> io::Result<(LockedFile, Vec<u8>)> {
     let (file, metadata) = open(path, OFlags::CREATE)?;
-    // Another process that changes it does not take long; one that keeps it is not waited for.
+    // Other processes hold the lock only briefly; if one does not, the assignment fails instead of waiting.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     if fs::symlink_metadata(path)?.ino() != metadata.ino() {
         return Err(io::ErrorKind::ResourceBusy.into());
@@ -284,7 +285,7 @@ fn lock(path: &Path) -> io::Result<(LockedFile, Vec<u8>)> {
     Ok((locked, text))
 }
 
-/// Opens a regular file; links are not followed.
+/// Opens a regular file without following links.
 fn open(path: &Path, more: OFlags) -> io::Result<(File, Metadata)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
     let file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?);

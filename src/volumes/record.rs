@@ -1,17 +1,17 @@
-//! What is about to be made for a pod, written down before it is made. Blocking.
+//! Records a pod's volumes before they are created. Blocking.
 //!
-//! After any crash, also one in the middle of making or removing a volume, the next kubelet knows
-//! from this which volumes are the kubelet's own, and to take nothing else down.
+//! After a crash, even during the creation or removal of a volume, the next kubelet knows from the record which
+//! volumes this kubelet created, and removes nothing else.
 
 use super::{PodDir, VolumeError, paths::VolumePlugin, pod_dirs::io_error};
 use crate::base::atomic_file;
 use serde::{Deserialize, Serialize};
 use std::{fs, io};
 
-/// Another number was written by another kubelet, whose volumes this one may not know.
+/// A record with another version is of another kubelet, which may have volumes that this one does not know.
 const VERSION: u32 = 1;
 
-/// All volumes of a pod that the kubelet makes.
+/// All volumes of a pod that the kubelet creates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Records {
@@ -22,11 +22,11 @@ struct Records {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VolumeRecord {
-    /// Its name in the pod.
+    /// The volume's name in the pod.
     pub(super) name: String,
-    /// Its kind: upstream's name of the plugin.
+    /// Upstream's plugin name.
     pub(super) plugin: String,
-    /// Something is mounted on it.
+    /// A file system is mounted on its directory.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) mounted: bool,
 }
@@ -47,26 +47,26 @@ impl VolumeRecord {
     }
 }
 
-/// Writes down what is about to be made.
+/// Writes the record.
 pub(super) fn write(pod: &PodDir, volumes: Vec<VolumeRecord>) -> Result<(), VolumeError> {
     let path = pod.volume_records();
     let version = VERSION;
     let text = serde_json::to_vec(&Records { version, volumes })
         .map_err(|error| io_error("write", &path)(error.into()))?;
-    // Most set-ups after a restart of the kubelet find what they would write.
+    // After a restart of the kubelet the content is usually unchanged.
     if fs::read(&path).is_ok_and(|old| old == text) {
         return Ok(());
     }
     atomic_file::write(&path, &text).map_err(io_error("write", &path))
 }
 
-/// Whether anything was written down.
+/// Whether the pod has a record.
 pub(super) fn exists(pod: &PodDir) -> bool {
     pod.volume_records().symlink_metadata().is_ok()
 }
 
-/// Refuses to go on with a pod for which another kubelet has made a volume that this one does not
-/// know how to take down. Without a readable record, volumes are known by their places.
+/// Fails if another kubelet recorded a volume of a plugin that this one cannot tear down. Without a readable record,
+/// volumes are identified by their paths.
 pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
     let path = pod.volume_records();
     let text = match fs::read(&path) {
@@ -90,7 +90,7 @@ pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
     }
 }
 
-/// Forgets it all, once nothing is left.
+/// Removes the record, once no volume is left.
 pub(super) fn remove(pod: &PodDir) -> Result<(), VolumeError> {
     let path = pod.volume_records();
     match fs::remove_file(&path) {

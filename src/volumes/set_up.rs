@@ -1,5 +1,4 @@
-//! Sets up the volumes of a pod and brings them up to date: a future for each, several at the same time. Blocking, but
-//! for the way to a thread.
+//! Sets up and updates the volumes of a pod, several concurrently. File operations run on threads for blocking work.
 
 use super::{
     NotPrepared, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
@@ -43,10 +42,10 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How long a sync waits for the other volumes once one has failed, so that failures are reported together.
+/// How long a sync waits for other volumes after one has failed, so that it reports their failures together.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// The pod that volumes are set up for.
+/// The pod whose volumes are set up.
 #[derive(Clone)]
 pub(super) struct VolumePod {
     pub(super) uid: PodUid,
@@ -55,7 +54,7 @@ pub(super) struct VolumePod {
     pub(super) volumes: Arc<PodVolumes>,
 }
 
-/// One try to set a volume up, or to bring one up to date that is there.
+/// One attempt to set up or update a volume.
 struct Attempt {
     pod: VolumePod,
     planned: Arc<PlannedVolume>,
@@ -63,8 +62,8 @@ struct Attempt {
 }
 
 impl VolumeManagerInner {
-    /// Has every volume of the plan set up and up to date, and waits for that. What is still under way when it returns
-    /// goes on.
+    /// Starts the setup or update of every volume of the plan and waits for it. Attempts still in progress when this
+    /// returns continue.
     pub(super) async fn set_up_all(
         self: &Arc<Self>,
         pod: &VolumePod,
@@ -87,14 +86,14 @@ impl VolumeManagerInner {
             }
             tokio::select! {
                 biased;
-                // The sender is the pod's.
+                // `changed` only fails without a sender, and the pod's volumes own it.
                 _ = changes.changed() => {}
                 () = sleep_until(deadline) => return pod.volumes.report(&plan, !settles),
             }
         }
     }
 
-    /// Begins what volumes need. Returns those of which an earlier attempt is under way.
+    /// Starts the attempts that are due. Returns the volumes with an earlier attempt in progress.
     async fn begin(
         self: &Arc<Self>,
         pod: &VolumePod,
@@ -153,7 +152,7 @@ impl VolumeManagerInner {
         }
     }
 
-    /// What the API server and the node have for a volume.
+    /// Looks up the inputs of a volume.
     async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
         let fixed = attempt.made.as_ref().map(|made| &made.fixed);
@@ -193,7 +192,7 @@ impl VolumeManagerInner {
                 })
             }
             VolumeKind::HostPath { path, check } => {
-                // Nothing of it is taken down, so the tear-down does not wait for it.
+                // Teardown removes nothing that a hostPath's setup creates, so it need not wait for it.
                 drop(creating);
                 let path = host_path::set_up(path, *check).map_err(fail)?;
                 Attempted::of(VolumePath::of(path))
@@ -206,7 +205,7 @@ impl VolumeManagerInner {
         Ok(attempted)
     }
 
-    /// Brings a volume up to date whose objects changed.
+    /// Updates a volume whose objects changed.
     fn refresh(
         &self,
         attempt: &Attempt,
@@ -235,7 +234,8 @@ impl VolumeManagerInner {
         Ok(attempted)
     }
 
-    /// Sets the volume of a claim up. What others do with the same device goes first, and takes no thread meanwhile.
+    /// Sets up the volume of a claim. Waits for attempts of other pods with the same device, without occupying a
+    /// thread.
     async fn attempt_claim(
         self: Arc<Self>,
         attempt: &Attempt,
@@ -271,7 +271,7 @@ impl VolumeManagerInner {
         resolved: ResolvedClaim,
     ) -> Result<Attempted, VolumeError> {
         let (pod, claim) = (&attempt.pod, &attempt.claim);
-        // The pod may have ended while another one had the device.
+        // The pod may have been torn down while this waited for the lock.
         drop(pod.volumes.creating().ok_or(VolumeError::Cancelled)?);
         let (at, own_name) = (&resolved.at, &resolved.volume);
         let fail = |source| of_volume(own_name, source);
@@ -315,15 +315,15 @@ impl VolumeManagerInner {
         }))
     }
 
-    /// Whether a pod has been given this path of the node.
+    /// Whether a pod uses this path of the node.
     fn is_in_use(&self, path: &Path) -> bool {
         let pods: Vec<_> = self.pods.lock().values().cloned().collect();
         let mut given = pods.iter().flat_map(|volumes| volumes.made());
         given.any(|(_, given)| given.host_path == path)
     }
 
-    /// One whose objects are missing now, or immutable, stays as an earlier kubelet left it: a restart
-    /// of the kubelet is no event for its pods.
+    /// Sets up a volume of files. If its objects are missing or immutable, a volume of an earlier kubelet is kept as
+    /// it is, because a restart of the kubelet must not affect pods.
     fn set_up_content(
         &self,
         pod: &PodDir,
@@ -360,7 +360,8 @@ impl VolumeManagerInner {
         Ok(attempted)
     }
 
-    /// Binds sub-paths of one volume for a container. That goes on when this is dropped, and keeps others from the volume.
+    /// Bind-mounts the sub-paths of one volume for a container. If the future is dropped, this continues and keeps
+    /// the volume reserved.
     pub(super) async fn bind_sub_paths(
         self: &Arc<Self>,
         uid: &PodUid,
@@ -372,7 +373,7 @@ impl VolumeManagerInner {
         };
         let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
         let turn = volumes.bind_turn(&volume, container).await;
-        // As for the volume itself.
+        // Limited like the setup of the volume itself.
         let permit = if volumes.is_of_node(&volume) {
             self.blocking.clone().acquire_owned().await.ok()
         } else {
@@ -407,13 +408,13 @@ impl VolumeManagerInner {
     }
 }
 
-/// One try to set the volume of a claim up.
+/// One attempt to set up the volume of a claim.
 struct ClaimAttempt {
     pod: VolumePod,
-    /// Of the volume, in the pod.
+    /// The name of the volume in the pod.
     name: String,
     claim: ClaimVolume,
-    /// What an earlier attempt that succeeded noted.
+    /// The volume that an earlier successful attempt recorded.
     noted: Option<ResolvedClaim>,
 }
 
@@ -429,7 +430,8 @@ impl ClaimAttempt {
     }
 }
 
-/// Does work with what is the node's, which may hang: it must not take all threads of the process.
+/// Runs blocking work on a path of the node, which may hang. The semaphore keeps it from occupying all threads of the
+/// process.
 async fn on_a_thread<T: Send + 'static>(
     threads: Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -443,7 +445,7 @@ async fn on_a_thread<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
-/// Makes the pod's directory and records what is about to be made in it.
+/// Creates the pod's directory and records the volumes that will be created in it.
 async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(), VolumeError> {
     let (pod, plan) = (pod.clone(), plan.to_vec());
     let record = move || {
@@ -458,7 +460,7 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
     with_own_files(record).await?
 }
 
-/// What a volume of this kind waits for while it is set up.
+/// What the setup of a volume of this kind waits for.
 fn wait_of(kind: &VolumeKind) -> VolumeWait {
     match kind {
         VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) => VolumeWait::Files,
@@ -467,7 +469,7 @@ fn wait_of(kind: &VolumeKind) -> VolumeWait {
     }
 }
 
-/// The objects that stay as they are.
+/// The immutable ones of the objects.
 fn immutable(found: &ObjectsByKey) -> ObjectsByKey {
     let fixed = found
         .iter()

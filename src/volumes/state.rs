@@ -1,20 +1,20 @@
-//! The state of one volume of a pod, and what a sync does about it. Pure.
+//! The state of one volume of a pod, and what a sync does with it. Pure.
 
 use jiff::Timestamp;
 use std::fmt;
 
-/// What a volume waits for while it is set up or brought up to date.
+/// What the setup or update of a volume waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeWait {
-    /// Other volumes of the pod: only so many are set up at the same time.
+    /// A slot: the number of volumes of a pod that are set up at the same time is limited.
     Others,
-    /// What the API server or the node has for it.
+    /// Objects, tokens or certificates of the API server, or the Node object.
     Lookup,
-    /// Its files below the pod's directory.
+    /// File operations below the pod's directory.
     Files,
-    /// A path of the node.
+    /// A hostPath, by its path.
     HostPath(String),
-    /// The volume of a claim, by the claim's name.
+    /// The volume of a claim, by the name of the claim.
     Claim(String),
 }
 
@@ -33,33 +33,33 @@ impl fmt::Display for VolumeWait {
 /// The state of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeState {
-    /// What it waits for; `None` when nothing is under way.
+    /// What an attempt in progress waits for; `None` if there is none.
     pub waits_for: Option<VolumeWait>,
-    /// When it began to wait for that, failed, or became ready.
+    /// When that wait began, or the last attempt ended.
     pub since: Timestamp,
-    /// Why it could not be set up or brought up to date the last time.
+    /// The error of the last attempt.
     pub last_error: Option<String>,
-    /// Containers can mount it, also while it is brought up to date.
+    /// Containers can mount it, even while it is being updated.
     pub ready: bool,
-    /// The container for which parts of it are being bound.
+    /// The container for which sub-paths of it are being bind-mounted.
     pub binds_for: Option<String>,
 }
 
-/// What happens to a volume.
+/// A change of a volume's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeInput {
-    /// It waits for something from now on.
+    /// An attempt now waits for this.
     Waits(VolumeWait),
-    /// It is ready and up to date.
+    /// The volume is ready and up to date.
     Ready,
-    /// It is ready; it was made before and cannot be brought up to date.
+    /// The volume is ready, but the update failed with this error.
     Stale(String),
-    /// The attempt failed.
+    /// The setup failed with this error.
     Failed(String),
 }
 
 impl VolumeState {
-    /// The state of a volume that nothing was done for.
+    /// The state before the first attempt.
     pub fn new(now: Timestamp) -> Self {
         Self {
             waits_for: None,
@@ -70,7 +70,7 @@ impl VolumeState {
         }
     }
 
-    /// The state after an input.
+    /// The state after a change.
     pub fn next(self, input: VolumeInput, now: Timestamp) -> Self {
         match input {
             VolumeInput::Waits(wait) if self.waits_for.as_ref() == Some(&wait) => self,
@@ -102,12 +102,12 @@ impl VolumeState {
         }
     }
 
-    /// Whether an attempt is under way.
+    /// Whether an attempt is in progress.
     pub fn is_under_way(&self) -> bool {
         self.waits_for.is_some()
     }
 
-    /// Why containers cannot mount the volume, or a part of it; `None` when they can.
+    /// Why containers cannot mount the volume or a sub-path of it; `None` if they can.
     pub fn reason(&self) -> Option<String> {
         let error = self.last_error.as_deref();
         let binds = self.binds_for.as_ref();
@@ -122,31 +122,31 @@ impl VolumeState {
     }
 }
 
-/// What a sync does about one volume.
+/// What a sync does with one volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VolumeWork {
-    /// It is as wanted.
+    /// It is up to date.
     Nothing,
-    /// It is set up.
+    /// Sets it up.
     SetUp,
-    /// What it shows is brought up to date.
+    /// Updates its content.
     Refresh,
-    /// An earlier attempt is still under way; the next one begins when it ends.
+    /// An earlier attempt is in progress; the next one starts when it ends.
     Wait,
 }
 
-/// A volume that a sync finds.
+/// A volume that an earlier sync planned.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownVolume<'a> {
     /// Its state.
     pub state: &'a VolumeState,
-    /// It was planned as it is wanted now.
+    /// Its plan is the same as now.
     pub is_as_planned: bool,
-    /// What it shows may have changed.
+    /// Its content may have changed.
     pub may_change: bool,
 }
 
-/// Decides what a sync does about a volume that it wants.
+/// Decides what a sync does with a volume that the pod mounts.
 pub fn work(known: Option<KnownVolume<'_>>) -> VolumeWork {
     match known {
         None => VolumeWork::SetUp,

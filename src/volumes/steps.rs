@@ -1,7 +1,7 @@
-//! The steps that take a pod's volumes down. Pure.
+//! The steps that tear down a pod's volumes. Pure.
 //!
-//! What they are about was recorded before it was made; the record goes with the last step, so that after a crash
-//! between two of them the steps are taken again.
+//! Volumes are recorded before they are created, and the record is removed in the last step, so that after a crash
+//! during the teardown all steps are repeated.
 
 use super::{PodDir, paths::VolumePlugin};
 use crate::host::MountEntry;
@@ -9,29 +9,29 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TearDownStep {
-    /// What this kubelet mounted is unmounted.
+    /// Unmounts a mount of this kubelet.
     Unmount(PathBuf),
-    /// Nothing is mounted below the pod's directory any more, or the steps end here.
+    /// Fails if anything is still mounted below the pod's directory.
     CheckMounts,
-    /// A tree is removed.
+    /// Removes a directory tree.
     Remove(PathBuf),
-    /// The projects of volumes that are gone are given back.
+    /// Releases the quota projects of removed volumes.
     ReleaseProjects,
-    /// The record is removed.
+    /// Removes the record.
     Forget,
 }
 
-/// Where this kubelet mounts and makes things for a pod; sub-paths first, as they are mounted from
+/// The directories with this kubelet's mounts and volumes of a pod; sub-paths first, because they are mounts of
 /// volumes.
 pub(super) fn places(pod: &PodDir) -> Vec<PathBuf> {
     let volumes = VolumePlugin::ALL.map(|plugin| pod.volumes_of(plugin));
     std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
 
-/// The steps for a pod, by all mounts of the node, oldest first.
+/// The steps for a pod. `mounts` are all mounts of the node, oldest first.
 ///
 /// # Errors
-/// Something is mounted there that this kubelet did not mount.
+/// Something that this kubelet did not mount is mounted below the pod's directory.
 pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearDownStep>, PathBuf> {
     let places = places(pod);
     let is_own = |path: &MountEntry| places.iter().any(|place| path.is_beneath(place));
@@ -39,13 +39,13 @@ pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearD
     if let Some(foreign) = below().find(|mount| !is_own(mount)) {
         return Err(foreign.mount_point.clone());
     }
-    // The youngest first: mounts on mounts.
+    // The newest mount first, because mounts may be stacked.
     let unmount = |mount: &MountEntry| TearDownStep::Unmount(mount.mount_point.clone());
     let mut steps: Vec<_> = below().rev().map(unmount).collect();
     if !steps.is_empty() {
         steps.push(TearDownStep::CheckMounts);
     }
-    // The notes go first: after a crash in between, a volume is set up afresh.
+    // The notes are removed first, so that after a crash the volume is set up from scratch.
     let trees = std::iter::once(pod.empty_dir_notes()).chain(places);
     steps.extend(trees.map(TearDownStep::Remove));
     steps.push(TearDownStep::ReleaseProjects);

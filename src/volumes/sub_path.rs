@@ -1,8 +1,7 @@
-//! subPath: a part of a volume, bound in a way that a container cannot redirect. Blocking.
+//! subPath mounts, protected from redirection by containers. Blocking.
 //!
-//! The part is opened beneath the volume: links are followed within it and never out of it, whatever
-//! is swapped for what meanwhile. What is bound is the opened descriptor, so that a swap afterwards
-//! changes nothing.
+//! The sub-path is opened with the kernel resolving links only within the volume, whatever a container replaces
+//! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
 use super::{Mounter, SetUpError, error::io_error, pod_volumes::PodVolumes};
 use rustix::{
@@ -16,20 +15,20 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// A sub-path that one volume mount of a container wants.
+/// A sub-path of a volume mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubPathRequest {
-    /// Position in the container's `volumeMounts`.
+    /// Index in the container's `volumeMounts`.
     pub mount_index: usize,
     /// Name of the volume.
     pub volume: String,
-    /// Where the volume is on the node.
+    /// The path of the volume on the node.
     pub volume_path: PathBuf,
-    /// The part wanted, relative to the volume, variables expanded.
+    /// The sub-path relative to the volume, with variables expanded.
     pub sub_path: String,
 }
 
-/// The names of a sub-path: relative and without steps back (upstream's check).
+/// The path components of a sub-path, which has to be relative and without `..` (upstream's check).
 pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
     let escapes = || SetUpError::Escapes(sub_path.to_string());
     let mut names = Vec::new();
@@ -43,8 +42,8 @@ pub fn components(sub_path: &str) -> Result<Vec<&str>, SetUpError> {
     Ok(names)
 }
 
-/// Opens the part, making missing directories with the volume's own mode, and binds it on `target`.
-/// `None` when the pod no longer waited for it once it was open.
+/// Opens the sub-path, creating missing directories with the mode of the volume, and bind-mounts it on `target`.
+/// `None` if the pod no longer waits once it is open.
 pub(super) fn set_up(
     request: &SubPathRequest,
     target: &Path,
@@ -80,7 +79,7 @@ pub(super) fn set_up(
     Ok(Some(()))
 }
 
-/// Removes an earlier binding; instances that still run keep their own view of it.
+/// Unmounts an earlier bind mount; running containers keep their own mount of it.
 fn take_down(target: &Path, mounter: &dyn Mounter) -> Result<(), SetUpError> {
     mounter
         .unmount(target)
@@ -125,7 +124,7 @@ fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, S
     open(&reached).map_err(failed)
 }
 
-/// Undoes the umask on a directory just made, which a container may already have replaced.
+/// Sets the mode of a new directory regardless of the umask. A container may already have replaced the directory.
 fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -133,9 +132,8 @@ fn set_mode(parent: BorrowedFd<'_>, name: &str, mode: u32) -> Result<(), Errno> 
     rustix::fs::fchmod(made, Mode::from_raw_mode(mode))
 }
 
-/// Opens something in the volume. A link that begins at the node's root is one out of the volume for
-/// the kernel even where it leads back in, as in a hostPath: such a one is resolved first, and what
-/// comes of it is opened through no link at all.
+/// Opens a path in the volume. The kernel rejects an absolute link even if it leads back into the volume, which is
+/// possible in a hostPath: such a link is resolved first, and the result is opened without following links.
 fn open_within(volume: &Path, root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     match open_beneath(root, path, ResolveFlags::NO_MAGICLINKS) {
         Err(Errno::XDEV) => {}

@@ -1,5 +1,5 @@
-//! Taking a pod's volumes down, also after a crash: what is mounted is read from the kernel, what
-//! was made is found by its place. Blocking.
+//! Tears down a pod's volumes, also after a crash: mounts are read from the kernel, and volumes are found by their
+//! paths. Blocking.
 
 use super::{
     Mounter, PodDir, VolumeError,
@@ -10,9 +10,8 @@ use super::{
 use crate::host::remove;
 use std::{fs, io, path::Path};
 
-/// Unmounts what this kubelet mounted for the pod and removes its volumes. What others mounted below
-/// the pod's directory is never touched and is an error. `release` gives back the projects of volumes that are gone. Doing
-/// it again is fine.
+/// Unmounts this kubelet's mounts for the pod and removes its volumes. Mounts of others below the pod's directory are
+/// not touched and are an error. `release` releases the quota projects of removed volumes. Idempotent.
 pub(super) fn volumes(
     pod: &PodDir,
     mounter: &dyn Mounter,
@@ -23,7 +22,7 @@ pub(super) fn volumes(
         used |= exists(place)?;
     }
     if !used {
-        // Another kubelet may have mounted something.
+        // No record, so mounts could only be those of another kubelet.
         return if has_entries(&pod.volumes())? {
             refuse_mounts(pod, mounter)
         } else {
@@ -58,8 +57,8 @@ fn take(
     }
 }
 
-/// Removes the pod's directory once its volumes are down. `volumes` is only ever removed empty: a
-/// volume of another kind (or another kubelet) that is still there is an error and keeps its data.
+/// Removes the pod's directory after its volumes were torn down. `volumes` is removed only if it is empty: a volume
+/// of another plugin or another kubelet that still exists is an error and keeps its data.
 pub(super) fn directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     if !exists(pod.path())? {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Writes the files of a volume so that readers see either the old version or the new one.
-//! Blocking.
+//! Writes the files of a volume atomically: readers see either the old version or the new one (upstream's
+//! `AtomicWriter`). Blocking.
 //!
-//! The layout is upstream's: the files lie in a directory named after the time, `..data` is a link
-//! to it, and each visible name is a link into `..data`. A new version is written beside the old one
-//! and becomes the current one by the rename of one link. Everything is reached through file
-//! descriptors and without following links, whatever a privileged container did to the volume.
+//! The layout is upstream's: the files are in a directory named after the time, `..data` is a symbolic link to it,
+//! and each user-visible name is a symbolic link into `..data`. A new version is written beside the old one and
+//! becomes current by renaming one link. All accesses are relative to file descriptors and follow no links, because a
+//! privileged container may have changed the volume.
 
 use super::{
     owner::{READ_ONLY, VolumeGroup},
@@ -30,28 +30,28 @@ use std::{
 
 /// The link to the current version.
 const DATA: &str = "..data";
-/// That link while it is being made.
+/// The temporary name of that link until it is renamed.
 const NEW_DATA: &str = "..data_tmp";
-/// Everything of the writer's own begins so.
+/// The prefix of names that are reserved for the writer.
 const OWN: &[u8] = b"..";
 const VERSION_MODE: u32 = 0o755;
-/// How often a name for a version may be taken already.
+/// How many names for a version directory are tried.
 const NAME_TRIES: usize = 16;
 
-/// Whether there was something to write.
+/// Whether the content changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// The volume shows another version now.
+    /// A new version was written.
     Now,
-    /// It already showed these files, and still does.
+    /// The volume already had this content.
     Before,
 }
 
-/// Makes the volume show exactly these files, of which each belongs to the group if there is one.
-/// What an interrupted write left is removed.
+/// Makes the volume contain exactly these files, and sets their group if there is one. Removes what an interrupted
+/// write left.
 ///
 /// # Errors
-/// What the system says; the volume then shows what it showed before.
+/// A file operation failed; the volume then keeps its old content.
 pub fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> io::Result<Written> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(volume, flags, Mode::empty())?;
@@ -75,14 +75,14 @@ pub fn write(volume: &Path, payload: &Payload, group: VolumeGroup) -> io::Result
     Ok(written)
 }
 
-/// Whether some version was written completely once.
+/// Whether a version was completely written before.
 pub(super) fn is_written(volume: &Path) -> bool {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(volume, flags, Mode::empty())
         .is_ok_and(|root| current_version(root.as_fd()).is_some())
 }
 
-/// The directory that `..data` leads to; `None` when it is not a link of the writer's.
+/// The target of `..data`; `None` if that is not a link of the writer.
 fn current_version(root: BorrowedFd<'_>) -> Option<String> {
     let target = rustix::fs::readlinkat(root, DATA, Vec::new()).ok()?;
     let target = target.into_string().ok()?;
@@ -91,7 +91,7 @@ fn current_version(root: BorrowedFd<'_>) -> Option<String> {
     (plain && there).then_some(target)
 }
 
-/// Whether a version consists of exactly these files. One that cannot be read is not.
+/// Whether a version consists of exactly these files. False if it cannot be read.
 fn is_shown(root: BorrowedFd<'_>, version: &str, payload: &Payload, group: VolumeGroup) -> bool {
     let Ok(version) = open_dir(root, version) else {
         return false;
@@ -123,7 +123,7 @@ fn has_content(
     Ok(bytes == content.data)
 }
 
-/// Whether there is no file that is not in the payload, and no directory without one.
+/// Whether the directory has no file that is not in the payload, and no empty directory.
 fn has_only(version: BorrowedFd<'_>, payload: &Payload) -> io::Result<bool> {
     let mut directories = BTreeSet::new();
     for (path, _) in payload.files() {
@@ -158,7 +158,7 @@ fn has_only(version: BorrowedFd<'_>, payload: &Payload) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Writes all files into a directory of its own; one that cannot be finished is removed.
+/// Writes all files to a new version directory, which is removed if that fails.
 fn make_version(
     volume: &Path,
     root: BorrowedFd<'_>,
@@ -228,7 +228,7 @@ fn switch(root: BorrowedFd<'_>, version: &str, group: VolumeGroup) -> Result<(),
     rustix::fs::renameat(root, NEW_DATA, root, DATA)
 }
 
-/// Makes the links that are missing, and removes links to what is gone and versions that are over.
+/// Creates missing links, and removes outdated links and version directories.
 fn tidy(
     volume: &Path,
     root: BorrowedFd<'_>,
@@ -239,7 +239,7 @@ fn tidy(
     let first_name = |path| str::split(path, '/').next().unwrap_or_default();
     let mut missing: BTreeSet<&str> = payload.files().map(|(path, _)| first_name(path)).collect();
     let kept = [".", "..", DATA, version].map(str::as_bytes);
-    // Listed before anything is removed: some file systems skip entries while others go.
+    // Listed before anything is removed, because some file systems skip entries if the directory changes meanwhile.
     let mut surplus = Vec::new();
     for entry in Dir::read_from(root)? {
         let name = entry?.file_name().to_owned();
@@ -262,7 +262,7 @@ fn tidy(
     Ok(())
 }
 
-/// Whether an entry is a link that the writer made; mount points of other volumes are none.
+/// Whether an entry is a link of the writer; mount points of other volumes are not.
 fn leads_into_data(root: BorrowedFd<'_>, name: &CStr) -> bool {
     rustix::fs::readlinkat(root, name, Vec::new())
         .is_ok_and(|target| target.to_bytes().starts_with(b"..data/"))
@@ -272,7 +272,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     open_within(parent, name, OFlags::RDONLY | OFlags::DIRECTORY, 0)
 }
 
-/// Opens something below a directory, through no link.
+/// Opens a path below a directory without following links.
 fn open_within(
     directory: BorrowedFd<'_>,
     path: &str,

@@ -1,6 +1,7 @@
-//! Volumes whose files the kubelet writes: configMap, secret, downwardAPI, projected.
+//! Volumes of files that the kubelet writes: configMap, secret, downwardAPI, projected.
 //!
-//! `plan`, `sources`, `payload` and `mount_points` decide; this file, `atomic_writer` and `owner` do.
+//! `plan`, `sources`, `payload` and `mount_points` are pure; this file, `atomic_writer` and `owner` access the file
+//! system.
 
 mod atomic_writer;
 mod mount_points;
@@ -36,15 +37,15 @@ use rustix::{
 use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
-/// Modes of a volume's own directory on disk and in memory.
+/// Mode of a volume's root directory.
 const ON_DISK: u32 = 0o777;
 const IN_MEMORY: u32 = 0o1777;
 const MOUNT_POINT: u32 = 0o755;
 
-/// Identifies a payload.
+/// SHA-256 of a payload.
 pub(super) type PayloadDigest = [u8; 32];
 
-/// Makes the volume and its files, as far as they are not there yet. Returns where it is. Blocking.
+/// Creates the volume and its files if they do not exist yet. Returns its path. Blocking.
 pub(super) fn set_up(
     pod: &PodDir,
     name: &str,
@@ -68,7 +69,7 @@ pub(super) fn set_up(
     Ok(directory)
 }
 
-/// Records, where upstream records that a volume was set up, from which specification.
+/// Records that the volume was set up and from which specification, at the path where upstream records it.
 fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
     let note = pod.content_note(name)?;
     let ready = note.join("ready");
@@ -81,13 +82,13 @@ fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), Se
     files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 
-/// Identifies what is wanted of one volume.
+/// The digest of a volume's specification.
 fn wishes(volume: &ContentVolume) -> String {
     let digest = Sha256::digest(format!("{volume:?}"));
     crate::base::hex(digest.iter().take(16))
 }
 
-/// Makes an existing volume show these files. Blocking.
+/// Replaces the content of an existing volume. Blocking.
 pub(super) fn write(
     directory: &Path,
     volume: &ContentVolume,
@@ -102,8 +103,7 @@ pub(super) fn write(
         .map_err(io_error("write the files of", directory))
 }
 
-/// Path of the volume if an earlier kubelet set it up from the same specification and it still exists.
-/// Blocking.
+/// The path of the volume if an earlier kubelet set it up from the same specification and it still exists. Blocking.
 pub(super) fn made_before(
     pod: &PodDir,
     name: &str,
@@ -118,7 +118,7 @@ pub(super) fn made_before(
     there.then_some(directory)
 }
 
-/// The digest of everything that a volume is to show.
+/// The digest of a payload.
 pub(super) fn digest(payload: &Payload) -> PayloadDigest {
     let mut hasher = Sha256::new();
     for (path, content) in payload.files() {
@@ -145,7 +145,7 @@ fn is_mounted(directory: &Path, mounter: &dyn Mounter) -> Result<bool, SetUpErro
         .map_err(io_error("read", directory))
 }
 
-/// The volume's own directory belongs to the group, and what is mounted within finds its place.
+/// Sets the group of the volume's root directory and creates the mount points in it.
 fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -159,7 +159,7 @@ fn prepare_root(directory: &Path, volume: &ContentVolume) -> std::io::Result<()>
     Ok(())
 }
 
-/// Makes a directory and those above it, through no link.
+/// Creates a directory and its parents, without following links.
 fn make_all(root: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
     let mut at: OwnedFd = open_dir(root, ".")?;
     for name in path.split('/') {

@@ -1,13 +1,12 @@
-//! Which directories a volume needs because other volumes are mounted within it. Pure.
+//! The directories that a volume needs because other volumes are mounted inside it. Pure.
 //!
-//! Containers see these volumes read-only, so the directories cannot be made later.
+//! Containers mount these volumes read-only, so the runtime cannot create the directories.
 
 use crate::model::{Pod, PodExt};
 use crate::volumes::error::ContentError;
 use std::path::{Component, Path, PathBuf};
 
-/// The directories, relative to the volume; only the outermost of those within one another
-/// (upstream's `getNestedMountpoints`).
+/// The directories relative to the volume; of nested ones only the outermost (upstream's `getNestedMountpoints`).
 pub(in crate::volumes) fn mount_points(
     pod: &Pod,
     volume: &str,
@@ -47,7 +46,7 @@ fn add_outermost(own: &Path, all: &[PathBuf], points: &mut Vec<String>) {
     }
 }
 
-/// The path without `.` and, as far as the path alone shows, without `..`.
+/// Removes `.` and resolves `..` lexically.
 fn clean(path: &str) -> PathBuf {
     let mut out = PathBuf::new();
     for component in Path::new(path).components() {

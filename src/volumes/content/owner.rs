@@ -1,4 +1,4 @@
-//! `fsGroup`: what belongs to the pod's group, and what the group may do with it. Blocking.
+//! `fsGroup`: the group of files, and its permissions. Blocking.
 
 use rustix::{
     fd::BorrowedFd,
@@ -6,19 +6,19 @@ use rustix::{
 };
 use std::io;
 
-/// What a group may do with files of volumes that pods only read.
+/// Group permissions of files in read-only volumes.
 pub(in crate::volumes) const READ_ONLY: u32 = 0o440;
-/// What a group may do with files of volumes that pods write to.
+/// Group permissions of files in writable volumes.
 pub(in crate::volumes) const READ_WRITE: u32 = 0o660;
-/// What it may do with directories besides, and that new files in them belong to it as well.
+/// Additional mode of directories: execute for the group, and setgid, so that new files in them get the group.
 const DIRECTORY: u32 = 0o2110;
 
-/// The pod's group, if it has one.
+/// The pod's `fsGroup`, if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeGroup(pub Option<u32>);
 
 impl VolumeGroup {
-    /// The mode of something that had this mode and now belongs to the group.
+    /// The mode with the group's permissions (`rights`) added.
     pub(in crate::volumes) fn widen(self, mode: u32, rights: u32, directory: bool) -> u32 {
         match (self.0, directory) {
             (None, _) => mode,
@@ -27,7 +27,7 @@ impl VolumeGroup {
         }
     }
 
-    /// Gives an open file or directory exactly this mode and, if there is one, to the group.
+    /// Sets the mode and, if there is one, the group of an open file or directory.
     pub(in crate::volumes) fn own(
         self,
         file: BorrowedFd<'_>,
@@ -38,12 +38,12 @@ impl VolumeGroup {
         if let Some(group) = self.0 {
             rustix::fs::fchown(file, None, Some(Gid::from_raw(group)))?;
         }
-        // After the owner: giving a file away takes its set-id bits.
+        // After the owner, because `chown` clears setuid and setgid.
         let mode = self.widen(mode, rights, directory);
         Ok(rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?)
     }
 
-    /// Gives a link to the group; with [`AtFlags::EMPTY_PATH`] and no name, what is open.
+    /// Sets the group of a symbolic link; with [`AtFlags::EMPTY_PATH`] and an empty name, of the open file.
     pub(in crate::volumes) fn own_link(
         self,
         directory: BorrowedFd<'_>,
@@ -57,7 +57,7 @@ impl VolumeGroup {
         rustix::fs::chownat(directory, name, None, Some(Gid::from_raw(group)), flags)
     }
 
-    /// Whether something belongs to it; true where there is no group.
+    /// Whether a file has this group; true without a group.
     pub(in crate::volumes) fn owns(self, stat: &Stat) -> bool {
         self.0.is_none_or(|group| stat.st_gid == group)
     }

@@ -1,44 +1,44 @@
-//! The files that a volume is to show, and which paths they may have. Pure.
+//! The files of a volume, and validation of their paths. Pure.
 
 use crate::volumes::error::{MAX_NAME, MAX_PATH, PathError};
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt};
 
-/// One file to be.
+/// The content and metadata of one file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FileContent {
-    /// What it says; may be a secret.
+    /// The content; may be a secret.
     pub data: Bytes,
     /// Permission bits.
     pub mode: u32,
-    /// The user that owns it; `None` for the kubelet's own.
+    /// The owning user; `None` for the kubelet's.
     pub owner: Option<u32>,
 }
 
-/// A file may hold a secret: its size is shown and nothing of what it says.
+/// Content may be a secret, so only its size is printed.
 impl fmt::Debug for FileContent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes, mode {:o}", self.data.len(), self.mode)
     }
 }
 
-/// All files of a volume by path: relative, clean, none of them within another.
+/// All files of a volume by path; paths are relative and normalized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload(BTreeMap<String, FileContent>);
 
 impl Payload {
-    /// Adds a file; a later one of the same path replaces it, as upstream has it.
+    /// Adds a file. As upstream, a later file replaces an earlier one with the same path.
     ///
     /// # Errors
-    /// The path cannot be one in a volume.
+    /// The path is invalid in a volume.
     pub fn insert(&mut self, path: &str, data: Bytes, mode: u32) -> Result<(), PathError> {
         self.insert_owned(path, data, mode, None)
     }
 
-    /// The same for a file that belongs to a user.
+    /// Adds a file with an owner.
     ///
     /// # Errors
-    /// The path cannot be one in a volume.
+    /// The path is invalid in a volume.
     pub fn insert_owned(
         &mut self,
         path: &str,
@@ -52,15 +52,15 @@ impl Payload {
         Ok(())
     }
 
-    /// Adds all files of another one.
+    /// Adds all files of another payload.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// Says whether all files can be there at the same time.
+    /// Checks that no file is at the path of another file's directory.
     ///
     /// # Errors
-    /// A path runs through another file.
+    /// A path leads through another file.
     pub fn check(&self) -> Result<(), PathError> {
         for path in self.0.keys() {
             let runs_through = |(at, _)| path.get(..at).filter(|head| self.0.contains_key(*head));
@@ -71,7 +71,7 @@ impl Payload {
         Ok(())
     }
 
-    /// The files, by path in order.
+    /// The files in the order of their paths.
     pub fn files(&self) -> impl Iterator<Item = (&str, &FileContent)> {
         self.0
             .iter()
@@ -88,13 +88,13 @@ impl Payload {
         self.0.len()
     }
 
-    /// No file at all.
+    /// Whether there are no files.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The path in its shortest form, if it may be one in a volume.
+/// The normalized path, if it is valid in a volume.
 fn clean(path: &str) -> Result<String, PathError> {
     if path.starts_with('/') {
         return Err(PathError::Absolute(path.to_string()));

@@ -1,4 +1,4 @@
-//! What the files of a volume are made from. Pure.
+//! The sources of a volume's files, from the pod's specification. Pure.
 
 use super::{Payload, owner::VolumeGroup};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
@@ -13,53 +13,53 @@ use k8s_openapi::api::core::v1::{
     ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
-/// The API's default for files.
+/// The API's default mode.
 const DEFAULT_MODE: i32 = 0o644;
-/// Tokens, keys and trust anchors that have an owner.
+/// Mode of tokens, keys and trust anchors whose file has an owner.
 const OWNERS_ONLY: u32 = 0o600;
 
 /// A volume whose files the kubelet writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentVolume {
-    /// Which kind it is.
+    /// The volume plugin.
     pub plugin: VolumePlugin,
-    /// Bytes of the tmpfs it is in; `None` for on disk.
+    /// Size limit of its tmpfs in bytes; `None` for a volume on disk.
     pub memory: Option<u64>,
-    /// Who may read it besides its owner.
+    /// The pod's `fsGroup`.
     pub group: VolumeGroup,
-    /// Where its files come from; later ones replace earlier ones of the same path.
+    /// The sources; the files of later ones replace those of earlier ones.
     pub sources: Vec<VolumeFileSource>,
-    /// Directories in it onto which other volumes are mounted, relative.
+    /// Mount points of other volumes in it, as relative paths.
     pub mount_points: Vec<String>,
 }
 
 /// One source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeFileSource {
-    /// Files that say something about the pod.
+    /// Files with fields of the pod.
     Pod(Payload),
-    /// Entries of an object.
+    /// Entries of a configmap or secret.
     Object(ObjectSource),
     /// A token of the pod's service account.
     Token(TokenSource),
-    /// A key of the pod and its certificate.
+    /// A private key of the pod and its certificate.
     Certificate(CertificateSource),
     /// Trust anchors of ClusterTrustBundles.
     Bundle(BundleSource),
 }
 
-/// Trust anchors as a file.
+/// Trust anchors of ClusterTrustBundles as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleSource {
     /// Which bundles.
     pub choice: BundleChoice,
-    /// It is fine when there is none.
+    /// A missing bundle is no error.
     pub optional: bool,
-    /// The file.
+    /// Path of the file.
     pub path: String,
     /// Its permission bits.
     pub mode: u32,
-    /// Its owner, when all containers run as one user.
+    /// Its owner, if all containers run as the same user.
     pub owner: Option<u32>,
 }
 
@@ -68,59 +68,59 @@ pub struct BundleSource {
 pub struct TokenSource {
     /// Which token.
     pub key: TokenKey,
-    /// The file.
+    /// Path of the file.
     pub path: String,
     /// Its permission bits.
     pub mode: u32,
-    /// Its owner, when all containers run as one user.
+    /// Its owner, if all containers run as the same user.
     pub owner: Option<u32>,
 }
 
-/// A key and its certificate as files.
+/// A private key and its certificate as files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateSource {
     /// Which certificate.
     pub key: PodCertificateKey,
-    /// The file of both, the key first.
+    /// Path of a file with both, the key first.
     pub bundle_path: Option<String>,
-    /// The file of the key.
+    /// Path of the key's file.
     pub key_path: Option<String>,
-    /// The file of the certificate and those of its issuers.
+    /// Path of the file with the certificate chain.
     pub chain_path: Option<String>,
     /// Their permission bits.
     pub mode: u32,
-    /// Their owner, when all containers run as one user.
+    /// Their owner, if all containers run as the same user.
     pub owner: Option<u32>,
 }
 
-/// Entries of an object as files.
+/// Entries of a configmap or secret as files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectSource {
     /// Which object.
     pub key: ObjectKey,
-    /// Which entries; all of them when empty.
+    /// The entries; empty for all.
     pub items: Vec<FileItem>,
-    /// Permission bits of files that have none of their own.
+    /// Mode of files without a mode of their own.
     pub default_mode: u32,
-    /// It is fine when the object or an entry is not there.
+    /// A missing object or entry is no error.
     pub optional: bool,
 }
 
-/// One entry as a file.
+/// One entry of an object as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileItem {
     /// The entry.
     pub key: String,
-    /// The file.
+    /// Path of the file.
     pub path: String,
     /// Its permission bits.
     pub mode: Option<u32>,
 }
 
-/// What this kind of volume is made from, and which kind it is; `None` when it is of another kind.
+/// The plugin and sources of a volume; `None` if it is not a volume of files.
 ///
 /// # Errors
-/// A requested field of the pod does not exist.
+/// A field reference is invalid.
 pub(in crate::volumes) fn sources(
     pod: &Pod,
     volume: &Volume,
@@ -280,7 +280,7 @@ fn mode_and_owner(pod: &Pod, default_mode: Option<i32>) -> (u32, Option<u32>) {
     let context = pod.spec().and_then(|spec| spec.security_context.as_ref());
     let group = context.and_then(|context| context.fs_group);
     let owner = common_user(pod);
-    // The group gets its right to read with the volume.
+    // The group gets read permission when the mode is set for `fsGroup`.
     let mode = if owner.is_some() || group.is_some() {
         OWNERS_ONLY
     } else {
@@ -289,7 +289,7 @@ fn mode_and_owner(pod: &Pod, default_mode: Option<i32>) -> (u32, Option<u32>) {
     (mode, owner)
 }
 
-/// The user that all containers are to run as; `None` if there is no such user (upstream's `FsUserFrom`).
+/// The user that all containers run as; `None` if there is no such user (upstream's `FsUserFrom`).
 fn common_user(pod: &Pod) -> Option<u32> {
     let spec = pod.spec()?;
     let of_pod = spec.security_context.as_ref().and_then(|c| c.run_as_user);
@@ -352,7 +352,7 @@ fn object(
     })
 }
 
-/// Upstream's `downwardapi.CollectData`.
+/// The files of a downwardAPI source (upstream's `CollectData`).
 fn pod_files(
     pod: &Pod,
     items: &[DownwardAPIVolumeFile],

@@ -1,4 +1,4 @@
-//! From sources to files. Pure.
+//! Builds the files of a volume from its sources. Pure.
 
 use super::Payload;
 use super::plan::{BundleSource, CertificateSource, ObjectSource, TokenSource, VolumeFileSource};
@@ -11,20 +11,20 @@ use crate::volumes::error::{ContentError, ContentErrors};
 use k8s_openapi::api::core::v1::Node;
 use std::{collections::BTreeSet, sync::Arc};
 
-/// What the API server or the node has for sources, looked up.
+/// The objects, tokens and certificates that were looked up for sources.
 #[derive(Clone, Debug, Default)]
 pub(in crate::volumes) struct VolumeSources {
     pub(in crate::volumes) objects: ObjectsByKey,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) certificates: FoundCertificates,
     pub(in crate::volumes) claims: FoundClaims,
-    /// `None` when no volume has one.
+    /// `None` if no source needs bundles.
     pub(in crate::volumes) bundles: Option<FoundBundles>,
-    /// The node as the API server has it.
+    /// The Node object.
     pub(in crate::volumes) node: Option<Arc<Node>>,
 }
 
-/// The objects that sources need.
+/// The configmaps and secrets that sources need.
 pub(in crate::volumes) fn object_keys(sources: &[VolumeFileSource]) -> BTreeSet<ObjectKey> {
     let key = |source: &VolumeFileSource| match source {
         VolumeFileSource::Object(object) => Some(object.key.clone()),
@@ -53,19 +53,19 @@ pub(in crate::volumes) fn certificate_keys(
     sources.iter().filter_map(key).collect()
 }
 
-/// Whether sources need bundles.
+/// Whether sources need ClusterTrustBundles.
 pub(in crate::volumes) fn has_bundles(sources: &[VolumeFileSource]) -> bool {
     let is_bundle = |source: &VolumeFileSource| matches!(source, VolumeFileSource::Bundle(_));
     sources.iter().any(is_bundle)
 }
 
-/// Whether the files follow something besides objects.
+/// Whether the files depend on anything that may change besides configmaps and secrets.
 pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
     let has_secrets = !token_keys(sources).is_empty() || !certificate_keys(sources).is_empty();
     has_secrets || has_bundles(sources)
 }
 
-/// Whether the files are made from objects that are all there and all immutable.
+/// Whether all objects of the sources exist and are immutable.
 pub(in crate::volumes) fn is_fixed(sources: &[VolumeFileSource], found: &ObjectsByKey) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
@@ -75,7 +75,7 @@ pub(in crate::volumes) fn is_fixed(sources: &[VolumeFileSource], found: &Objects
 /// All files of the volume.
 ///
 /// # Errors
-/// Everything that is missing or wrong.
+/// Every missing object and every invalid path.
 pub(in crate::volumes) fn payload(
     sources: &[VolumeFileSource],
     inputs: &VolumeSources,
@@ -155,7 +155,7 @@ fn add_bundle(
     Ok(())
 }
 
-/// Upstream's `MakePayload` of config maps and secrets.
+/// The files of a configmap or secret (upstream's `MakePayload`).
 fn object_files(source: &ObjectSource, found: &ObjectsByKey) -> Result<Payload, ContentError> {
     let none = ObjectData::default();
     let object = match found.get(&source.key) {

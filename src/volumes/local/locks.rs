@@ -1,4 +1,4 @@
-//! A lock for each volume. Waiting for one takes no thread.
+//! A lock for each volume. Waiting for a lock does not block a thread.
 
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
@@ -9,19 +9,19 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 pub(in crate::volumes) struct VolumeLocks(Mutex<HashMap<String, Arc<AsyncMutex<()>>>>);
 
 impl VolumeLocks {
-    /// Locks a volume, once no other attempt has it.
+    /// Locks a volume; waits while another attempt has it locked.
     pub(in crate::volumes) async fn lock(&self, volume: &str) -> OwnedMutexGuard<()> {
         self.of(volume).lock_owned().await
     }
 
-    /// `None` while another attempt has it.
+    /// `None` if another attempt has it locked.
     pub(super) fn try_lock(&self, volume: &str) -> Option<OwnedMutexGuard<()>> {
         self.of(volume).try_lock_owned().ok()
     }
 
     fn of(&self, volume: &str) -> Arc<AsyncMutex<()>> {
         let mut locks = self.0.lock();
-        // Those that are neither held nor waited for.
+        // Removes locks that are neither held nor waited for.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         locks.entry(volume.to_owned()).or_default().clone()
     }

@@ -1,7 +1,7 @@
-//! `local` volumes that are mounted: a device once for the node, and for each pod a bind mount of it or of a directory
-//! that has options. Blocking.
+//! `local` volumes that need mounts: a device is mounted once per node, and bind-mounted for each pod, as is a
+//! directory with mount options. Blocking.
 //!
-//! What is mounted is read from the kernel, so that a kubelet that starts goes on with what an earlier one left.
+//! Mounts are read from the kernel, so that a restarted kubelet continues with those of an earlier one.
 
 mod locks;
 mod rules;
@@ -31,14 +31,14 @@ use std::{
     time::Duration,
 };
 
-/// For a program that only reads a little or changes a mount.
+/// Timeout of programs that only read a little or change a mount.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
-/// For one that goes through a whole disk, which may take long where nothing is wrong.
+/// Timeout of programs that process a whole disk (`mkfs`, `fsck`).
 const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// What has to be readable of a device before it is taken for empty.
+/// How many bytes of a device must be readable before it counts as empty.
 const DEVICE_HEAD: usize = 4096;
 
-/// A volume that one pod is to have.
+/// A volume that is mounted for a pod.
 pub(super) struct LocalVolume<'a> {
     pub(super) root: &'a KubeletRoot,
     pub(super) mounter: &'a dyn Mounter,
@@ -46,17 +46,18 @@ pub(super) struct LocalVolume<'a> {
     pub(super) volumes: &'a PodVolumes,
     /// Name of the PersistentVolume.
     pub(super) name: &'a str,
-    /// The directory or the device.
+    /// The path of the directory or the device.
     pub(super) path: &'a str,
     pub(super) mount: &'a LocalMount,
     pub(super) read_only: bool,
-    /// The group that its files are given to.
+    /// The pod's `fsGroup` and its change policy.
     pub(super) owner: Option<(VolumeGroup, ChangePolicy)>,
-    /// An earlier attempt came to its end.
+    /// An earlier attempt succeeded.
     pub(super) was_made: bool,
 }
 
-/// Mounts a volume for a pod; `None` if it needs no mount: a directory without options. The volume has to be locked.
+/// Mounts a volume for a pod; `None` if it needs no mount: a directory without options. The caller has to hold the
+/// volume's lock.
 pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, VolumeError> {
     let target = volume.pod.volume(VolumePlugin::Local, volume.name)?;
     let bound = volume.mounter.is_mounted(&target);
@@ -74,13 +75,13 @@ pub(super) fn set_up(volume: &LocalVolume<'_>) -> Result<Option<PathBuf>, Volume
     };
     let result = volume.give_and_bind(&source, &target, bound);
     if result.is_err() && is_device {
-        // The pod may not try again, and another one may have waited for the lock in vain.
+        // The pod may not retry, and another pod's release may have been skipped while this held the lock.
         release(volume.root, volume.mounter, volume.name);
     }
     result.map(|()| Some(target))
 }
 
-/// How a program failed, and all that it wrote.
+/// How a program failed, and its output.
 struct Failed {
     status: String,
     output: String,
@@ -94,7 +95,7 @@ impl LocalVolume<'_> {
         }
     }
 
-    /// Whether its path is a device; otherwise it is a directory. Links are followed.
+    /// Whether its path is a block device; otherwise it must be a directory. Follows links.
     fn is_device(&self) -> Result<bool, VolumeError> {
         let path = Path::new(self.path);
         let source = match fs::metadata(path) {
@@ -112,7 +113,7 @@ impl LocalVolume<'_> {
         })
     }
 
-    /// Mounts the device, unless that was done for another pod.
+    /// Mounts the device, unless it is mounted for another pod.
     fn mount_device(&self) -> Result<PathBuf, VolumeError> {
         let target = self.root.local_devices().join(super::component(self.name)?);
         let fail = |source| VolumeError::MountDevice {
@@ -125,7 +126,7 @@ impl LocalVolume<'_> {
         }
         make_dir(&target).map_err(fail)?;
         if let Err(error) = self.format_and_mount(&target) {
-            // It is empty; one that stays is removed with the next device.
+            // The empty directory; if this fails, it is removed with the next device.
             let _ = fs::remove_dir(&target);
             let (path, fs_type) = (self.path, &self.mount.fs_type);
             let at = target.display();
@@ -163,14 +164,14 @@ impl LocalVolume<'_> {
         self.mount(args, LONG_LIMIT)
     }
 
-    /// What is on the device; `None` if it is empty.
+    /// The format of the device; `None` if it is empty.
     fn format(&self) -> Result<Option<String>, String> {
         let device = self.path;
         let failed = |why| format!("failed to get disk format of disk {device}: {why}");
         let end = self.run("blkid", &rules::probe_args(device), SHORT_LIMIT);
         let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
         if found.is_none() {
-            // `blkid` finds nothing on a device that cannot be read either.
+            // `blkid` also finds nothing on a device that cannot be read.
             let read =
                 fs::File::open(device).and_then(|mut it| it.read_exact(&mut [0; DEVICE_HEAD]));
             read.map_err(|error| failed(error.to_string()))?;
@@ -197,7 +198,7 @@ impl LocalVolume<'_> {
             })
     }
 
-    /// Checks the file system. Only errors that are left are a reason not to mount it.
+    /// Checks the file system. It is not mounted only if errors are left.
     fn check(&self) -> Result<(), String> {
         let device = self.path;
         match self.run("fsck", &rules::check_args(device), LONG_LIMIT) {
@@ -234,7 +235,7 @@ impl LocalVolume<'_> {
             })
     }
 
-    /// Runs a program that has to end with 0.
+    /// Runs a program and returns an error unless it exits with 0.
     fn succeed(&self, program: &str, args: &[String], limit: Duration) -> Result<(), Failed> {
         match self.run(program, args, limit) {
             Ok(end) if end.code == Some(0) => Ok(()),
@@ -259,7 +260,7 @@ impl LocalVolume<'_> {
         })
     }
 
-    /// Gives what is mounted to the pod's group and binds it in the pod's directory, with the volume's options.
+    /// Sets the group of the mounted files and bind-mounts them into the pod's directory with the volume's options.
     fn give_and_bind(&self, source: &Path, target: &Path, bound: bool) -> Result<(), VolumeError> {
         let fail = |source| self.fail(source);
         if let Some(owner) = self.owner {
@@ -269,14 +270,14 @@ impl LocalVolume<'_> {
             let shared = rules::is_bound(&mounts, &pods, self.name, pod);
             ownership::set_up(self.pod, self.name, source, owner, shared).map_err(fail)?;
         }
-        // It is opened first: that may hang, and the tear-down waits for what follows.
+        // Opened first, because this may hang, and the teardown waits for what follows.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(source, flags, Mode::empty())
             .map_err(|e| fail(io_error("open", source)(e.into())))?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
         let _creating = self.volumes.creating().ok_or(VolumeError::Cancelled)?;
         if bound {
-            // An attempt that was cut short: it may lack its options.
+            // Left by an interrupted attempt: it may lack the mount options.
             self.unbind(target).map_err(fail)?;
         }
         make_dir(target).map_err(fail)?;
@@ -303,12 +304,12 @@ impl LocalVolume<'_> {
     }
 }
 
-/// Whether there is a device to release.
+/// Whether any device is mounted.
 pub(super) fn has_devices(root: &KubeletRoot) -> bool {
     fs::read_dir(root.local_devices()).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Unmounts the devices that no pod has bound. One that is locked is left to who has locked it.
+/// Unmounts the devices that no pod uses. Locked ones are skipped; the lock's holder releases them.
 pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &VolumeLocks) {
     let entries = fs::read_dir(root.local_devices());
     for entry in entries.into_iter().flatten().flatten() {
@@ -319,7 +320,7 @@ pub(super) fn release_unused(root: &KubeletRoot, mounter: &dyn Mounter, locks: &
     }
 }
 
-/// Unmounts a device unless a pod has it bound. What fails is tried again when the next pod ends.
+/// Unmounts a device unless a pod uses it. A failure is retried when the next pod ends.
 fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
     let target = root.local_devices().join(volume);
     let released = mounter.list().and_then(|mounts| {

@@ -8,24 +8,24 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, ffi::OsStr, path::Path};
 
-/// The file system of a device whose volume does not name one.
+/// The file system of volumes without `fsType`.
 const DEFAULT_FS_TYPE: &str = "ext4";
-/// What a device with partitions counts as having: it is not formatted, and mounting it fails.
+/// The format reported for a device with partitions: it is not formatted, and mounting it fails.
 const PARTITIONS: &str = "unknown data, probably partitions";
-/// An older place of `spec.mountOptions`, which is read first.
+/// The former place of `spec.mountOptions`, which takes precedence.
 const OPTIONS_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
 
 /// How a `local` volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::volumes) struct LocalMount {
-    /// The file system of a device.
+    /// The file system type of a device.
     pub(in crate::volumes) fs_type: String,
-    /// `spec.mountOptions`.
+    /// The mount options.
     pub(in crate::volumes) options: Vec<String>,
 }
 
-/// The options that a volume is mounted with, each once and in order.
+/// The mount options of a volume, sorted and without duplicates.
 pub(in crate::volumes) fn mount_options(volume: &PersistentVolume) -> Vec<String> {
     let annotations = volume.metadata.annotations.as_ref();
     let spec = volume.spec.as_ref();
@@ -39,25 +39,25 @@ pub(in crate::volumes) fn mount_options(volume: &PersistentVolume) -> Vec<String
     options.into_iter().filter(|it| !it.is_empty()).collect()
 }
 
-/// The file system that a device is mounted as. `None` if it cannot be one's name.
+/// The file system type for mounting a device. `None` if it is not a valid name.
 pub(in crate::volumes) fn fs_type(wanted: Option<&str>) -> Option<String> {
     let wanted = wanted.filter(|it| !it.is_empty());
     let fs_type = wanted.unwrap_or(DEFAULT_FS_TYPE);
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    // It becomes a part of a program's name.
+    // It becomes part of a program name (`mkfs.<type>`).
     let is_name = fs_type.starts_with(|c: char| c.is_ascii_alphanumeric());
     (is_name && fs_type.chars().all(is_of_name)).then(|| fs_type.to_owned())
 }
 
-/// The arguments of `blkid` that says how a device is formatted.
+/// The arguments of `blkid` that prints the format of a device.
 pub(super) fn probe_args(device: &str) -> Vec<String> {
     strings(&["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device])
 }
 
-/// What `blkid` found on a device: nothing, if it is not formatted.
+/// Parses the output of `blkid`: `None` if the device is not formatted.
 ///
 /// # Errors
-/// It failed, or its output cannot be read.
+/// `blkid` failed, or its output cannot be parsed.
 pub(super) fn format_of(end: &ProgramEnd) -> Result<Option<String>, String> {
     match end.code {
         Some(0) => {}
@@ -83,15 +83,15 @@ pub(super) fn format_of(end: &ProgramEnd) -> Result<Option<String>, String> {
 /// What is done with a device before it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceStep {
-    /// It is empty and gets a file system.
+    /// It is empty: a file system is created.
     Format,
-    /// Its file system is checked, and repaired where that is safe.
+    /// Its file system is checked, and repaired where that is safe (`fsck -a`).
     Check,
     Nothing,
 }
 
-/// Decides what is done with a device by what was found on it. A device that has anything on it is never formatted.
-/// `None` if it cannot be used: an empty one that is only to be read.
+/// Decides by the device's format (`found`). A device with any content is never formatted. `None` for an empty device
+/// that is mounted read-only, which cannot be used.
 pub(super) fn device_step(found: Option<&str>, read_only: bool) -> Option<DeviceStep> {
     match (found, read_only) {
         (None, true) => None,
@@ -101,7 +101,7 @@ pub(super) fn device_step(found: Option<&str>, read_only: bool) -> Option<Device
     }
 }
 
-/// The program that formats a device, with its arguments.
+/// The program and arguments that format a device.
 pub(super) fn format_command(fs_type: &str, device: &str) -> (String, Vec<String>) {
     let args = match fs_type {
         "ext3" | "ext4" => strings(&["-F", "-m0", device]),
@@ -116,12 +116,12 @@ pub(super) fn check_args(device: &str) -> Vec<String> {
     strings(&["-a", device])
 }
 
-/// Whether `fsck` has left errors on a device, which is not mounted then.
+/// Whether `fsck` left errors uncorrected; the device is not mounted then.
 pub(super) fn has_errors_left(end: &ProgramEnd) -> bool {
     end.code == Some(4)
 }
 
-/// The options that a device is mounted with.
+/// The options for mounting a device.
 pub(super) fn device_options(options: &[String], read_only: bool) -> Vec<String> {
     let mut all: BTreeSet<&str> = options.iter().map(String::as_str).collect();
     if read_only {
@@ -131,12 +131,12 @@ pub(super) fn device_options(options: &[String], read_only: bool) -> Vec<String>
     all.map(str::to_owned).collect()
 }
 
-/// Whether these options let nothing be written.
+/// Whether the options make the mount read-only.
 pub(super) fn is_read_only(options: &[String]) -> bool {
     options.iter().any(|option| option == "ro")
 }
 
-/// The arguments of `mount` that mounts a device.
+/// The arguments of `mount` for a device.
 pub(super) fn mount_args(
     device: &str,
     fs_type: &str,
@@ -146,8 +146,8 @@ pub(super) fn mount_args(
     strings(&["-t", fs_type, "-o", &options.join(","), device, target])
 }
 
-/// The arguments of `mount` that gives a directory that is bound its options; `None` if it has none. A bind mount takes
-/// them only once it is there.
+/// The arguments of `mount` that remounts a bind mount with options; `None` if there are none. A bind mount takes its
+/// options only when remounted.
 pub(super) fn bind_args(
     source: &str,
     options: &[String],
@@ -167,7 +167,7 @@ pub(super) fn bind_args(
     Some(strings(&["-o", &all.join(","), source, target]))
 }
 
-/// Whether a pod has the volume bound, other than the one with this directory.
+/// Whether a pod other than the one with this directory has the volume mounted.
 pub(super) fn is_bound(
     mounts: &[MountEntry],
     pods: &Path,
@@ -179,7 +179,7 @@ pub(super) fn is_bound(
     bound.any(|mount| bound_volume(mount, pods).is_some_and(|name| name == volume))
 }
 
-/// The volume that is bound there, if it is `<pods>/<uid>/volumes/kubernetes.io~local-volume/<volume>`.
+/// The volume that is bind-mounted there, if the path is `<pods>/<uid>/volumes/kubernetes.io~local-volume/<volume>`.
 fn bound_volume<'m>(mount: &'m MountEntry, pods: &Path) -> Option<&'m OsStr> {
     let mut parts = mount.mount_point.strip_prefix(pods).ok()?.iter();
     let (_uid, volumes, plugin) = (parts.next()?, parts.next()?, parts.next()?);
@@ -188,7 +188,7 @@ fn bound_volume<'m>(mount: &'m MountEntry, pods: &Path) -> Option<&'m OsStr> {
     (is_volume && parts.next().is_none()).then_some(name)
 }
 
-/// As Go prints how a program ended.
+/// The exit status of a program as Go prints it.
 pub(super) fn status(end: &ProgramEnd) -> String {
     match end.code {
         Some(code) => format!("exit status {code}"),
@@ -196,7 +196,7 @@ pub(super) fn status(end: &ProgramEnd) -> String {
     }
 }
 
-/// All that a program wrote.
+/// The combined output of a program.
 pub(super) fn output(end: &ProgramEnd) -> String {
     format!("{}{}", end.stdout, end.stderr)
 }

@@ -1,4 +1,4 @@
-//! The node's cgroups: what the configuration says of them. Pure.
+//! The configuration of the node's cgroups. Pure.
 
 use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::KubeletConfiguration;
@@ -9,7 +9,7 @@ use crate::resources::cm::wanted::NodeAmounts;
 use crate::resources::cm::{CgroupDriver, CgroupName, CgroupsConfig, ReservedCgroup};
 use std::collections::BTreeMap;
 
-/// Of a configuration with its defaults, which has been checked.
+/// Converts a validated configuration with defaults.
 pub(super) fn cgroups(
     config: &KubeletConfiguration,
     runtime: Option<&str>,
@@ -84,14 +84,14 @@ pub(super) fn cgroups(
     }
 }
 
-/// The path of a cgroup as the kernel shows it, whatever the driver; `None` if it cannot be one.
+/// The path of a cgroup in the kernel's form, for both drivers; `None` if it is invalid.
 pub(super) fn cgroup(path: &str) -> Option<String> {
     let name = CgroupName::of_cgroupfs(path);
     let path = name.path(CgroupDriver::Cgroupfs).ok()?;
     Some(path.to_string())
 }
 
-/// What upstream logs of cgroups that do not fit each other.
+/// Upstream's warning about cgroup settings that contradict each other.
 pub(super) fn warning(config: &KubeletConfiguration) -> Option<String> {
     let kubelet = some_text(&config.kubelet_cgroups)?;
     let reserved = some_text(&config.kube_reserved_cgroup)?;

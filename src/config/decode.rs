@@ -1,8 +1,7 @@
-//! [`DocumentNode`] trees to typed values, reporting every problem and not only the first.
+//! Decodes [`DocumentNode`] trees to typed values, and reports all problems, not only the first.
 //!
-//! Serde stops at the first error. So decoding runs again after each error with the offending
-//! value marked as rejected, until nothing is wrong any more. All fields of the configuration are
-//! optional, so every round gets further.
+//! Serde stops at the first error. Therefore the offending value is marked as rejected after each error and decoding
+//! is repeated, until there is no error. All fields of the configuration are optional, so each round gets further.
 
 use std::fmt;
 
@@ -11,14 +10,13 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, V
 use super::document::ConfigProblem;
 use crate::base::document::{DocumentEntry, DocumentNode, DocumentValue};
 
-/// More problems than this are not worth listing.
+/// Maximum number of reported problems.
 const MAX_PROBLEMS: usize = 50;
 
 /// Decodes a tree into `T`.
 ///
 /// # Errors
-/// Every unknown field and every value of the wrong type or form, each with its field and origin,
-/// in the order found.
+/// All unknown fields and all values of the wrong type or form, each with its field and origin, in the order found.
 pub(super) fn decode<T: de::DeserializeOwned>(
     node: &DocumentNode,
 ) -> Result<T, Vec<ConfigProblem>> {
@@ -44,7 +42,7 @@ pub(super) fn decode<T: de::DeserializeOwned>(
     }
 }
 
-/// A decoding error and the steps to the value it is about, innermost first.
+/// A decoding error, and the path to its value, innermost step first.
 #[derive(Debug)]
 struct SettingError {
     path: Vec<usize>,
@@ -112,7 +110,7 @@ impl de::Error for SettingError {
     }
 }
 
-/// The candidate most like `name`, when one is alike enough to be a slip of the pen.
+/// The candidate most similar to `name`, if it is similar enough to be what was meant.
 pub fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let wanted = name.to_lowercase();
     let limit = (wanted.len() / 4).clamp(1, 4);
@@ -129,7 +127,7 @@ pub fn closest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// How many single-character insertions, deletions and replacements turn `a` into `b`.
+/// The Levenshtein distance between `a` and `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.chars().count()).collect();
     for (i, from) in a.chars().enumerate() {
@@ -157,7 +155,7 @@ impl NodeDeserializer<'_> {
         SettingError::new(format!("expected {expected}, got {}", self.node.value))
     }
 
-    /// Like `mismatch` where a text may be a misplaced secret (a header): it is not repeated.
+    /// Like `mismatch`, for text that may be a misplaced secret (a header): it is not repeated.
     fn not_a(&self, expected: &str) -> SettingError {
         match self.node.value {
             DocumentValue::String(_) => {
@@ -168,7 +166,7 @@ impl NodeDeserializer<'_> {
     }
 }
 
-/// Visits an integer after checking that it fits the target's range.
+/// Visits an integer after a check of the target's range.
 macro_rules! integer_methods {
     ($($method:ident: $type:ty => $visit:ident, $what:literal;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SettingError> {

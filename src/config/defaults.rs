@@ -1,8 +1,7 @@
-//! The defaults of `KubeletConfiguration`, applied in this one place.
+//! The defaults of `KubeletConfiguration`; applied only here.
 //!
-//! Upstream: `pkg/kubelet/apis/config/v1beta1/defaults.go`. Where the Go type is not a pointer a
-//! zero in a *file* means "not given" there, and so it does here ([`drop_unset_zeros`]); a zero
-//! given by a flag stays a zero.
+//! Upstream: `pkg/kubelet/apis/config/v1beta1/defaults.go`. For fields whose Go type is not a pointer, a zero in a
+//! *file* means "not set", and so it does here ([`drop_unset_zeros`]); a zero in a flag counts.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +10,16 @@ use super::kubelet_configuration::*;
 use crate::base::GoDuration;
 use crate::base::document::{DocumentNode, DocumentValue};
 
-/// Where containerd listens.
+/// The endpoint of containerd.
 pub(super) const CONTAINER_RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
-/// The kubelet's working directory.
+/// The kubelet's root directory.
 pub(super) const ROOT_DIR: &str = "/var/lib/kubelet";
-/// Where certificates are that the kubelet makes or gets.
+/// The directory of certificates that the kubelet creates or receives.
 pub(super) const CERT_DIR: &str = "/var/lib/kubelet/pki";
-/// Root of container logs.
+/// The root directory of container logs.
 pub(super) const POD_LOGS_DIR: &str = "/var/log/pods";
 
-/// Fields where an empty text or a zero in a file counts as absent.
+/// Fields where an empty text or a zero in a file counts as not set.
 const ZERO_IS_UNSET: &[&str] = &[
     "podLogsDir",
     "address",
@@ -49,7 +48,7 @@ const ZERO_IS_UNSET: &[&str] = &[
     "containerRuntimeEndpoint",
 ];
 
-/// Fields where a zero duration in a file counts as absent.
+/// Fields where a zero duration in a file counts as not set.
 const ZERO_DURATION_IS_UNSET: &[&str] = &[
     "syncFrequency",
     "fileCheckFrequency",
@@ -67,7 +66,7 @@ const ZERO_DURATION_IS_UNSET: &[&str] = &[
     "evictionPressureTransitionPeriod",
 ];
 
-/// Removes the zero values of a file that mean "not given".
+/// Removes zero values of a file that mean "not set".
 pub(super) fn drop_unset_zeros(tree: &mut DocumentNode) {
     let plain = |value: &DocumentValue| match value {
         DocumentValue::Int(number) => *number == 0,
@@ -95,7 +94,7 @@ fn fill<T>(field: &mut Option<T>, default: impl Into<T>) {
     field.get_or_insert_with(|| default.into());
 }
 
-/// Fills in every default that is not set.
+/// Sets every field without a value to its default.
 pub(super) fn apply(config: &mut KubeletConfiguration) {
     fill(&mut config.api_version, API_VERSION);
     fill(&mut config.kind, KIND);
@@ -168,7 +167,7 @@ fn apply_images_and_events(config: &mut KubeletConfiguration) {
     fill(&mut config.image_maximum_gc_age, secs(0));
     fill(&mut config.image_gc_high_threshold_percent, 85);
     fill(&mut config.image_gc_low_threshold_percent, 80);
-    // Ours: a few at a time unless serial pulls are configured, in either way.
+    // Differs from upstream: concurrent pulls, unless serial ones are configured by either field.
     let serial = config.max_parallel_image_pulls == Some(1);
     fill(&mut config.serialize_image_pulls, serial);
     fill(
@@ -184,7 +183,7 @@ fn apply_images_and_events(config: &mut KubeletConfiguration) {
 }
 
 fn apply_node(config: &mut KubeletConfiguration) {
-    // An explicit update interval also becomes the report interval, as it was before there were two.
+    // An explicit update frequency is also the default of the report frequency, as before that field existed.
     let report = config.node_status_update_frequency.unwrap_or(secs(300));
     fill(&mut config.node_status_report_frequency, report);
     fill(&mut config.node_status_update_frequency, secs(10));
@@ -249,7 +248,7 @@ fn apply_resources(config: &mut KubeletConfiguration) {
     apply_eviction_hard(config);
 }
 
-/// The hard eviction thresholds a node has unless it names its own.
+/// The default hard eviction thresholds, unless thresholds are configured.
 fn apply_eviction_hard(config: &mut KubeletConfiguration) {
     let defaults = [
         ("memory.available", "100Mi"),

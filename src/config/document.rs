@@ -1,11 +1,11 @@
-//! A configuration document: its limits, and what is wrong with it.
+//! A configuration document: its limits, and the problems found in it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::base::document::{self, DocumentLimits, DocumentNode, DocumentOrigin};
 
-/// A kubelet configuration is a few kilobytes.
+/// A kubelet configuration has a few kilobytes.
 const LIMITS: DocumentLimits = DocumentLimits {
     holder: "configuration file",
     nodes: 20_000,
@@ -14,15 +14,14 @@ const LIMITS: DocumentLimits = DocumentLimits {
     replayed: 60_000,
 };
 
-/// One thing wrong with a configuration.
+/// A problem with the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// The field, dotted from the top: `crashLoopBackOff.maxContainerRestartPeriod`; empty when the
-    /// document as a whole is meant.
+    /// The path of the field, such as `crashLoopBackOff.maxContainerRestartPeriod`; empty for the whole document.
     pub field: String,
-    /// Where it was given, if it was.
+    /// Where the value was given, if it was.
     pub origin: Option<DocumentOrigin>,
-    /// What is wrong and what would be right.
+    /// The message: what is wrong, and what would be valid.
     pub message: String,
 }
 
@@ -38,16 +37,15 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// Everything wrong with a configuration, one problem a line.
+/// All problems of a configuration; printed one per line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ConfigProblem::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Problems(pub Vec<ConfigProblem>);
 
-/// Parses one document named `path` in messages.
+/// Parses one document; `path` is its name in messages.
 ///
 /// # Errors
-/// Broken syntax, a duplicate key, more than one document, or a document past the limits: one
-/// problem with its line and column.
+/// Invalid syntax, a duplicate key, more than one document, or an exceeded limit; one problem with line and column.
 pub(super) fn parse(path: &str, text: &str) -> Result<DocumentNode, ConfigProblem> {
     let path: Arc<str> = path.into();
     document::parse(&path, text, &LIMITS).map_err(|error| ConfigProblem {

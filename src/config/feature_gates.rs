@@ -1,52 +1,52 @@
-//! The feature gates that have an effect. Pure.
+//! The feature gates that are implemented. Pure.
 
 use std::collections::BTreeMap;
 
 use super::locked_gates::locked_to;
 
-/// The gates that change what this kubelet does.
+/// The feature gates that change this kubelet's behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureGate {
-    /// Lists of the runtime are read as streams first.
+    /// Lists of the runtime are requested as streams first.
     CriListStreaming,
     /// Options of the CPU manager that are alpha.
     CpuManagerPolicyAlphaOptions,
     /// Options of the CPU manager that are beta.
     CpuManagerPolicyBetaOptions,
-    /// Containers with CPUs of their own have no CFS quota.
+    /// Containers with exclusive CPUs have no CFS quota.
     DisableCpuQuotaWithExclusiveCpus,
-    /// Pods are stopped before the machine goes down.
+    /// Pods are terminated before the node shuts down.
     GracefulNodeShutdown,
-    /// Each priority of pods may have a grace period of its own then.
+    /// Shutdown grace periods may be set per pod priority.
     GracefulNodeShutdownBasedOnPodPriority,
-    /// It is recorded and verified who may use an image.
+    /// Pulls are recorded, and pods' access to present images is verified.
     KubeletEnsureSecretPulledImages,
-    /// Programs that provide logins may be given tokens of service accounts.
+    /// Credential provider plugins may get tokens of service accounts.
     KubeletServiceAccountTokenForCredentialProviders,
-    /// What emptyDir volumes of pods in user namespaces take up is read from project quotas.
+    /// The usage of emptyDir volumes of pods in user namespaces is read from project quotas.
     LocalStorageCapacityIsolationFsQuotaMonitoring,
-    /// Requests and limits of memory are given to cgroups of version 2.
+    /// Memory requests and limits are set on cgroup v2 (`memory.min`, `memory.high`).
     MemoryQos,
-    /// Volumes have keys of pods, with certificates of signers.
+    /// `podCertificate` volumes: keys of pods with certificates of signers.
     PodCertificateRequest,
-    /// A client may read one output of a container alone.
+    /// Clients may read stdout and stderr of a container separately.
     PodLogsQuerySplitStreams,
-    /// Memory that pods request is kept from lower QoS classes.
+    /// Memory requested by pods is protected from pods of lower QoS classes.
     QosReserved,
-    /// The status of a container shows the health of its devices.
+    /// The status of a container has the health of its devices.
     ResourceHealthStatus,
-    /// It has the messages of drivers, too.
+    /// The health has messages of device plugins and drivers too.
     ResourceHealthStatusMessage,
 }
 
-/// The kinds of gates that can be set together.
+/// The stages of gates; alpha and beta gates can be set as a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GateStage {
     /// `AllAlpha`.
     Alpha,
     /// `AllBeta`.
     Beta,
-    /// By itself only.
+    /// Has no group.
     Deprecated,
 }
 
@@ -69,7 +69,7 @@ impl FeatureGate {
         Self::ResourceHealthStatusMessage,
     ];
 
-    /// As in the configuration.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::CriListStreaming => "CRIListStreaming",
@@ -96,7 +96,7 @@ impl FeatureGate {
         }
     }
 
-    /// Its stage in v1.36, and whether it is on by default.
+    /// The gate's stage in v1.36, and whether it is on by default.
     fn defaults(self) -> (GateStage, bool) {
         match self {
             Self::CpuManagerPolicyBetaOptions
@@ -118,7 +118,7 @@ impl FeatureGate {
         }
     }
 
-    /// Whether it is on: as given for itself, else for all of its stage, else by default.
+    /// Whether the gate is on: by its own setting, else by that of its stage's group, else by default.
     pub fn is_on(self, given: Option<&BTreeMap<String, bool>>) -> bool {
         let of = |name: &str| given.and_then(|gates| gates.get(name)).copied();
         let (stage, default) = self.defaults();
@@ -131,7 +131,7 @@ impl FeatureGate {
     }
 }
 
-/// What of the gates given has no effect, in words; `None` when all have theirs.
+/// The warning about given gates without effect; `None` if there are none.
 pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
     let gate = |name: &str| {
         FeatureGate::ALL

@@ -1,4 +1,4 @@
-//! Reads the configuration file and its drop-ins. Blocking; runs before the runtime starts.
+//! Reads the configuration file and its drop-ins. Blocking; called before the async runtime starts.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,12 +10,12 @@ use super::document::Problems;
 use super::kubelet_configuration::read;
 use crate::base::document::DocumentNode;
 
-/// Larger files are not kubelet configurations.
+/// Maximum size of a file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Directories below the drop-in directory are read too, this deep.
+/// Maximum depth of directories below the drop-in directory.
 const MAX_DEPTH: usize = 8;
 
-/// The trees read, in merge order, and remarks.
+/// The parsed files in merge order, and warnings.
 #[derive(Debug)]
 pub(super) struct Layers {
     pub(super) layers: Vec<DocumentNode>,
@@ -25,7 +25,7 @@ pub(super) struct Layers {
 /// Reads `--config` and `--config-dir`.
 ///
 /// # Errors
-/// A file that cannot be read, or everything wrong in any of the files.
+/// A file that cannot be read, or all problems in all files.
 pub(super) fn read_layers(
     config: Option<&Path>,
     config_dir: Option<&Path>,
@@ -57,8 +57,8 @@ pub(super) fn read_layers(
     }
 }
 
-/// Appends the `*.conf` files below `directory` in name order, as upstream walks it: subdirectories
-/// in their place among the names, links to directories not followed.
+/// Appends the `*.conf` files below `directory` in lexical order as upstream does: subdirectories are visited in
+/// order among the files, and links to directories are not followed.
 fn collect_drop_ins(
     directory: &Path,
     depth: usize,

@@ -1,11 +1,11 @@
 //! The names of the feature gates of v1.36. Pure.
 //!
-//! A kubelet knows the gates of every Kubernetes component, because one set serves all of them.
-//! An unknown name is refused as upstream refuses it: a misspelt gate must not look accepted.
+//! The list has the gates of all Kubernetes components, because they share one set. As upstream, an unknown name is
+//! an error, so that a misspelled gate is noticed.
 
 use super::decode::closest;
 
-/// Every known name, sorted; `AllAlpha` and `AllBeta` set whole groups.
+/// All known names, sorted; `AllAlpha` and `AllBeta` set groups of gates.
 const KNOWN: &[&str] = &[
     "APIResponseCompression",
     "APIServerIdentity",
@@ -261,7 +261,7 @@ pub(super) fn is_known(name: &str) -> bool {
     KNOWN.binary_search(&name).is_ok()
 }
 
-/// What to say about an unknown gate.
+/// The error for an unknown gate.
 pub(super) fn unknown_message(name: &str) -> String {
     match closest(name, KNOWN) {
         Some(near) => format!("unrecognized feature gate: {name}; did you mean {near}?"),

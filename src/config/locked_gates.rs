@@ -1,6 +1,6 @@
-//! The feature gates that v1.36 knows but does not let anyone change. Pure.
+//! The feature gates of v1.36 that are locked to their default. Pure.
 
-/// Features that are stable, sorted.
+/// Locked to true, sorted.
 pub(super) const ON: &[&str] = &[
     "APIServerTracing",
     "AggregatedDiscoveryRemoveBetaType",
@@ -75,13 +75,13 @@ pub(super) const ON: &[&str] = &[
     "WinDSR",
     "WinOverlay",
 ];
-/// Behaviour that is gone, sorted.
+/// Locked to false, sorted.
 pub(super) const OFF: &[&str] = &[
     "AllowOverwriteTerminationGracePeriodSeconds",
     "GitRepoVolumeDriver",
 ];
 
-/// The value that a gate always has.
+/// The value that a gate is locked to.
 pub(super) fn locked_to(name: &str) -> Option<bool> {
     let is_in = |list: &[&str]| list.binary_search(&name).is_ok();
     if is_in(ON) {

@@ -1,4 +1,4 @@
-//! The managers of exclusive CPUs and memory, from the configuration.
+//! The configuration of the CPU, memory and topology managers.
 
 use super::feature_gates::FeatureGate;
 use super::kubelet_configuration::KubeletConfiguration;
@@ -12,7 +12,7 @@ use crate::resources::topology::{TopologyOptions, TopologyPolicy, TopologyScope}
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Of a configuration with its defaults, which has been checked.
+/// Converts a validated configuration with defaults.
 pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
     let period = config.cpu_manager_reconcile_period;
     let is_static = config.memory_manager_policy.as_deref() == Some("Static");
@@ -31,7 +31,7 @@ pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
     }
 }
 
-/// Options that are wrong, by the field; in upstream's words.
+/// Invalid options, with their fields; the texts are upstream's.
 pub(super) fn problems(config: &KubeletConfiguration) -> Vec<(&'static str, String)> {
     let cpu = cpu_options(config).map(drop);
     let topology = topology_options(config).map(drop);
@@ -74,7 +74,7 @@ fn topology_policy(config: &KubeletConfiguration) -> TopologyPolicy {
     name.and_then(TopologyPolicy::parse).unwrap_or_default()
 }
 
-/// Without a policy upstream does not read them.
+/// As upstream, the options are ignored without a policy.
 fn topology_options(config: &KubeletConfiguration) -> Result<TopologyOptions, String> {
     match &config.topology_manager_policy_options {
         Some(options) if topology_policy(config) != TopologyPolicy::None => {

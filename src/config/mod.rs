@@ -1,16 +1,14 @@
-//! Configuration: flags, `KubeletConfiguration` file and drop-ins to one validated struct; and the
+//! Configuration: flags, the `KubeletConfiguration` file and its drop-ins, resolved to one validated struct; and the
 //! kubelet's own log.
 //!
-//! - **Owns**: the command line ([`flags`]), the file format ([`kubelet_configuration`]), defaults
-//!   and validation, and the log output ([`logging`]). Only here are flag names, file keys and
-//!   defaults known.
-//! - **Woken by**: [`parse_args`] and [`load`], once, before the runtime starts.
-//! - **Publishes**: [`KubeletConfig`], and [`logging::LogControl`] to change verbosity while running.
-//! - **Must never**: start anything, read the environment, or accept a field or flag it does not
-//!   know. A setting that is known but has no effect yet is named in
-//!   [`KubeletConfig::unsupported`].
-//! - **Upstream**: `cmd/kubelet/app/options`, `pkg/kubelet/apis/config`,
-//!   `k8s.io/kubelet/config/v1beta1`, `k8s.io/component-base/logs`.
+//! - **Owns**: the command line ([`flags`]), the file format ([`kubelet_configuration`]), defaults and validation,
+//!   and the log output ([`logging`]). Flag names, file keys and defaults are known only here.
+//! - **Woken by**: [`parse_args`] and [`load`], once, before the async runtime starts.
+//! - **Publishes**: [`KubeletConfig`], and [`logging::LogControl`], which changes the verbosity at run time.
+//! - **Must never**: start anything, read the environment, or accept an unknown field or flag. A known setting that
+//!   has no effect yet is listed in [`KubeletConfig::unsupported`].
+//! - **Upstream**: `cmd/kubelet/app/options`, `pkg/kubelet/apis/config`, `k8s.io/kubelet/config/v1beta1`,
+//!   `k8s.io/component-base/logs`.
 //!
 //! ```text
 //!  --config file    --config-dir *.conf    flags
@@ -59,23 +57,23 @@ pub use resolved::*;
 
 use std::path::{Path, PathBuf};
 
-/// What the configuration needs to know about the host.
+/// Facts about the host that the configuration depends on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// The kernel's hostname.
     pub hostname: String,
 }
 
-/// The socket at which a kubelet with this root directory answers the subcommands on its node.
+/// The path of the socket on which the kubelet with this root directory serves its subcommands.
 pub fn local_socket(root_dir: &Path) -> PathBuf {
     root_dir.join("kubelet.sock")
 }
 
-/// Reads the files the flags name and resolves everything. Blocks on file reads: call it before the
-/// runtime starts.
+/// Reads the files that the flags name and resolves the configuration. Reads files: call it before the async runtime
+/// starts.
 ///
 /// # Errors
-/// An unreadable file, or [`Problems`]: every unknown, mistyped or invalid setting with its place.
+/// An unreadable file, or [`Problems`]: all unknown, mistyped or invalid settings, with where they were given.
 pub fn load(flags: &Flags, facts: &HostFacts) -> anyhow::Result<KubeletConfig> {
     let read = files::read_layers(flags.config.as_deref(), flags.config_dir.as_deref())?;
     let mut config = resolve(flags, read.layers, facts)?;

@@ -1,4 +1,4 @@
-//! The Node object, its status and lease, and events: what the configuration says of them. Pure.
+//! The configuration of the Node object, its status and lease, and of events. Pure.
 
 use super::document::ConfigProblem;
 use super::flags::Flags;
@@ -12,7 +12,7 @@ use crate::node::registration::RegistrationConfig;
 use k8s_openapi::api::core::v1::Taint;
 use std::collections::BTreeMap;
 
-/// Labels with names of Kubernetes that a kubelet may set.
+/// Labels in Kubernetes namespaces that a kubelet may set.
 const ALLOWED_LABELS: [&str; 11] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/instance-type",
@@ -26,11 +26,11 @@ const ALLOWED_LABELS: [&str; 11] = [
     "topology.kubernetes.io/region",
     "topology.kubernetes.io/zone",
 ];
-/// Namespaces in which a kubelet may set any.
+/// Namespaces in which a kubelet may set any label.
 const ALLOWED_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 const MAX_LABEL: usize = 63;
 
-/// Of a configuration with its defaults, which has been checked.
+/// Converts a validated configuration with defaults.
 pub(super) fn node(config: &KubeletConfiguration, flags: &Flags) -> NodeConfig {
     NodeConfig {
         registration: RegistrationConfig {
@@ -71,7 +71,7 @@ fn taints(config: &KubeletConfiguration) -> Vec<Taint> {
     taints.map(taint).collect()
 }
 
-/// CPUs that are set aside by number replace those that are set aside by amount.
+/// `reservedSystemCPUs` replaces the amounts of CPU in `systemReserved` and `kubeReserved`.
 fn reservation(config: &KubeletConfiguration) -> ReservedResources {
     let maps = [&config.system_reserved, &config.kube_reserved];
     let sum = |name: &str| {
@@ -97,7 +97,7 @@ fn reservation(config: &KubeletConfiguration) -> ReservedResources {
     }
 }
 
-/// What of the flags cannot be: labels that the API server would refuse, and cloud providers that a kubelet had once.
+/// Invalid flags: labels that the API server would reject, and removed cloud providers.
 pub(super) fn check(flags: &Flags, problems: &mut Vec<ConfigProblem>) {
     let labels = flags.node_labels.iter();
     let messages = labels.filter_map(|(name, value)| label_problem(name, value));
@@ -142,7 +142,7 @@ fn label_problem(name: &str, value: &str) -> Option<String> {
     })
 }
 
-/// Letters and digits, and between them dashes, dots and underscores.
+/// Letters and digits, with dashes, dots and underscores between them.
 fn is_label_text(text: &str) -> bool {
     let ends = |c: char| c.is_ascii_alphanumeric();
     let inner = |c: char| ends(c) || "-._".contains(c);

@@ -1,4 +1,4 @@
-//! Settings in force, without secrets, as the node shows them.
+//! The effective settings without secrets, for `/configz` and `/flagz`.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::flags::{Flags, in_force};
 use super::kubelet_configuration::KubeletConfiguration;
 use crate::base::SecretUrl;
 
-/// Stands for a value that may be a credential.
+/// Replaces a value that may be a credential.
 const MASKED: &str = "<masked>";
 
 /// The configuration as JSON. Credentials in `staticPodURL` and its headers are masked.
@@ -23,7 +23,7 @@ pub(super) fn configuration(effective: &KubeletConfiguration) -> Value {
     shown
 }
 
-/// Every flag that does something, by name with its value; flags that mirror a field have the field's.
+/// All flags with an effect and their values; flags that mirror a field have the field's value.
 pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String)> {
     let mut shown = in_force(flags, |path| {
         let pointer = format!("/{}", path.replace('.', "/"));
@@ -36,7 +36,7 @@ pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String
     shown
 }
 
-/// A value as a flag would take it, as far as flags can.
+/// A value in the syntax of flags, as far as possible.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

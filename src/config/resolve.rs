@@ -1,4 +1,4 @@
-//! Layers (file, drop-ins, flags) and facts to one validated [`KubeletConfig`]. Pure.
+//! Resolves files, drop-ins, flags and host facts to a validated [`KubeletConfig`]. Pure.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ use crate::model::Quantity;
 use crate::node::certificates::IdentityConfig;
 use crate::runtime::kuberuntime::UserNamespacesConfig;
 
-/// Merges `layers` (the file first, then its drop-ins in order) and the flags, fills in defaults,
-/// checks everything, and converts to concrete types.
+/// Merges `layers` (the file first, then its drop-ins in order) and the flags, applies defaults, validates, and
+/// converts to concrete types.
 ///
 /// # Errors
-/// Every problem at once, each with its field and where the value was given.
+/// All problems at once, each with its field and where the value was given.
 pub fn resolve(
     flags: &Flags,
     layers: Vec<DocumentNode>,
@@ -117,8 +117,8 @@ pub fn resolve(
     })
 }
 
-/// The configuration given: files merged in order, then flags. Zeros that mean "not given" go before
-/// the flags come, because a flag's zero is meant.
+/// Merges the files in order, then the flags. Zeros that mean "not set" are removed before the flags are merged,
+/// because a zero in a flag counts.
 fn merge(flags: &Flags, layers: Vec<DocumentNode>) -> DocumentNode {
     let mut layers = layers.into_iter();
     let nowhere = DocumentOrigin::File {
@@ -135,7 +135,7 @@ fn merge(flags: &Flags, layers: Vec<DocumentNode>) -> DocumentNode {
     defaults::drop_unset_zeros(&mut tree);
     for (path, node) in &flags.fields.0 {
         match (*path, &node.value) {
-            // Gates add to those of the file; every other flag replaces its field.
+            // Feature gates are merged with those of the files; every other flag replaces its field.
             ("featureGates", DocumentValue::Map(entries)) => {
                 for entry in entries {
                     tree.set(&format!("{path}.{}", entry.key), entry.node.clone());
@@ -155,10 +155,10 @@ fn flag_problem(flag: &'static str, message: String) -> ConfigProblem {
     }
 }
 
-/// The node's name by flags and facts alone.
+/// The node's name, from flags and facts alone.
 ///
 /// # Errors
-/// There is none, or it cannot name a node.
+/// There is no name, or it is not a valid node name.
 pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
     let mut problems = Vec::new();
     let name = node_name(flags, facts, &mut problems);
@@ -184,7 +184,7 @@ fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<ConfigProblem>
     name
 }
 
-/// The addresses of `--node-ip`, and whether IPv6 is the node's first family.
+/// The addresses of `--node-ip`, and whether IPv6 is the preferred family.
 fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, bool) {
     let Some(text) = &flags.node_ip else {
         return (Vec::new(), false);
@@ -194,7 +194,7 @@ fn node_ips(flags: &Flags, problems: &mut Vec<ConfigProblem>) -> (Vec<IpAddr>, b
         .map(|address| address.trim().parse())
         .collect();
     match parsed.as_deref() {
-        // The unspecified address names the family that detection prefers.
+        // The unspecified address only selects the family for detection.
         Ok([one]) if one.is_unspecified() => (Vec::new(), one.is_ipv6()),
         Ok([one]) => (vec![*one], one.is_ipv6()),
         Ok([a, b]) if a.is_ipv4() != b.is_ipv4() => (vec![*a, *b], a.is_ipv6()),
@@ -298,7 +298,7 @@ fn image_gc(config: &KubeletConfiguration) -> ImageGcPolicy {
     }
 }
 
-/// Without the feature gate there is no policy, not even a default one.
+/// Without the feature gate there is no policy, not even the default.
 fn verification(config: &KubeletConfiguration) -> Option<VerificationPolicy> {
     let policy = config
         .image_pull_credentials_verification_policy
@@ -373,8 +373,8 @@ fn logging(config: &KubeletConfiguration) -> LoggingConfig {
     }
 }
 
-/// Upstream: `NewProvider` of component-base's tracing. An empty section enables traces, too: a
-/// parent that is recorded is enough then.
+/// Upstream: `NewProvider` of component-base's tracing. An empty section also enables traces: those whose parent is
+/// sampled are recorded.
 fn tracing(section: &TracingConfiguration) -> TracingSettings {
     let endpoint = some_text(&section.endpoint);
     TracingSettings {

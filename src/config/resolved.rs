@@ -1,4 +1,4 @@
-//! The validated configuration in concrete types: what the app builds from.
+//! The validated configuration in concrete types, from which the app is built.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,48 +20,48 @@ use crate::resources::managers::ManagersConfig;
 use crate::runtime::kuberuntime::UserNamespacesConfig;
 use crate::server::ServerConfig;
 
-/// A kubelet's configuration: defaults, file, drop-ins and flags in one, checked.
+/// The resolved configuration of a kubelet: defaults, file, drop-ins and flags, validated.
 #[derive(Debug, Clone)]
 pub struct KubeletConfig {
-    /// This node's name: the override or the kernel's hostname, trimmed and in lower case.
+    /// The node's name: `--hostname-override` or the hostname, trimmed and in lower case.
     pub node_name: String,
-    /// Addresses given for this node; empty when the one that it has is to be found.
+    /// The addresses of `--node-ip`; empty if the address is to be detected.
     pub node_ips: Vec<IpAddr>,
-    /// Whether IPv6 comes before IPv4 among the addresses of the node and of pods.
+    /// Whether IPv6 is preferred for the addresses of the node and of pods.
     pub ipv6_first: bool,
-    /// Where pod volumes and state live.
+    /// The directory of pod volumes and state.
     pub root_dir: PathBuf,
-    /// Where ConfigMaps and Secrets of static pods are; `None` when static pods may not refer to any.
+    /// The directory of ConfigMaps and Secrets for static pods; `None` if static pods may not refer to any.
     pub local_objects_dir: Option<PathBuf>,
     /// Whether clients may post pods.
     pub allow_posted_pods: bool,
-    /// File to hold a lock on while running.
+    /// The file to lock while running.
     pub lock_file: Option<PathBuf>,
-    /// Exit when another process opens that file, as one does that wants the lock.
+    /// Exit when another process opens the lock file, which means that it waits for the lock.
     pub exit_on_lock_contention: bool,
-    /// Longest time between two syncs of a pod.
+    /// Maximum interval between two syncs of a pod.
     pub sync_frequency: Duration,
-    /// Where static pods come from.
+    /// The sources of static pods.
     pub static_pods: StaticPodSources,
-    /// Addresses to listen on, and their authentication and authorization.
+    /// Listen addresses, authentication and authorization.
     pub server: ServerConfig,
-    /// How to reach the API server; `None` for a node of its own.
+    /// The kubeconfig of the API server; `None` for a standalone node.
     pub kubeconfig: Option<PathBuf>,
-    /// How the kubelet is known to the API server.
+    /// The kubelet's credentials for the API server.
     pub identity: IdentityConfig,
-    /// The Node object; without an API server there is none.
+    /// The Node object; used only with an API server.
     pub node: NodeConfig,
     /// The container runtime.
     pub runtime: RuntimeConfig,
     /// Image pulls.
     pub images: ImagesConfig,
-    /// Removal of unused images.
+    /// Image garbage collection.
     pub image_gc: ImageGcPolicy,
     /// Containers.
     pub containers: ContainersConfig,
     /// The node's cgroups.
     pub cgroups: CgroupsConfig,
-    /// The managers of exclusive CPUs and memory.
+    /// The CPU, memory and topology managers.
     pub managers: ManagersConfig,
     /// User namespaces of pods.
     pub user_namespaces: UserNamespacesConfig,
@@ -71,31 +71,31 @@ pub struct KubeletConfig {
     pub dns: DnsConfig,
     /// OOM score adjustment of the kubelet itself.
     pub oom_score_adj: i32,
-    /// How many files the kubelet may have open; its limit is set to that.
+    /// Limit of open files that the kubelet sets for itself.
     pub max_open_files: u64,
-    /// Refuse to start with swap on.
+    /// Refuse to start if swap is on.
     pub fail_swap_on: bool,
     /// Refuse to start on cgroup v1.
     pub fail_cgroup_v1: bool,
-    /// Feature gates given by name; all known to v1.36.
+    /// Feature gates that were given; all are known to v1.36.
     pub feature_gates: BTreeMap<String, bool>,
     /// The kubelet's own log.
     pub logging: LoggingConfig,
-    /// Traces, if they are wanted.
+    /// Traces, if enabled.
     pub tracing: Option<TracingSettings>,
     /// The whole configuration with defaults.
     pub effective: KubeletConfiguration,
-    /// The same without secrets, as `/configz` shows it.
+    /// The configuration without secrets, for `/configz`.
     pub shown: serde_json::Value,
-    /// Flags and their values without secrets, as `/flagz` shows them.
+    /// Flags and their values without secrets, for `/flagz`.
     pub flags_shown: Vec<(String, String)>,
-    /// Settings given that this kubelet does not act on yet, by field or flag: log them once.
+    /// Given settings that have no effect yet, by field or flag; to be logged once.
     pub unsupported: Vec<String>,
-    /// Other remarks to log once.
+    /// Warnings to be logged once.
     pub warnings: Vec<String>,
 }
 
-/// Where static pods come from.
+/// The sources of static pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticPodSources {
     /// File or directory of manifests.
@@ -113,22 +113,21 @@ pub struct StaticPodSources {
 /// Containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainersConfig {
-    /// Longest wait between restarts, 1 to 300 seconds.
+    /// Maximum back-off between restarts, 1 to 300 seconds.
     pub max_restart_back_off: Duration,
-    /// Runtime's seccomp profile unless the pod chooses.
+    /// Use the runtime's default seccomp profile for containers that do not set one.
     pub seccomp_default: bool,
     /// Enforce CPU limits.
     pub cpu_cfs_quota: bool,
     /// CFS period, 1 ms to 1 s.
     pub cpu_cfs_quota_period: Duration,
-    /// Youngest dead container that may be removed.
+    /// Minimum age of an exited container before it is removed.
     pub min_dead_age: Duration,
-    /// Dead instances kept per container; `None` is no limit.
+    /// Exited instances kept per container; `None` for no limit.
     pub max_dead_per_container: Option<u32>,
-    /// Dead instances kept on the node; `None` is no limit.
+    /// Exited containers kept on the node; `None` for no limit.
     pub max_dead_total: Option<u32>,
-    /// Sysctls that pods may set besides the safe ones; one that ends in `*` stands for all that begin
-    /// so.
+    /// Sysctls that pods may set besides the safe ones; a trailing `*` is a wildcard.
     pub allowed_unsafe_sysctls: Vec<String>,
 }
 
@@ -137,11 +136,11 @@ pub struct ContainersConfig {
 pub struct ContainerLogsConfig {
     /// Root of the per-pod directories.
     pub pod_logs_dir: PathBuf,
-    /// Size in bytes that triggers rotation; `None` for no rotation (a negative size, as upstream has it).
+    /// Size in bytes that triggers rotation; `None` for no rotation (a negative size, as upstream).
     pub max_size: Option<u64>,
     /// Files kept per container, 2 or more.
     pub max_files: u32,
-    /// Rotations at once.
+    /// Maximum number of concurrent rotations.
     pub max_workers: u32,
     /// Size check interval.
     pub monitor_interval: Duration,
@@ -152,21 +151,21 @@ pub struct ContainerLogsConfig {
 pub struct DnsConfig {
     /// Cluster DNS servers.
     pub cluster_dns: Vec<IpAddr>,
-    /// Cluster domain; empty when there is none.
+    /// Cluster domain; empty for none.
     pub cluster_domain: String,
-    /// Host resolver file to start from; `None` when pods get nothing from the host.
+    /// The host's resolver configuration; `None` if pods get nothing from the host.
     pub resolv_conf: Option<PathBuf>,
 }
 
 impl KubeletConfig {
-    /// Whether pods may swap by their requests (`memorySwap`); else they may not at all.
+    /// Whether pods may use swap in proportion to their requests (`LimitedSwap`); otherwise they may not swap.
     pub fn limited_swap(&self) -> bool {
         let swap = self.effective.memory_swap.as_ref();
         let behaviour = swap.and_then(|swap| swap.swap_behavior.as_deref());
         behaviour == Some("LimitedSwap")
     }
 
-    /// Whether a gate is on.
+    /// Whether a feature gate is enabled.
     pub fn is_on(&self, gate: FeatureGate) -> bool {
         gate.is_on(Some(&self.feature_gates))
     }

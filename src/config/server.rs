@@ -1,4 +1,5 @@
-//! The kubelet's ports: addresses, authentication and authorization, and the warnings about them. Pure.
+//! The configuration of the kubelet's servers: addresses, authentication, authorization, and warnings about them.
+//! Pure.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,7 +15,7 @@ use crate::server::Switch;
 use crate::server::auth::{AuthSettings, AuthorizationMode};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};
 
-/// Of a configuration with its defaults, which has been checked.
+/// Converts a validated configuration with defaults.
 pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConfig {
     let ip = |text: &Option<String>| {
         let parsed = text.as_ref().and_then(|text| text.parse().ok());
@@ -79,7 +80,7 @@ fn auth(config: &KubeletConfiguration) -> AuthSettings {
     }
 }
 
-/// What `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences` say.
+/// `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`, or their defaults.
 fn tls_words(config: &KubeletConfiguration) -> (&str, &[String], &[i32]) {
     (
         config.tls_min_version.as_deref().unwrap_or_default(),
@@ -110,12 +111,12 @@ fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
                 }
             }
         },
-        // What is wrong with them has been said.
+        // Invalid values were already reported by the validation.
         terms: TlsOptions::of(version, suites, curves).unwrap_or_default(),
     }
 }
 
-/// What an operator should know of it.
+/// Warnings for the operator.
 pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
     let mut warnings = Vec::new();
     if config.enable_server != Some(true) {
@@ -148,7 +149,7 @@ pub(super) fn warnings(config: &KubeletConfiguration) -> Vec<String> {
     warnings
 }
 
-/// Whether clusters keep their own authorities in such a file, by what kubeadm and other installers do.
+/// Whether installers such as kubeadm store the cluster's own authorities at this path.
 fn is_of_cluster(file: &Path) -> bool {
     let is_authority = matches!(
         file.file_stem().and_then(OsStr::to_str),

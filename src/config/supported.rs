@@ -1,10 +1,10 @@
-//! Which settings this kubelet acts on. The rest is accepted, and named to the user when it was
-//! given a value other than its default.
+//! Which settings have an effect in this kubelet. Others are accepted, and reported if their value is not the
+//! default.
 
 use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 
-/// Fields that have their effect, or that matter only to something else in this list.
+/// Fields that are implemented, or that only affect other fields in this list.
 const SUPPORTED: &[&str] = &[
     "apiVersion",
     "kind",
@@ -106,12 +106,12 @@ const SUPPORTED: &[&str] = &[
     "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
     "topologyManagerScope",
-    // Reported with the values given, as a warning.
+    // Reported separately, as a warning with the gates.
     "featureGates",
     "volumeStatsAggPeriod",
 ];
 
-/// Fields that have their effect on a node of a cluster. There is no Node object elsewhere.
+/// Fields that are implemented for a node in a cluster; a standalone kubelet has no Node object.
 const SUPPORTED_IN_CLUSTERS: &[&str] = &[
     "registerNode",
     "registerWithTaints",
@@ -128,9 +128,9 @@ const SUPPORTED_IN_CLUSTERS: &[&str] = &[
     "podsPerCore",
 ];
 
-/// The settings given that have no effect yet: fields by name, flags with their dashes.
+/// The given settings that have no effect yet: fields by name, flags with their dashes.
 ///
-/// `effective` is the configuration after defaults; `defaults` is all defaults.
+/// `effective` is the configuration with defaults; `defaults` has only the defaults.
 pub(super) fn unsupported(
     effective: &KubeletConfiguration,
     defaults: &KubeletConfiguration,
@@ -168,7 +168,7 @@ pub(super) fn unsupported(
     names
 }
 
-/// Whether a value is what an absent one would be: generated files spell out empty sections.
+/// Whether a value is the zero value: generated files contain empty sections.
 fn is_zero(value: &serde_json::Value) -> bool {
     use serde_json::Value;
     match value {

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use super::spec::{FlagGroup, FlagKind, FlagSpec};
 use super::{KUBERNETES_VERSION, all_flags};
 
-/// Column where descriptions start, and where lines end.
+/// The column where descriptions start, and the maximum width.
 const COLUMN: usize = 36;
 const WIDTH: usize = 100;
 
-/// All flags by group, with placeholders and defaults.
+/// All flags by group, with value placeholders and defaults.
 pub(super) fn text() -> String {
     let mut out = format!(
         "Kubelet {} (behaves as Kubernetes {KUBERNETES_VERSION})\n\n\

@@ -1,4 +1,4 @@
-//! The deprecated flags that mirror configuration fields.
+//! The deprecated flags that set configuration fields.
 
 use super::spec::FlagGroup::Mirrors;
 use super::spec::FlagKind::*;

@@ -1,10 +1,10 @@
 //! The command line.
 //!
-//! - **Owns**: the table of every flag of the v1.36 kubelet and of our own, their parsing, `--help`,
+//! - **Owns**: the table of all flags of the v1.36 kubelet and of this one's own, their parser, `--help`,
 //!   `--version`.
 //! - **Woken by**: one call of [`parse_args`] at start.
-//! - **Publishes**: [`Flags`]: what only flags can say, and a layer of configuration fields that is
-//!   laid over the file and its drop-ins.
+//! - **Publishes**: [`Flags`]: the settings without a configuration field, and a layer of configuration fields that
+//!   is merged over the file and its drop-ins.
 //! - **Must never**: read a file, apply a configuration default, or print.
 //! - **Upstream**: `cmd/kubelet/app/options`.
 
@@ -28,23 +28,23 @@ use super::defaults::ROOT_DIR;
 use crate::base::GoDuration;
 use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
 
-/// What the command line selects.
+/// What the command line requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Invocation {
     /// Run with these flags.
     Run(Box<Flags>),
-    /// Print this help text (no newline at its end) and exit with success.
+    /// Print this help text (no trailing newline) and exit with success.
     Help(String),
-    /// Print this version line (no newline at its end) and exit with success.
+    /// Print this version line (no trailing newline) and exit with success.
     Version(String),
 }
 
-/// The command line cannot be understood; one line per problem, each naming its flag.
+/// The command line is invalid; one line per problem, each with its flag.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}\nRun kubelet --help for the list of flags.", .0.join("\n"))]
 pub struct ArgsError(pub Vec<String>);
 
-/// What the command line says.
+/// The parsed flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Flags {
     /// `--config`: the configuration file.
@@ -93,7 +93,7 @@ pub struct Flags {
     pub(super) fields: FieldLayer,
 }
 
-/// Configuration fields by dotted path. Values may be secret: `Debug` shows only the fields' names.
+/// Configuration fields by dotted path. Values may be secret, so `Debug` prints only the fields' names.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct FieldLayer(pub(super) Vec<(&'static str, DocumentNode)>);
 
@@ -110,7 +110,7 @@ fn all_flags() -> impl Iterator<Item = &'static FlagSpec> {
     table::FLAGS.iter().chain(mirrors::MIRRORS)
 }
 
-/// Name, field and shown default of each flag that mirrors a field and shows one.
+/// Name, field and printed default of each flag that mirrors a field and has a printed default.
 #[cfg(test)]
 pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     all_flags()
@@ -121,19 +121,19 @@ pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static s
         })
 }
 
-/// The Kubernetes release whose kubelet this one behaves like.
+/// The Kubernetes release that this kubelet implements.
 pub const KUBERNETES_VERSION: &str = "v1.36";
 
-/// The version that the Node object shows: that of Kubernetes, by whose skew others go, and this program's.
+/// The version in the Node object: that of Kubernetes, which version skew policies use, with this program's as build
+/// metadata.
 pub const NODE_VERSION: &str = concat!("v1.36.0+rs", env!("CARGO_PKG_VERSION"));
 
-/// The one line that `--version` prints. kubeadm wants two words, the second a semantic version.
+/// The output of `--version`. kubeadm expects two words, the second a semantic version.
 pub fn version() -> String {
     format!("Kubernetes {NODE_VERSION}")
 }
 
-/// A subcommand of `kubelet` in place of running the kubelet: its name, its arguments, and
-/// what it does.
+/// The subcommands of `kubelet`: name, arguments, and description.
 pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
     (
         "validate",
@@ -157,8 +157,8 @@ pub const SUBCOMMANDS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Parses the arguments that follow a subcommand: its own, and every flag of the kubelet, so that a
-/// subcommand accepts the command line of the kubelet that it queries.
+/// Parses the arguments of a subcommand: its own, and every flag of the kubelet, so that a subcommand accepts the
+/// command line of the kubelet that it queries.
 ///
 /// # Errors
 /// As of [`parse_args`].
@@ -177,8 +177,7 @@ pub fn parse_subcommand_args(
 /// Parses the arguments that follow the program's name.
 ///
 /// # Errors
-/// An unknown flag (with a suggestion), a missing value, a stray argument, or values of the wrong
-/// form (all of them at once).
+/// An unknown flag (with a suggestion), a missing value, an unexpected argument, or all invalid values.
 pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, ArgsError> {
     let args: Vec<OsString> = args.into_iter().map(normalize).collect();
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
@@ -199,7 +198,7 @@ pub fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Invocation
     Flags::from_matches(&matches).map(|flags| Invocation::Run(Box::new(flags)))
 }
 
-/// Underscores in a flag's name are dashes.
+/// Replaces underscores in a flag's name by dashes.
 fn normalize(arg: OsString) -> OsString {
     match arg.to_str() {
         Some(text) if text.starts_with("--") && text.contains('_') => {
@@ -245,7 +244,7 @@ fn command() -> Command {
     command
 }
 
-/// One line for what clap could not parse.
+/// The message for an error of clap, as one line.
 fn describe(error: &clap::Error) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
@@ -347,7 +346,7 @@ impl Flags {
         }
     }
 
-    /// Stores a flag that has no configuration field. An empty text means "not given".
+    /// Stores a flag without a configuration field. An empty text means "not set".
     fn take_process_flag(&mut self, name: &str, value: DocumentValue) {
         match value {
             DocumentValue::Bool(value) if name == "allow-posted-pods" => {
@@ -402,7 +401,7 @@ impl Flags {
     }
 }
 
-/// Every flag that does something, with its value: what mirrors a field has what `field` says of it.
+/// All flags with an effect, with their values; `field` returns the value of a configuration field.
 pub(super) fn in_force(flags: &Flags, field: impl Fn(&str) -> String) -> Vec<(String, String)> {
     all_flags()
         .filter_map(|spec| {

@@ -1,6 +1,6 @@
-//! What a flag is: name, kind of value, what it sets, and how help presents it.
+//! The declaration of a flag: name, type of value, what it sets, and its help.
 
-/// The kinds of values, with Go's spelling rules.
+/// The types of values, parsed by Go's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagKind {
     Text,
@@ -8,11 +8,11 @@ pub(super) enum FlagKind {
     Path,
     /// `--flag`, `--flag=true`, `--flag=false`.
     Bool,
-    /// 32 bits, Go's number spellings.
+    /// A 32-bit integer.
     Int32,
-    /// 64 bits.
+    /// A 64-bit integer.
     Int64,
-    /// As Go's `time.ParseDuration` reads it.
+    /// As parsed by Go's `time.ParseDuration`.
     Duration,
     /// Comma separated; may be repeated.
     List,
@@ -55,15 +55,15 @@ impl FlagKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagTarget {
-    /// The configuration field of this dotted path; the flag wins over files.
+    /// The configuration field with this dotted path; the flag has precedence over files.
     Field(&'static str),
-    /// Something only flags can say; `Flags` has a member for it.
+    /// A setting without a configuration field; stored in `Flags`.
     Process,
-    /// Nothing any more; accepted so that old command lines still start.
+    /// Nothing; accepted for compatibility with older command lines.
     Ignored,
 }
 
-/// Sections of the help text, in their order.
+/// The sections of the help text, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagGroup {
     Essential,
@@ -105,7 +105,7 @@ pub(super) struct FlagSpec {
     pub(super) kind: FlagKind,
     pub(super) target: FlagTarget,
     pub(super) group: FlagGroup,
-    /// Shown in help; the value itself comes from `defaults` or `Flags`.
+    /// Printed in help only; the value itself comes from `defaults` or `Flags`.
     pub(super) default: &'static str,
     pub(super) help: &'static str,
 }

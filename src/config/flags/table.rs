@@ -1,10 +1,10 @@
-//! Every flag of the v1.36 kubelet, and two of our own: `--local-objects-dir`, `--allow-posted-pods`.
+//! All flags of the v1.36 kubelet, and two of this one's own: `--local-objects-dir` and `--allow-posted-pods`.
 
 use super::spec::FlagGroup::{ApiServer, Essential, Logging, Pods, Runtime};
 use super::spec::FlagKind::*;
 use super::spec::{FlagSpec, field, ignored, process};
 
-/// Flags to read first, then those that tools set, then what remains.
+/// The most important flags first, then those set by tools, then the rest.
 #[rustfmt::skip] // One line per flag reads best.
 pub(super) const FLAGS: &[FlagSpec] = &[
     process(Essential, "config", Path, "", "Configuration file (KubeletConfiguration, YAML or JSON)"),

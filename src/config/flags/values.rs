@@ -1,15 +1,13 @@
-//! Flag texts to configuration values, by Go's spelling rules (`pflag`, `strconv`, and the map flags
-//! of `component-base/cli/flag`).
+//! Parses flag values by Go's rules (`pflag`, `strconv`, and the map flags of `component-base/cli/flag`).
 
 use super::spec::FlagKind;
 use crate::base::GoDuration;
 use crate::base::document::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue};
 
-/// Converts what was given for one flag, in order. A scalar's last occurrence counts; lists and maps
-/// collect all of them.
+/// Parses the values given for one flag, in order. For scalars the last one counts; lists and maps are joined.
 ///
 /// # Errors
-/// What is wrong with a text, without naming the flag.
+/// Why a value is invalid, without the flag's name.
 pub(super) fn convert(
     kind: FlagKind,
     flag: &'static str,
@@ -55,7 +53,7 @@ pub(super) fn convert(
     }
 }
 
-/// The spellings `strconv.ParseBool` takes.
+/// The values that `strconv.ParseBool` accepts.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -91,7 +89,7 @@ fn parse_int(text: &str, low: i128, high: i128) -> Result<i128, String> {
     Ok(value)
 }
 
-/// The non-empty trimmed parts of a separated list.
+/// The parts of a separated list, trimmed and without empty ones.
 fn pieces(text: &str, separator: char) -> impl Iterator<Item = &str> {
     text.split(separator)
         .map(str::trim)
@@ -145,7 +143,7 @@ impl Maker {
             .map(DocumentValue::List)
     }
 
-    /// `key<separator>value` pairs; a later pair of one key wins.
+    /// `key<separator>value` pairs; for a repeated key the last one counts.
     fn map(
         self,
         texts: &[String],
@@ -161,7 +159,7 @@ impl Maker {
         Ok(map.value)
     }
 
-    /// Sets one key; keys may have dots in them, so this is not `DocumentNode::set`.
+    /// Sets one key; keys may contain dots, so this is not `DocumentNode::set`.
     fn put(self, map: &mut DocumentNode, key: &str, node: DocumentNode) {
         if let DocumentValue::Map(entries) = &mut map.value {
             entries.retain(|entry| entry.key != key);
@@ -173,8 +171,7 @@ impl Maker {
         }
     }
 
-    /// `name:value` pairs; a repeated name has several values. Values may be secret: errors do not
-    /// repeat them.
+    /// `name:value` pairs; a repeated name has several values. Values may be secret, so errors do not repeat them.
     fn headers(self, texts: &[String]) -> Result<DocumentValue, String> {
         let mut map = self.record([]);
         for pair in texts.iter().flat_map(|text| pieces(text, ',')) {

@@ -1,10 +1,10 @@
 //! The file format `KubeletConfiguration` of `kubelet.config.k8s.io/v1beta1`.
 //!
-//! - **Owns**: every field of the v1.36 type, by its exact name and type.
+//! - **Owns**: every field of the v1.36 type, with its exact name and type.
 //! - **Woken by**: nothing; plain data.
-//! - **Publishes**: [`KubeletConfiguration`]: every field optional, so that layers merge and
+//! - **Publishes**: [`KubeletConfiguration`], in which every field is optional, so that files can be merged and
 //!   defaults are applied once (in `defaults`).
-//! - **Must never**: carry a default, or accept a name the format does not have.
+//! - **Must never**: have a default, or accept a field that the format does not have.
 //! - **Upstream**: `k8s.io/kubelet/config/v1beta1`.
 
 mod read;
@@ -24,8 +24,8 @@ pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 /// The `kind` of a configuration file.
 pub const KIND: &str = "KubeletConfiguration";
 
-/// Declares a section: every field optional, named in the file as the string before it, unknown
-/// fields refused, absent fields left out when printed.
+/// Declares a section: every field is optional, is named in the file as the string before it, and is omitted from
+/// output if absent; unknown fields are errors.
 macro_rules! config_section {
     (
         $(#[$outer:meta])*
@@ -48,8 +48,8 @@ macro_rules! config_section {
 use config_section;
 
 config_section! {
-    /// A kubelet's configuration as files write it. Units are in the types; `GoDuration` prints and
-    /// parses as Go durations.
+    /// A kubelet configuration as in files. Units are given by the types; `GoDuration` is parsed and printed as Go
+    /// does.
     pub struct KubeletConfiguration {
         /// Always [`API_VERSION`].
         "apiVersion" api_version: String,
@@ -57,17 +57,17 @@ config_section! {
         "kind" kind: String,
         /// Serve the API on `address`:`port`. Default true.
         "enableServer" enable_server: bool,
-        /// File or directory of static pods. Default none.
+        /// File or directory of static pod manifests. Default none.
         "staticPodPath" static_pod_path: String,
-        /// Root of container logs. Default `/var/log/pods`.
+        /// Root directory of container logs. Default `/var/log/pods`.
         "podLogsDir" pod_logs_dir: String,
-        /// Longest time between two syncs of a pod. Default 1m.
+        /// Maximum interval between two syncs of a pod. Default 1m.
         "syncFrequency" sync_frequency: GoDuration,
         /// Re-list interval of `staticPodPath`. Default 20s.
         "fileCheckFrequency" file_check_frequency: GoDuration,
         /// Poll interval of `staticPodURL`. Default 20s.
         "httpCheckFrequency" http_check_frequency: GoDuration,
-        /// URL of static pods. Default none.
+        /// URL of static pod manifests. Default none.
         "staticPodURL" static_pod_url: SecretUrl,
         /// Headers sent to `staticPodURL`.
         "staticPodURLHeader" static_pod_url_header: BTreeMap<String, HeaderValues>,
@@ -75,43 +75,43 @@ config_section! {
         "address" address: String,
         /// Port of the server. Default 10250.
         "port" port: i32,
-        /// Port of the read-only server; 0 (default) is off.
+        /// Port of the read-only server; 0 (default) disables it.
         "readOnlyPort" read_only_port: i32,
-        /// Serving certificate.
+        /// File with the serving certificate.
         "tlsCertFile" tls_cert_file: String,
-        /// Serving key.
+        /// File with the serving certificate's private key.
         "tlsPrivateKeyFile" tls_private_key_file: String,
         /// Cipher suites by IANA name.
         "tlsCipherSuites" tls_cipher_suites: Vec<String>,
-        /// Key exchange groups by number.
+        /// Key exchange groups by IANA number.
         "tlsCurvePreferences" tls_curve_preferences: Vec<i32>,
-        /// Lowest TLS version.
+        /// Minimum TLS version.
         "tlsMinVersion" tls_min_version: String,
         /// Renew the client certificate. Default false.
         "rotateCertificates" rotate_certificates: bool,
         /// Request a serving certificate from the API server. Default false.
         "serverTLSBootstrap" server_tls_bootstrap: bool,
-        /// Who may call the server.
+        /// Authentication of requests to the server.
         "authentication" authentication: KubeletAuthentication,
-        /// What callers may do.
+        /// Authorization of requests to the server.
         "authorization" authorization: KubeletAuthorization,
         /// Image pulls per second; 0 is unlimited. Default 5.
         "registryPullQPS" registry_pull_qps: i32,
         /// Burst of image pulls. Default 10.
         "registryBurst" registry_burst: i32,
-        /// When pulled images need their credentials checked again.
+        /// For which present images a pod's access is verified.
         "imagePullCredentialsVerificationPolicy" image_pull_credentials_verification_policy: String,
-        /// Images exempt from that check.
+        /// Images exempt from that verification.
         "preloadedImagesVerificationAllowlist" preloaded_images_verification_allowlist: Vec<String>,
         /// Events per second; 0 is unlimited. Default 50.
         "eventRecordQPS" event_record_qps: i32,
         /// Burst of events. Default 100.
         "eventBurst" event_burst: i32,
-        /// Serve exec, logs and the like. Default true.
+        /// Serve exec, attach, port-forward, logs and other debugging endpoints. Default true.
         "enableDebuggingHandlers" enable_debugging_handlers: bool,
         /// Lock contention profiling. Default false.
         "enableContentionProfiling" enable_contention_profiling: bool,
-        /// Port of `/healthz`; 0 is off. Default 10248.
+        /// Port of `/healthz`; 0 disables it. Default 10248.
         "healthzPort" healthz_port: i32,
         /// Address of `/healthz`. Default 127.0.0.1.
         "healthzBindAddress" healthz_bind_address: String,
@@ -121,7 +121,7 @@ config_section! {
         "clusterDomain" cluster_domain: String,
         /// DNS servers of the cluster.
         "clusterDNS" cluster_dns: Vec<String>,
-        /// Idle limit of exec and port-forward streams. Default 4h.
+        /// Idle timeout of exec, attach and port-forward streams. Default 4h.
         "streamingConnectionIdleTimeout" streaming_connection_idle_timeout: GoDuration,
         /// Node status computation interval. Default 10s.
         "nodeStatusUpdateFrequency" node_status_update_frequency: GoDuration,
@@ -129,13 +129,13 @@ config_section! {
         "nodeStatusReportFrequency" node_status_report_frequency: GoDuration,
         /// Node lease duration in seconds. Default 40.
         "nodeLeaseDurationSeconds" node_lease_duration_seconds: i32,
-        /// Youngest image that may be collected. Default 2m.
+        /// Minimum age of an unused image before it is removed. Default 2m.
         "imageMinimumGCAge" image_minimum_gc_age: GoDuration,
-        /// Age after which an unused image is collected; 0s (default) is never.
+        /// Maximum age of an unused image before it is removed; 0s (default) means no maximum.
         "imageMaximumGCAge" image_maximum_gc_age: GoDuration,
-        /// Disk use in percent that starts image collection. Default 85.
+        /// Disk usage in percent that starts image garbage collection. Default 85.
         "imageGCHighThresholdPercent" image_gc_high_threshold_percent: i32,
-        /// Disk use in percent it frees down to. Default 80.
+        /// Disk usage in percent at which image garbage collection stops. Default 80.
         "imageGCLowThresholdPercent" image_gc_low_threshold_percent: i32,
         /// Volume statistics interval. Default 1m.
         "volumeStatsAggPeriod" volume_stats_agg_period: GoDuration,
@@ -145,13 +145,13 @@ config_section! {
         "systemCgroups" system_cgroups: String,
         /// Root of pod cgroups.
         "cgroupRoot" cgroup_root: String,
-        /// A cgroup per quality-of-service class and pod. Default true.
+        /// Create cgroups per QoS class and pod. Default true.
         "cgroupsPerQOS" cgroups_per_qos: bool,
         /// `cgroupfs` (default) or `systemd`.
         "cgroupDriver" cgroup_driver: String,
         /// CPU manager policy. Default none.
         "cpuManagerPolicy" cpu_manager_policy: String,
-        /// Kill only the process that ran out of memory.
+        /// Kill only the process that ran out of memory, not the whole container.
         "singleProcessOOMKill" single_process_oom_kill: bool,
         /// Options of the CPU manager policy.
         "cpuManagerPolicyOptions" cpu_manager_policy_options: BTreeMap<String, String>,
@@ -165,60 +165,60 @@ config_section! {
         "topologyManagerScope" topology_manager_scope: String,
         /// Options of the topology manager policy.
         "topologyManagerPolicyOptions" topology_manager_policy_options: BTreeMap<String, String>,
-        /// Percent of requests reserved for guaranteed pods, by resource.
+        /// Percentage of requests reserved for guaranteed pods, by resource.
         "qosReserved" qos_reserved: BTreeMap<String, String>,
-        /// Deadline of runtime calls that do not stream or pull. Default 2m.
+        /// Timeout of CRI calls other than streaming ones and pulls. Default 2m.
         "runtimeRequestTimeout" runtime_request_timeout: GoDuration,
         /// `promiscuous-bridge` (default), `hairpin-veth` or `none`.
         "hairpinMode" hairpin_mode: String,
-        /// Most pods on this node. Default 110.
+        /// Maximum number of pods on this node. Default 110.
         "maxPods" max_pods: i32,
         /// Pod address range of a standalone node.
         "podCIDR" pod_cidr: String,
         /// Process limit per pod; -1 (default) means no limit.
         "podPidsLimit" pod_pids_limit: i64,
-        /// Resolver file given to pods; "" gives none. Default `/etc/resolv.conf`.
+        /// Resolver configuration for pods; empty for none. Default `/etc/resolv.conf`.
         "resolvConf" resolv_conf: String,
-        /// Removed mode; must stay false.
+        /// Obsolete; must be false.
         "runOnce" run_once: bool,
         /// Enforce CPU limits by CFS quota. Default true.
         "cpuCFSQuota" cpu_cfs_quota: bool,
         /// CFS period. Default 100ms.
         "cpuCFSQuotaPeriod" cpu_cfs_quota_period: GoDuration,
-        /// Images listed in the node status; -1 is all. Default 50.
+        /// Maximum number of images in the node status; -1 means all. Default 50.
         "nodeStatusMaxImages" node_status_max_images: i32,
-        /// Open files of the kubelet. Default 1000000.
+        /// Limit of open files of the kubelet. Default 1000000.
         "maxOpenFiles" max_open_files: i64,
-        /// Media type sent to the API server.
+        /// Media type of requests to the API server.
         "contentType" content_type: String,
         /// Requests per second to the API server. Default 50.
         "kubeAPIQPS" kube_api_qps: i32,
         /// Burst of requests to the API server. Default 100.
         "kubeAPIBurst" kube_api_burst: i32,
-        /// Pull one image at a time. Default false unless `maxParallelImagePulls` is 1 (upstream: true
-        /// unless that is 2 or more).
+        /// Pull one image at a time. Default false unless `maxParallelImagePulls` is 1 (upstream: true unless that is
+        /// 2 or more).
         "serializeImagePulls" serialize_image_pulls: bool,
-        /// Most pulls at once. Default 8 (upstream: no limit).
+        /// Maximum number of concurrent pulls. Default 8 (upstream: no limit).
         "maxParallelImagePulls" max_parallel_image_pulls: i32,
         /// Hard eviction thresholds by signal.
         "evictionHard" eviction_hard: BTreeMap<String, String>,
         /// Soft eviction thresholds by signal.
         "evictionSoft" eviction_soft: BTreeMap<String, String>,
-        /// How long each soft threshold may be passed.
+        /// Grace period of each soft threshold, by signal.
         "evictionSoftGracePeriod" eviction_soft_grace_period: BTreeMap<String, String>,
-        /// How long a pressure condition is held. Default 5m.
+        /// How long a pressure condition is kept after the pressure has ended. Default 5m.
         "evictionPressureTransitionPeriod" eviction_pressure_transition_period: GoDuration,
-        /// Longest grace in seconds of a softly evicted pod.
+        /// Maximum grace period in seconds of pods evicted by a soft threshold.
         "evictionMaxPodGracePeriod" eviction_max_pod_grace_period: i32,
-        /// Least amount each eviction frees.
+        /// Minimum amount that an eviction reclaims, by signal.
         "evictionMinimumReclaim" eviction_minimum_reclaim: BTreeMap<String, String>,
-        /// Keep the default thresholds of signals not named. Default false.
+        /// Keep the default thresholds of signals that are not configured. Default false.
         "mergeDefaultEvictionSettings" merge_default_eviction_settings: bool,
-        /// Most pods per CPU core; 0 (default) means no limit.
+        /// Maximum number of pods per CPU core; 0 (default) means no limit.
         "podsPerCore" pods_per_core: i32,
-        /// Leave attaching to the controller. Default true.
+        /// Leave attaching volumes to the attach/detach controller. Default true.
         "enableControllerAttachDetach" enable_controller_attach_detach: bool,
-        /// Fail when kernel settings differ. Default false.
+        /// Fail if kernel settings differ from the expected ones. Default false.
         "protectKernelDefaults" protect_kernel_defaults: bool,
         /// Create iptables chains. Default true.
         "makeIPTablesUtilChains" make_iptables_util_chains: bool,
@@ -228,26 +228,26 @@ config_section! {
         "iptablesDropBit" iptables_drop_bit: i32,
         /// Feature gates by name.
         "featureGates" feature_gates: BTreeMap<String, bool>,
-        /// Refuse to start with swap on. Default true.
+        /// Refuse to start if swap is on. Default true.
         "failSwapOn" fail_swap_on: bool,
-        /// Swap of containers.
+        /// Swap behavior of containers.
         "memorySwap" memory_swap: MemorySwapConfiguration,
         /// Log size that triggers rotation. Default 10Mi.
         "containerLogMaxSize" container_log_max_size: String,
         /// Log files kept per container. Default 5.
         "containerLogMaxFiles" container_log_max_files: i32,
-        /// Rotations at once. Default 1.
+        /// Maximum number of concurrent rotations. Default 1.
         "containerLogMaxWorkers" container_log_max_workers: i32,
         /// Log size check interval. Default 10s.
         "containerLogMonitorInterval" container_log_monitor_interval: GoDuration,
         /// `Watch` (default), `Cache` or `Get`.
         "configMapAndSecretChangeDetectionStrategy"
             config_map_and_secret_change_detection_strategy: String,
-        /// Resources kept for system daemons.
+        /// Resources reserved for system daemons.
         "systemReserved" system_reserved: BTreeMap<String, String>,
-        /// Resources kept for Kubernetes daemons.
+        /// Resources reserved for Kubernetes daemons.
         "kubeReserved" kube_reserved: BTreeMap<String, String>,
-        /// CPUs kept for the system, a list such as `0-3`.
+        /// CPUs reserved for the system, as a list such as `0-3`.
         "reservedSystemCPUs" reserved_system_cpus: String,
         /// Show metrics hidden in this release.
         "showHiddenMetricsForVersion" show_hidden_metrics_for_version: String,
@@ -257,11 +257,11 @@ config_section! {
         "kubeReservedCgroup" kube_reserved_cgroup: String,
         /// Which reservations are enforced. Default `pods`.
         "enforceNodeAllocatable" enforce_node_allocatable: Vec<String>,
-        /// Unsafe sysctls pods may set; a trailing `*` is a wildcard.
+        /// Unsafe sysctls that pods may set; a trailing `*` is a wildcard.
         "allowedUnsafeSysctls" allowed_unsafe_sysctls: Vec<String>,
         /// Directory of exec volume plugins.
         "volumePluginDir" volume_plugin_dir: String,
-        /// Id of this machine at its provider.
+        /// ID of this machine at its cloud provider.
         "providerID" provider_id: String,
         /// Kernel memory notifications for eviction. Default false.
         "kernelMemcgNotification" kernel_memcg_notification: bool,
@@ -269,24 +269,24 @@ config_section! {
         "logging" logging: LoggingConfiguration,
         /// Serve `/logs/`. Default true.
         "enableSystemLogHandler" enable_system_log_handler: bool,
-        /// Serve service logs there. Default false.
+        /// Serve logs of services at `/logs/`. Default false.
         "enableSystemLogQuery" enable_system_log_query: bool,
-        /// Time pods get at node shutdown; 0s (default) is off.
+        /// Total delay of a node shutdown for pods to terminate; 0s (default) disables graceful shutdown.
         "shutdownGracePeriod" shutdown_grace_period: GoDuration,
-        /// The part of it kept for critical pods.
+        /// The part of it for critical pods.
         "shutdownGracePeriodCriticalPods" shutdown_grace_period_critical_pods: GoDuration,
-        /// Shutdown time by pod priority.
+        /// Shutdown grace periods by pod priority.
         "shutdownGracePeriodByPodPriority"
             shutdown_grace_period_by_pod_priority: Vec<ShutdownGracePeriodByPodPriority>,
-        /// Restart back-off.
+        /// Container restart back-off.
         "crashLoopBackOff" crash_loop_back_off: CrashLoopBackOffConfig,
-        /// Memory set aside per NUMA node.
+        /// Memory reserved per NUMA node.
         "reservedMemory" reserved_memory: Vec<MemoryReservation>,
-        /// Serve profiles. Default true.
+        /// Serve profiles at `/debug/pprof/`. Default true.
         "enableProfilingHandler" enable_profiling_handler: bool,
         /// Serve `/debug/flags/v`. Default true.
         "enableDebugFlagsHandler" enable_debug_flags_handler: bool,
-        /// Give containers the runtime's seccomp profile unless they choose. Default false.
+        /// Use the runtime's default seccomp profile for containers that do not set one. Default false.
         "seccompDefault" seccomp_default: bool,
         /// Memory QoS throttling factor. Default 0.9.
         "memoryThrottlingFactor" memory_throttling_factor: f64,
@@ -300,9 +300,9 @@ config_section! {
         "tracing" tracing: TracingConfiguration,
         /// Enforce ephemeral storage limits. Default true.
         "localStorageCapacityIsolation" local_storage_capacity_isolation: bool,
-        /// CRI socket. Default `unix:///run/containerd/containerd.sock`.
+        /// CRI endpoint. Default `unix:///run/containerd/containerd.sock`.
         "containerRuntimeEndpoint" container_runtime_endpoint: String,
-        /// CRI socket of the image service. Default the runtime's.
+        /// CRI endpoint of the image service. Default: that of the runtime.
         "imageServiceEndpoint" image_service_endpoint: String,
         /// Refuse to start on cgroup v1. Default true.
         "failCgroupV1" fail_cgroup_v1: bool,

@@ -1,14 +1,14 @@
-//! One configuration document: syntax, header, and strict decoding.
+//! Parses one configuration document: syntax, `apiVersion` and `kind`, and strict decoding.
 
 use super::{API_VERSION, KIND, KubeletConfiguration};
 use crate::base::document::{DocumentNode, DocumentValue};
 use crate::config::decode::decode;
 use crate::config::document::{ConfigProblem, Problems, parse};
 
-/// Reads one file or drop-in named `path` in messages; returns its tree for merging.
+/// Parses a file or drop-in (`path` is its name in messages) and returns its tree for merging.
 ///
 /// # Errors
-/// Broken syntax, another kind of object, or every unknown and mistyped field.
+/// Invalid syntax, another `apiVersion` or `kind`, or all unknown fields and fields of the wrong type.
 pub fn read(path: &str, text: &str) -> Result<DocumentNode, Problems> {
     let tree = parse(path, text).map_err(|problem| Problems(vec![problem]))?;
     header(&tree)?;
@@ -16,8 +16,7 @@ pub fn read(path: &str, text: &str) -> Result<DocumentNode, Problems> {
     Ok(tree)
 }
 
-/// Whether the document says that it is a kubelet configuration; fields of anything else are not
-/// worth checking.
+/// Checks `apiVersion` and `kind`; the fields of another kind of object are not checked.
 fn header(tree: &DocumentNode) -> Result<(), Problems> {
     let about_document = |message: &str| {
         let message = format!("{message}; expected apiVersion: {API_VERSION} and kind: {KIND}");

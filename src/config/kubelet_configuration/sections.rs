@@ -12,7 +12,7 @@ config_section! {
     pub struct KubeletAuthentication {
         /// Client certificates.
         "x509" x509: KubeletX509Authentication,
-        /// Bearer tokens checked by the API server.
+        /// Bearer tokens, verified by the API server.
         "webhook" webhook: KubeletWebhookAuthentication,
         /// Requests without credentials.
         "anonymous" anonymous: KubeletAnonymousAuthentication,
@@ -22,7 +22,7 @@ config_section! {
 config_section! {
     /// Client certificate authentication.
     pub struct KubeletX509Authentication {
-        /// File of certificate authorities that sign client certificates.
+        /// File with the certificate authorities for client certificates.
         "clientCAFile" client_ca_file: String,
     }
 }
@@ -32,7 +32,7 @@ config_section! {
     pub struct KubeletWebhookAuthentication {
         /// Whether tokens are accepted.
         "enabled" enabled: bool,
-        /// How long an answer is remembered.
+        /// How long a result is cached.
         "cacheTTL" cache_ttl: GoDuration,
     }
 }
@@ -40,7 +40,7 @@ config_section! {
 config_section! {
     /// Anonymous requests.
     pub struct KubeletAnonymousAuthentication {
-        /// Whether they are accepted at all.
+        /// Whether they are accepted.
         "enabled" enabled: bool,
     }
 }
@@ -58,15 +58,15 @@ config_section! {
 config_section! {
     /// Authorization through SubjectAccessReview.
     pub struct KubeletWebhookAuthorization {
-        /// How long an allowing answer is remembered.
+        /// How long an "authorized" result is cached.
         "cacheAuthorizedTTL" cache_authorized_ttl: GoDuration,
-        /// How long a denying answer is remembered.
+        /// How long an "unauthorized" result is cached.
         "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration,
     }
 }
 
 config_section! {
-    /// Swap available to containers.
+    /// Swap behavior of containers.
     pub struct MemorySwapConfiguration {
         /// `NoSwap` (also when empty) or `LimitedSwap`.
         "swapBehavior" swap_behavior: String,
@@ -74,11 +74,11 @@ config_section! {
 }
 
 config_section! {
-    /// Shutdown time for pods of at least one priority.
+    /// Shutdown grace period of pods with at least this priority.
     pub struct ShutdownGracePeriodByPodPriority {
-        /// The lowest priority of the class.
+        /// The minimum priority.
         "priority" priority: i32,
-        /// Seconds its pods are given.
+        /// The grace period in seconds.
         "shutdownGracePeriodSeconds" shutdown_grace_period_seconds: i64,
     }
 }
@@ -86,13 +86,13 @@ config_section! {
 config_section! {
     /// Container restart back-off.
     pub struct CrashLoopBackOffConfig {
-        /// The longest wait between restarts.
+        /// Maximum back-off between restarts.
         "maxContainerRestartPeriod" max_container_restart_period: GoDuration,
     }
 }
 
 config_section! {
-    /// Memory set aside on one NUMA node.
+    /// Memory reserved on one NUMA node.
     pub struct MemoryReservation {
         /// The NUMA node's number.
         "numaNode" numa_node: i32,
@@ -104,7 +104,7 @@ config_section! {
 config_section! {
     /// User namespaces of pods.
     pub struct UserNamespacesSection {
-        /// How many user ids each pod gets; a multiple of 65536.
+        /// Number of user IDs per pod; a multiple of 65536.
         "idsPerPod" ids_per_pod: i64,
     }
 }
@@ -118,7 +118,7 @@ config_section! {
         "value" value: String,
         /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
         "effect" effect: String,
-        /// Set by the control plane; not allowed in a configuration.
+        /// Set by the control plane; not allowed here.
         "timeAdded" time_added: String,
     }
 }
@@ -126,9 +126,9 @@ config_section! {
 config_section! {
     /// OpenTelemetry tracing.
     pub struct TracingConfiguration {
-        /// Where the collector listens; `localhost:4317` unless given.
+        /// Address of the collector; default `localhost:4317`.
         "endpoint" endpoint: String,
-        /// Of a million traces that begin here, how many are recorded.
+        /// Number of traces recorded per million that start here.
         "samplingRatePerMillion" sampling_rate_per_million: i32,
     }
 }
@@ -138,11 +138,11 @@ config_section! {
     pub struct LoggingConfiguration {
         /// `text` or `json`.
         "format" format: String,
-        /// Accepted; every line is written at once.
+        /// Accepted without effect: lines are written immediately.
         "flushFrequency" flush_frequency: FlushFrequency,
         /// klog verbosity.
         "verbosity" verbosity: u32,
-        /// Verbosity per source file.
+        /// Verbosity by source file.
         "vmodule" vmodule: Vec<VModuleItem>,
         /// Options of the formats.
         "options" options: FormatOptions,
@@ -162,24 +162,24 @@ config_section! {
 config_section! {
     /// Options per log format.
     pub struct FormatOptions {
-        /// Of `text`.
+        /// Options of `text`.
         "text" text: OutputRoutingOptions,
-        /// Of `json`.
+        /// Options of `json`.
         "json" json: OutputRoutingOptions,
     }
 }
 
 config_section! {
-    /// Where log lines go.
+    /// The destination of log lines.
     pub struct OutputRoutingOptions {
         /// Errors to stderr and the rest to stdout.
         "splitStream" split_stream: bool,
-        /// Buffer for informational lines, a quantity.
+        /// Buffer size for informational lines, as a quantity.
         "infoBufferSize" info_buffer_size: String,
     }
 }
 
-/// The values of one HTTP header. They may be credentials: `Debug` shows only how many there are.
+/// The values of one HTTP header. They may be credentials, so `Debug` prints only their number.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HeaderValues(pub Vec<String>);
@@ -190,7 +190,7 @@ impl std::fmt::Debug for HeaderValues {
     }
 }
 
-/// A flush interval: a duration, or (as older files have it) an integer of nanoseconds.
+/// A flush interval: a duration, or (in older files) an integer of nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct FlushFrequency(pub GoDuration);

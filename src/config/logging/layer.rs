@@ -1,4 +1,4 @@
-//! The tracing layer: decides what is shown, collects fields, writes whole lines.
+//! The tracing layer: filters events, collects fields, writes lines.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
@@ -23,17 +23,17 @@ use super::record::LogRecord;
 use super::vmodule::{VModule, verbosity_at};
 use super::{LogFormat, json, text};
 
-/// klog verbosities that `debug!` and `trace!` of this crate need, and events of libraries.
+/// klog verbosities of this crate's `debug!` and `trace!`, and of events of libraries.
 const DEBUG: u32 = 4;
 const TRACE: u32 = 6;
 const LIBRARY_INFO: u32 = 4;
 const LIBRARY_DEBUG: u32 = 8;
 const LIBRARY_TRACE: u32 = 10;
 
-/// A line buffer larger than this is given back after use.
+/// A line buffer with a larger capacity is freed after use.
 const KEPT_CAPACITY: usize = 8 * 1024;
 
-/// What is shown; changed while running.
+/// The verbosity settings; they can be changed at run time.
 pub(super) struct LayerState {
     verbosity: AtomicU32,
     rules: RwLock<Vec<VModule>>,
@@ -61,8 +61,8 @@ impl LayerState {
         rebuild_interest();
     }
 
-    /// Rules only add to the verbosity. Called once per callsite, not per event: tracing caches
-    /// the result until its interest cache is rebuilt.
+    /// Rules only raise the verbosity. Called once per callsite, not per event: tracing caches the result until its
+    /// interest cache is rebuilt.
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let needed = needed_verbosity(metadata);
         needed <= self.verbosity()
@@ -83,7 +83,7 @@ fn rebuild_interest() {
     tracing::callsite::rebuild_interest_cache();
 }
 
-/// The klog verbosity at which events of this kind appear.
+/// The minimum klog verbosity at which such an event is logged.
 fn needed_verbosity(metadata: &Metadata<'_>) -> u32 {
     let ours = metadata.target().split("::").next() == Some(env!("CARGO_PKG_NAME"));
     match (*metadata.level(), ours) {
@@ -103,7 +103,7 @@ fn write_record(record: &LogRecord<'_>, format: LogFormat, line: &mut String) {
     }
 }
 
-/// The line that says how many lines are missing in its place.
+/// The line that reports the number of dropped lines.
 pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> String {
     let mut fields = String::new();
     match format {
@@ -127,7 +127,7 @@ pub(super) fn dropped_line(format: LogFormat, zone: &TimeZone, count: u64) -> St
     line
 }
 
-/// Prints events to `W`, one `write` a line.
+/// Writes events to `W`, one `write` per line.
 pub(super) struct KlogLayer<W> {
     shared: Arc<LayerState>,
     format: LogFormat,
@@ -162,16 +162,16 @@ impl<W: Write + Send> KlogLayer<W> {
     }
 }
 
-/// The fields of a span, in the format's notation, kept with the span.
+/// The formatted fields of a span, stored with the span.
 #[derive(Default)]
 struct SpanFields {
     text: String,
-    /// Names, and where each field begins in the text.
+    /// The names of the fields, and where each starts in the text.
     starts: Vec<(&'static str, usize)>,
 }
 
 impl SpanFields {
-    /// Those that the event does not have itself.
+    /// The fields that the event does not have itself.
     fn beside<'a>(&'a self, event: &'a Event<'_>) -> impl Iterator<Item = &'a str> {
         let ends = self.starts.iter().skip(1).map(|(_, start)| *start);
         let fields = self.starts.iter().zip(ends.chain([self.text.len()]));
@@ -193,7 +193,7 @@ thread_local! {
     static SCRATCH: RefCell<LineBuffers> = RefCell::default();
 }
 
-/// Runs `work` with this thread's buffers; with fresh ones when a value being formatted logs itself.
+/// Calls `work` with this thread's buffers, or with new ones if the formatting of a value logs an event itself.
 fn with_scratch(work: impl FnOnce(&mut LineBuffers)) {
     SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
         Ok(mut scratch) => {
@@ -300,17 +300,17 @@ where
                 fields,
             };
             write_record(&record, self.format, line);
-            // There is nowhere to report that the log cannot be written.
+            // A write error cannot be reported anywhere.
             let _ = self.out.lock().write_all(line.as_bytes());
         });
     }
 }
 
-/// Collects the fields of an event or span in a format's notation, and its message apart.
+/// Collects the formatted fields of an event or span, and its message separately.
 struct Fields<'a> {
     format: LogFormat,
     fields: &'a mut String,
-    /// Where each field begins, if that is of use.
+    /// Where each field starts, if that is needed.
     starts: Option<&'a mut Vec<(&'static str, usize)>>,
     message: &'a mut String,
 }
@@ -323,7 +323,7 @@ impl Fields<'_> {
         let name = match field.name() {
             // Upstream's key for errors.
             "error" => "err",
-            // tracing keeps `message` for the text of the line itself.
+            // `message` is reserved by tracing for the event's message.
             "event_message" => "message",
             name => name.strip_prefix("r#").unwrap_or(name),
         };
@@ -374,7 +374,7 @@ impl Visit for Fields<'_> {
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        // JSON has no word for these.
+        // JSON has no representation of infinities and NaN.
         if value.is_finite() {
             self.bare(field, &value)
         } else {

@@ -1,16 +1,16 @@
 //! The kubelet's own log: klog text or component-base JSON on stderr.
 //!
 //! - **Owns**: the process's tracing subscriber, its verbosity and its output.
-//! - **Woken by**: tracing events; [`LogControl`] when someone changes the verbosity.
-//! - **Publishes**: lines on stderr, by a thread of its own; the current verbosity; how many lines were
-//!   dropped because they were not read in time.
-//! - **Must never**: wait for the log to be read, allocate for a line that is not shown, split a line
-//!   over two writes, or let a value break out of its line.
+//! - **Woken by**: tracing events; [`LogControl`], which changes the verbosity.
+//! - **Publishes**: lines on stderr, written by a separate thread; the current verbosity; the number of lines dropped
+//!   because the output was too slow.
+//! - **Must never**: block on the output, allocate for a line that is not logged, split a line over two writes, or
+//!   let a value start a new line.
 //! - **Upstream**: `k8s.io/klog/v2` (text), `k8s.io/component-base/logs/json`.
 //!
-//! Levels to klog verbosity: `error!`, `warn!` and `info!` are always shown; `debug!` needs `-v 4`,
-//! `trace!` needs `-v 6`. Events of libraries are shown at `-v 4` (info), `-v 8` (debug) and
-//! `-v 10` (trace), their warnings and errors always.
+//! klog verbosity by level: `error!`, `warn!` and `info!` are always logged; `debug!` needs `-v 4`, `trace!` needs
+//! `-v 6`. Events of libraries are logged at `-v 4` (info), `-v 8` (debug) and `-v 10` (trace), their warnings and
+//! errors always.
 
 mod json;
 mod layer;
@@ -36,28 +36,28 @@ use self::layer::{KlogLayer, LayerState};
 use self::queue::LogQueue;
 pub use self::vmodule::VModule;
 
-/// The shape of log lines.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// klog text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// How to log.
+/// Configuration of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggingConfig {
-    /// The shape of lines.
+    /// The format of lines.
     pub format: LogFormat,
-    /// klog verbosity everywhere.
+    /// The default klog verbosity.
     pub verbosity: u32,
-    /// Higher verbosity in some source files; the first match counts.
+    /// Higher verbosity for some source files; the first match counts.
     pub vmodule: Vec<VModule>,
 }
 
-/// A format's name is neither `text` nor `json`.
+/// A format name other than `text` and `json`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("log format must be text or json, got {0:?}")]
 pub struct UnknownLogFormat(String);
@@ -74,7 +74,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Changes what is logged while the process runs.
+/// Changes the verbosity at run time.
 #[derive(Clone)]
 pub struct LogControl {
     shared: Arc<LayerState>,
@@ -87,12 +87,12 @@ impl LogControl {
         self.shared.verbosity()
     }
 
-    /// Changes the verbosity everywhere (`PUT /debug/flags/v` upstream).
+    /// Changes the default verbosity (upstream's `PUT /debug/flags/v`).
     pub fn set_verbosity(&self, verbosity: u32) {
         self.shared.set_verbosity(verbosity);
     }
 
-    /// Lines that were dropped because the log was not read fast enough.
+    /// Number of lines dropped because the output was too slow.
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
@@ -111,7 +111,7 @@ impl fmt::Debug for LogControl {
     }
 }
 
-/// Writes what is still queued when it is dropped, and waits for that up to three seconds.
+/// When dropped, writes the queued lines; waits at most three seconds.
 #[derive(Debug)]
 pub struct LogGuard(LogQueue);
 
@@ -121,14 +121,14 @@ impl Drop for LogGuard {
     }
 }
 
-/// How long the process waits at its end for its last lines to be written.
+/// Timeout for writing the last lines when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Installs the log for the whole process, writing to stderr. Nothing waits for stderr to be read. The
-/// guard is to be dropped last.
+/// Installs the log of the process, which writes to stderr. Logging does not block on stderr. The guard has to be
+/// dropped last.
 ///
 /// # Errors
-/// A log is installed already, or no thread can be started.
+/// A log is already installed, or the thread cannot be started.
 pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     let (format, zone) = (config.format, TimeZone::system());
     let report = move |count| layer::dropped_line(format, &zone, count);
@@ -138,7 +138,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     tracing::subscriber::set_global_default(subscriber).context("cannot install the log")?;
     let (own, previous) = (queue.clone(), std::panic::take_hook());
     std::panic::set_hook(Box::new(move |panic| {
-        // A panic ends the process, and what led to it is in the queue.
+        // The panic may end the process, and the lines that led to it are still queued.
         LogQueue::flush(&own, FLUSH_TIMEOUT);
         previous(panic);
     }));
@@ -149,7 +149,7 @@ pub fn init(config: &LoggingConfig) -> anyhow::Result<(LogControl, LogGuard)> {
     Ok((control, LogGuard(queue)))
 }
 
-/// The handle of a log without readers, for a kubelet inside another program.
+/// The handle of a log without output, for a kubelet inside another program.
 pub fn detached(config: &LoggingConfig) -> LogControl {
     build(config, std::io::sink(), jiff::Timestamp::now).1
 }

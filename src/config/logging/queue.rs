@@ -1,4 +1,4 @@
-//! The queue between the code that logs and the writer of the log: logging never waits for the log to be read.
+//! The queue between logging code and the log's writer, so that logging never blocks on the output.
 
 use parking_lot::{Condvar, Mutex};
 use std::{
@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Lines that wait to be written, in bytes. What does not fit is dropped and counted.
+/// Maximum size of queued lines in bytes. Lines that do not fit are dropped and counted.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// A bounded queue of lines. Clones share it.
+/// A bounded queue of log lines. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogQueue {
     shared: Arc<(Mutex<QueueState>, Condvar)>,
@@ -18,22 +18,22 @@ pub(super) struct LogQueue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Whole lines, each with its line break.
+    /// Complete lines with their line breaks.
     waiting: Vec<u8>,
-    /// Lines dropped since the start.
+    /// Lines dropped since the start of the process.
     dropped: u64,
     /// Lines dropped and not yet reported in the log.
     unreported: u64,
-    /// The writer has taken lines that are not written yet.
+    /// The writer thread is writing lines that it took from `waiting`.
     writing: bool,
 }
 
 impl LogQueue {
-    /// Starts a thread that writes the lines, each with one call. `report` makes the line that stands where
-    /// so many lines were dropped.
+    /// Starts a thread that writes the lines, each with one `write`. `report` formats the line that is written in
+    /// place of that many dropped ones.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The thread cannot be started.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         report: impl Fn(u64) -> String + Send + 'static,
@@ -45,16 +45,16 @@ impl LogQueue {
         Ok(queue)
     }
 
-    /// Lines that were dropped because the log was not read fast enough.
+    /// Number of lines dropped because the output was too slow.
     pub(super) fn dropped(&self) -> u64 {
         self.shared.0.lock().dropped
     }
 
-    /// Waits until everything that was queued is written, but no longer than this. Blocking.
+    /// Waits until all queued lines are written, at most for `limit`. Blocking.
     pub(super) fn flush(&self, limit: Duration) {
         let end = Instant::now() + limit;
         let (state, changed) = &*self.shared;
-        // A panic of this thread may have happened while it held the lock.
+        // With a timeout, because this thread may have panicked while it held the lock.
         let Some(mut state) = state.try_lock_until(end) else {
             return;
         };
@@ -81,27 +81,28 @@ impl LogQueue {
                 std::mem::swap(&mut state.waiting, &mut lines);
                 std::mem::take(&mut state.unreported)
             };
-            // There is nowhere to report that the log cannot be written.
+            // A write error cannot be reported anywhere.
             for line in lines.split_inclusive(|byte| *byte == b'\n') {
                 let _ = out.write_all(line);
             }
-            // Lines are dropped while the queue is full, so they were to follow those just written.
+            // Lines are dropped while the queue is full, so the dropped ones came right after those just written.
             if dropped > 0 {
                 let _ = out.write_all(report(dropped).as_bytes());
             }
-            // A burst must not cost its memory for ever.
+            // Frees the memory after a burst.
             lines.clear();
             lines.shrink_to(MAX_BYTES / 16);
         }
     }
 }
 
-/// Takes one line with each `write`, and never fails or waits for the writer.
+/// Queues one line per `write`; never fails or blocks.
 impl Write for LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let (state, changed) = &*self.shared;
         let mut state = state.lock();
-        // After a line was dropped, none is taken until that is reported, so that the report stands in the gap.
+        // After a line was dropped, all lines are dropped until that is reported, so that the report stands where
+        // they are missing.
         if state.unreported > 0 || state.waiting.len() + line.len() > MAX_BYTES {
             state.dropped += 1;
             state.unreported += 1;

@@ -1,12 +1,12 @@
-//! Quoting of text in log lines: whatever a value contains, it stays inside its quotes and line.
+//! Quotes values in log lines, so that no value can leave its quotes or its line.
 
 use crate::base::push_go_escaped;
 use std::fmt::{self, Write};
 
-/// Longer values are cut, so that one hostile value cannot flood the log. In characters.
+/// Maximum length of a value in characters; longer ones are truncated, so that they cannot flood the log.
 const MAX_VALUE_CHARS: usize = 16 * 1024;
 
-/// How special characters are written.
+/// How special characters are escaped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     /// Go's `strconv.Quote`.
@@ -22,12 +22,12 @@ pub(super) fn quote(out: &mut String, style: Style, value: &dyn fmt::Display) {
         style,
         left: MAX_VALUE_CHARS,
     };
-    // The only error is the quoter's own, when the value is cut.
+    // `Quoter` returns an error only to stop after truncation.
     let _ = write!(quoter, "{value}");
     out.push('"');
 }
 
-/// Escapes what is written through it.
+/// Escapes the text that is written to it.
 struct Quoter<'a> {
     out: &'a mut String,
     style: Style,
@@ -64,14 +64,14 @@ fn push_json(out: &mut String, c: char) {
     };
 }
 
-/// An error with its causes, joined by colons.
+/// An error with its sources, separated by colons.
 pub(super) struct Chain<'a>(pub(super) &'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
         let mut cause = self.0.source();
-        // A chain that never ends would be a bug elsewhere; logging survives it.
+        // Bounded, in case an error's sources form a cycle.
         for _ in 0..32 {
             let Some(error) = cause else { break };
             write!(f, ": {error}")?;

@@ -1,4 +1,4 @@
-//! One event, ready for a format.
+//! One log event, ready for formatting.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -15,6 +15,6 @@ pub(super) struct LogRecord<'a> {
     pub(super) file: &'a str,
     pub(super) line: u32,
     pub(super) message: &'a str,
-    /// Fields in the format's own notation.
+    /// The fields, already formatted.
     pub(super) fields: &'a str,
 }

@@ -1,10 +1,10 @@
 //! Verbosity per source file, `--vmodule`.
 
-/// One rule: verbosity where a pattern matches.
+/// One rule of `--vmodule`: a verbosity for source files that match a pattern.
 ///
-/// A pattern without a slash is matched against the file's name without extension and against its
-/// directory's name (so `pleg` means all of `src/pleg/`); one with slashes against as many trailing
-/// parts of the path. `*` stands for any text and `?` for one character, within one part.
+/// A pattern without a slash is matched with the file's name without extension and with its directory's name (`pleg`
+/// matches all of `src/pleg/`); one with slashes is matched with as many trailing components of the path. `*` matches
+/// any text and `?` one character, within one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VModule {
     /// The pattern.
@@ -14,7 +14,7 @@ pub struct VModule {
 }
 
 impl VModule {
-    /// Whether the rule is about the source file at `path`.
+    /// Whether the rule applies to the source file at `path`.
     pub(super) fn matches(&self, path: &str) -> bool {
         let stem = path.strip_suffix(".rs").unwrap_or(path);
         let pattern = self.pattern.trim_matches('/');
@@ -37,7 +37,7 @@ pub(super) fn verbosity_at(rules: &[VModule], path: Option<&str>) -> Option<u32>
         .map(|rule| rule.verbosity)
 }
 
-/// `*` and `?` matching in linear-times-linear time, without recursion.
+/// Matches `*` and `?` without recursion; at most `pattern` times `text` steps.
 fn glob(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();

@@ -1,11 +1,11 @@
-//! Settings of images.
+//! Validates the settings of images.
 
 use super::Violations;
 use crate::config::feature_gates::FeatureGate;
 use crate::config::kubelet_configuration::KubeletConfiguration;
 use crate::images::records::check_pattern;
 
-/// Pulls, the collection of images, and whose right to them is verified.
+/// Pulls, image garbage collection, and verification of access to images.
 pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     found.at_least("registryPullQPS", config.registry_pull_qps, 0);
     found.at_least("registryBurst", config.registry_burst, 0);

@@ -1,7 +1,7 @@
-//! What a complete configuration must satisfy; reports every violation at once.
+//! Validates a complete configuration; reports all violations at once.
 //!
-//! Upstream: `pkg/kubelet/apis/config/validation`. Stricter in three places: ports may not clash,
-//! durations may not be negative, and eviction values must parse here, not when first used.
+//! Upstream: `pkg/kubelet/apis/config/validation`. Three checks are stricter: ports must differ, durations must not
+//! be negative, and eviction values are parsed here and not when first used.
 
 mod images;
 mod nodes;
@@ -14,7 +14,7 @@ use super::{known_gates, kubelet_configuration as kc, locked_gates::locked_to};
 use crate::base::GoDuration;
 use crate::model::Quantity;
 
-/// Collects violations as (field, message).
+/// Collects violations as pairs of field and message.
 #[derive(Debug, Default)]
 pub(super) struct Violations {
     found: Vec<(String, String)>,
@@ -71,7 +71,7 @@ impl Violations {
     }
 }
 
-/// Checks a configuration with its defaults filled in; returns (field, message) pairs.
+/// Validates a configuration with defaults; returns pairs of field and message.
 pub(super) fn validate(config: &KubeletConfiguration) -> Vec<(String, String)> {
     let mut found = Violations::default();
     addresses(config, &mut found);
@@ -138,7 +138,7 @@ fn addresses(config: &KubeletConfiguration, found: &mut Violations) {
     }
 }
 
-/// Whether listening on both addresses with one port fails.
+/// Whether listening on one port on both addresses fails.
 fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
     match (a, b) {
         (Some(a), Some(b)) => a == b || a.is_unspecified() || b.is_unspecified(),
@@ -189,7 +189,7 @@ fn durations(config: &KubeletConfiguration, found: &mut Violations) {
             found.add(field, format!("must not be negative, got {value}"));
         }
     }
-    // These pace a loop or bound a call; a zero, which only a flag can give, would spin or fail.
+    // Intervals and timeouts: a zero, which only a flag can set, would cause a busy loop or immediate timeouts.
     for (field, value) in [
         ("syncFrequency", config.sync_frequency),
         ("fileCheckFrequency", config.file_check_frequency),
@@ -214,7 +214,7 @@ fn endpoints(config: &KubeletConfiguration, found: &mut Violations) {
         ),
     ] {
         let path = endpoint.map(|e| e.strip_prefix("unix://").unwrap_or(e));
-        // An empty image endpoint means the runtime's.
+        // An empty image endpoint stands for the runtime's.
         let given = path.filter(|path| !(path.is_empty() && field == "imageServiceEndpoint"));
         if let Some(path) = given.filter(|path| !path.starts_with('/') || path.contains('\0')) {
             found.add(
@@ -270,7 +270,7 @@ fn limits(config: &KubeletConfiguration, found: &mut Violations) {
 }
 
 fn container_logs(config: &KubeletConfiguration, found: &mut Violations) {
-    // A negative size turns rotation off.
+    // A negative size disables rotation.
     if let Some(text) = &config.container_log_max_size {
         match Quantity::parse(text) {
             Ok(size) if size.value() == 0 => {

@@ -1,4 +1,4 @@
-//! Rules about the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
+//! Validates the settings of the node: reserved cgroups and CPUs, shutdown, taints, server and authorization.
 
 use super::super::cgroups::cgroup;
 use super::super::feature_gates::FeatureGate;
@@ -16,7 +16,7 @@ pub(super) fn check(config: &KubeletConfiguration, found: &mut Violations) {
     system_containers(config, found);
 }
 
-/// As upstream; what is more is refused before anything is moved.
+/// As upstream. Further requirements are checked before processes are moved.
 fn system_containers(config: &KubeletConfiguration, found: &mut Violations) {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let system = given(&config.system_cgroups);

@@ -1,4 +1,4 @@
-//! Rules about pods' resources: policies, eviction, swap, user namespaces, static pod sources.
+//! Validates the settings of pods' resources: policies, eviction, swap, user namespaces, static pod sources.
 
 use super::{KubeletConfiguration, Violations};
 use crate::base::GoDuration;
@@ -115,7 +115,7 @@ fn sources(config: &KubeletConfiguration, found: &mut Violations) {
                 format!("{name:?} is not a header name"),
             );
         }
-        // The value may be a credential: it is not repeated.
+        // The value may be a credential, so it is not repeated.
         if values
             .0
             .iter()
@@ -175,7 +175,7 @@ fn known_signal(field: &str, signal: &str, found: &mut Violations) {
     });
 }
 
-/// A percentage or a quantity; `0` and `0%` disable a threshold, `100%` too.
+/// A percentage or a quantity; `0`, `0%` and `100%` disable a threshold.
 fn threshold(field: &str, amount: &str, found: &mut Violations) {
     match amount.strip_suffix('%') {
         Some(percent) => {

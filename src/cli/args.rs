@@ -1,4 +1,4 @@
-//! From the command line to a subcommand with its arguments. Reads and prints nothing.
+//! Parses the command line to a subcommand with its arguments. Pure.
 
 use crate::config::{
     ArgsError, Flags, Invocation, SUBCOMMANDS, closest, local_socket, parse_args,
@@ -169,7 +169,7 @@ fn words(matches: &ArgMatches, name: &str) -> Vec<String> {
     words.into_iter().flatten().cloned().collect()
 }
 
-/// The operand of a subcommand.
+/// The value of a required argument.
 fn one(matches: &ArgMatches, name: &'static str) -> Result<String, ArgsError> {
     let mut words = words(matches, name).into_iter();
     match (words.next(), words.next()) {

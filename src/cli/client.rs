@@ -1,4 +1,4 @@
-//! Requests to the kubelet of this node, over its local socket.
+//! Client of this node's kubelet, over its local socket.
 
 use crate::base::Http1;
 use anyhow::Context as _;
@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use std::{io, path::PathBuf, time::Duration};
 use tokio::net::UnixStream;
 
-/// Longer than a kubelet delays the response to a request that waits for a change.
+/// Request timeout; longer than the kubelet delays responses of watches.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Largest response, bytes.
+/// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 256 << 20;
 
 /// Why a request failed.
@@ -25,7 +25,7 @@ pub(super) enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// 404, with the kubelet's reason.
+    /// Status 404, with the kubelet's message.
     #[error("{0}")]
     NotFound(String),
     /// Another status, or an unreadable response.
@@ -33,7 +33,7 @@ pub(super) enum ClientError {
     Broken(#[source] anyhow::Error),
 }
 
-/// A client of one kubelet.
+/// A client of the kubelet with this socket.
 #[derive(Clone, Debug)]
 pub(super) struct Kubelet {
     socket: PathBuf,

@@ -1,20 +1,20 @@
-//! Columns of text. Pure.
+//! Text in columns. Pure.
 //!
-//! Much of the text is foreign: from manifests, images, the runtime and termination messages. It must not
-//! contain terminal commands.
+//! Most cells come from outside (manifests, images, the runtime, termination messages), so terminal escape sequences
+//! are removed.
 
 use crate::base::is_printable;
 
-/// Spaces between two columns.
+/// Number of spaces between columns.
 const GAP: usize = 3;
 
-/// A text in which each character that a terminal would interpret or move is a space.
+/// Replaces every character by a space that a terminal would interpret.
 pub fn plain(text: &str) -> String {
     let shown = |c: char| if is_printable(c) { c } else { ' ' };
     text.chars().map(shown).collect()
 }
 
-/// Columns as wide as their widest cell. No line ends in spaces; cells are [`plain`].
+/// Formats rows with columns as wide as their widest cell. Cells are made [`plain`]; lines have no trailing spaces.
 pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     let plain_row = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(plain_row).collect();
@@ -37,7 +37,7 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A [`plain`] text with single spaces that is cut after so many characters.
+/// A [`plain`] text with single spaces, truncated to `most` characters.
 pub fn one_line(text: &str, most: usize) -> String {
     let text = plain(text);
     let words = text.split(' ');

@@ -1,20 +1,20 @@
-//! Standard output: a terminal, a pipe or a file.
+//! Properties of standard output: a terminal, a pipe or a file.
 
 use super::table::plain;
 use crate::{base::is_printable, host::terminal};
 use serde::Serialize;
 use std::{env, fmt::Write as _, io, io::Write as _};
 
-/// The kind of standard output.
+/// How to write to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
-    /// Columns and rows of a terminal that can be redrawn.
+    /// Columns and rows, for a terminal that can be redrawn.
     pub(super) size: Option<(usize, usize)>,
-    /// Whether it shows colours.
+    /// Whether colours are used.
     pub(super) paint: Paint,
 }
 
-/// Colours, if they are on.
+/// Adds colours if they are enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Paint(pub(super) bool);
 
@@ -41,8 +41,8 @@ impl Paint {
 }
 
 impl Term {
-    /// Standard output. It is plain unless it is a terminal, and not a dumb one; `NO_COLOR` only turns off the
-    /// colours.
+    /// Standard output of this process. Colours and redrawing need a terminal other than `dumb`; `NO_COLOR` disables
+    /// only the colours.
     pub(super) fn of_stdout() -> Self {
         let dumb = env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
         let size = terminal::size().filter(|_| !dumb);
@@ -54,10 +54,10 @@ impl Term {
     }
 }
 
-/// JSON on many lines or on one, without terminal commands.
+/// Formats JSON on several lines or on one, without characters that a terminal interprets.
 ///
 /// # Errors
-/// The value cannot be JSON.
+/// The value cannot be serialized.
 pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Result<String> {
     let text = if many_lines {
         serde_json::to_string_pretty(value)?
@@ -69,9 +69,9 @@ pub(super) fn json(value: &impl Serialize, many_lines: bool) -> serde_json::Resu
         if c == '\n' || is_printable(c) {
             out.push(c)
         } else {
-            // Within a string: everything around strings is printable.
+            // Only strings contain such characters.
             for unit in c.encode_utf16(&mut [0; 2]) {
-                // A string may hold any character.
+                // Writing to a string does not fail.
                 let _ = write!(out, "\\u{unit:04x}");
             }
         }
@@ -86,7 +86,7 @@ pub(super) fn print_error(text: &str) {
     let _ = writeln!(io::stderr(), "kubelet: {}", lines.join("\n"));
 }
 
-/// Writes to standard output; false when its reader is gone, which is not an error.
+/// Writes to standard output; false if the reader has closed it, which is not an error.
 pub(super) fn print(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

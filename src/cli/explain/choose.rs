@@ -1,14 +1,14 @@
-//! Finds the pod that the user names. Pure.
+//! Finds the pod that the user's argument names. Pure.
 
 use crate::server::explain::{Overview, PodRow};
 
-/// Names that an error lists at most.
+/// Maximum number of pods listed in an error.
 const LISTED: usize = 12;
 
-/// The pod of that UID, namespace/name, or name; the node's suffix may be left out.
+/// The pod with that UID, namespace/name, or name; the node name suffix of static pods may be omitted.
 ///
 /// # Errors
-/// No pod or several, with a text for people.
+/// No pod matches, or several do.
 pub(super) fn choose<'a>(
     overview: &'a Overview,
     wanted: &str,

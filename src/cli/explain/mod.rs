@@ -1,4 +1,4 @@
-//! `kubelet explain`: why a pod is in its state.
+//! `kubelet explain`: explains the state of a pod.
 
 mod choose;
 mod render;

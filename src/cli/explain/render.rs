@@ -1,4 +1,4 @@
-//! An explanation as text. Pure.
+//! Formats an explanation as text. Pure.
 
 use crate::cli::{
     table::{one_line, plain, table},
@@ -10,7 +10,7 @@ use crate::server::explain::{
 };
 use jiff::{Timestamp, tz::TimeZone};
 
-/// Longest message, in characters.
+/// Maximum length of a message, in characters.
 const MESSAGE: usize = 160;
 
 struct Page<'a> {

@@ -1,4 +1,4 @@
-//! `kubelet pods`: the pods of the running kubelet.
+//! `kubelet pods`: lists the pods of the running kubelet.
 
 mod render;
 
@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use render::{RenderOptions, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
 
-/// Shortest time between two redraws.
+/// Minimum interval between two redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Delay after a failed request.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Clears the screen.
+/// The escape sequence that clears the screen.
 const CLEAR: &str = "\x1b[2J";
 
 pub(super) async fn run(args: Pods) -> anyhow::Result<ExitCode> {
@@ -84,7 +84,7 @@ fn next(args: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Resu
     })
 }
 
-/// The rows stay on the screen; a line above says that they are old.
+/// Keeps the rows on the screen and prints the error above them, because they are outdated.
 fn print_error_above(
     args: &Pods,
     term: Term,

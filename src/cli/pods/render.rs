@@ -7,19 +7,19 @@ use crate::cli::{
 use crate::server::explain::{Order, Overview, PodRow, times::span};
 use jiff::Timestamp;
 
-/// Longest last reason, in characters.
+/// Maximum length of the last reason, in characters.
 const REASON: usize = 60;
 
 #[derive(Clone, Copy)]
 pub(super) struct RenderOptions {
-    /// More columns.
+    /// Additional columns.
     pub(super) wide: bool,
     pub(super) paint: Paint,
     /// The current time, for ages.
     pub(super) now: Timestamp,
 }
 
-/// The whole table, once.
+/// The complete table.
 pub(super) fn text(overview: &Overview, options: RenderOptions) -> String {
     let mut lines = remarks(&overview.remarks, options);
     if overview.pods.is_empty() {
@@ -30,7 +30,7 @@ pub(super) fn text(overview: &Overview, options: RenderOptions) -> String {
     joined(&lines)
 }
 
-/// The whole table, drawn over the previous one on a screen of so many columns and rows.
+/// The table for redrawing a screen with that many columns and rows.
 pub(super) fn screen(
     overview: &Overview,
     options: RenderOptions,
@@ -40,7 +40,7 @@ pub(super) fn screen(
         paint: Paint(false),
         ..options
     };
-    // Escape sequences take no room, so lengths are measured on the plain text.
+    // Escape sequences have no width, so widths are measured on the plain text.
     let whole = text(overview, options);
     let plain = text(overview, plain);
     let room = rows.saturating_sub(1).max(2);
@@ -61,7 +61,7 @@ pub(super) fn screen(
     out + "\x1b[J"
 }
 
-/// The rows of pods that changed, and of those that are gone.
+/// The rows of pods that changed or were removed.
 pub(super) fn changed_lines(old: &Overview, new: &Overview, options: RenderOptions) -> String {
     let fresh = new.remarks.iter();
     let fresh: Vec<String> = fresh

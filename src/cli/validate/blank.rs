@@ -1,9 +1,9 @@
-//! Removes a wrong value from a document, so that the rest can be read. Pure.
+//! Removes an invalid value from a document, so that the rest can be decoded. Pure.
 
 use crate::base::document::{DocumentNode, DocumentValue};
 
-/// Removes the value at `path`, if that is possible: a key is removed; an item of a list is replaced by an
-/// empty one, so that the others keep their indices. False when nothing was changed.
+/// Removes the value at `path` if possible: a key is removed; a list item is replaced by an empty one, so that the
+/// other items keep their indices. False if nothing was changed.
 pub(super) fn blank(tree: &mut DocumentNode, path: &str) -> bool {
     let (steps, rest) = tree.steps_along(path);
     let Some((last, parents)) = steps.split_last().filter(|_| rest.is_empty()) else {
@@ -19,7 +19,7 @@ pub(super) fn blank(tree: &mut DocumentNode, path: &str) -> bool {
     }
 }
 
-/// An empty mapping first, because most items are objects, then an empty text.
+/// Replaces a value by an empty mapping, because most items are objects; if it is one, by an empty string.
 fn empty(item: &mut DocumentNode) -> bool {
     item.value = match &item.value {
         DocumentValue::Map(entries) if entries.is_empty() => DocumentValue::String(String::new()),

@@ -40,7 +40,7 @@ pub(super) struct ValidationReport {
 pub(super) struct FileReport {
     /// The path as given, or as found in a directory; `-` for standard input.
     file: String,
-    /// What a kubelet would do with it.
+    /// What a kubelet does with the file.
     outcome: String,
     pods: Vec<ManifestPodName>,
     problems: Vec<ManifestProblem>,
@@ -63,16 +63,16 @@ enum Severity {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct ManifestProblem {
     severity: Severity,
-    /// From 1; with the column, where they are known.
+    /// Counted from 1, as the column; `None` if the position is not known.
     line: Option<u64>,
     column: Option<u64>,
-    /// Empty for the file as a whole.
+    /// Empty for the whole file.
     field: String,
     message: String,
 }
 
 impl ManifestProblem {
-    /// The message after the field, unless it names the field itself.
+    /// The message with the field, unless it contains the field itself.
     fn text(&self) -> String {
         if self.field.is_empty() || self.message.contains(&format!("{:?}", self.field)) {
             self.message.clone()

@@ -1,9 +1,9 @@
-//! A report as text, in the format of compilers. Pure.
+//! Formats a report as text, in the format of compilers. Pure.
 
 use super::{FileReport, ManifestProblem, Severity, ValidationReport};
 use crate::cli::{table::one_line, term::Paint};
 
-/// Longest message, in characters.
+/// Maximum length of a message, in characters.
 const MESSAGE: usize = 600;
 
 /// A line for each problem and each file, and a summary.

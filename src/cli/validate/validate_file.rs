@@ -1,4 +1,4 @@
-//! Finds everything that is wrong with the bytes of a manifest, with positions. Pure.
+//! Finds all errors in a manifest, with positions. Pure.
 
 use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank};
 use crate::{
@@ -10,10 +10,10 @@ use crate::{
 use jiff::Timestamp;
 use std::sync::Arc;
 
-/// How many wrong values are removed to find further errors.
+/// Maximum number of invalid values that are removed to find further errors.
 const MAX_BLANKS: usize = 50;
 
-/// The source whose rules apply.
+/// Validates files by the rules of a source.
 pub(in crate::cli) struct Validator {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
@@ -27,11 +27,11 @@ pub(in crate::cli) struct ValidatedFile {
     pub(in crate::cli) pods: Vec<Arc<Pod>>,
 }
 
-/// A file during its validation.
+/// A file being validated.
 struct Case<'a> {
     validator: &'a Validator,
     file: &'a str,
-    /// Positions, if the document can be read at all.
+    /// The document with positions, if it can be parsed.
     tree: Option<DocumentNode>,
     problems: Vec<ManifestProblem>,
     /// Paths of removed values.
@@ -102,7 +102,7 @@ impl Case<'_> {
         }
     }
 
-    /// Adds the problems of one reading; returns the pods that would run.
+    /// Adds the problems of one decoding; returns the pods that would run.
     fn take(&mut self, read: Result<Manifest, BadManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
         match read {
             Ok(manifest) => {
@@ -123,7 +123,7 @@ impl Case<'_> {
         }
     }
 
-    /// What a kubelet would do with it, and other remarks.
+    /// Adds the problems, and returns what a kubelet does with the file.
     fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
         if self.validator.source == PodSource::Http {
             return "the whole response is refused; the previous pods are kept".into();
@@ -167,7 +167,7 @@ impl Case<'_> {
         }
     }
 
-    /// Unknown fields. The kubelet ignores them; here they are errors, as with `kubectl apply
+    /// Reports unknown fields. The kubelet ignores them; here they are errors, as with `kubectl apply
     /// --validate=strict`.
     fn unknown(&mut self, bytes: &[u8]) {
         let decoded = decode_pod_or_list(bytes).map(|decoded| decoded.unknown_fields);
@@ -212,8 +212,8 @@ impl Case<'_> {
         })
     }
 
-    /// A decoder stops at the first value of the wrong form. Further errors are found by removing that value
-    /// and decoding again. A list in a file is validated as the pods in it.
+    /// Finds further errors: the decoder stops at the first invalid value, so that is removed and decoding is
+    /// repeated. A list is validated pod by pod.
     fn find_further(&mut self, first: DecodeError) {
         let Some(mut tree) = self.tree.clone() else {
             return;

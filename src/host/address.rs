@@ -1,15 +1,15 @@
-//! The address by which other machines know this one.
+//! The address of this machine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Addresses for documentation, which no host has; they take the default route.
+/// Addresses reserved for documentation: no host has them, so they match the default route.
 const ANYWHERE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The address that the default route gives what this machine sends, of the preferred family before the
-/// other; `None` without such a route. The routing table is read; nothing is sent and no name is resolved.
+/// The source address of the default route, of the preferred family if there is one; `None` without a default route.
+/// Only reads the routing table; sends nothing and resolves no name.
 pub fn own_address(ipv6_first: bool) -> Option<IpAddr> {
     in_order(ipv6_first).into_iter().find_map(towards)
 }
@@ -19,14 +19,14 @@ fn in_order(ipv6_first: bool) -> [IpAddr; 2] {
     if ipv6_first { [v6, v4] } else { [v4, v6] }
 }
 
-/// The address that this machine has towards a peer.
+/// The source address for packets to a peer.
 fn towards(peer: IpAddr) -> Option<IpAddr> {
     let any: IpAddr = match peer {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind(SocketAddr::new(any, 0)).ok()?;
-    // To connect such a socket chooses the route and the address that goes with it.
+    // `connect` on a UDP socket selects route and source address without sending anything.
     socket.connect(SocketAddr::new(peer, 9)).ok()?;
     let own = socket.local_addr().ok()?.ip();
     (!own.is_unspecified()).then_some(own)

@@ -1,4 +1,4 @@
-//! A directory tree that is served to clients: files in it may be read, and nothing outside of it.
+//! A directory tree that is served to clients, who must not be able to read anything outside of it.
 
 use super::files::{PATH_ONLY, open_again, reopen};
 use rustix::{
@@ -12,22 +12,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a path in such a tree leads to.
+/// The file at a path in such a tree.
 #[derive(Debug)]
 pub enum Shown {
     /// A regular file.
     File(File, Metadata),
-    /// The names in a directory in order, each with whether it is a directory.
+    /// The sorted names in a directory, and whether each is a directory.
     Directory(Vec<(String, bool)>),
 }
 
-/// Opens what is at a path below a directory. Links are followed as long as they end inside, relative
-/// and absolute ones alike. At most `most` names of a directory are read; those that are not UTF-8 are
-/// left out.
+/// Opens a path below a directory. Relative and absolute symbolic links are followed if they end inside. Returns at
+/// most `most` names of a directory; names that are not UTF-8 are skipped.
 ///
 /// # Errors
-/// `NotFound` also for what is outside; `InvalidInput` for what is neither file nor directory, such as a
-/// pipe or a device, which is never opened.
+/// `NotFound` also for paths outside; `InvalidInput` for anything but files and directories, such as pipes and
+/// devices, which are never opened.
 pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown> {
     let root = root.canonicalize()?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -38,8 +37,8 @@ pub fn open_confined(root: &Path, path: &Path, most: usize) -> io::Result<Shown>
         path
     };
     let opened = match open_beneath(&top, inside, ResolveFlags::BENEATH) {
-        // Some link on the way is absolute or leads out. Where it ends is looked up by path and opened
-        // without any link, so it does not matter who changes what in between.
+        // A link on the path is absolute or leads out. Its target is determined by path and then opened without
+        // following links, so concurrent changes have no effect.
         Err(Errno::XDEV) => {
             let real = root.join(inside).canonicalize()?;
             let within = real.strip_prefix(&root).map(Path::to_path_buf);

@@ -1,4 +1,4 @@
-//! How much a directory takes up. Blocking; a large tree takes long.
+//! Disk usage of a directory. Blocking; slow for large trees.
 
 use super::remove::open_beneath;
 use rustix::{
@@ -10,31 +10,31 @@ use std::{
     time::Duration,
 };
 
-/// Entries between two rests.
+/// Number of entries between two pauses.
 const STRETCH: u64 = 1000;
-/// How long a rest is. Together: at most 200,000 entries a second, so that others get at the disk.
+/// Duration of a pause: at most 200,000 entries per second, so that other processes can use the disk.
 const REST: Duration = Duration::from_millis(5);
-/// Directories nested deeper than this are not entered: each level costs a descriptor and 24 KiB.
+/// Maximum depth of directories: each level needs a descriptor and 24 KiB of memory.
 const MAX_DEPTH: usize = 128;
-/// Files with several names that are remembered: some 30 MiB.
+/// Maximum number of remembered hard-linked inodes: about 30 MiB of memory.
 const MAX_LINKED: usize = 1_000_000;
 
-/// What a directory takes up.
+/// Disk usage of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Bytes of blocks that are in use, not the lengths of files.
+    /// Bytes of allocated blocks, not file lengths.
     pub bytes: u64,
-    /// Files, directories and all else, the directory itself included.
+    /// Number of inodes, including the directory itself.
     pub inodes: u64,
 }
 
-/// Adds up what is below a directory, as du(1) does: a file of several names counts once, links are not
-/// followed, other file systems are left out. What goes meanwhile is left out as well.
+/// Sums up a directory tree, as du(1) does: hard-linked files count once, symbolic links are not followed, other file
+/// systems are skipped. Files removed during the walk are skipped too.
 ///
 /// # Errors
-/// The directory cannot be opened; `FileTooLarge` when there are more than `most` entries, a million files
-/// with several names, or directories nested more than 128 deep: memory must not grow with what a container
-/// puts into a volume.
+/// The directory cannot be opened; `FileTooLarge` with more than `most` entries, a million hard-linked files, or
+/// directories nested more than 128 deep: this process's memory must not depend on what a container writes into a
+/// volume.
 pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::openat(CWD, directory, flags, Mode::empty())?;
@@ -53,11 +53,11 @@ pub fn disk_usage(directory: &Path, most: u64) -> io::Result<DiskUsage> {
     }
 }
 
-/// Adds up the files of a directory, without what is below it and the directory itself; or one file. `None` where there is
-/// none.
+/// Sums up the files in a directory without its subdirectories and itself; or a single file. `None` if the path does
+/// not exist.
 ///
 /// # Errors
-/// The path cannot be read; `FileTooLarge` when there are more than `most` entries.
+/// The path cannot be read; `FileTooLarge` with more than `most` entries.
 pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
     let metadata = std::fs::symlink_metadata(path)?;
     if !metadata.is_dir() {
@@ -69,7 +69,7 @@ pub fn files_usage(path: &Path, most: u64) -> io::Result<Option<DiskUsage>> {
         if entries > most {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        // What goes meanwhile is left out.
+        // The file was removed during the walk.
         let metadata = entry.and_then(|entry| entry.metadata());
         if let Ok(metadata) = metadata
             && !metadata.is_dir()
@@ -93,19 +93,18 @@ fn usage_of(metadata: &Metadata) -> DiskUsage {
 struct Sum {
     usage: DiskUsage,
     device: u64,
-    /// Names, of which a file may have several.
+    /// Number of directory entries; hard-linked files have several.
     entries: u64,
-    /// Inodes of files with several names.
+    /// Inodes of hard-linked files.
     linked: HashSet<u64>,
     most: u64,
 }
 
 impl Sum {
-    /// Adds everything below a directory, which belongs to a pod that may exchange its parts at any moment.
-    /// False when that is too much.
+    /// Sums up everything below a directory, which a pod may change at any moment. False if a limit is exceeded.
     fn below(&mut self, top: OwnedFd) -> bool {
-        // Only the directories between `top` and the present entry are held: names of those that wait to be
-        // visited would add up to as much as the pod likes.
+        // Only the directories between `top` and the current entry are kept: a list of directories still to be
+        // visited could become arbitrarily long.
         let mut open: Vec<Dir> = Dir::new(top).into_iter().collect();
         loop {
             let depth = open.len();
@@ -138,7 +137,7 @@ impl Sum {
         }
     }
 
-    /// False when that is too much.
+    /// False if a limit is exceeded.
     #[expect(
         clippy::disallowed_methods,
         reason = "walking blocks anyway, and this thread is there for it"

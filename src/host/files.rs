@@ -1,4 +1,4 @@
-//! Small files whose content or kind is not in our hands.
+//! Access to small files that others may replace or write to.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::{
@@ -8,11 +8,11 @@ use std::{
     path::Path,
 };
 
-/// How to open what is to be reopened with [`reopen`].
+/// Flags for opening a file that is later passed to [`reopen`].
 pub const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Opens for reading what was opened with [`PATH_ONLY`], if it is a regular file; `InvalidInput` otherwise. So
-/// no pipe or device is ever opened, which may have an effect or take for ever.
+/// Opens a file that was opened with [`PATH_ONLY`] for reading, if it is a regular file; `InvalidInput` otherwise.
+/// Thus pipes and devices are never opened, which may have side effects or block.
 pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
     let metadata = File::from(found.try_clone()?).metadata()?;
     if metadata.is_file() {
@@ -23,15 +23,15 @@ pub fn reopen(found: OwnedFd) -> io::Result<(File, Metadata)> {
     }
 }
 
-/// Opens for reading what an `O_PATH` descriptor refers to.
+/// Opens the file of an `O_PATH` descriptor for reading.
 pub(super) fn open_again(found: &OwnedFd) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-    // Neither flag has an effect on regular files but the first on some network file systems.
+    // For regular files neither flag has an effect, except for `NONBLOCK` on some network file systems.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Opens a regular file for reading; a link, a pipe or a device is `InvalidInput`.
+/// Opens a regular file for reading; other types of files are `InvalidInput`.
 fn open_regular(path: &Path, follow_links: bool) -> io::Result<File> {
     let mut flags = PATH_ONLY;
     if !follow_links {
@@ -41,7 +41,7 @@ fn open_regular(path: &Path, follow_links: bool) -> io::Result<File> {
     reopen(found).map(|(file, _)| file)
 }
 
-/// The last `limit` bytes of a regular file that others may be writing. Links are not followed.
+/// The last `limit` bytes of a regular file that others may be writing to. Symbolic links are not followed.
 pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let mut file = open_regular(path, false)?;
     let wanted = u64::try_from(limit).unwrap_or(u64::MAX);
@@ -52,7 +52,7 @@ pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first `limit` bytes of a regular file, links followed. A missing file is empty.
+/// The first `limit` bytes of a regular file, following symbolic links. A missing file is empty.
 pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let file = match open_regular(path, true) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,8 +64,8 @@ pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first `limit` bytes of a regular file below a directory that others write to. Links are
-/// followed as if the directory were the root: none leads out of it.
+/// The first `limit` bytes of a regular file below a directory that others write to. Symbolic links are resolved as
+/// if the directory were the root, so they cannot lead out of it.
 pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -78,8 +78,8 @@ pub fn read_within(directory: &Path, path: &Path, limit: usize) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// Writes a file in place, keeping its inode (containers may have it mounted), with exactly this
-/// mode. Links are not followed.
+/// Overwrites a file in place and sets its mode. Keeps the inode, because containers may have the file mounted.
+/// Symbolic links are not followed.
 pub fn write_in_place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -88,9 +88,8 @@ pub fn write_in_place(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Makes a directory (its parent must be there) with exactly this mode, whatever the umask. One
-/// that exists is left as it is; anything else of that name is `AlreadyExists`. Returns whether it
-/// was made now.
+/// Creates a directory in an existing one, with this mode regardless of the umask. An existing directory is not
+/// changed; any other file of that name is `AlreadyExists`. Returns whether it was created.
 pub fn create_dir(path: &Path, mode: u32) -> io::Result<bool> {
     match rustix::fs::mkdir(path, Mode::from_raw_mode(mode & 0o777)) {
         Ok(()) => {

@@ -1,24 +1,24 @@
-//! By what a machine and its system are known.
+//! The identity of the machine and its operating system.
 
 use std::fs;
 
 /// Identifiers and names that do not change while the machine runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineIdentity {
-    /// Id of the installed system.
+    /// ID of the operating system installation (`/etc/machine-id`).
     pub machine_id: String,
-    /// Id of the hardware or the virtual machine.
+    /// ID of the hardware or virtual machine.
     pub system_uuid: String,
-    /// Name of the distribution, for people.
+    /// Name of the distribution, as in `PRETTY_NAME`.
     pub os_image: String,
 }
 
 impl MachineIdentity {
-    /// Reads it once. Blocking. What the machine does not say is empty.
+    /// Reads the identity. Blocking. Values that are not available are empty.
     pub fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let first = |paths: &[&str]| {
-            // Texts of the device tree end in a zero byte.
+            // Strings of the device tree end with a NUL byte.
             let mut texts = paths
                 .iter()
                 .map(|path| text(path).trim_matches(['\0', ' ', '\n']).to_owned());

@@ -1,4 +1,4 @@
-//! The kernel's log, `/dev/kmsg`, followed from now on.
+//! Follows the kernel log, `/dev/kmsg`.
 
 use rustix::{
     fs::{Mode, OFlags, SeekFrom, open, seek},
@@ -9,16 +9,16 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// The device.
 pub const KERNEL_LOG: &str = "/dev/kmsg";
-/// Longer than a record can be; the kernel refuses to read one into less room than it needs.
+/// The maximum record size; a read with a smaller buffer fails.
 const LONGEST_RECORD: usize = 8192;
-/// Priorities from here on are those of processes that write to the log.
+/// Records with this priority or a higher number have a facility other than the kernel's, so processes wrote them.
 const FIRST_OF_PROCESSES: u32 = 8;
 
-/// The log at its end, not yet followed.
+/// The log, positioned after its last record.
 #[derive(Debug)]
 pub struct KernelLogEnd(OwnedFd);
 
-/// The log, followed.
+/// A reader of the kernel log.
 #[derive(Debug)]
 pub struct KernelLog {
     device: AsyncFd<OwnedFd>,
@@ -26,10 +26,10 @@ pub struct KernelLog {
 }
 
 impl KernelLogEnd {
-    /// Opens the log behind its last record. Blocking.
+    /// Opens the log after its last record. Blocking.
     ///
     /// # Errors
-    /// It is not there, or this process may not read it.
+    /// It does not exist, or this process may not read it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let device = open(path, flags, Mode::empty())?;
@@ -37,16 +37,16 @@ impl KernelLogEnd {
         Ok(Self(device))
     }
 
-    /// Follows it. Needs an async runtime.
+    /// Starts to read. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// The descriptor cannot be registered with the runtime.
     #[allow(
         unsafe_code,
         reason = "tokio cannot check that a descriptor stays the same"
     )]
     pub fn follow(self) -> io::Result<KernelLog> {
-        // SAFETY: an `OwnedFd` is open until it is dropped, and is always the same descriptor.
+        // SAFETY: an `OwnedFd` is open until it is dropped, and its descriptor never changes.
         let device = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) };
         Ok(KernelLog {
             device: device.map_err(io::Error::from)?,
@@ -55,7 +55,7 @@ impl KernelLogEnd {
     }
 }
 
-/// Something that gives one record for each read and does not block, in place of the device, for tests.
+/// For tests: a non-blocking descriptor that returns one record per read.
 impl From<OwnedFd> for KernelLogEnd {
     fn from(device: OwnedFd) -> Self {
         Self(device)
@@ -63,8 +63,8 @@ impl From<OwnedFd> for KernelLogEnd {
 }
 
 impl KernelLog {
-    /// The next message that the kernel itself wrote. Those that it has overwritten before they were read are lost.
-    /// The caller may drop the future.
+    /// The next message of the kernel itself. Messages that were overwritten before they were read are skipped. Safe
+    /// to cancel.
     ///
     /// # Errors
     /// The log cannot be read any more.
@@ -78,7 +78,7 @@ impl KernelLog {
             let length = match done {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(length) => length,
-                // Records were overwritten, or a signal came.
+                // Records were overwritten, or the read was interrupted by a signal.
                 Err(error) if is_passing(&error) => continue,
                 Err(error) => return Err(error),
             };
@@ -95,8 +95,8 @@ fn is_passing(error: &io::Error) -> bool {
     passing.contains(&error.raw_os_error())
 }
 
-/// The text of a record of the kernel, `priority,sequence,microseconds,flags;text`; lines after the first have
-/// properties. Nothing for records of processes.
+/// The text of a kernel record, `priority,sequence,microseconds,flags;text`; further lines are properties. `None` for
+/// records of processes.
 fn message(record: &str) -> Option<&str> {
     let (head, rest) = record.split_once(';')?;
     let priority: u32 = head.split(',').next()?.parse().ok()?;

@@ -1,12 +1,12 @@
-//! What the kubelet wants of the kernel: the settings of upstream's `setupKernelTunables`. Blocking.
+//! The kernel settings that the kubelet requires (upstream's `setupKernelTunables`). Blocking.
 
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
 };
 
-/// Files below `/proc/sys`, and their values: memory is overcommitted and a process that finds none is killed, a
-/// panicked machine boots again after ten seconds, and root may have a key for each of a million containers.
+/// Files below `/proc/sys`, and their required values: memory overcommit is on and the OOM killer is used, a panicked
+/// kernel reboots after ten seconds, and root may have a key for each of a million containers.
 const TUNABLES: [(&str, i64); 6] = [
     ("vm/overcommit_memory", 1),
     ("vm/panic_on_oom", 0),
@@ -16,18 +16,18 @@ const TUNABLES: [(&str, i64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// What is done about a setting that has another value.
+/// What to do about a setting with another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelTunableBehavior {
-    /// It is logged.
+    /// Log it.
     Warn,
-    /// The kubelet does not start.
+    /// Fail.
     Error,
-    /// It is changed.
+    /// Change it.
     Modify,
 }
 
-/// A setting that has not the value that it should have.
+/// A setting with another value than required.
 #[derive(Debug)]
 struct InvalidTunable {
     file: PathBuf,
@@ -50,7 +50,7 @@ impl fmt::Display for InvalidTunable {
     }
 }
 
-/// Compares the settings below `proc`, which is `/proc`.
+/// The settings below `proc` (`/proc`) with other values.
 fn invalid(proc: &Path) -> Vec<InvalidTunable> {
     let all = TUNABLES.into_iter().map(|(flag, expected)| {
         let file = proc.join("sys").join(flag);
@@ -69,10 +69,10 @@ fn invalid(proc: &Path) -> Vec<InvalidTunable> {
         .collect()
 }
 
-/// Logs, refuses or changes the settings that have other values. One that cannot be changed is logged.
+/// Logs, rejects or changes settings with other values. A failure to change one is logged.
 ///
 /// # Errors
-/// They are to have their values and one has not.
+/// With [`KernelTunableBehavior::Error`]: a setting has another value.
 pub fn set_up_kernel_tunables(proc: &Path, behavior: KernelTunableBehavior) -> anyhow::Result<()> {
     let invalid = invalid(proc);
     if behavior == KernelTunableBehavior::Error {

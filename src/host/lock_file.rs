@@ -1,4 +1,4 @@
-//! The lock file, which keeps two kubelets of one machine apart.
+//! The lock file, which prevents two kubelets from running on one machine.
 
 use anyhow::Context as _;
 use futures::StreamExt as _;
@@ -9,16 +9,16 @@ use std::{
     path::Path,
 };
 
-/// The lock file, locked until this is dropped.
+/// The lock file; the lock is released when this is dropped.
 pub struct LockFile {
     _file: File,
-    /// Events of the file, if it is watched for contention.
+    /// inotify events of the file, if it is watched for contention.
     events: Option<EventStream<[u8; 1024]>>,
 }
 
 impl LockFile {
-    /// Ends when another process opens the file, as one does that wants the lock, or when it is gone
-    /// (upstream's `watchForLockfileContention`); never when it is not watched.
+    /// Returns when another process opens the file, which means that it waits for the lock, or when the file is
+    /// removed (upstream's `watchForLockfileContention`). Never returns if the file is not watched.
     pub async fn contention(&mut self) {
         if let Some(events) = &mut self.events {
             match events.next().await {
@@ -32,7 +32,7 @@ impl LockFile {
     }
 }
 
-/// Waits for the lock file, if one is configured; `watch` is for [`LockFile::contention`].
+/// Acquires the lock file, if one is configured; waits for the lock. `watch` enables [`LockFile::contention`].
 pub async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Result<Option<LockFile>> {
     let Some(path) = path.map(Path::to_path_buf) else {
         return Ok(None);

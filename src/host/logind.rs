@@ -1,4 +1,4 @@
-//! The shutdown of the machine, as logind announces it and lets it be delayed.
+//! logind's inhibitor locks, which delay the shutdown of the machine.
 
 use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::{Stream, StreamExt as _};
@@ -15,14 +15,14 @@ const SYSTEMD: BusObject = BusObject {
     interface: "org.freedesktop.systemd1.Manager",
 };
 const SIGHUP: i32 = 1;
-/// Where configurations of logind are added.
+/// Directory for drop-ins of logind's configuration.
 pub const LOGIND_CONFIG_DIRECTORY: &str = "/etc/systemd/logind.conf.d";
 const CONFIG_FILE: &str = "99-kubelet.conf";
 
-/// A lock that delays the shutdown until it is dropped, or until logind does not wait any longer.
+/// An inhibitor lock: delays the shutdown until it is dropped, or until logind's maximum delay has passed.
 #[derive(Debug)]
 pub struct InhibitLock(
-    // Closed with the lock.
+    // Closing the descriptor releases the lock.
     #[allow(dead_code)] OwnedFd,
 );
 
@@ -31,12 +31,12 @@ pub struct InhibitLock(
 pub struct Logind(Arc<SystemBus>);
 
 impl Logind {
-    /// The one on this bus.
+    /// The logind on this bus.
     pub fn new(bus: Arc<SystemBus>) -> Self {
         Self(bus)
     }
 
-    /// How long logind waits for locks.
+    /// logind's maximum delay, `InhibitDelayMaxUSec`.
     ///
     /// # Errors
     /// logind cannot be reached.
@@ -45,7 +45,7 @@ impl Logind {
         Ok(Duration::from_micros(delay.await?))
     }
 
-    /// Whether the machine is going down.
+    /// Whether the machine is shutting down.
     ///
     /// # Errors
     /// logind cannot be reached.
@@ -53,10 +53,10 @@ impl Logind {
         self.0.property(LOGIN, "PreparingForShutdown").await
     }
 
-    /// Takes a lock.
+    /// Takes a delay lock for shutdown.
     ///
     /// # Errors
-    /// logind cannot be reached, or the machine is already going down.
+    /// logind cannot be reached, or the shutdown is already in progress.
     pub async fn inhibit_shutdown(&self) -> Result<InhibitLock, BusError> {
         let why = "Kubelet needs time to handle node shutdown";
         let body = ("shutdown", "kubelet", why, "delay");
@@ -65,7 +65,7 @@ impl Logind {
         Ok(InhibitLock(lock.into()))
     }
 
-    /// Makes logind read its configuration again.
+    /// Makes logind reload its configuration.
     ///
     /// # Errors
     /// systemd cannot be reached.
@@ -74,7 +74,8 @@ impl Logind {
         self.0.call(SYSTEMD, "KillUnit", &body).await.map(drop)
     }
 
-    /// True when the machine begins to go down, false when that was cancelled. Ends with the connection.
+    /// The `PrepareForShutdown` signals: true when a shutdown starts, false when it was cancelled. The stream ends
+    /// when the connection is lost.
     ///
     /// # Errors
     /// logind cannot be reached.
@@ -86,7 +87,7 @@ impl Logind {
     }
 }
 
-/// Writes how long logind is to wait for locks, for its next [`Logind::reload`]. Blocking.
+/// Writes a drop-in with logind's maximum delay, effective after [`Logind::reload`]. Blocking.
 ///
 /// # Errors
 /// The file cannot be written.

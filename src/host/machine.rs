@@ -1,41 +1,42 @@
-//! What the machine is made of.
+//! Properties of the machine.
 
 use std::{fs, path::Path};
 
-/// Facts about the machine that do not change while it runs.
+/// Properties of the machine that do not change while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostMachine {
-    /// `MemTotal`, bytes.
+    /// `MemTotal` in bytes.
     pub memory_bytes: u64,
-    /// CPUs that are online.
+    /// Number of online CPUs.
     pub cpus: u32,
-    /// Those as the kernel lists them, such as `0-3,8`.
+    /// Online CPUs as a kernel list, such as `0-3,8`.
     pub online_cpus: String,
     /// The kernel's host name.
     pub hostname: String,
-    /// Random id of this boot; empty when the kernel has none.
+    /// Random ID of this boot; empty if not available.
     pub boot_id: String,
-    /// Huge page sizes, bytes, smallest first.
+    /// Supported huge page sizes in bytes, ascending.
     pub hugepage_sizes: Vec<u64>,
-    /// Per-CPU thermal interrupt counters that exist here and can leak what neighbours do.
+    /// Paths of per-CPU thermal throttling counters, which containers must not see because they leak the load of
+    /// others.
     pub thermal_paths: Vec<String>,
-    /// The cgroup hierarchy is version 2 only.
+    /// Whether only cgroup v2 is mounted.
     pub cgroup_v2: bool,
-    /// Version 2 of cgroups counts swap and can limit it.
+    /// Whether cgroup v2 has swap accounting, so that swap can be limited.
     pub limits_swap: bool,
-    /// Memory can be swapped out.
+    /// Whether a swap device or file is in use.
     pub swap_on: bool,
-    /// To so many bytes.
+    /// Total swap in bytes.
     pub swap_bytes: u64,
-    /// The kernel's release, `6.1.0-13-amd64`.
+    /// The kernel release, such as `6.1.0-13-amd64`.
     pub kernel_release: String,
-    /// The kernel enforces AppArmor profiles.
+    /// Whether AppArmor is enabled.
     pub app_armor: bool,
-    /// The kernel enforces SELinux labels.
+    /// Whether SELinux is enabled.
     pub selinux: bool,
 }
 
-/// This machine's architecture, as Go spells it.
+/// The architecture, in Go's spelling.
 pub fn go_architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -44,14 +45,14 @@ pub fn go_architecture() -> &'static str {
     }
 }
 
-/// How many CPUs are online by this `/sys`. Blocking.
+/// The number of online CPUs according to this `/sys`. Blocking.
 pub fn online_cpus(sys: &Path) -> Option<u32> {
     let text = fs::read_to_string(sys.join("devices/system/cpu/online")).ok()?;
     u32::try_from(parse_cpu_list(&text)?.len()).ok()
 }
 
 impl HostMachine {
-    /// Reads the facts once. Blocking. Memory and CPU count must be known; the rest may be empty.
+    /// Reads the properties. Blocking. Fails without memory size or CPU count; others may be empty.
     pub fn read() -> anyhow::Result<Self> {
         use anyhow::Context as _;
         let meminfo = fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
@@ -98,34 +99,34 @@ impl HostMachine {
     }
 }
 
-/// The root cgroup has no limits; in a cgroup namespace it is another one, and has.
+/// The root cgroup has no swap limit file; with a cgroup namespace, the root here is another cgroup, which has one.
 fn limits_swap(root: &Path) -> bool {
     let below = fs::read_dir(root).into_iter().flatten().flatten();
     let mut all = std::iter::once(root.to_path_buf()).chain(below.map(|entry| entry.path()));
     is_cgroup_v2(root) && all.any(|path| path.join("memory.swap.max").exists())
 }
 
-/// Whether `/proc/swaps` names a device; the first line is a heading.
+/// Whether `/proc/swaps` lists a device; its first line is a header.
 fn has_swap(swaps: &str) -> bool {
     swaps.lines().skip(1).any(|line| !line.trim().is_empty())
 }
 
-/// Bytes of the file system that a path is on, used or not. Blocking.
+/// Total size of the file system of a path, in bytes. Blocking.
 pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
 }
 
-/// The size of a file system and what of it can still be used, in bytes.
+/// Size of a file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilesystemSpace {
-    /// All of it.
+    /// Total size.
     pub capacity: u64,
-    /// What unprivileged users may still write.
+    /// Available to unprivileged users.
     pub available: u64,
 }
 
-/// The space of the file system that a path is on. Blocking.
+/// The size of the file system of a path. Blocking.
 pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
     let stat = rustix::fs::statvfs(path)?;
     Ok(FilesystemSpace {
@@ -134,22 +135,22 @@ pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
     })
 }
 
-/// How full a file system is, in bytes and inodes.
+/// Usage of a file system, in bytes and inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemUsage {
-    /// All of it.
+    /// Total size.
     pub capacity: u64,
-    /// What unprivileged users may still write.
+    /// Available to unprivileged users.
     pub available: u64,
-    /// What is not free, blocks kept for root not counted as used.
+    /// Used; blocks reserved for root count as free.
     pub used: u64,
-    /// Inodes there are; zero where the file system has no fixed number of them, like the next.
+    /// Number of inodes; zero if the file system allocates them dynamically, as is `inodes_free`.
     pub inodes: u64,
-    /// Inodes that are free.
+    /// Number of free inodes.
     pub inodes_free: u64,
 }
 
-/// How full the file system is that a path is on. Blocking; for ever, where the device does not answer.
+/// The usage of the file system of a path. Blocking; may hang if the device does not respond.
 pub fn filesystem_usage(path: &Path) -> std::io::Result<FilesystemUsage> {
     let stat = rustix::fs::statvfs(path)?;
     let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
@@ -162,12 +163,12 @@ pub fn filesystem_usage(path: &Path) -> std::io::Result<FilesystemUsage> {
     })
 }
 
-/// `MemTotal` of `/proc/meminfo`, bytes.
+/// Parses `MemTotal` of `/proc/meminfo`, in bytes.
 pub fn parse_mem_total(meminfo: &str) -> Option<u64> {
     parse_meminfo(meminfo, "MemTotal")
 }
 
-/// A field of `/proc/meminfo`, or of the file of a NUMA node, whose lines name the node first; bytes.
+/// Parses a field of `/proc/meminfo`, or of a NUMA node's file, whose lines start with the node; in bytes.
 fn parse_meminfo(meminfo: &str, field: &str) -> Option<u64> {
     let mut pairs = meminfo.lines().filter_map(|line| line.split_once(':'));
     let is_wanted = |name: &str| name.split_whitespace().next_back() == Some(field);
@@ -176,9 +177,9 @@ fn parse_meminfo(meminfo: &str, field: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// A kernel CPU list such as `0-3,8,10-11`; `None` when it is not one.
+/// Parses a kernel CPU list such as `0-3,8,10-11`; `None` if it is invalid.
 pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
-    /// No kernel supports more.
+    /// More than any kernel supports.
     const MAX: usize = 1 << 16;
     let mut cpus = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -202,7 +203,7 @@ fn hugepage_sizes(directory: &Path) -> Vec<u64> {
     sizes
 }
 
-/// The size of a huge page and the bytes of all such pages, for each size that the kernel offers. Blocking.
+/// The page size and total bytes of huge pages, for each supported size. Blocking.
 pub fn huge_pages() -> Vec<(u64, u64)> {
     let root = Path::new("/sys/kernel/mm/hugepages");
     let pages = |size: u64| {
@@ -216,7 +217,7 @@ pub fn huge_pages() -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// `hugepages-2048kB` is 2 MiB.
+/// Parses a directory name: `hugepages-2048kB` is 2 MiB.
 pub(super) fn parse_hugepage_name(name: &str) -> Option<u64> {
     let kib: u64 = name
         .strip_prefix("hugepages-")?
@@ -232,7 +233,7 @@ fn is_cgroup_v2(root: &Path) -> bool {
     rustix::fs::statfs(root).is_ok_and(|stat| stat.f_type as u64 == CGROUP2)
 }
 
-/// SELinux is on where its own file system is mounted; its mode does not matter for labels.
+/// SELinux is enabled if its file system is mounted; enforcing or permissive does not matter for labels.
 fn is_selinux(root: &Path) -> bool {
     /// `SELINUX_MAGIC` of linux/magic.h.
     const SELINUX: u64 = 0xf97c_ff8c;

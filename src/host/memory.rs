@@ -1,5 +1,5 @@
-//! Memory that this process keeps without needing it: free memory of the C library's heap, and pages of the program's
-//! file that were used at start only.
+//! Returns unneeded memory of this process: free memory of the C library's heap, and pages of the executable that
+//! were used only at start.
 #![allow(
     unsafe_code,
     reason = "functions of the C library that take plain numbers, and advice on mappings that are never written"
@@ -9,7 +9,7 @@ use std::{fs, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Delay after the start, or after a change; later changes within it belong to the same burst.
+/// Delay after the start or a change; changes during the delay belong to the same burst.
 const BURST: Duration = Duration::from_secs(5);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -22,24 +22,24 @@ mod gnu {
     }
 }
 
-/// Makes all threads share one heap, so that what one thread gave back another one can use. glibc
-/// would give threads heaps of their own that never meet. To be called before there are threads;
-/// without effect where the C library is another one.
+/// Makes all threads use one heap arena, so that memory freed by one thread can be used by others. By default glibc
+/// creates several arenas. Must be called before threads are started; no effect with other C libraries.
 pub fn share_one_heap() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::mallopt(gnu::M_ARENA_MAX, 1);
 }
 
-/// Gives pages that nothing uses back to the system. Takes about a millisecond per 10 MiB of heap,
-/// during which others wait to allocate. Blocking.
+/// Returns free pages of the heap to the system. Takes about 1 ms per 10 MiB of heap, during which allocations of
+/// other threads wait. Blocking.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     gnu::malloc_trim(0);
     unmap_program();
 }
 
-/// Task `memory`: gives memory back after the start and after bursts of changes. The C library keeps what hundreds of
-/// pods that start together needed for a moment, and the code that ran for them stays mapped. Idle while nothing changes.
+/// Task `memory`: returns memory after the start and after bursts of changes. Otherwise the C library keeps the peak
+/// memory of hundreds of pods that start together, and the code executed for them stays resident. Idle while nothing
+/// changes.
 ///
 /// # Errors
 /// [`give_back`] panicked.
@@ -63,9 +63,9 @@ pub async fn give_back_after_bursts(
     }
 }
 
-/// Removes the pages of the program's file from this process. They stay in the page cache, and those that are used
-/// again come back without a read. Without it all code that ran once, most of it at start, counts as resident for ever.
-/// Returns the size of what was mapped, in bytes.
+/// Unmaps the pages of the executable from this process. They stay in the page cache, so that using them again needs
+/// no disk read. Without this, all code that was ever executed, most of it at start, counts as resident. Returns the
+/// size of the mappings in bytes.
 fn unmap_program() -> usize {
     let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
         return 0;
@@ -73,16 +73,16 @@ fn unmap_program() -> usize {
     let ranges = program_ranges(&maps, unmap_program as *const () as usize);
     let unmap = |range: &std::ops::Range<usize>| {
         let (start, length) = (range.start as *mut libc::c_void, range.len());
-        // SAFETY: the range is a mapping of this program's file that is never written, so that reading it again from
-        // the file gives the same bytes.
+        // SAFETY: the range is a mapping of this executable that is never written to, so that reading it again gives
+        // the same bytes.
         let result = unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
         if result == 0 { length } else { 0 }
     };
     ranges.iter().map(unmap).sum()
 }
 
-/// The mappings of the file whose code is at `here` that have never been writable: its code, and the read-only data
-/// before it. What lies behind the code was written by the dynamic linker before it became read-only. Pure.
+/// The mappings of the executable (the file mapped at `here`) that were never writable: its code, and the read-only
+/// data before it. Mappings after the code were written by the dynamic linker before they became read-only. Pure.
 fn program_ranges(maps: &str, here: usize) -> Vec<std::ops::Range<usize>> {
     let mappings: Vec<_> = maps.lines().filter_map(mapping).collect();
     let Some(code) = mappings.iter().find(|one| one.range.contains(&here)) else {

@@ -1,12 +1,12 @@
-//! The kernel's side of the node: mounts, `/proc`, `/sys`, its log, guarded file access.
+//! Access to the kernel and the machine: mounts, `/proc`, `/sys`, the kernel log, protected file access.
 //!
-//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`HostMachine`], its [`MachineIdentity`] and address,
-//!   the heap's settings.
+//! * Owns: every mount(2) and openat2(2), the parsers of kernel text files, [`HostMachine`], its [`MachineIdentity`]
+//!   and address, and the settings of the heap.
 //! * Woken by its callers; publishes nothing; keeps no state.
-//! * Must never know what a pod is, and never follow a link or cross a mount while deleting.
-//! * Everything that touches the machine blocks: call it from `spawn_blocking`.
-//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor that a kubelet uses: machine info, what
-//!   cgroups count, what directories take up.
+//! * Must never know about pods, and never follow a link or cross a mount while deleting.
+//! * Functions that access the machine block: call them from `spawn_blocking`.
+//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor that a kubelet uses: machine info, cgroup usage, disk
+//!   usage of directories.
 
 mod address;
 pub mod files;

@@ -1,4 +1,4 @@
-//! mount(2) and umount2(2).
+//! The system calls mount(2) and umount2(2).
 
 use super::{MountEntry, parse_mountinfo};
 use rustix::{
@@ -8,13 +8,13 @@ use rustix::{
 };
 use std::{ffi::CString, fs, io, path::Path};
 
-/// All mounts this process sees, oldest first.
+/// The mount table of this process, oldest mount first.
 pub fn list() -> io::Result<Vec<MountEntry>> {
     Ok(parse_mountinfo(&fs::read("/proc/self/mountinfo")?))
 }
 
-/// Mounts a tmpfs. `size_bytes` bounds it; `mode` is that of its root directory. Its pages stay out
-/// of swap where the kernel knows how (6.3 and later).
+/// Mounts a tmpfs with this size limit and this mode of its root directory. With `noswap`, if the kernel supports it
+/// (6.3 and later).
 pub fn tmpfs(target: &Path, size_bytes: Option<u64>, mode: u32) -> io::Result<()> {
     let mut options = format!("mode={mode:o}");
     if let Some(size) = size_bytes {
@@ -31,7 +31,7 @@ pub fn tmpfs(target: &Path, size_bytes: Option<u64>, mode: u32) -> io::Result<()
     }
 }
 
-/// Mounts a file system whose pages are all of this size, which the kernel must offer.
+/// Mounts a hugetlbfs with this page size, which the kernel has to support.
 pub fn huge_pages(target: &Path, page_bytes: u64) -> io::Result<()> {
     let options =
         CString::new(format!("pagesize={page_bytes}")).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -46,8 +46,7 @@ pub fn huge_pages(target: &Path, page_bytes: u64) -> io::Result<()> {
     )?)
 }
 
-/// Whether something is mounted on exactly this directory; false when there is none. A link is not
-/// followed.
+/// Whether the directory itself is a mount point; false if it does not exist. A symbolic link is not followed.
 pub fn is_mount_point(directory: &Path) -> io::Result<bool> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let stat = match rustix::fs::statx(CWD, directory, flags, StatxFlags::TYPE) {
@@ -60,16 +59,16 @@ pub fn is_mount_point(directory: &Path) -> io::Result<bool> {
     {
         return Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
     }
-    // Kernels before 5.8 do not say.
+    // Kernels before 5.8 do not report this in `statx`.
     Ok(list()?.iter().any(|m| m.mount_point == directory))
 }
 
-/// Makes `source` visible at `target` too, both of a kind (file or directory).
+/// Bind-mounts `source` on `target`; both are files or both directories.
 pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_bind(source, target)?)
 }
 
-/// Unmounts what is on top of `target`; links are not followed. Not mounted counts as done.
+/// Unmounts the topmost mount of `target`, without following symbolic links. A path that is not mounted is no error.
 pub fn unmount(target: &Path) -> io::Result<()> {
     match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW) {
         Err(Errno::INVAL | Errno::NOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! `/proc/self/mountinfo`.
+//! Parses `/proc/self/mountinfo`.
 
 use std::{
     ffi::OsString,
@@ -9,24 +9,24 @@ use std::{
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Where it is mounted.
+    /// The mount point.
     pub mount_point: PathBuf,
-    /// Which part of its file system is visible there.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// File system type, such as `tmpfs`.
     pub fs_type: String,
-    /// What was mounted.
+    /// The mount source, such as a device.
     pub source: String,
 }
 
 impl MountEntry {
-    /// Whether it is mounted on or below a directory.
+    /// Whether the mount point is the directory or below it.
     pub fn is_beneath(&self, directory: &Path) -> bool {
         self.mount_point.starts_with(directory)
     }
 }
 
-/// Parses the file; lines that do not look like a mount are skipped. Later mounts come later.
+/// Parses the file in its order, which is that of mounting; invalid lines are skipped.
 pub fn parse_mountinfo(text: &[u8]) -> Vec<MountEntry> {
     text.split(|b| *b == b'\n').filter_map(parse_line).collect()
 }
@@ -47,7 +47,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     })
 }
 
-/// Undoes the kernel's `\040` for blanks, tabs, line ends and backslashes.
+/// Decodes the kernel's octal escapes (`\040`) of spaces, tabs, line breaks and backslashes.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;

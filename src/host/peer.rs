@@ -1,4 +1,4 @@
-//! Who is at the other end of a local socket.
+//! The process at the other end of a local socket.
 
 #![allow(
     unsafe_code,
@@ -11,31 +11,31 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// From Linux 6.5 on; not in the `libc` crate.
+/// Since Linux 6.5; not in the `libc` crate.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// What a container does not share with the node.
+/// Namespaces that a container does not share with the node.
 const NAMESPACES: [&str; 2] = ["mnt", "pid"];
 
-/// Whether the process that connected to this socket is in the mount and pid namespaces of this process. One
-/// that has ended is in none. Blocks.
+/// Whether the process that connected to this socket is in the mount and PID namespaces of this process. False for a
+/// process that has ended. Blocking.
 ///
 /// # Errors
-/// The process cannot be read. It may have ended.
+/// The process cannot be inspected; it may have ended.
 pub fn shares_namespaces(stream: &impl AsFd) -> io::Result<bool> {
     let fd = stream.as_fd().as_raw_fd();
-    // SAFETY: all bytes of a `ucred` may be zero, and the kernel writes a whole one.
+    // SAFETY: all zeroes is a valid `ucred`, and the kernel writes a complete one.
     let credentials: libc::ucred = unsafe { option(fd, libc::SO_PEERCRED, mem::zeroed()) }?;
     if credentials.pid <= 0 {
-        // It is in a namespace from where this one cannot be reached.
+        // The peer is in a PID namespace that is not visible from this one.
         return Ok(false);
     }
-    // The number of a process that has ended may be another one's by now, unless this descriptor, which stays
-    // with the process, says at the end that it still has it. Older kernels do not have it: there the other
-    // process has to get the number between `connect` and here.
-    // SAFETY: the kernel writes the number of a descriptor.
+    // The PID may be reused after the process has ended. The pidfd, which refers to the process itself, is used to
+    // check at the end that the PID still belongs to it. Older kernels have no `SO_PEERPIDFD`; there, a reuse of the
+    // PID between `connect` and the check is not detected.
+    // SAFETY: the kernel writes a descriptor number.
     let process = match unsafe { option::<RawFd>(fd, SO_PEERPIDFD, -1) } {
-        // SAFETY: it has just been made for this caller.
+        // SAFETY: the descriptor was just created for this caller.
         Ok(process) => Some(unsafe { OwnedFd::from_raw_fd(process) }),
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => None,
         Err(error) => return Err(error),
@@ -54,7 +54,7 @@ fn namespaces(process: &Path) -> io::Result<[PathBuf; 2]> {
     Ok([mnt?, pid?])
 }
 
-/// Which process a descriptor stands for; none once it has ended.
+/// The PID of a pidfd's process; `None` if it has ended.
 fn pid_of(process: &OwnedFd) -> io::Result<Option<libc::pid_t>> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd()))?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
@@ -62,10 +62,10 @@ fn pid_of(process: &OwnedFd) -> io::Result<Option<libc::pid_t>> {
     Ok(pid.filter(|pid| *pid > 0))
 }
 
-/// The value of an option of a socket.
+/// Reads a socket option.
 ///
 /// # Safety
-/// The kernel fills a `T` with this option, and any bytes that it may write are a `T`.
+/// The kernel writes this option as a `T`, and any bytes that it may write are a valid `T`.
 unsafe fn option<T>(fd: RawFd, name: libc::c_int, mut value: T) -> io::Result<T> {
     let size = mem::size_of::<T>();
     let mut length = libc::socklen_t::try_from(size).map_err(io::Error::other)?;

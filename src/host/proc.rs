@@ -1,8 +1,8 @@
-//! Files below `/proc` that count things. The parsers are pure; what reads blocks.
+//! Counters and statistics in `/proc`. The parsers are pure; functions that read files block.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
-/// `/proc/meminfo`, bytes.
+/// `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemInfo {
     /// `MemTotal`.
@@ -17,7 +17,7 @@ pub struct MemInfo {
     pub swap_free: u64,
 }
 
-/// Reads `/proc/meminfo`'s text; what is missing is zero.
+/// Parses `/proc/meminfo`; missing fields are zero.
 pub fn parse_meminfo(text: &str) -> MemInfo {
     let mut info = MemInfo::default();
     for line in text.lines() {
@@ -38,21 +38,21 @@ pub fn parse_meminfo(text: &str) -> MemInfo {
     info
 }
 
-/// One network interface since it was made.
+/// Counters of one network interface since its creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkInterface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// Received bytes, packets, errors and dropped packets.
     pub received: [u64; 4],
-    /// Sent ones.
+    /// Sent bytes, packets, errors and dropped packets.
     pub sent: [u64; 4],
 }
 
-/// Interfaces of these names are not a pod's own; cAdvisor leaves them out as well.
+/// Prefixes of interface names that are ignored, as in cAdvisor.
 const NOT_SHOWN: [&str; 4] = ["lo", "veth", "docker", "nerdctl"];
 
-/// Reads the text of `/proc/net/dev`, without loopback and the ends of other pods' cables.
+/// Parses `/proc/net/dev`, without loopback and the host ends of pods' veth pairs.
 pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
     let line = |line: &str| {
         let (name, rest) = line.split_once(':')?;
@@ -71,7 +71,7 @@ pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
             ])
         };
         let received = four()?;
-        // fifo, frame, compressed, multicast
+        // Skips fifo, frame, compressed, multicast.
         four()?;
         let sent = four()?;
         Some(NetworkInterface {
@@ -83,7 +83,7 @@ pub fn parse_net_dev(text: &str) -> Vec<NetworkInterface> {
     text.lines().filter_map(line).collect()
 }
 
-/// Names of block devices by number, from the text of `/proc/diskstats`.
+/// Parses the names of block devices by device number from `/proc/diskstats`.
 pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
     let line = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -93,8 +93,7 @@ pub fn parse_disk_names(text: &str) -> HashMap<(u32, u32), String> {
     text.lines().filter_map(line).collect()
 }
 
-/// The process that listens on a Unix socket. It is not waited for: one that takes no connections is an
-/// error.
+/// The PID of the process that listens on a Unix socket. Does not wait: a listener with a full backlog is an error.
 pub fn peer_of(socket: &Path) -> io::Result<u32> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -104,19 +103,19 @@ pub fn peer_of(socket: &Path) -> io::Result<u32> {
     u32::try_from(peer.pid.as_raw_nonzero().get()).map_err(io::Error::other)
 }
 
-/// When the machine started, seconds since the epoch, from the text of `/proc/stat`.
+/// Parses the boot time, in seconds since the epoch, from `/proc/stat`.
 pub fn parse_boot_time(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("btime "))?;
     line.trim().parse().ok()
 }
 
-/// How many threads there are, from the text of `/proc/loadavg`.
+/// Parses the number of threads from `/proc/loadavg`.
 pub fn parse_thread_count(text: &str) -> Option<u64> {
     let running_and_all = text.split_ascii_whitespace().nth(3)?;
     running_and_all.split_once('/')?.1.parse().ok()
 }
 
-/// Threads there are on the machine, and how many there may be.
+/// The number of threads on the machine, and the maximum.
 pub fn thread_counts() -> (Option<u64>, Option<u64>) {
     let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let most = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
@@ -125,27 +124,27 @@ pub fn thread_counts() -> (Option<u64>, Option<u64>) {
     (now.and_then(|text| parse_thread_count(&text)), most)
 }
 
-/// What this process has used, as its families want it.
+/// Resource usage of this process, in the units of its metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnProcess {
-    /// Seconds of CPU time.
+    /// CPU time in seconds.
     pub cpu_seconds: f64,
-    /// Bytes that are in memory.
+    /// Resident memory in bytes.
     pub resident: u64,
-    /// Bytes of address space.
+    /// Address space in bytes.
     pub virtual_bytes: u64,
     /// Open file descriptors.
     pub open_files: u64,
-    /// How many there may be.
+    /// The limit of open file descriptors.
     pub max_files: u64,
-    /// When it started, seconds since the epoch.
+    /// Start time in seconds since the epoch.
     pub started: f64,
 }
 
 /// Clock ticks per second in `/proc/<pid>/stat`.
 const TICKS: f64 = 100.0;
 
-/// Reads `/proc/self`; what cannot be read is zero.
+/// Reads `/proc/self`; values that cannot be read are zero.
 pub fn own_process() -> OwnProcess {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let boot = parse_boot_time(&text("/proc/stat")).unwrap_or_default();
@@ -153,16 +152,16 @@ pub fn own_process() -> OwnProcess {
     let mut own = parse_own_stat(&text("/proc/self/stat"), boot, page).unwrap_or_default();
     own.max_files = parse_max_files(&text("/proc/self/limits")).unwrap_or_default();
     let open = fs::read_dir(Path::new("/proc/self/fd")).map(Iterator::count);
-    // One of them is this reader.
+    // Without the descriptor that lists the directory.
     own.open_files = u64::try_from(open.unwrap_or(1).saturating_sub(1)).unwrap_or_default();
     own
 }
 
 fn parse_own_stat(text: &str, boot: u64, page: u64) -> Option<OwnProcess> {
-    // The name in brackets may hold anything.
+    // The process name in parentheses may contain any characters.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // The third field of the file is the first one here.
+    // `words` starts with the third field of the file.
     let field = |number: usize| words.get(number.checked_sub(3)?)?.parse::<u64>().ok();
     let seconds = |ticks: u64| ticks as f64 / TICKS;
     Some(OwnProcess {

@@ -1,9 +1,9 @@
-//! What `/proc/<pid>` says of single processes, and their score for the OOM killer. Blocking.
+//! Information in `/proc/<pid>` about other processes, and their OOM score adjustment. Blocking.
 
 use super::cgroup::ProcessCgroups;
 use std::{fs, io, path::PathBuf};
 
-/// `/proc`, or a directory in its place, for tests.
+/// `/proc`, or a directory that stands in for it in tests.
 #[derive(Clone, Debug)]
 pub struct ProcDir(PathBuf);
 
@@ -27,31 +27,31 @@ impl ProcDir {
     /// The cgroups of a process.
     ///
     /// # Errors
-    /// It has ended, or they cannot be read.
+    /// The process has ended, or the file cannot be read.
     pub fn cgroups(&self, process: u32) -> io::Result<ProcessCgroups> {
         let text = fs::read_to_string(self.file(process, "cgroup"))?;
         Ok(ProcessCgroups::parse(&text))
     }
 
-    /// Whether a process runs no program: a thread of the kernel, or one that has ended.
+    /// Whether a process has no executable: a kernel thread, or one that has ended.
     pub fn is_without_program(&self, process: u32) -> bool {
         let program = fs::read_link(self.file(process, "exe"));
         program.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether a process has the namespace of process ids of the first one.
+    /// Whether a process is in the PID namespace of process 1.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A namespace cannot be read.
     pub fn is_on_host(&self, process: u32) -> io::Result<bool> {
         let namespace = |process| fs::read_link(self.file(process, "ns/pid"));
         Ok(namespace(1)? == namespace(process)?)
     }
 
-    /// Sets the score by which the kernel chooses the process to kill, unless it is that already.
+    /// Sets `oom_score_adj` of a process, unless it has this value.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the value.
     pub fn set_oom_score_adj(&self, process: u32, value: i32) -> io::Result<()> {
         let file = self.file(process, "oom_score_adj");
         let now = fs::read_to_string(&file)?;

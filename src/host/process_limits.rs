@@ -1,4 +1,4 @@
-//! Limits of this process that the kernel keeps.
+//! Kernel limits of this process.
 
 use super::ProcDir;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -11,7 +11,8 @@ pub fn set_oom_score_adj(value: i32) {
     }
 }
 
-/// Sets the limit of open files (`maxOpenFiles`), or the highest limit that is allowed. Zero leaves it unchanged.
+/// Sets the limit of open files (`maxOpenFiles`), at most to the hard limit if it cannot be raised. Zero leaves it
+/// unchanged.
 pub fn allow_open_files(wanted: u64) {
     if wanted == 0 {
         return;

@@ -1,4 +1,4 @@
-//! What this process uses of the machine, as every Prometheus client reports it.
+//! The process metrics that every Prometheus client library exports.
 
 use super::proc::{OwnProcess, own_process};
 use crate::base::metrics::{AtScrape, Metrics};
@@ -8,8 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// For how long a reading of the process counts: the families of one scrape are of one reading, which is most of what
-/// a scrape costs.
+/// How long a reading is reused, so that the metrics of one scrape share it: reading is most of a scrape's cost.
 const ONE_SCRAPE: Duration = Duration::from_millis(50);
 
 /// The latest reading of the process.
@@ -30,9 +29,9 @@ impl ProcessReader {
     }
 }
 
-/// Declares when this process started.
+/// Registers the metric of the process's start time.
 pub fn register_start_time(metrics: &Metrics) {
-    // It stays what it was.
+    // Read once, because it does not change.
     let started = OnceLock::new();
     metrics.register(
         "process_start_time_seconds",
@@ -41,7 +40,7 @@ pub fn register_start_time(metrics: &Metrics) {
     );
 }
 
-/// Declares what this process uses of the machine, and when it started.
+/// Registers the metrics of resource usage and start time.
 pub fn register(metrics: &Metrics) {
     register_start_time(metrics);
     let reader = ProcessReader::default();

@@ -1,4 +1,4 @@
-//! Programs of the node, such as `mount` and `mkfs.ext4`, with a time limit.
+//! Runs programs of the node, such as `mount` and `mkfs.ext4`, with a timeout.
 
 use std::{io, process::Stdio, time::Duration};
 use tokio::{
@@ -8,13 +8,13 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes of each stream that are kept.
+/// Maximum number of bytes kept of each output stream.
 const MAX_OUTPUT: u64 = 4096;
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramEnd {
-    /// Its exit code; `None` if a signal ended it.
+    /// Its exit code; `None` if a signal terminated it.
     pub code: Option<i32>,
     /// The beginning of its standard output.
     pub stdout: String,
@@ -22,11 +22,11 @@ pub struct ProgramEnd {
     pub stderr: String,
 }
 
-/// Runs a program and waits for its end. To be called from `spawn_blocking`.
+/// Runs a program and waits for it to exit. Call it from `spawn_blocking`.
 ///
 /// # Errors
-/// There is no such program (`NotFound`), or it has not ended within `limit` (`TimedOut`): it is killed then, and one
-/// that the kernel does not let go is left behind.
+/// The program does not exist (`NotFound`), or exceeds the timeout `limit` (`TimedOut`) and is killed. A process that
+/// cannot be killed, because it hangs in the kernel, is left behind.
 pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<ProgramEnd> {
     let runtime = Handle::try_current().map_err(io::Error::other)?;
     let mut command = Command::new(program);
@@ -55,16 +55,16 @@ pub fn run(program: &str, args: &[String], limit: Duration) -> io::Result<Progra
 
 async fn written(output: Option<impl AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
-    // What cannot be read counts as not written.
+    // On an error, the output read so far is used.
     let _ = read_head(output, MAX_OUTPUT, &mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Appends the beginning of what a program writes, at most `limit` bytes; the rest is read and dropped, so that the
-/// program can go on.
+/// Appends the beginning of a program's output to `head`, at most `limit` bytes; the rest is read and discarded, so
+/// that the program does not block.
 ///
 /// # Errors
-/// The pipe cannot be read. What was read before is in `head`.
+/// The pipe cannot be read; `head` has what was read before.
 pub async fn read_head(
     output: Option<impl AsyncRead + Unpin>,
     limit: u64,

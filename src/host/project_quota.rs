@@ -1,6 +1,6 @@
-//! Project quotas: the file system counts what the files of a project take up. Blocking, but never for long.
+//! Project quotas: the file system counts the usage of a project's files. Blocking, but short.
 //!
-//! ext4 and XFS have them, when they were made and mounted so. Needs Linux 5.14 (quotactl_fd(2)).
+//! Supported by ext4 and XFS if created and mounted with the feature. Needs Linux 5.14 (quotactl_fd(2)).
 
 #![allow(
     unsafe_code,
@@ -15,11 +15,11 @@ use rustix::{
 };
 use std::{io, mem, path::Path};
 
-/// What is made in the directory belongs to its project, too.
+/// New files in the directory inherit its project.
 const FS_XFLAG_PROJINHERIT: u32 = 0x200;
-/// The kind of quota; not in the `libc` crate.
+/// The type of project quotas; not in the `libc` crate.
 const PRJQUOTA: libc::c_int = 2;
-/// What limits are counted in.
+/// The unit of limits, in bytes.
 const LIMIT_UNIT: u64 = 1024;
 
 /// `struct fsxattr`.
@@ -37,14 +37,14 @@ struct FsXAttr {
 const FS_IOC_FSGETXATTR: u32 = opcode::read::<FsXAttr>(b'X', 31);
 const FS_IOC_FSSETXATTR: u32 = opcode::write::<FsXAttr>(b'X', 32);
 
-/// The project of a directory and of what is made in it, if it has one.
+/// The project that files in a directory inherit, if any.
 pub fn project_of(directory: &Path) -> io::Result<Option<u32>> {
     let attributes = attributes(&open(directory)?)?;
     let inherited = attributes.xflags & FS_XFLAG_PROJINHERIT != 0 && attributes.project != 0;
     Ok(inherited.then_some(attributes.project))
 }
 
-/// Gives a directory, and what is made in it from now on, to a project. What is in it already stays where it was.
+/// Sets the project of a directory, which files created in it from now on inherit. Existing files are not changed.
 pub fn set_project(directory: &Path, project: u32) -> io::Result<()> {
     let directory = open(directory)?;
     let before = attributes(&directory)?;
@@ -59,10 +59,10 @@ pub fn set_project(directory: &Path, project: u32) -> io::Result<()> {
     Ok(unsafe { ioctl(&directory, set) }?)
 }
 
-/// What all files of a project take up on the file system that a directory is on.
+/// The usage of all files of a project on the directory's file system.
 ///
 /// # Errors
-/// The file system does not count, or the kernel is too old.
+/// The file system has no project quotas, or the kernel is too old.
 pub fn project_usage(directory: &Path, project: u32) -> io::Result<DiskUsage> {
     match quotactl(&open(directory)?, libc::Q_GETQUOTA, project, no_quota()) {
         Ok(quota) => Ok(DiskUsage {
@@ -75,7 +75,7 @@ pub fn project_usage(directory: &Path, project: u32) -> io::Result<DiskUsage> {
     }
 }
 
-/// Limits what the files of a project may take up, in steps of 1,024 bytes; none is no limit.
+/// Limits the usage of a project, in steps of 1,024 bytes; `None` removes the limit.
 pub fn limit_project(directory: &Path, project: u32, bytes: Option<u64>) -> io::Result<()> {
     let limit = bytes.unwrap_or(0) / LIMIT_UNIT;
     let quota = libc::dqblk {
@@ -93,14 +93,14 @@ fn open(directory: &Path) -> io::Result<OwnedFd> {
 }
 
 fn attributes(directory: &OwnedFd) -> io::Result<FsXAttr> {
-    // SAFETY: the operation writes one `struct fsxattr`, of which any bytes are valid.
+    // SAFETY: the operation writes one `struct fsxattr`, for which any bytes are valid.
     let get = unsafe { Getter::<FS_IOC_FSGETXATTR, FsXAttr>::new() };
     // SAFETY: as above.
     Ok(unsafe { ioctl(directory, get) }?)
 }
 
 fn no_quota() -> libc::dqblk {
-    // SAFETY: it consists of numbers only.
+    // SAFETY: the struct consists of integers only.
     unsafe { mem::zeroed() }
 }
 
@@ -110,7 +110,7 @@ fn quotactl(
     project: u32,
     mut quota: libc::dqblk,
 ) -> io::Result<libc::dqblk> {
-    // SAFETY: both operations read or write one `struct if_dqblk`, which is what `dqblk` is, and nothing else.
+    // SAFETY: both operations access only the `struct if_dqblk` that `dqblk` points to.
     let result = unsafe {
         libc::syscall(
             libc::SYS_quotactl_fd,

@@ -5,15 +5,15 @@ use std::{
     process::Command,
 };
 
-/// A file system in a file of so many MiB, mounted until this is dropped.
+/// A loop-mounted file system of this size in MiB; unmounted when dropped.
 pub(crate) struct QuotaDisk {
     pub(crate) path: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl QuotaDisk {
-    /// ext4 and XFS. Those that this machine cannot make or mount are left out, with a loud line: its kernel may have been
-    /// built without their quotas. `hack/quota-test.sh` has one that has them.
+    /// ext4 and XFS. File systems that this machine cannot create or mount are skipped with a warning, because its
+    /// kernel may lack their quotas. `hack/quota-test.sh` runs a kernel with them.
     pub(crate) fn all(mebibytes: u64) -> impl Iterator<Item = Self> {
         let ext4 = [
             "mke2fs",

@@ -1,4 +1,4 @@
-//! Deleting trees that containers filled: nothing outside them may ever be touched.
+//! Deletes directory trees that containers wrote to, without touching anything outside of them.
 
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -12,15 +12,14 @@ use std::{
     path::Path,
 };
 
-/// Directories nested deeper than this are first moved up, so that neither the stack nor the file
-/// descriptors of this process depend on what a container made.
+/// Directories nested deeper than this are first moved up, so that containers cannot make this process exhaust its
+/// stack or file descriptors.
 const MAX_DEPTH: usize = 48;
-/// How often a directory may be found non-empty after it was emptied.
+/// How many times a directory may be non-empty after its entries were removed.
 const MAX_FAILURES: usize = 8;
 
-/// Removes a directory and everything in it. Links are removed, never followed; a mount point
-/// anywhere in the tree is an error (`CrossesDevices`) and what is behind it stays untouched. A
-/// missing directory counts as removed. Blocking.
+/// Removes a directory tree. Symbolic links are removed, not followed; a mount point in the tree is an error
+/// (`CrossesDevices`), and nothing behind it is touched. A missing directory is no error. Blocking.
 pub fn tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -49,7 +48,7 @@ pub fn tree(path: &Path) -> io::Result<()> {
         match rustix::fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::NOTEMPTY) if sweep.moved > before => {}
-            // Some file systems skip entries of a directory that shrinks while it is read.
+            // Some file systems skip entries if the directory changes while it is read.
             Err(Errno::NOTEMPTY) if failures < MAX_FAILURES => failures += 1,
             Err(error) => return Err(error.into()),
         }
@@ -62,7 +61,7 @@ struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    /// Removes what is in `dir`; directories that are too deep are moved into `base` and counted.
+    /// Removes the content of `dir`; directories nested too deeply are moved into `base` and counted.
     fn empty(&mut self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
         for entry in Dir::read_from(dir)? {
             let entry = entry?;
@@ -92,7 +91,7 @@ impl Sweep<'_> {
             self.empty(child.as_fd(), depth + 1)?;
             drop(child);
             match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-                // What was left in it is found by the next round.
+                // The remaining entries are removed in the next pass.
                 Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY) => {}
                 Err(error) => return Err(error),
             }
@@ -121,7 +120,7 @@ fn ignore_missing(result: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Opens a subdirectory for reading: not a link (`LOOP`/`NOTDIR`), not a mount point (`XDEV`).
+/// Opens a subdirectory; fails for a symbolic link (`LOOP`/`NOTDIR`) and for a mount point (`XDEV`).
 pub(super) fn open_beneath(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
@@ -131,7 +130,7 @@ pub(super) fn open_beneath(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, 
     }
 }
 
-/// For kernels without openat2: at least the file system must be the same.
+/// Fallback for kernels without openat2: checks only that the file system is the same.
 fn open_same_device(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let child = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     if rustix::fs::fstat(&child)?.st_dev == rustix::fs::fstat(dir)?.st_dev {

@@ -1,5 +1,4 @@
-//! The service manager that started this process, as `sd_notify(3)` has it: notified that it is ready,
-//! alive and on its way out.
+//! Notifies the service manager (`sd_notify(3)`) that the process is ready, alive or stopping.
 
 use std::{
     io,
@@ -12,7 +11,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A connection to the service manager. Notifications never block.
+/// The service manager's socket. Notifications never block.
 #[derive(Debug)]
 pub struct ServiceManager {
     socket: UnixDatagram,
@@ -21,8 +20,8 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// From the values of `NOTIFY_SOCKET` (a path, or `@` and an abstract name), `WATCHDOG_USEC`
-    /// (microseconds) and `WATCHDOG_PID`, which says whose watchdog it is.
+    /// From the values of `NOTIFY_SOCKET` (a path, or `@` and an abstract name), `WATCHDOG_USEC` (microseconds) and
+    /// `WATCHDOG_PID` (the PID that the watchdog is for).
     ///
     /// # Errors
     /// The address is invalid.
@@ -42,7 +41,7 @@ impl ServiceManager {
         })
     }
 
-    /// Within which time it wants to hear `WATCHDOG=1` again, if it does.
+    /// The watchdog interval, if the service manager expects `WATCHDOG=1`.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
@@ -50,21 +49,21 @@ impl ServiceManager {
     /// Sends `READY=1`, `WATCHDOG=1` and the like.
     ///
     /// # Errors
-    /// The socket has no listener, or its queue is full.
+    /// Nothing listens on the socket, or its queue is full.
     pub fn notify(&self, state: &str) -> io::Result<()> {
         self.socket
             .send_to_addr(state.as_bytes(), &self.address)
             .map(drop)
     }
 
-    /// [`Self::notify`], whose failure is logged: the kubelet runs without a service manager too.
+    /// Calls [`Self::notify`] and logs a failure: the kubelet also works without a service manager.
     pub fn report(&self, state: &str) {
         if let Err(error) = self.notify(state) {
             tracing::warn!(state, %error, "Failed to notify the service manager");
         }
     }
 
-    /// Feeds the watchdog twice per period, as long as `check` finds no fault.
+    /// Notifies the watchdog twice per interval, as long as `check` succeeds.
     ///
     /// # Errors
     /// None.

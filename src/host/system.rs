@@ -1,18 +1,18 @@
-//! Where the machine is read and changed.
+//! The interfaces of the machine, which tests replace.
 
 use super::SystemBus;
 use std::{path::PathBuf, sync::Arc};
 
-/// The directories of the kernel's file systems, and the message bus. Tests replace them.
+/// The directories of kernel file systems, and the message bus.
 #[derive(Clone)]
 pub struct System {
-    /// A directory of plain directories instead of the kernel's cgroups.
+    /// A directory that replaces the cgroup hierarchies; `None` for the real ones.
     pub cgroups: Option<PathBuf>,
     /// `/sys`.
     pub sys: PathBuf,
-    /// `/proc`, for processes that are moved between cgroups.
+    /// `/proc`, for moving processes between cgroups.
     pub proc: PathBuf,
-    /// Where systemd and logind are.
+    /// The bus of systemd and logind.
     pub bus: Arc<SystemBus>,
 }
 

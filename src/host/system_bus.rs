@@ -1,4 +1,4 @@
-//! The message bus of the system, over which systemd and logind take orders.
+//! The D-Bus system bus, for calls to systemd and logind.
 
 use futures::{Stream, StreamExt as _};
 use std::{io, time::Duration};
@@ -7,32 +7,32 @@ use zbus::{
     Connection, DBusError as _, DynamicType, MatchRule, Message, MessageStream, connection,
 };
 
-/// systemd's own socket, for the time when no bus runs.
+/// systemd's private socket, used if no bus is running.
 const PRIVATE_SOCKET: &str = "/run/systemd/private";
-/// Within which time a call is answered.
+/// Timeout of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Why a request to the bus failed.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// There is no bus, or its connection broke.
+    /// The bus cannot be reached, or the connection was lost.
     #[error("failed to connect to dbus: {0}")]
     Connection(#[source] zbus::Error),
-    /// The service answered with an error.
+    /// The service returned an error.
     #[error("{name}: {message}")]
     Refused {
-        /// The name of the error, such as `org.freedesktop.systemd1.UnitExists`.
+        /// The name of the D-Bus error, such as `org.freedesktop.systemd1.UnitExists`.
         name: String,
-        /// What it says.
+        /// Its message.
         message: String,
     },
-    /// The answer is not what it should be.
+    /// The response cannot be decoded.
     #[error("unexpected answer over dbus: {0}")]
     Answer(#[source] zbus::Error),
 }
 
 impl BusError {
-    /// Whether the service answered with this error; the last part of its name is enough.
+    /// Whether the service returned this error; the last part of its name is enough.
     pub fn is(&self, wanted: &str) -> bool {
         matches!(self, Self::Refused { name, .. } if name.rsplit('.').next() == Some(wanted))
     }
@@ -44,7 +44,7 @@ impl From<BusError> for io::Error {
     }
 }
 
-/// An object with one interface that is spoken to.
+/// One interface of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BusObject {
     pub(super) service: &'static str,
@@ -54,13 +54,13 @@ pub(super) struct BusObject {
 
 #[derive(Debug)]
 enum BusAddress {
-    /// Where the environment says, or at the usual place; without a bus at systemd's own socket.
+    /// The address in the environment or the default one; without a bus, systemd's private socket.
     System,
-    /// At this address, where the service itself answers.
+    /// This address, where the service itself listens.
     Address(String),
 }
 
-/// A connection that is made when it is needed, and again when it broke.
+/// A connection that is established when it is first used, and again after it was lost.
 #[derive(Debug)]
 pub struct SystemBus {
     source: BusAddress,
@@ -68,7 +68,7 @@ pub struct SystemBus {
 }
 
 impl SystemBus {
-    /// The bus of this machine; nothing is connected yet.
+    /// The system bus of this machine; does not connect yet.
     pub fn new() -> Self {
         Self {
             source: BusAddress::System,
@@ -76,7 +76,7 @@ impl SystemBus {
         }
     }
 
-    /// A bus that is one service, at this address, for tests; nothing is connected yet.
+    /// A service that listens itself at this address, for tests; does not connect yet.
     pub fn at(address: String) -> Self {
         Self {
             source: BusAddress::Address(address),
@@ -114,7 +114,7 @@ impl SystemBus {
         }
     }
 
-    /// Calls a method. A connection that broke is made again once.
+    /// Calls a method. If the connection was lost, reconnects once.
     pub(super) async fn call<B: serde::Serialize + DynamicType>(
         &self,
         object: BusObject,
@@ -136,7 +136,7 @@ impl SystemBus {
         known.take_if(|known| known.unique_name() == broken.unique_name());
     }
 
-    /// The value of a property.
+    /// Reads a property.
     pub(super) async fn property<T>(
         &self,
         object: BusObject,
@@ -156,7 +156,7 @@ impl SystemBus {
         T::try_from(value).map_err(|error| BusError::Answer(error.into()))
     }
 
-    /// Signals of one name from an object, from now on. The stream ends with the connection.
+    /// Subscribes to a signal of an object. The stream ends when the connection is lost.
     pub(super) async fn signals(
         &self,
         object: BusObject,
@@ -206,7 +206,7 @@ async fn call_on<B: serde::Serialize + DynamicType>(
     })
 }
 
-/// What a message says.
+/// Decodes the body of a message.
 pub(super) fn answer<T>(message: &Message) -> Result<T, BusError>
 where
     T: for<'a> serde::Deserialize<'a> + zbus::wire::Type,

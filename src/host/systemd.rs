@@ -1,4 +1,4 @@
-//! Slices of systemd: created, limited and removed. Blocking.
+//! Creates, limits and removes slices of systemd. Blocking.
 
 use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::StreamExt as _;
@@ -16,16 +16,16 @@ const MANAGER: BusObject = BusObject {
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
 };
-/// How long systemd may take for one unit.
+/// Timeout of a systemd job.
 const JOB_TIMEOUT: Duration = Duration::from_secs(30);
-/// What happens to a job that is there for the same unit.
+/// Job mode: replaces a pending job of the same unit.
 const REPLACE: &str = "replace";
 
-/// A property of a unit with its value, as systemd spells both.
+/// A property of a unit, with systemd's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitProperty(pub &'static str, pub PropertyValue);
 
-/// The value of a property.
+/// The value of a property; comments are D-Bus signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropertyValue {
     /// `b`.
@@ -52,7 +52,7 @@ impl From<&PropertyValue> for Variant<'static> {
     }
 }
 
-/// The properties of a unit that a call carries.
+/// The properties in the form of a D-Bus call.
 fn variants(properties: &[UnitProperty]) -> Vec<(&'static str, Variant<'static>)> {
     let pairs = properties.iter();
     pairs
@@ -60,8 +60,7 @@ fn variants(properties: &[UnitProperty]) -> Vec<(&'static str, Variant<'static>)
         .collect()
 }
 
-/// The slices that systemd keeps for the kubelet; cheap to clone. Its methods block: they must not be called on a
-/// thread that runs tasks.
+/// systemd's slices for the kubelet; cheap to clone. Methods block, and must not be called on an async worker thread.
 #[derive(Clone, Debug)]
 pub struct Slices(Arc<SystemdInner>);
 
@@ -70,12 +69,13 @@ struct SystemdInner {
     bus: Arc<SystemBus>,
     runtime: Handle,
     version: OnceLock<u32>,
-    /// What systemd was given last: it writes a file for each property, so nothing is sent twice.
+    /// The properties set last, by slice: systemd writes a file for each property, so unchanged ones are not sent
+    /// again.
     given: Mutex<HashMap<String, Vec<UnitProperty>>>,
 }
 
 impl Slices {
-    /// Slices of the systemd on this bus. Has to be called within a runtime of tasks.
+    /// Slices of the systemd on this bus. Must be called within a tokio runtime.
     pub fn new(bus: Arc<SystemBus>) -> Self {
         Self(Arc::new(SystemdInner {
             bus,
@@ -85,7 +85,7 @@ impl Slices {
         }))
     }
 
-    /// The version of systemd; 0 if it does not say one.
+    /// The version of systemd; 0 if it cannot be parsed.
     ///
     /// # Errors
     /// systemd cannot be reached.
@@ -98,10 +98,10 @@ impl Slices {
         Ok(*self.0.version.get_or_init(|| version))
     }
 
-    /// Creates a slice below another; one that is there stays as it is.
+    /// Creates a slice in a parent slice; an existing one is not changed.
     ///
     /// # Errors
-    /// systemd cannot be reached, refuses, or does not get it done in time.
+    /// systemd cannot be reached, returns an error, or exceeds the timeout.
     pub fn create(&self, name: &str, parent: &str, v2: bool) -> Result<(), BusError> {
         self.0.given.lock().remove(name);
         let properties = variants(&of_new_slice(name, parent, v2));
@@ -124,10 +124,10 @@ impl Slices {
         }
     }
 
-    /// Sets properties of a slice until the next boot; what systemd was given before is not sent again.
+    /// Sets properties of a slice until the next boot; unchanged properties are not sent again.
     ///
     /// # Errors
-    /// systemd cannot be reached, or refuses.
+    /// systemd cannot be reached, or returns an error.
     pub fn set(&self, name: &str, properties: Vec<UnitProperty>) -> Result<(), BusError> {
         if self.0.given.lock().get(name) == Some(&properties) {
             return Ok(());
@@ -139,10 +139,10 @@ impl Slices {
         Ok(())
     }
 
-    /// Stops a slice and all units in it; one that is not there is stopped.
+    /// Stops a slice and all units in it; a missing slice is no error.
     ///
     /// # Errors
-    /// systemd cannot be reached, or does not get it done in time.
+    /// systemd cannot be reached, or exceeds the timeout.
     pub fn stop(&self, name: &str) -> Result<(), BusError> {
         self.0.given.lock().remove(name);
         match self.0.run_job(name, "StopUnit", &(name, REPLACE)) {
@@ -162,7 +162,7 @@ impl Slices {
 }
 
 impl SystemdInner {
-    /// Calls a method that starts a job and waits for the job's result.
+    /// Calls a method that starts a job, and waits for the job's result.
     fn run_job<B: serde::Serialize + zbus::DynamicType>(
         &self,
         unit: &str,
@@ -170,13 +170,13 @@ impl SystemdInner {
         body: &B,
     ) -> Result<String, BusError> {
         self.runtime.block_on(async {
-            // Without it systemd says nothing about jobs; it is enough once per connection.
+            // systemd emits signals about jobs only to subscribers; one call per connection is enough.
             self.bus
                 .call(MANAGER, "Subscribe", &())
                 .await
                 .map(drop)
                 .or_else(subscribed)?;
-            // Before the call: the job may be done before its answer is read.
+            // Subscribed before the call, because the job may end before the response is read.
             let ended = self.bus.signals(MANAGER, "JobRemoved").await?;
             let job: OwnedObjectPath = answer(&self.bus.call(MANAGER, method, body).await?)?;
             let results = ended.filter_map(|message| std::future::ready(result_of(&message, &job)));
@@ -192,11 +192,11 @@ impl SystemdInner {
         })
     }
 
-    /// systemd forgets a unit only when it did not fail, or its failure was read.
+    /// Resets the failed state of a unit; systemd keeps a failed unit loaded until then.
     fn reset_failed(&self, name: &str) {
         let body = (name,);
         let reset = self.bus.call(MANAGER, "ResetFailedUnit", &body);
-        // A unit that did not fail is not known any more: that is what is wanted.
+        // A unit that did not fail is no longer loaded, and the resulting error is ignored.
         let _ = self.runtime.block_on(reset);
     }
 }
@@ -209,14 +209,13 @@ fn subscribed(error: BusError) -> Result<(), BusError> {
     }
 }
 
-/// The result of a job, if the signal is about it.
+/// The job's result, if the signal is about this job.
 fn result_of(signal: &Message, job: &OwnedObjectPath) -> Option<String> {
     let (_, of, _, result): (u32, OwnedObjectPath, String, String) = answer(signal).ok()?;
     (of == *job).then_some(result)
 }
 
-/// What a slice is created with: everything is accounted for from the start, and it is not stopped before its
-/// containers at the end of the machine.
+/// The properties of a new slice: all accounting is on, and at shutdown it is not stopped before its containers.
 fn of_new_slice(name: &str, parent: &str, v2: bool) -> Vec<UnitProperty> {
     let accounting = [
         "MemoryAccounting",
@@ -243,7 +242,7 @@ fn of_new_slice(name: &str, parent: &str, v2: bool) -> Vec<UnitProperty> {
     properties
 }
 
-/// The number in `v252.5-2` and the like.
+/// Parses the number of `v252.5-2` and the like.
 fn parse_version(text: &str) -> u32 {
     let text = text.trim_start_matches(['"', 'v']);
     let digits = text.split(|c: char| !c.is_ascii_digit()).next();

@@ -1,8 +1,8 @@
-//! The terminal that standard output may be.
+//! The terminal of standard output.
 
 use std::io::IsTerminal as _;
 
-/// Columns and rows of the terminal that standard output is; `None` when it is not a terminal.
+/// Columns and rows of the terminal; `None` if standard output is not one.
 pub fn size() -> Option<(usize, usize)> {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {

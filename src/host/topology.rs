@@ -1,6 +1,6 @@
-//! Sockets, cores, CPUs and NUMA nodes, and what memory each node has.
+//! CPU topology: sockets, cores, CPUs and NUMA nodes, and the memory of each node.
 //!
-//! Core IDs of the kernel repeat in every socket; here a core is named by its lowest CPU.
+//! The kernel's core IDs are unique only within a socket; here a core is identified by its lowest CPU.
 
 use super::machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total};
 use std::{
@@ -9,46 +9,46 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The machine below its operating system. Only CPUs that are online count.
+/// The hardware topology. Only online CPUs are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineTopology {
-    /// Its NUMA nodes, ascending. Without NUMA, one for each socket.
+    /// The NUMA nodes, ascending. Without NUMA, one per socket.
     pub nodes: Vec<NumaNode>,
 }
 
 /// A NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NumaNode {
-    /// Its number.
+    /// The node's number.
     pub id: u32,
-    /// Its memory in bytes, huge pages included; 0 if the kernel does not say.
+    /// Memory in bytes, including huge pages; 0 if not available.
     pub memory_bytes: u64,
-    /// Its huge pages: bytes of each, and how many; ascending.
+    /// Huge pages: page size in bytes, and number of pages; ascending.
     pub huge_pages: Vec<(u64, u64)>,
-    /// Distances to all nodes; empty if the kernel does not say.
+    /// Distances to all nodes; empty if not available.
     pub distances: Vec<u64>,
-    /// Its CPUs, ascending. There may be none.
+    /// The node's CPUs, ascending; may be empty.
     pub cpus: Vec<CpuPlace>,
 }
 
-/// Where a CPU is.
+/// The position of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuPlace {
-    /// Its number.
+    /// The CPU's number.
     pub cpu: u32,
     /// The lowest CPU of its core.
     pub core: u32,
     /// Its socket.
     pub socket: u32,
-    /// Its last-level cache if that is shared by a part of the node; else its socket.
+    /// The last-level cache, if it is shared by only a part of the node; else the socket.
     pub uncore: u32,
 }
 
 impl MachineTopology {
-    /// Reads it below a directory that is `/sys`, or looks like it. Blocking.
+    /// Reads the topology from `sys` (`/sys`). Blocking.
     ///
     /// # Errors
-    /// A file that should hold a number does not, or there are no CPUs; the text names the file.
+    /// A file has an invalid number, or there are no CPUs; the text has the file's path.
     pub fn read(sys: &Path) -> io::Result<Self> {
         let cpu_dir = sys.join("devices/system/cpu");
         let online = match read_text(&cpu_dir.join("online"))? {
@@ -96,7 +96,7 @@ fn without_numa(cpus: Vec<CpuPlace>) -> Vec<NumaNode> {
     sockets.into_iter().map(node).collect()
 }
 
-/// Where the CPUs of a node are. One that is offline or that the kernel does not place is left out.
+/// The positions of a node's CPUs. Offline CPUs, and those without topology, are skipped.
 fn places(
     cpu_dir: &Path,
     cpus: &[(u32, PathBuf)],
@@ -139,7 +139,7 @@ fn places(
     Ok(found)
 }
 
-/// The first cache beyond the second level that is not shared by exactly as many CPUs as the node has.
+/// The first cache above level 2 that is not shared by exactly as many CPUs as the node has, if there is one.
 fn partial_cache(caches: &Path, node_cpus: usize) -> io::Result<Option<u32>> {
     for (_, dir) in numbered(caches, "index")? {
         let number = |name: &str| {
@@ -157,7 +157,7 @@ fn partial_cache(caches: &Path, node_cpus: usize) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// `MemTotal` of a node's `meminfo`: `Node 0 MemTotal:  16318484 kB`.
+/// Parses `MemTotal` of a node's `meminfo`: `Node 0 MemTotal:  16318484 kB`.
 fn memory(path: &Path) -> io::Result<u64> {
     let Some(text) = read_text(path)? else {
         return Ok(0);
@@ -190,7 +190,7 @@ fn distances(path: &Path) -> io::Result<Vec<u64>> {
     })
 }
 
-/// Entries of a directory that are named by a prefix and a number, by number. A directory that is not there has none.
+/// The directory entries with a prefix and a number as name, by number. A missing directory has none.
 fn numbered(dir: &Path, prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
     let mut found: Vec<_> = names(dir)?
         .into_iter()
@@ -219,7 +219,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// A number in a file, or `unknown` where the kernel says -1; `None` if the file is not there.
+/// The number in a file, or `unknown` for the kernel's -1; `None` if the file does not exist.
 fn read_id(path: &Path, unknown: u32) -> io::Result<Option<u32>> {
     let Some(text) = read_text(path)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A Unix socket for root alone. Blocking; created once, at start.
+//! A Unix socket that only root can connect to. Blocking; created once, at start.
 
 use rustix::{
     fs::{Mode, chmod},
@@ -12,16 +12,16 @@ use std::{
 
 const BACKLOG: i32 = 64;
 
-/// The path of a bound socket, which is unlinked with this value.
+/// The path of a bound socket; unlinked when dropped.
 #[derive(Debug)]
 pub struct LocalPath {
     path: PathBuf,
-    /// Device and inode: another kubelet may have replaced it since.
+    /// Device and inode, to not unlink the socket of another kubelet that replaced it.
     identity: (u64, u64),
 }
 
 impl LocalPath {
-    /// Where it is.
+    /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -36,8 +36,8 @@ impl Drop for LocalPath {
     }
 }
 
-/// Binds a socket of mode 0600. A socket with that path is replaced: it belongs to a kubelet that was killed or
-/// is ending. Any other file stays and is an error.
+/// Binds a socket with mode 0600. An existing socket at the path is replaced, because it belongs to a kubelet that
+/// was killed or is exiting. Any other file is an error.
 pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path)?,
@@ -52,7 +52,7 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     bind(&socket, &address)?;
-    // Nothing can connect before it listens, so nothing can connect with its first mode.
+    // Nothing can connect before `listen`, so the mode that the socket was created with does not matter.
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&socket, BACKLOG)?;
     let meta = fs::symlink_metadata(path)?;

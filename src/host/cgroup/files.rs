@@ -1,21 +1,21 @@
-//! The files of a cgroup that are read each time, and which of them stay open until the next.
+//! The cgroup files that are read repeatedly, and which of them stay open in between.
 //!
-//! Opening, reading and closing one costs the kernel about four times what reading an open one does. An open
-//! file of a removed cgroup fails when it is read; it does not keep the cgroup. It costs the kernel
-//! some 5 KiB, so that only files stay open that are going to be read again soon, and not too many.
+//! Opening, reading and closing a file costs the kernel about four times as much as reading an open one. An open file
+//! does not prevent the removal of its cgroup; reading it fails afterwards. It costs the kernel about 5 KiB, so only
+//! a limited number of files that are read often stay open.
 
 use super::fs::CgroupFs;
 use rustix::fs::{Mode, OFlags};
 use std::{io, os::fd::OwnedFd, path::Path};
 
-/// The longest file that is read: 100,000 process ids.
+/// Maximum size of a file: 100,000 PIDs.
 const LONGEST: usize = 1 << 20;
-/// Bytes of one read; most files fit.
+/// Bytes per read; most files are smaller.
 const CHUNK: usize = 4096;
-/// Most files of a machine's cgroups that stay open.
+/// Maximum number of cgroup files that stay open.
 const MAX_OPEN: usize = 10_000;
 
-/// A file that is read each time.
+/// A file that is read repeatedly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CgroupFile {
     Cpu,
@@ -38,7 +38,7 @@ pub(super) enum CgroupFile {
 }
 
 impl CgroupFile {
-    /// Its controller and its name; `None` where that version has no such file.
+    /// Its controller and name; `None` if it does not exist in this cgroup version.
     fn place(self, v2: bool) -> Option<(&'static str, &'static str)> {
         let (controller, v1, v2_name) = match self {
             Self::Cpu => ("cpuacct", "cpuacct.usage", "cpu.stat"),
@@ -67,17 +67,17 @@ impl CgroupFile {
         (!name.is_empty()).then_some((controller, name))
     }
 
-    /// Whether it is read to learn whether the others have to be.
+    /// Whether it is read to find out whether the other files have to be read.
     fn is_pulse(self) -> bool {
         matches!(self, Self::Cpu | Self::Memory)
     }
 }
 
-/// Room for a file's content, used again for the next.
+/// A reusable buffer for the content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Buffer(Vec<u8>);
 
-/// Shared by reads: a buffer, and how many more files may stay open.
+/// Shared by all readers: a buffer, and the number of additional files that may stay open.
 #[derive(Debug)]
 pub struct Scratch {
     pub(super) first: Buffer,
@@ -86,7 +86,7 @@ pub struct Scratch {
 }
 
 impl Default for Scratch {
-    /// Half of the files that the process may have open are for cgroups, but not too many.
+    /// Half of the process's file limit is for cgroup files, up to a maximum.
     fn default() -> Self {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let files = limit.current.unwrap_or(u64::MAX) / 2;
@@ -99,7 +99,7 @@ impl Default for Scratch {
 }
 
 impl Scratch {
-    /// Of which so many files may stay open.
+    /// With this number of files that may stay open.
     #[cfg(test)]
     pub(super) fn with_budget(budget: usize) -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Scratch {
         }
     }
 
-    /// The text of a file that the kernel makes while it is read.
+    /// The content of a pseudo file, which the kernel generates while it is read.
     ///
     /// # Errors
     /// It cannot be opened or read, or is not UTF-8.
@@ -120,17 +120,17 @@ impl Scratch {
     }
 }
 
-/// Files of one cgroup that are open.
+/// The open files of one cgroup.
 #[derive(Debug, Default)]
 pub struct Handles(Vec<(CgroupFile, OwnedFd)>);
 
 impl Handles {
-    /// How many there are.
+    /// Number of open files.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether no file is open.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -141,7 +141,7 @@ impl Handles {
         self.0 = Vec::new();
     }
 
-    /// Closes all but those that show whether anything changed.
+    /// Closes all files except those that show whether anything changed.
     pub fn rest(&mut self, scratch: &mut Scratch) {
         let before = self.0.len();
         self.0.retain(|(file, _)| file.is_pulse());
@@ -173,26 +173,26 @@ impl CgroupDirectory {
         text(buffer, length)
     }
 
-    /// A file's only number.
+    /// The number in a file that contains only one.
     pub(super) fn number(&self, name: &str, buffer: &mut Buffer) -> Option<u64> {
         super::parse::number(self.read(name, buffer).ok()?)
     }
 }
 
-/// One reading of one cgroup: its directories are opened once, and only if they are needed.
+/// One reading of a cgroup: its directories are opened at most once, and only if needed.
 pub(super) struct CgroupReading<'a> {
     pub(super) fs: &'a CgroupFs,
     pub(super) path: &'a str,
     pub(super) handles: &'a mut Handles,
-    /// How many more files may stay open.
+    /// Number of additional files that may stay open.
     pub(super) budget: &'a mut usize,
-    /// Whether what is opened now is going to be read again soon.
+    /// Whether files opened now stay open.
     pub(super) keep: bool,
     directories: Vec<(&'static str, CgroupDirectory)>,
 }
 
 impl<'a> CgroupReading<'a> {
-    /// The reading, and room for two files.
+    /// A reading with two buffers.
     pub(super) fn new(
         fs: &'a CgroupFs,
         path: &'a str,
@@ -223,7 +223,7 @@ impl<'a> CgroupReading<'a> {
             };
             match read {
                 Ok(length) => return text(buffer, length),
-                // The cgroup has gone; there may be another one of its name.
+                // The cgroup was removed, and may have been created again.
                 Err(_) => {
                     *self.budget += self.handles.0.len();
                     self.handles.0.clear();
@@ -241,7 +241,7 @@ impl<'a> CgroupReading<'a> {
         text(buffer, length)
     }
 
-    /// A file's only number.
+    /// The number in a file that contains only one.
     pub(super) fn number(&mut self, file: CgroupFile, buffer: &mut Buffer) -> Option<u64> {
         super::parse::number(self.read(file, buffer).ok()?)
     }
@@ -264,7 +264,7 @@ impl<'a> CgroupReading<'a> {
     }
 }
 
-/// Reads a file from its beginning; how much there was.
+/// Reads a file from its beginning; returns the number of bytes.
 fn read_all(file: &OwnedFd, buffer: &mut Buffer) -> io::Result<usize> {
     let mut length = 0;
     while length < LONGEST {
@@ -276,7 +276,7 @@ fn read_all(file: &OwnedFd, buffer: &mut Buffer) -> io::Result<usize> {
         let at = u64::try_from(length).unwrap_or(u64::MAX);
         let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut *budget, at))?;
         length += read;
-        // The kernel fills what it is given unless the end is near.
+        // The kernel fills the buffer unless the end of the file is near.
         if read < CHUNK / 2 {
             break;
         }

@@ -1,17 +1,17 @@
-//! Where cgroups are.
+//! The locations of cgroups.
 
 use std::{
     path::{Path, PathBuf},
     time::UNIX_EPOCH,
 };
 
-/// `f_type` of both versions' file systems.
+/// `f_type` of the cgroup v1 and v2 file systems.
 const MAGIC: [u64; 2] = [0x0027_e0eb, 0x6367_7270];
 
-/// The hierarchies of version 1 by which cAdvisor in the kubelet knows a cgroup.
+/// The v1 hierarchies that the kubelet's cAdvisor uses.
 const CADVISOR_HIERARCHIES: [&str; 6] = ["cpu", "cpuacct", "memory", "blkio", "pids", "devices"];
 
-/// Where cgroups are.
+/// The mounted cgroup hierarchies.
 #[derive(Clone, Debug)]
 pub struct CgroupFs {
     root: PathBuf,
@@ -20,7 +20,7 @@ pub struct CgroupFs {
 }
 
 impl CgroupFs {
-    /// The hierarchies below `root` (`/sys/fs/cgroup`); whether they are one of version 2.
+    /// The hierarchies below `root` (`/sys/fs/cgroup`), of cgroup v2 or v1.
     pub fn new(root: impl Into<PathBuf>, v2: bool) -> Self {
         let root = root.into();
         let mut fs = Self {
@@ -33,7 +33,7 @@ impl CgroupFs {
         fs
     }
 
-    /// Whether an open file of a cgroup that has gone cannot be read any more.
+    /// Whether reading an open file fails after its cgroup was removed.
     pub(super) fn detects_removal(&self) -> bool {
         self.genuine
     }
@@ -43,7 +43,7 @@ impl CgroupFs {
         self.v2
     }
 
-    /// A hierarchy that has every cgroup with memory of its own.
+    /// A hierarchy that contains every cgroup with memory accounting.
     pub(super) fn tree(&self) -> PathBuf {
         if self.v2 {
             self.root.clone()
@@ -52,9 +52,9 @@ impl CgroupFs {
         }
     }
 
-    /// When a cgroup was made, nanoseconds since the epoch: in any hierarchy the oldest time of its directory, which
-    /// changes with the cgroups below it, and of a file that hardly ever does, as cAdvisor has it. `None` for one that is
-    /// not there.
+    /// The creation time of a cgroup in nanoseconds since the epoch, as cAdvisor determines it: the earliest, over
+    /// all hierarchies, of the modification times of its directory, which changes with its children, and of a file
+    /// that rarely changes. `None` if it does not exist.
     pub fn created_at(&self, path: &str) -> Option<i64> {
         let (hierarchies, file): (&[&str], &str) = if self.v2 {
             (&[""], "cgroup.events")

@@ -1,4 +1,4 @@
-//! Where the hierarchies of cgroups are mounted.
+//! The mount points of cgroup hierarchies.
 
 use std::{
     collections::BTreeMap,
@@ -6,32 +6,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where version 2 is mounted, or the directory of the mounts of version 1.
+/// The mount point of cgroup v2, or the parent directory of the v1 mounts.
 const ROOT: &str = "/sys/fs/cgroup";
-/// A hierarchy without controllers in which systemd keeps its units.
+/// The v1 hierarchy without controllers in which systemd manages its units.
 const SYSTEMD: &str = "systemd";
-/// What the kubelet limits by version 2.
+/// The v2 controllers that the kubelet uses.
 const NEEDED_V2: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
-/// Where a cgroup of version 1 has to be to count as there, as far as they are mounted.
+/// The v1 hierarchies in which a cgroup has to exist, as far as they are mounted.
 const NEEDED_V1: [&str; 7] = [
     "cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", SYSTEMD,
 ];
-/// Without these a kubelet cannot run on version 1.
+/// Controllers that the kubelet requires on v1.
 const REQUIRED_V1: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
-/// Without these a kubelet cannot limit pods on version 2.
+/// Controllers that the kubelet requires on v2.
 const REQUIRED_V2: [&str; 2] = ["cpu", "memory"];
 
-/// The mount points by controller: several controllers may share one.
+/// The mount points by controller; several controllers may share one.
 #[derive(Clone, Debug)]
 pub(super) struct Hierarchies {
     pub(super) v2: bool,
-    /// The kernel makes the files of a cgroup with its directory; else they are made when they are written.
+    /// The directories are cgroup file systems, in which the kernel creates the files; otherwise they are created
+    /// when written.
     pub(super) genuine: bool,
     mounts: BTreeMap<String, PathBuf>,
 }
 
 impl Hierarchies {
-    /// Those of this machine. Blocking.
+    /// The hierarchies of this machine. Blocking.
     pub(super) fn read(v2: bool) -> io::Result<Self> {
         let text = fs::read_to_string("/proc/self/mountinfo")?;
         let mounts = if v2 {
@@ -61,7 +62,7 @@ impl Hierarchies {
         )))
     }
 
-    /// Plain directories in the place of hierarchies, to see what would be written.
+    /// Plain directories instead of hierarchies, for tests.
     pub(super) fn plain(directory: &Path, v2: bool) -> Self {
         let mounts = if v2 {
             of_v2(&NEEDED_V2.join(" "), directory)
@@ -85,12 +86,12 @@ impl Hierarchies {
         self.mounts.get(controller).map(PathBuf::as_path)
     }
 
-    /// The controllers.
+    /// The names of the controllers.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.mounts.keys().map(String::as_str)
     }
 
-    /// Every mount point once.
+    /// The mount points without duplicates.
     pub(super) fn points(&self) -> Vec<&Path> {
         let mut points: Vec<&Path> = self.mounts.values().map(PathBuf::as_path).collect();
         points.sort_unstable();
@@ -98,7 +99,7 @@ impl Hierarchies {
         points
     }
 
-    /// The mount points in which a cgroup has to be to count as there.
+    /// The controllers and mount points in which a cgroup has to exist.
     pub(super) fn needed(&self) -> impl Iterator<Item = (&str, &Path)> {
         let names: &[&str] = if self.v2 { &NEEDED_V2 } else { &NEEDED_V1 };
         names
@@ -114,8 +115,8 @@ fn of_v2(controllers: &str, root: &Path) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-/// The mounts of version 1 in `/proc/self/mountinfo`, and that of version 2 beside them, which has no controllers
-/// then: of several for one controller the one with the shortest path.
+/// Parses the v1 mounts in `/proc/self/mountinfo`, and a v2 mount beside them, which has no controllers then. Of
+/// several mounts of one controller, takes the one with the shortest path.
 fn parse_mounts(text: &str) -> BTreeMap<String, PathBuf> {
     let mut mounts = BTreeMap::<String, PathBuf>::new();
     for line in text.lines() {
@@ -142,7 +143,7 @@ fn parse_mounts(text: &str) -> BTreeMap<String, PathBuf> {
     mounts
 }
 
-/// The controller that an option of a mount of version 1 names.
+/// The controller of a v1 mount option, if it is one.
 fn controller(option: &str) -> Option<&str> {
     if let Some(name) = option.strip_prefix("name=") {
         return (name == SYSTEMD).then_some(name);

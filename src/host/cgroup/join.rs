@@ -1,4 +1,4 @@
-//! Moving processes between cgroups. Blocking.
+//! Moves processes between cgroups. Blocking.
 
 use super::{
     CgroupPath, Cgroups,
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use std::{fs::OpenOptions, io, io::Write as _, path::Path};
 
 impl Cgroups {
-    /// The controllers whose cgroups a process is moved in, as [`super::ProcessCgroups`] names them. On version 1
-    /// the hierarchy of version 2 beside the others is not one of them: it has no controllers.
+    /// The controllers in whose hierarchies processes are moved, as named by [`super::ProcessCgroups`]. On cgroup v1,
+    /// a v2 hierarchy mounted beside is excluded, because it has no controllers.
     pub fn joined(&self) -> Vec<&str> {
         if self.is_v2() {
             return vec![""];
@@ -18,11 +18,11 @@ impl Cgroups {
         names.filter(|name| !name.is_empty()).collect()
     }
 
-    /// Moves a process, with all its threads, into a cgroup that is there, in every hierarchy with a controller.
-    /// Every hierarchy is tried. Returns false if the process has ended.
+    /// Moves a process with all its threads into an existing cgroup, in every hierarchy with a controller, even if
+    /// one fails. Returns false if the process has ended.
     ///
     /// # Errors
-    /// The kernel refuses: the first one that failed.
+    /// The first error of the kernel.
     pub fn join(&self, path: &CgroupPath, process: u32) -> io::Result<bool> {
         let mut failed = None;
         for point in self.joined_points() {
@@ -38,10 +38,11 @@ impl Cgroups {
         failed.map_or(Ok(true), Err)
     }
 
-    /// The processes in a cgroup itself, in the hierarchy of devices as upstream, or in another one without that.
+    /// The processes directly in a cgroup: as upstream in the `devices` hierarchy, or in another one if there is
+    /// none.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The file cannot be read.
     pub fn listed(&self, path: &CgroupPath) -> io::Result<Vec<u32>> {
         let devices = self.hierarchies.of("devices").filter(|_| !self.is_v2());
         let Some(point) = devices.or_else(|| self.joined_points().into_iter().next()) else {

@@ -1,4 +1,4 @@
-//! Ends everything that runs in a cgroup. Blocking.
+//! Kills all processes in a cgroup. Blocking.
 
 use super::{
     path::CgroupPath,
@@ -15,12 +15,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Kills everything in a cgroup of version 2, from Linux 5.14 on.
+/// The file that kills all processes of a v2 cgroup; since Linux 5.14.
 const KILL: &str = "cgroup.kill";
-/// How often processes are listed, as long as there are new ones.
+/// Maximum number of passes while new processes are found.
 const PASSES: u32 = 10;
 
-/// A file that keeps the processes of a cgroup from running.
+/// The file that freezes a cgroup.
 struct Freezer {
     file: PathBuf,
     freeze: &'static str,
@@ -28,21 +28,21 @@ struct Freezer {
 }
 
 impl Cgroups {
-    /// Kills every process in a cgroup and below it; returns how many there were.
+    /// Kills all processes in a cgroup and below it; returns their number.
     ///
     /// # Errors
-    /// They cannot be listed, or the kernel refuses a signal.
+    /// The processes cannot be listed, or a signal is not permitted.
     pub fn kill(&self, path: &CgroupPath) -> io::Result<usize> {
         self.own(path)?;
         let found = self.processes(path)?;
         if found.contains(&std::process::id()) {
-            // This process is neither killed nor frozen.
+            // The cgroup contains this process, which must be neither killed nor frozen.
             return self.kill_each(path);
         }
         if self.kill_at_once(path) {
             return Ok(found.len());
         }
-        // A frozen process does not fork.
+        // Frozen processes cannot fork.
         let freezer = self.freezer(path);
         if let Some(freezer) = &freezer {
             let _ = write(&freezer.file, freezer.freeze);
@@ -54,7 +54,7 @@ impl Cgroups {
         killed
     }
 
-    /// False if the kernel cannot do that.
+    /// Kills with `cgroup.kill`; false if the kernel does not support it.
     fn kill_at_once(&self, path: &CgroupPath) -> bool {
         let points = self.hierarchies.points();
         let mut files = points.iter().map(|point| path.under(point).join(KILL));
@@ -78,7 +78,7 @@ impl Cgroups {
         })
     }
 
-    /// Kills one process after the other, until no new ones are found.
+    /// Kills processes one by one, until no new ones are found.
     fn kill_each(&self, path: &CgroupPath) -> io::Result<usize> {
         let mut killed = BTreeSet::new();
         for _ in 0..PASSES {
@@ -105,7 +105,7 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Kills a process that is in a cgroup, and never another one that got its id meanwhile; false if it had gone.
+/// Kills a process that is in the cgroup, and never another one that reused its PID; false if it has ended.
 fn kill_in(process: u32, directory: &Path) -> io::Result<bool> {
     let itself = process == std::process::id();
     let Some(id) = i32::try_from(process)

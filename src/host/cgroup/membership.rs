@@ -1,36 +1,36 @@
-//! The cgroups that a process is in. Pure.
+//! The cgroups of a process. Pure.
 
 use super::CgroupPath;
 use std::collections::BTreeMap;
 
-/// The hierarchy of version 1 in which systemd keeps its units.
+/// The v1 hierarchy in which systemd manages its units.
 const SYSTEMD: &str = "systemd";
 
-/// The cgroups of one process by controller; that of version 2 has none.
+/// The cgroups of one process by controller; for cgroup v2 the key is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCgroups(BTreeMap<String, String>);
 
-/// Why no cgroup counts what a process uses.
+/// Why no single cgroup accounts for a process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAccounted {
-    /// The process is in no cgroup of the controller.
+    /// The process has no cgroup of this controller.
     #[error("cgroup of {0} not found")]
     NotFound(&'static str),
-    /// Its CPU time and its memory are counted in different places.
+    /// CPU and memory are accounted in different cgroups.
     #[error("cpu and memory cgroup hierarchy not unified.  cpu: {cpu}, memory: {memory}")]
     NotUnified {
-        /// Its cgroup of the controller `cpu`.
+        /// The cgroup of the `cpu` controller.
         cpu: String,
-        /// That of `memory`.
+        /// The cgroup of the `memory` controller.
         memory: String,
     },
-    /// It is not below the root of this namespace of cgroups.
+    /// The cgroup is outside of the cgroup namespace.
     #[error("{0} cannot be seen from here")]
     Outside(String),
 }
 
 impl ProcessCgroups {
-    /// From the text of `/proc/<pid>/cgroup`; other lines are left out.
+    /// Parses `/proc/<pid>/cgroup`; invalid lines are ignored.
     pub fn parse(text: &str) -> Self {
         let mut found = BTreeMap::new();
         for line in text.lines() {
@@ -46,13 +46,13 @@ impl ProcessCgroups {
         Self(found)
     }
 
-    /// The cgroup of a controller; version 2 has the empty one.
+    /// The cgroup of a controller; for cgroup v2, pass an empty one.
     pub fn of(&self, controller: &str) -> Option<&str> {
         self.0.get(controller).map(String::as_str)
     }
 
-    /// The cgroup that counts the process's CPU time and memory, as upstream finds it. On version 1 that of systemd
-    /// is preferred: it exists in the other hierarchies where systemd accounts.
+    /// The cgroup that accounts for CPU and memory of the process, as upstream determines it. On cgroup v1 that of
+    /// systemd is preferred, because it exists in the other hierarchies if systemd does accounting.
     ///
     /// # Errors
     /// There is no such cgroup.

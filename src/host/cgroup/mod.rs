@@ -1,4 +1,4 @@
-//! Groups of processes in both versions of cgroups: what the kernel counts for them, and what they may use.
+//! Cgroups of both versions: their resource usage and limits.
 
 mod files;
 mod fs;
@@ -28,112 +28,112 @@ pub use settings::{CgroupSettings, cpu_weight};
 pub use walk::Descend;
 pub use writer::Cgroups;
 
-/// How much of what a cgroup has used is wanted; each has what the one before has.
+/// How much of a cgroup's usage to read; each level includes the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// All CPU time, memory and swap.
+    /// CPU time, memory and swap.
     #[default]
     Core,
-    /// Processes, and time lost waiting.
+    /// Processes and pressure as well.
     Common,
-    /// The rest.
+    /// All of it.
     Everything,
 }
 
-/// What a cgroup has used, as far as its controllers are there. Counters never go back while the
-/// cgroup lives.
+/// The resource usage of a cgroup, as far as its controllers are enabled. Counters never decrease while the cgroup
+/// exists.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CgroupUsage {
     /// CPU time.
     pub cpu: Option<CpuUsage>,
     /// Memory.
     pub memory: Option<MemoryUsage>,
-    /// What the CPU quota did; only read where there is a quota.
+    /// CPU throttling; read only if there is a CPU quota.
     pub throttling: Option<Throttling>,
     /// Processes and threads.
     pub tasks: Option<TaskCount>,
     /// Reads and writes by device.
     pub io: Vec<DeviceIo>,
-    /// Time lost waiting, where the kernel measures it for cgroups (version 2 only).
+    /// Pressure stall information, if the kernel has it for cgroups (v2 only).
     pub pressure: Option<Pressures>,
 }
 
-/// CPU time, nanoseconds.
+/// CPU time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuUsage {
-    /// All of it.
+    /// Total.
     pub total: u64,
     /// In user mode.
     pub user: u64,
-    /// In the kernel.
+    /// In kernel mode.
     pub system: u64,
 }
 
-/// Memory, bytes, and counts of what happened to it.
+/// Memory in bytes, and counters of memory events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// All that is charged, the page cache included.
+    /// Total charged memory, including the page cache.
     pub usage: u64,
-    /// The most there ever was; absent on kernels that do not keep it.
+    /// The peak usage; `None` on kernels without it.
     pub max_usage: Option<u64>,
     /// Page cache.
     pub cache: u64,
     /// Anonymous memory.
     pub rss: u64,
-    /// Swapped out.
+    /// Swap in use.
     pub swap: u64,
     /// Kernel memory.
     pub kernel: u64,
     /// Mapped files.
     pub mapped_file: u64,
-    /// Page cache in use.
+    /// Active page cache.
     pub active_file: u64,
-    /// Page cache that would go first.
+    /// Inactive page cache, which is reclaimed first.
     pub inactive_file: u64,
     /// Page faults.
     pub page_faults: u64,
-    /// Page faults that read from a disk.
+    /// Page faults that needed a disk read.
     pub major_page_faults: u64,
-    /// How often the limit was hit.
+    /// How many times the limit was hit.
     pub failures: u64,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: u64,
 }
 
 impl MemoryUsage {
-    /// Memory that cannot simply be taken back: usage without the inactive page cache.
+    /// The working set: usage without the inactive page cache.
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
     }
 }
 
-/// What a CPU quota did.
+/// CPU throttling by the quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttling {
-    /// Periods that were enforced.
+    /// Elapsed enforcement periods.
     pub periods: u64,
-    /// Those of them in which the quota was used up.
+    /// Periods in which the quota was exhausted.
     pub throttled_periods: u64,
-    /// Time spent throttled, nanoseconds.
+    /// Throttled time in nanoseconds.
     pub throttled: u64,
-    /// Periods with a burst.
+    /// Periods in which burst was used.
     pub burst_periods: u64,
-    /// Time spent in bursts, nanoseconds.
+    /// Time used in bursts, in nanoseconds.
     pub burst: u64,
 }
 
-/// How many run in a cgroup.
+/// Number of processes and threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskCount {
-    /// Processes of the cgroup itself.
+    /// Processes directly in the cgroup.
     pub processes: u64,
-    /// Threads, those of cgroups below included.
+    /// Threads, including those of descendants.
     pub threads: u64,
-    /// Any one of the processes.
+    /// The PID of any one of the processes.
     pub one: Option<u32>,
 }
 
-/// What went to and from one block device.
+/// I/O of one block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceIo {
     /// Major and minor number.
@@ -148,43 +148,43 @@ pub struct DeviceIo {
     pub writes: u64,
 }
 
-/// Time lost waiting for one resource.
+/// Pressure stall information of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// At least one task waited.
+    /// Time in which at least one task was stalled.
     pub some: PressureLine,
-    /// All tasks waited.
+    /// Time in which all tasks were stalled.
     pub full: PressureLine,
 }
 
-/// Time lost waiting.
+/// Pressure stall information.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressures {
-    /// For a CPU.
+    /// CPU.
     pub cpu: Pressure,
-    /// For memory.
+    /// Memory.
     pub memory: Pressure,
-    /// For disks.
+    /// I/O.
     pub io: Pressure,
 }
 
-/// What a cgroup may use.
+/// The limits of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
-    /// Shares of the CPU, in version 1's scale.
+    /// CPU shares, in the units of cgroup v1.
     pub cpu_shares: Option<u64>,
-    /// Period of the quota, microseconds.
+    /// CPU quota period in microseconds.
     pub cpu_period: Option<u64>,
-    /// Microseconds per period; `None` without a quota.
+    /// CPU quota in microseconds per period; `None` without one.
     pub cpu_quota: Option<u64>,
-    /// Bytes; `None` without a limit, like those below.
+    /// Memory limit in bytes; as below, `None` means no limit.
     pub memory: Option<u64>,
-    /// Bytes of memory and swap together (version 1), or of swap alone (version 2).
+    /// In bytes: memory and swap together (v1), or swap alone (v2).
     pub swap: Option<u64>,
-    /// Bytes that are kept for it.
+    /// Memory reservation in bytes.
     pub reservation: Option<u64>,
-    /// Threads.
+    /// Maximum number of threads.
     pub threads: Option<u64>,
-    /// The memory controller is there.
+    /// Whether the memory controller is enabled.
     pub has_memory: bool,
 }

@@ -1,23 +1,22 @@
-//! The kernel's text files about cgroups. Lines that are not understood are skipped: new kernels add
-//! some. Pure.
+//! Parses the kernel's cgroup files. Unknown lines are skipped, because newer kernels add some. Pure.
 
 use super::{CpuUsage, DeviceIo, MemoryUsage, Pressure, Throttling};
 
 /// Ticks of `cpuacct.stat` per second (`USER_HZ`, the same on all Linux architectures).
 const TICKS: u64 = 100;
-/// From here on a limit of bytes means none: version 1 writes the largest number of pages there is.
+/// Limits from this value on mean unlimited: cgroup v1 has the maximum number of pages.
 const UNLIMITED: u64 = 1 << 62;
 
 /// One line of a pressure file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PressureLine {
-    /// Percent of the last ten seconds, of the last minute, and of the last five minutes.
+    /// Averages in percent over the last 10, 60 and 300 seconds.
     pub average: [f64; 3],
-    /// Microseconds.
+    /// Total in microseconds.
     pub total: u64,
 }
 
-/// `key value` lines.
+/// Lines of the form `key value`.
 pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     text.lines().filter_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -25,18 +24,18 @@ pub(super) fn keyed(text: &str) -> impl Iterator<Item = (&str, u64)> {
     })
 }
 
-/// A file of one number; `max` and version 1's idea of it are `None`.
+/// A file with one number; `None` for `max`, and for unlimited in cgroup v1.
 pub(super) fn limit(text: &str) -> Option<u64> {
     let value: u64 = text.trim().parse().ok()?;
     (value < UNLIMITED).then_some(value)
 }
 
-/// A file of one number.
+/// A file with one number.
 pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// `cpu.stat` of version 2, where times are microseconds.
+/// `cpu.stat` of v2, with times in microseconds.
 pub(super) fn cpu_stat_v2(text: &str) -> (CpuUsage, Throttling) {
     let (mut cpu, mut throttling) = (CpuUsage::default(), Throttling::default());
     for (key, value) in keyed(text) {
@@ -56,7 +55,7 @@ pub(super) fn cpu_stat_v2(text: &str) -> (CpuUsage, Throttling) {
     (cpu, throttling)
 }
 
-/// `cpu.stat` of version 1, where times are nanoseconds.
+/// `cpu.stat` of v1, with times in nanoseconds.
 pub(super) fn cpu_stat_v1(text: &str) -> Throttling {
     let mut throttling = Throttling::default();
     for (key, value) in keyed(text) {
@@ -72,7 +71,7 @@ pub(super) fn cpu_stat_v1(text: &str) -> Throttling {
     throttling
 }
 
-/// `cpuacct.stat`: user and system time, nanoseconds.
+/// `cpuacct.stat`: user and system time in nanoseconds.
 pub(super) fn cpuacct_stat(text: &str) -> (u64, u64) {
     let (mut user, mut system) = (0, 0);
     for (key, ticks) in keyed(text) {
@@ -86,7 +85,7 @@ pub(super) fn cpuacct_stat(text: &str) -> (u64, u64) {
     (user, system)
 }
 
-/// `memory.stat` of version 1: the totals of the cgroup and those below it.
+/// `memory.stat` of v1: the totals including descendants.
 pub(super) fn memory_stat_v1(text: &str, memory: &mut MemoryUsage) {
     for (key, value) in keyed(text) {
         match key {
@@ -103,7 +102,7 @@ pub(super) fn memory_stat_v1(text: &str, memory: &mut MemoryUsage) {
     }
 }
 
-/// `memory.stat` of version 2.
+/// `memory.stat` of v2.
 pub(super) fn memory_stat_v2(text: &str, memory: &mut MemoryUsage) {
     for (key, value) in keyed(text) {
         match key {
@@ -120,7 +119,7 @@ pub(super) fn memory_stat_v2(text: &str, memory: &mut MemoryUsage) {
     }
 }
 
-/// The value of one key; zero when it is not there.
+/// The value of one key; zero if it is missing.
 pub(super) fn value_of(text: &str, wanted: &str) -> u64 {
     let mut lines = keyed(text);
     lines
@@ -148,7 +147,7 @@ pub(super) fn io_stat_v2(text: &str) -> Vec<DeviceIo> {
                 _ => {}
             }
         }
-        // Some kernels name devices of which they have nothing to say.
+        // Some kernels list devices without any values.
         any.then_some(io)
     };
     text.lines().filter_map(line).collect()
@@ -224,7 +223,7 @@ pub fn parse_pressure(text: &str) -> Pressure {
     pressure
 }
 
-/// How many lines there are, and the number on the first of them.
+/// The number of lines, and the number in the first one.
 pub(super) fn processes(text: &str) -> (u64, Option<u32>) {
     let count = text.lines().count();
     let first = text
@@ -234,13 +233,13 @@ pub(super) fn processes(text: &str) -> (u64, Option<u32>) {
     (u64::try_from(count).unwrap_or(u64::MAX), first)
 }
 
-/// `cpu.max`: quota (if there is one) and period, microseconds.
+/// `cpu.max`: quota (if there is one) and period, in microseconds.
 pub(super) fn cpu_max(text: &str) -> (Option<u64>, Option<u64>) {
     let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
     (quota.parse().ok(), period.parse().ok())
 }
 
-/// Version 2's weight in version 1's scale.
+/// CPU shares for a v2 weight.
 pub(super) fn shares_of_weight(weight: u64) -> Option<u64> {
     (1..=10_000)
         .contains(&weight)

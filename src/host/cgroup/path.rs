@@ -1,21 +1,21 @@
-//! The path of a cgroup below the mount of its hierarchy. Pure.
+//! The path of a cgroup within its hierarchy. Pure.
 
 use std::{fmt, path::Path, path::PathBuf};
 
-/// An absolute path such as `/kubepods/burstable` that cannot lead out of its hierarchy; `/` is the root cgroup.
+/// An absolute path such as `/kubepods/burstable` that cannot lead out of the hierarchy; `/` is the root cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CgroupPath(Vec<String>);
 
-/// A text that is not the path of a cgroup.
+/// An invalid cgroup path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the path of a cgroup")]
 pub struct BadCgroupPath(String);
 
 impl CgroupPath {
-    /// Slashes at both ends and double ones do not count.
+    /// Parses a path; leading, trailing and repeated slashes are ignored.
     ///
     /// # Errors
-    /// A part cannot be the name of a cgroup.
+    /// A component is not a valid cgroup name.
     pub fn parse(text: &str) -> Result<Self, BadCgroupPath> {
         let parts = text.split('/').filter(|part| !part.is_empty());
         let valid = |part: &str| part != "." && part != ".." && !part.contains(char::is_control);
@@ -27,19 +27,19 @@ impl CgroupPath {
         }
     }
 
-    /// Whether this is `other` or lies below it.
+    /// Whether this is `other` or below it.
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.starts_with(&other.0)
     }
 
-    /// The path under a mount point.
+    /// The path below a mount point.
     pub(super) fn under(&self, mount: &Path) -> PathBuf {
         let mut path = mount.to_path_buf();
         path.extend(&self.0);
         path
     }
 
-    /// Another path above this one, those between, and this one, from the top; nothing if it is not above.
+    /// The paths from `top` down to this one, both included; empty if `top` is not an ancestor.
     pub(super) fn steps_from(&self, top: &Self) -> Vec<Self> {
         if !self.is_within(top) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Reading a cgroup's files. Blocking, though the kernel makes them from memory.
+//! Reads the files of a cgroup. Blocking, but the kernel generates them from memory.
 
 use super::{
     CgroupFs, CgroupLimits, CgroupUsage, CpuUsage, Depth, MemoryUsage, Pressures, TaskCount,
@@ -9,11 +9,11 @@ use crate::host::proc::MemInfo;
 use std::io;
 
 impl CgroupFs {
-    /// The two numbers that show whether anything changed, all CPU time and all memory, as the beginning
-    /// of what the cgroup has used. Their files stay open in `handles`, as far as `scratch` has room.
+    /// Reads the two values that show whether anything changed: total CPU time and memory. Their files are kept open
+    /// in `handles` as far as the budget in `scratch` allows.
     ///
     /// # Errors
-    /// The cgroup is not there, or has neither controller.
+    /// The cgroup does not exist, or has neither controller.
     pub fn pulse(
         &self,
         path: &str,
@@ -42,7 +42,7 @@ impl CgroupFs {
             }
             return Ok(usage);
         }
-        // Without its memory a cgroup of version 1 is on its way out.
+        // A v1 cgroup without its memory directory is being removed.
         memory?;
         let total = cpu.ok().and_then(parse::number);
         usage.cpu = total.map(|total| CpuUsage {
@@ -52,8 +52,8 @@ impl CgroupFs {
         Ok(usage)
     }
 
-    /// The rest of what a cgroup has used, as far as that is wanted; what is not there is left out. Throttling
-    /// is read where `quota` says that there is one. Files stay open with `keep`.
+    /// Reads the remaining usage for the requested depth; missing values are left out. Throttling is read if `quota`
+    /// says that there is a CPU quota. With `keep`, files are kept open.
     pub fn complete(
         &self,
         path: &str,
@@ -92,8 +92,7 @@ impl CgroupFs {
         }
     }
 
-    /// The memory of the whole machine as if it were one cgroup's, for version 2, whose root does not
-    /// count it.
+    /// Memory usage of the whole machine in the form of a cgroup's, for cgroup v2, whose root has no such file.
     pub fn memory_of_machine(&self, info: &MemInfo, scratch: &mut Scratch) -> MemoryUsage {
         let mut memory = MemoryUsage::default();
         if let Ok(root) = CgroupDirectory::open(&self.directory("memory", "/"))
@@ -109,7 +108,7 @@ impl CgroupFs {
         }
     }
 
-    /// What a cgroup may use. What cannot be read is as if it were not limited.
+    /// The limits of a cgroup. Values that cannot be read count as unlimited.
     pub fn limits(&self, path: &str, scratch: &mut Scratch) -> CgroupLimits {
         let mut limits = CgroupLimits::default();
         let buffer = &mut scratch.first;
@@ -123,7 +122,7 @@ impl CgroupFs {
             } else {
                 limits.cpu_shares = cpu.number("cpu.shares", buffer);
                 limits.cpu_period = cpu.number("cpu.cfs_period_us", buffer);
-                // Without a quota it is -1, which is no such number.
+                // -1, which means no quota, does not parse as `u64`.
                 limits.cpu_quota = cpu.number("cpu.cfs_quota_us", buffer);
             }
         }
@@ -170,7 +169,7 @@ fn pressures(reading: &mut CgroupReading<'_>, buffer: &mut Buffer) -> Option<Pre
     })
 }
 
-/// What only the series of cAdvisor show.
+/// Reads the values that only the metrics of cAdvisor need.
 fn rest_of(
     reading: &mut CgroupReading<'_>,
     usage: &mut CgroupUsage,
@@ -199,7 +198,7 @@ fn rest_of(
         usage.io = parse::io_stat_v2(bytes);
         return;
     }
-    // Both files have the same devices.
+    // Both files list the same devices.
     if bytes.contains(':') {
         let count = reading
             .read(CgroupFile::IoCount, second)

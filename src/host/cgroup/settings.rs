@@ -1,25 +1,25 @@
-//! What a cgroup may use, and the files that say so. Pure.
+//! The settings of a cgroup, and the files they are written to. Pure.
 
 use std::collections::BTreeMap;
 
-/// What a cgroup may use; what is `None` stays as it is.
+/// The settings of a cgroup; `None` leaves a value unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupSettings {
-    /// Share of CPU time in the units of version 1, 2 to 262144.
+    /// CPU shares in the units of cgroup v1, 2 to 262144.
     pub cpu_shares: Option<u64>,
-    /// CPU time in a period, microseconds; -1 for no limit, 0 for no change.
+    /// CPU quota in microseconds per period; -1 for no limit, 0 for no change.
     pub cpu_quota: Option<i64>,
-    /// The period, microseconds.
+    /// The period in microseconds.
     pub cpu_period: Option<u64>,
-    /// CPUs as the kernel lists them.
+    /// CPUs as a kernel list.
     pub cpus: Option<String>,
-    /// Bytes; 0 for no change.
+    /// Memory limit in bytes; 0 for no change.
     pub memory: Option<i64>,
-    /// Processes and threads; 0 counts as 1, less than that as no limit.
+    /// Maximum number of processes and threads; 0 counts as 1, a negative value as no limit.
     pub pids: Option<i64>,
-    /// Bytes by page size as the kernel names it, such as `2MB`.
+    /// Limits in bytes by page size in the kernel's form, such as `2MB`.
     pub huge_pages: BTreeMap<String, u64>,
-    /// Files of version 2 with their content.
+    /// Additional files of cgroup v2 with their content.
     pub unified: BTreeMap<&'static str, String>,
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Write {
     pub(super) controller: &'static str,
     pub(super) file: String,
     pub(super) value: String,
-    /// How a refusal counts.
+    /// How to handle an error.
     pub(super) refused: OnRefusal,
 }
 
-/// What it means when the kernel does not take a value.
+/// How to handle an error of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnRefusal {
     Fails,
-    /// A file that an older kernel does not have is left out.
+    /// Ignore it if the file does not exist, as on older kernels.
     UnlessMissing,
-    /// It is written again at the end: period and quota each have to suit the other.
+    /// Retry at the end: quota and period are validated against each other.
     Again,
 }
 
@@ -125,7 +125,7 @@ impl CgroupSettings {
     }
 }
 
-/// The weight of version 2 that the kubelet gives for shares. Runtimes may use a newer formula for containers.
+/// The v2 weight for CPU shares, by the kubelet's formula. Runtimes may use a newer one for containers.
 pub fn cpu_weight(shares: u64) -> u64 {
     match shares {
         262_144.. => 10_000,

@@ -1,4 +1,4 @@
-//! What a cgroup may use, as properties of a slice of systemd. Pure.
+//! Converts cgroup settings to properties of a systemd slice. Pure.
 
 use super::settings::{CgroupSettings, cpu_weight};
 use crate::host::{
@@ -6,16 +6,16 @@ use crate::host::{
     systemd::{PropertyValue, UnitProperty},
 };
 
-/// The first version that knows `CPUQuotaPeriodUSec`.
+/// The first systemd version with `CPUQuotaPeriodUSec`.
 const QUOTA_PERIOD_SINCE: u32 = 242;
-/// The first version that knows `AllowedCPUs`.
+/// The first systemd version with `AllowedCPUs`.
 const ALLOWED_CPUS_SINCE: u32 = 244;
 const DEFAULT_PERIOD: u64 = 100_000;
-/// systemd keeps quotas in hundredths of a CPU.
+/// systemd stores quotas in hundredths of a CPU.
 const QUOTA_STEP: u64 = 10_000;
 
 impl CgroupSettings {
-    /// The properties that say the same, for this version of systemd, and the quota as systemd rounds it up.
+    /// The equivalent properties for this version of systemd; also rounds the quota up as systemd does.
     pub fn slice_properties(&mut self, v2: bool, systemd: u32) -> Vec<UnitProperty> {
         let mut properties = Vec::new();
         let mut add =
@@ -53,7 +53,7 @@ impl CgroupSettings {
             add("CPUQuotaPerSecUSec", per_second);
         }
         if let Some(limit) = self.pids {
-            // systemd does not take 0.
+            // systemd rejects 0.
             add("TasksMax", if limit == 0 { 1 } else { or_infinity(limit) });
         }
         for (file, value) in &self.unified {
@@ -90,7 +90,7 @@ fn memory_property(file: &str) -> Option<&'static str> {
     })
 }
 
-/// CPUs as a mask, the lowest eight in the first byte; nothing without any.
+/// A CPU list as bit mask, the lowest eight CPUs in the first byte; `None` if it is empty or invalid.
 fn cpu_bits(list: &str) -> Option<Vec<u8>> {
     let mut bits = Vec::new();
     for cpu in parse_cpu_list(list)? {

@@ -1,27 +1,27 @@
-//! Looking through the tree of cgroups. Blocking.
+//! Walks the cgroup tree. Blocking.
 
 use super::CgroupFs;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use std::path::Path;
 
-/// Paths that wait to be visited, in bytes: with the longest names 50,000 of them would be 200 MB.
+/// Maximum size of paths that wait to be visited, in bytes: with names of maximum length, 50,000 paths would be 200
+/// MB.
 const MAX_WAITING: usize = 16 * 1024 * 1024;
 
-/// What to do with a cgroup that was come upon.
+/// How to continue after a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descend {
-    /// Visit those below it.
+    /// Visit its descendants.
     Yes,
-    /// Leave out what is below it.
+    /// Skip its descendants.
     No,
-    /// Everything was found.
+    /// Stop the walk.
     Stop,
 }
 
 impl CgroupFs {
-    /// Visits every cgroup by its own name and its path (`/a/b`), those of one parent before what is below
-    /// them, at most `limit` of them and fewer where paths are very long; returns how many. One that
-    /// disappears meanwhile is left out.
+    /// Visits every cgroup with its name and path (`/a/b`), breadth-first, at most `limit` of them, fewer if paths
+    /// are very long; returns their number. Cgroups removed during the walk are skipped.
     pub fn walk(&self, limit: usize, mut visit: impl FnMut(&str, &str) -> Descend) -> usize {
         let top = self.tree();
         let mut waiting = vec![String::new()];
@@ -51,7 +51,7 @@ impl CgroupFs {
     }
 }
 
-/// Calls for each directory in one; false when a call returned the end.
+/// Calls `found` for each subdirectory; false if a call returned [`Descend::Stop`].
 fn children(top: &Path, path: &str, mut found: impl FnMut(&str) -> bool) -> bool {
     let directory = top.join(path.trim_start_matches('/'));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

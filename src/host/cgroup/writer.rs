@@ -1,4 +1,4 @@
-//! Creating, limiting and removing cgroups. Blocking.
+//! Creates, limits and removes cgroups. Blocking.
 
 use super::{
     hierarchies::Hierarchies,
@@ -17,11 +17,11 @@ use std::{
 pub(super) const PROCS: &str = "cgroup.procs";
 const CONTROLLERS: &str = "cgroup.controllers";
 const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
-/// How often processes that have just been killed are waited for, twice as long each time.
+/// How many times removal waits for killed processes; the delay doubles each time.
 const TRIES: u32 = 10;
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 
-/// The cgroups below one root, in every hierarchy. Nothing outside of the root is created, removed or killed.
+/// The cgroups below a root cgroup, in every hierarchy. Nothing outside of it is created, removed or killed.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     pub(super) hierarchies: Hierarchies,
@@ -29,10 +29,10 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Those of this machine below `root`.
+    /// The cgroups of this machine below `root`.
     ///
     /// # Errors
-    /// A controller that the kubelet cannot do without is not mounted.
+    /// A required controller is not mounted.
     pub fn below(root: CgroupPath, v2: bool) -> io::Result<Self> {
         Ok(Self {
             hierarchies: Hierarchies::read(v2)?,
@@ -40,7 +40,7 @@ impl Cgroups {
         })
     }
 
-    /// Plain directories in the place of hierarchies, to see what would be written.
+    /// Uses plain directories instead of cgroup hierarchies, for tests.
     pub fn in_directory(directory: &Path, root: CgroupPath, v2: bool) -> Self {
         Self {
             hierarchies: Hierarchies::plain(directory, v2),
@@ -48,26 +48,26 @@ impl Cgroups {
         }
     }
 
-    /// Whether this is version 2.
+    /// Whether this is cgroup v2.
     pub fn is_v2(&self) -> bool {
         self.hierarchies.v2
     }
 
-    /// Whether there is such a controller.
+    /// Whether the controller exists.
     pub fn has(&self, controller: &str) -> bool {
         self.hierarchies.has(controller)
     }
 
-    /// Whether anything of a cgroup is there.
+    /// Whether the cgroup exists in any hierarchy.
     pub fn exists(&self, path: &CgroupPath) -> bool {
         let mut points = self.hierarchies.points().into_iter();
         points.any(|point| path.under(point).is_dir())
     }
 
-    /// Checks that a cgroup is there as a whole.
+    /// Checks that a cgroup exists in all required hierarchies.
     ///
     /// # Errors
-    /// It is not: the text says where.
+    /// It is missing; the text says where.
     pub fn validate(&self, path: &CgroupPath) -> io::Result<()> {
         let needed = self.hierarchies.needed();
         if self.is_v2() && self.hierarchies.genuine {
@@ -91,17 +91,17 @@ impl Cgroups {
         missing_if(path, "paths", &missing)
     }
 
-    /// Creates a cgroup in every hierarchy, with those between it and the root; what is there stays.
+    /// Creates a cgroup and its missing ancestors in every hierarchy; existing ones are not changed.
     ///
     /// # Errors
-    /// It cannot be created in a hierarchy that the kubelet needs.
+    /// It cannot be created in a required hierarchy.
     pub fn create(&self, path: &CgroupPath) -> io::Result<()> {
         self.own(path)?;
         let needed: Vec<&Path> = self.hierarchies.needed().map(|(_, point)| point).collect();
         for point in self.hierarchies.points() {
             match self.create_in(point, path) {
                 Err(error) if needed.contains(&point) => return Err(error),
-                // In the others it only helps those who read them.
+                // An error in an optional hierarchy is ignored.
                 Err(_) | Ok(()) => {}
             }
         }
@@ -119,7 +119,7 @@ impl Cgroups {
                 continue;
             }
             if self.is_v2() {
-                // Its own controllers come from the one above, which was handed them before.
+                // Its own controllers were enabled by its parent in the previous step.
                 if step != *path {
                     hand_on(&directory);
                 }
@@ -130,10 +130,10 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Sets what a cgroup that is there may use. Every value is tried.
+    /// Sets the limits of an existing cgroup. All values are tried, even if one fails.
     ///
     /// # Errors
-    /// The kernel refuses a value, or a controller is missing: the first one that failed.
+    /// The first error: the kernel rejects a value, or a controller is missing.
     pub fn set(&self, path: &CgroupPath, settings: &CgroupSettings) -> io::Result<()> {
         let mut failed = None;
         let mut again = Vec::new();
@@ -174,10 +174,10 @@ impl Cgroups {
         options.open(file)?.write_all(value.as_bytes())
     }
 
-    /// All memory that is charged to a cgroup, bytes.
+    /// The memory usage of a cgroup in bytes.
     ///
     /// # Errors
-    /// There is no such cgroup, or no memory controller.
+    /// The cgroup does not exist, or has no memory controller.
     pub fn memory_usage(&self, path: &CgroupPath) -> io::Result<u64> {
         let point = self.hierarchies.of("memory");
         let point = point.ok_or_else(|| io::Error::other("there is no memory controller"))?;
@@ -190,10 +190,10 @@ impl Cgroups {
         text.trim().parse().map_err(io::Error::other)
     }
 
-    /// The names of the cgroups right below one, in any hierarchy.
+    /// The names of a cgroup's children in all hierarchies.
     ///
     /// # Errors
-    /// A directory that is there cannot be read.
+    /// An existing directory cannot be read.
     pub fn children(&self, path: &CgroupPath) -> io::Result<BTreeSet<String>> {
         let mut names = BTreeSet::new();
         for point in self.hierarchies.points() {
@@ -205,10 +205,10 @@ impl Cgroups {
         Ok(names)
     }
 
-    /// The processes in a cgroup and below it, as far as they can be seen from here.
+    /// The PIDs in a cgroup and below it that are visible in this PID namespace.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// An existing file cannot be read.
     pub fn processes(&self, path: &CgroupPath) -> io::Result<BTreeSet<u32>> {
         let mut found = BTreeSet::new();
         for point in self.hierarchies.points() {
@@ -219,10 +219,10 @@ impl Cgroups {
         Ok(found)
     }
 
-    /// Removes a cgroup and those below it from every hierarchy; one that is not there is removed.
+    /// Removes a cgroup and its descendants from every hierarchy; a missing one is no error.
     ///
     /// # Errors
-    /// Processes are in it: what is left is tried again by the caller.
+    /// Processes are left in it; the caller has to retry.
     pub fn remove(&self, path: &CgroupPath) -> io::Result<()> {
         self.own(path)?;
         let mut failed = None;
@@ -275,7 +275,7 @@ pub(super) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// Why the kernel did not take a value.
+/// The error of a value that the kernel rejected.
 fn refusal(error: io::Error, file: &Path, value: &str) -> io::Error {
     let busy = is(&error, Errno::BUSY);
     let usage = busy.then(|| fs::read_to_string(file.with_file_name("memory.usage_in_bytes")));
@@ -303,7 +303,7 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives the cgroups below one of version 2 its controllers. One that the kernel refuses is missed by
+/// Enables all controllers for the children of a v2 cgroup. A controller that the kernel rejects is later reported by
 /// [`Cgroups::validate`] or [`Cgroups::set`].
 fn hand_on(directory: &Path) {
     let read = |name| fs::read_to_string(directory.join(name)).unwrap_or_default();
@@ -316,7 +316,7 @@ fn hand_on(directory: &Path) {
     }
 }
 
-/// A cgroup without CPUs or memory nodes of its own gets those of the one above: no process could run in it.
+/// Copies the parent's CPUs and memory nodes to a cgroup without any, because no process can run in it otherwise.
 fn inherit_cpuset(directory: &Path) -> io::Result<()> {
     let Some(parent) = directory.parent() else {
         return Ok(());
@@ -332,7 +332,7 @@ fn inherit_cpuset(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The directories in one; none if it is not there.
+/// The subdirectories; none if the directory does not exist.
 fn directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if is_gone(&error) => return Ok(Vec::new()),
@@ -351,7 +351,7 @@ fn directories(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A directory and all below it, from the top; nothing if it is not there.
+/// A directory and all its descendants, top-down; empty if it does not exist.
 pub(super) fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
     if !directory.is_dir() {
         return Ok(Vec::new());
@@ -366,14 +366,14 @@ pub(super) fn tree(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The processes in one directory. Those of other namespaces of process ids are shown as 0, and left out.
+/// The PIDs in one directory. Processes of other PID namespaces appear as 0 and are skipped.
 pub(super) fn processes(directory: &Path) -> io::Result<Vec<u32>> {
     match fs::read_to_string(directory.join(PROCS)) {
         Ok(text) => {
             let ids = text.lines().filter_map(|line| line.trim().parse().ok());
             Ok(ids.filter(|id| *id != 0).collect())
         }
-        // A threaded cgroup of version 2 does not list processes; the one above it does.
+        // A threaded v2 cgroup does not list processes; its parent does.
         Err(error) if is_gone(&error) || is(&error, Errno::OPNOTSUPP) => Ok(Vec::new()),
         Err(error) => Err(at(error, "cannot read the processes of", directory)),
     }
@@ -383,7 +383,7 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || is(error, Errno::NODEV)
 }
 
-/// Removes one directory; processes that are about to end are waited for, on a thread for blocking work.
+/// Removes one directory; waits for killed processes to exit, on a thread for blocking work.
 #[allow(clippy::disallowed_methods)]
 fn remove_waiting(directory: &Path) -> io::Result<()> {
     let mut wait = FIRST_WAIT;

@@ -1,6 +1,6 @@
-//! Where this process spends its time on the CPU: samples, whose frames they are, and how often each was seen.
+//! CPU profiles of this process: takes samples, unwinds and symbolizes their stacks, and counts them.
 //!
-//! Without a running profile it costs nothing but, after the first one, a signal handler. See
+//! No cost without a running profile, except for an installed signal handler after the first one. See
 //! `docs/adr/0003-cpu-profiles.md`.
 
 mod modules;
@@ -21,16 +21,16 @@ use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64, UnwinderAarch6
 #[cfg(target_arch = "x86_64")]
 use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as Unwinder};
 
-/// Time of the CPU between two samples; upstream's rate.
+/// CPU time between two samples; upstream's rate.
 pub const PERIOD: Duration = Duration::from_millis(10);
-/// How often [`Profiler::collect`] is to be called, so that there is room for all samples of a dozen busy CPUs.
+/// Maximum interval between calls of [`Profiler::collect`], so that the buffer suffices for a dozen busy CPUs.
 pub const MAX_COLLECT_INTERVAL: Duration = Duration::from_millis(50);
-/// Callers that are followed of one sample.
+/// Maximum number of frames per sample.
 const MAX_FRAMES: usize = 128;
-/// Different stacks that are counted; with addresses of 8 bytes, 16 MiB of them at most.
+/// Maximum number of distinct stacks; at 8 bytes per address, at most 16 MiB.
 const MAX_STACKS: usize = 16 * 1024;
 
-/// A profile that is being made; dropping it ends it.
+/// A running profile; dropping it stops it.
 pub struct Profiler {
     sampling: Sampling,
     unwinder: Unwinder<Vec<u8>>,
@@ -40,35 +40,35 @@ pub struct Profiler {
     left_out: u64,
 }
 
-/// How often which stack was seen.
+/// The result: distinct stacks with their counts.
 #[derive(Debug, Default)]
 pub struct Profile {
-    /// Addresses from where the thread was to its outermost caller, with how often.
+    /// Stacks from the innermost to the outermost address, with their counts.
     pub stacks: Vec<(Vec<u64>, u64)>,
-    /// The functions at those addresses that have a name.
+    /// The functions of those addresses that could be symbolized.
     pub functions: BTreeMap<u64, Function>,
-    /// Files that are mapped to be run.
+    /// Executable mappings.
     pub mappings: Vec<Mapping>,
-    /// Samples that are in no stack, because there were too many at once, or too many different ones.
+    /// Samples that are not in `stacks`, because the buffer was full or there were too many distinct stacks.
     pub missed: u64,
 }
 
-/// What a function is called.
+/// The names of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// As it is written in the source.
+    /// Demangled.
     pub name: String,
-    /// As the linker knows it.
+    /// As in the symbol table.
     pub symbol: String,
 }
 
 impl Profiler {
-    /// Begins. `None` while another one is under way. Reads what the process has mapped: blocking.
+    /// Starts a profile. `None` if another one is running. Blocking: reads the mapped files.
     ///
     /// # Errors
-    /// The process cannot be sampled or cannot read itself.
+    /// The timer cannot be set, or the process's mappings cannot be read.
     pub fn start() -> io::Result<Option<Self>> {
-        // Taken first, so that only one reads the files.
+        // Acquired before reading the files, so that concurrent callers do not read them.
         let Some(sampling) = Sampling::start(PERIOD)? else {
             return Ok(None);
         };
@@ -88,7 +88,7 @@ impl Profiler {
         }))
     }
 
-    /// Counts the samples since the last time.
+    /// Counts the samples since the last call.
     pub fn collect(&mut self) {
         let (unwinder, cache) = (&self.unwinder, &mut *self.cache);
         let (stacks, left_out) = (&mut self.stacks, &mut self.left_out);
@@ -102,7 +102,7 @@ impl Profiler {
         });
     }
 
-    /// Ends it and names what was seen. Blocking.
+    /// Stops the profile and symbolizes the addresses. Blocking.
     pub fn finish(mut self) -> Profile {
         self.collect();
         let missed = self.sampling.missed() + self.left_out;
@@ -122,7 +122,7 @@ impl Profiler {
     }
 }
 
-/// The addresses of a thread's callers, the innermost first. Of a caller, it is one within its call.
+/// Unwinds a stack, innermost frame first. For callers, the address is within the call instruction.
 fn frames(
     unwinder: &Unwinder<Vec<u8>>,
     cache: &mut Cache,
@@ -150,7 +150,7 @@ fn frames(
     frames
 }
 
-/// Held by the one test that profiles.
+/// Held by tests that profile.
 #[cfg(test)]
 pub(crate) static ONE_PROFILE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 

@@ -1,5 +1,5 @@
-//! What the process has mapped to run: the program and its libraries, how their frames are followed, and what
-//! their functions are called.
+//! The executable mappings of the process (the program and its libraries), with their unwind information and function
+//! names.
 
 use super::Function;
 use framehop::{ExplicitModuleSectionInfo, Module};
@@ -15,26 +15,26 @@ use std::{
     path::Path,
 };
 
-/// A file that is mapped to be run.
+/// A file with an executable mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Addresses from the first of its mappings to the end of the last one.
+    /// Addresses from the start of the file's first mapping to the end of its last one.
     pub range: Range<u64>,
-    /// Of the part that runs: where it begins,
+    /// Start address of the executable mapping,
     pub start: u64,
-    /// where it ends,
+    /// its end address,
     pub end: u64,
-    /// and where in the file it is, in bytes.
+    /// and its offset in the file, in bytes.
     pub offset: u64,
-    /// The file.
+    /// The file's path.
     pub path: String,
-    /// What the linker wrote into the file to know it again, in hexadecimal digits; may be empty.
+    /// The build ID in hexadecimal digits; may be empty.
     pub build_id: String,
-    /// What is added to an address in the file to have the one in memory.
+    /// The difference between an address in memory and the one in the file.
     pub(crate) bias: u64,
 }
 
-/// The mappings of files that run, as `/proc/self/maps` has them, without what is in the files.
+/// Parses the executable mappings in `/proc/self/maps`; fields from the files themselves are left empty.
 fn parse_maps(text: &str) -> Vec<Mapping> {
     let mut ranges: BTreeMap<&str, Range<u64>> = BTreeMap::new();
     let mut running = Vec::new();
@@ -47,7 +47,7 @@ fn parse_maps(text: &str) -> Vec<Mapping> {
         let Some(path) = words.nth(2).filter(|path| path.starts_with('/')) else {
             continue;
         };
-        // A path may have spaces in it.
+        // A path may contain spaces.
         let path = line
             .find(path)
             .and_then(|at| line.get(at..))
@@ -75,14 +75,14 @@ fn parse_maps(text: &str) -> Vec<Mapping> {
     running
 }
 
-/// Opens what is mapped, even if another file has come into its place since.
+/// Opens the mapped file itself, even if its path was replaced since.
 fn open(mapping: &Mapping) -> io::Result<File> {
     let mapped = format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end);
     File::open(mapped).or_else(|_| File::open(Path::new(&mapping.path)))
 }
 
-/// What is between a segment's addresses in the file and those in memory, if it is the one that runs there. The
-/// mapping begins with the segment's first page, of which the segment may have less than all.
+/// The difference between a segment's addresses in memory and in the file, if the segment is the mapped one. The
+/// mapping starts at the segment's first page, which the segment may fill only in part.
 fn bias<'data>(mapping: &Mapping, segment: &impl ObjectSegment<'data>) -> Option<u64> {
     let SegmentFlags::Elf { p_flags } = segment.flags() else {
         return None;
@@ -98,7 +98,7 @@ fn bias<'data>(mapping: &Mapping, segment: &impl ObjectSegment<'data>) -> Option
     (p_flags & PF_X != 0 && overlaps).then(bias).flatten()
 }
 
-/// Every file that is mapped to be run, and how its frames are followed. What cannot be read is left out.
+/// All executable mappings with their unwind information. Unreadable ones are skipped.
 pub(super) fn modules() -> io::Result<Vec<(Mapping, Module<Vec<u8>>)>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let read = parse_maps(&maps).into_iter().filter_map(|mut mapping| {
@@ -138,7 +138,7 @@ pub(super) fn modules() -> io::Result<Vec<(Mapping, Module<Vec<u8>>)>> {
     Ok(read.collect())
 }
 
-/// The functions at these addresses, which are in order, as far as the file names them.
+/// The functions of these sorted addresses, as far as the file has symbols for them.
 pub(super) fn functions(mapping: &Mapping, addresses: &[u64]) -> BTreeMap<u64, Function> {
     let mut found = BTreeMap::new();
     let Ok(file) = open(mapping) else {
@@ -157,7 +157,7 @@ pub(super) fn functions(mapping: &Mapping, addresses: &[u64]) -> BTreeMap<u64, F
         let from = addresses.partition_point(|address| *address < start);
         let inside = addresses.get(from..).unwrap_or_default().iter();
         let mut inside = inside.take_while(|address| **address < end).peekable();
-        // Names are read from the file one by one: only those that are used.
+        // Names are read only for symbols that contain an address.
         if inside.peek().is_none() {
             continue;
         }

@@ -1,8 +1,8 @@
-//! Samples of what the process's threads are doing, taken where a timer of the CPU interrupts them.
+//! Samples the threads of the process when a CPU timer interrupts them.
 //!
-//! The signal handler does as little as can be: it takes a place that is free, copies the registers and the
-//! top of the stack into it, and is done. Neither does it follow frames nor take a lock nor allocate, so it
-//! does not matter what it interrupts. Whose frames those are is found out later, by a thread like any other.
+//! The signal handler only claims a free slot and copies the registers and the top of the stack into it. It neither
+//! unwinds nor locks nor allocates, so it is safe whatever it interrupts. The frames are unwound later, by a normal
+//! thread.
 #![allow(
     unsafe_code,
     reason = "a signal handler, its timer, and memory that both it and its reader know"
@@ -15,24 +15,24 @@ use std::{
     time::Duration,
 };
 
-/// Samples that wait for their reader; beyond them, samples are missed.
+/// Number of slots for samples that were not read yet; without a free one, samples are missed.
 const PLACES: usize = 64;
-/// What is kept of a stack, from its top, in bytes.
+/// Maximum number of bytes copied of a stack, from its top.
 const STACK: usize = 64 * 1024;
-/// The unit in which memory is there or is not, in bytes. Where pages are larger, it divides them.
+/// Granularity of readable memory in bytes. If the page size is larger, this divides it.
 const PAGE: usize = 4096;
-/// Pieces in which a stack is copied: the first one may be short.
+/// Number of chunks in which a stack is copied: the first one may be short.
 const PIECES: usize = STACK / PAGE + 1;
 
 const FREE: u8 = 0;
 const TAKEN: u8 = 1;
 const FULL: u8 = 2;
 
-/// One sampling at a time.
+/// Only one sampling at a time.
 static UNDERWAY: AtomicBool = AtomicBool::new(false);
-/// The places, or null while nothing is sampled.
+/// The slots, or null while no sampling is running.
 static STORE: AtomicPtr<SampleStore> = AtomicPtr::new(ptr::null_mut());
-/// Handlers that may be looking at the places.
+/// Number of handlers that may be accessing the slots.
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 struct SampleStore {
@@ -45,7 +45,7 @@ struct SampleSlot {
     held: UnsafeCell<Held>,
 }
 
-// Who has changed `state` from FREE to TAKEN, or found it FULL, has `held` alone.
+// Whoever changed `state` from FREE to TAKEN, or found it FULL, has exclusive access to `held`.
 unsafe impl Sync for SampleSlot {}
 
 struct Held {
@@ -54,41 +54,41 @@ struct Held {
     stack: [u64; STACK / 8],
 }
 
-/// What is needed of a thread's registers to follow its frames.
+/// The registers that are needed to unwind a stack.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registers {
     /// The program counter.
     pub(super) pc: u64,
-    /// The top of its stack.
+    /// The stack pointer.
     pub(super) sp: u64,
-    /// The frame pointer's register.
+    /// The frame pointer.
     pub(super) fp: u64,
-    /// The link register; 0 where there is none.
+    /// The link register; 0 on architectures without one.
     pub(super) lr: u64,
 }
 
-/// Sampling that is under way; dropping it ends it.
+/// A running sampling; dropping it stops it.
 #[derive(Debug)]
 pub(super) struct Sampling {
     store: *mut SampleStore,
 }
 
-// The store is shared with handlers on every thread anyway.
+// The store is shared with handlers on all threads anyway.
 unsafe impl Send for Sampling {}
 
 impl Sampling {
-    /// Begins to take a sample after each so much time of the CPU that the process has used. `None` while
-    /// another sampling is under way.
+    /// Starts to take a sample per `every` of CPU time that the process uses. `None` while another sampling is
+    /// running.
     ///
     /// # Errors
-    /// The system has no such timer or signal for us.
+    /// The timer or the signal handler cannot be set.
     pub(super) fn start(every: Duration) -> io::Result<Option<Self>> {
         if UNDERWAY.swap(true, Ordering::SeqCst) {
             return Ok(None);
         }
         let layout = std::alloc::Layout::new::<SampleStore>();
-        // SAFETY: a store of zeroes is one whose places are free and that has missed nothing; it is too
-        // large for a stack.
+        // SAFETY: all zeroes is a valid store, with free slots and no missed samples; it is allocated directly on the
+        // heap because it is too large for a stack.
         let store = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<SampleStore>();
         let sampling = Self { store };
         if store.is_null() {
@@ -100,14 +100,13 @@ impl Sampling {
         Ok(Some(sampling))
     }
 
-    /// Hands over the samples that have been taken, with what was copied of each stack. Gives their places
-    /// back.
+    /// Passes each sample with the copied stack to `each`, and frees its slot.
     pub(super) fn take(&mut self, mut each: impl FnMut(Registers, &[u64])) {
         for place in &self.store().places {
             if place.state.load(Ordering::Acquire) != FULL {
                 continue;
             }
-            // SAFETY: it is full, so no handler writes to it, and there is one reader.
+            // SAFETY: the slot is FULL, so no handler writes to it, and there is only one reader.
             let held = unsafe { &*place.held.get() };
             each(
                 held.registers,
@@ -117,13 +116,13 @@ impl Sampling {
         }
     }
 
-    /// Samples for which there was no place.
+    /// Number of samples for which there was no free slot.
     pub(super) fn missed(&self) -> u64 {
         self.store().missed.load(Ordering::Relaxed)
     }
 
     fn store(&self) -> &SampleStore {
-        // SAFETY: it is there until this is dropped, and all that changes in it is atomic or in cells.
+        // SAFETY: the store exists until this is dropped, and is only modified through atomics and cells.
         unsafe { &*self.store }
     }
 }
@@ -132,7 +131,7 @@ impl Drop for Sampling {
     fn drop(&mut self) {
         let _ = arm(Duration::ZERO);
         STORE.store(ptr::null_mut(), Ordering::SeqCst);
-        // A handler says that it is there before it looks for the store.
+        // A handler increments `INSIDE` before it loads the store.
         while INSIDE.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
         }
@@ -146,10 +145,10 @@ impl Drop for Sampling {
     }
 }
 
-/// Installs the handler. It stays for as long as the process: a signal that is late would end it otherwise.
+/// Installs the handler, which is never removed: a late signal would terminate the process.
 fn handle() -> io::Result<()> {
-    // SAFETY: all zeroes is a valid `sigaction`; the handler has the signature that SA_SIGINFO requires and
-    // does nothing that a signal handler may not do.
+    // SAFETY: all zeroes is a valid `sigaction`; the handler has the signature that SA_SIGINFO requires and is
+    // async-signal-safe.
     let done = unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -162,7 +161,7 @@ fn handle() -> io::Result<()> {
     }
 }
 
-/// Sets the timer; zero stops it.
+/// Sets the timer's interval; zero stops it.
 fn arm(every: Duration) -> io::Result<()> {
     let time = libc::timeval {
         tv_sec: every.as_secs().try_into().unwrap_or(0),
@@ -172,7 +171,7 @@ fn arm(every: Duration) -> io::Result<()> {
         it_interval: time,
         it_value: time,
     };
-    // SAFETY: it reads one valid struct.
+    // SAFETY: `setitimer` reads one valid struct.
     match unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -183,8 +182,8 @@ extern "C" fn on_signal(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     INSIDE.fetch_add(1, Ordering::SeqCst);
     let store = STORE.load(Ordering::SeqCst);
     if !store.is_null() && !context.is_null() {
-        // SAFETY: the store is not freed while this counts as inside; the kernel passes a context.
-        // What was interrupted finds its errno as it left it.
+        // SAFETY: the store is not freed while `INSIDE` counts this handler; the kernel passes a valid context. errno
+        // is restored for the interrupted code.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
@@ -207,15 +206,15 @@ fn sample(store: &SampleStore, context: &libc::ucontext_t) {
         store.missed.fetch_add(1, Ordering::Relaxed);
         return;
     };
-    // SAFETY: the place has just been taken.
+    // SAFETY: this handler has just claimed the slot.
     let held = unsafe { &mut *place.held.get() };
     held.registers = registers(context);
     held.length = copy(held.registers.sp, &mut held.stack);
     place.state.store(FULL, Ordering::Release);
 }
 
-/// Copies a stack from its top as far as there is memory, without ever touching what is not there; says how
-/// many bytes that were.
+/// Copies a stack from its top as far as the memory is readable, without causing a fault; returns the number of
+/// bytes.
 fn copy(from: u64, to: &mut [u64; STACK / 8]) -> usize {
     let Ok(from) = usize::try_from(from) else {
         return 0;
@@ -237,8 +236,8 @@ fn copy(from: u64, to: &mut [u64; STACK / 8]) -> usize {
         iov_base: to.as_mut_ptr().cast(),
         iov_len: STACK,
     };
-    // SAFETY: a plain system call, which may be made in a signal handler. It writes into `to` alone, and
-    // answers with an error where the memory to be read is not there.
+    // SAFETY: a system call that is async-signal-safe. It writes only to `to`, and returns an error if the memory to
+    // read is not mapped.
     let copied = unsafe {
         let pid = libc::getpid();
         libc::process_vm_readv(

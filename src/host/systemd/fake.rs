@@ -1,4 +1,4 @@
-//! A systemd that keeps units in memory, and a logind, on a bus of their own.
+//! A fake systemd and logind on their own bus; units are kept in memory.
 
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, io::PipeReader, path::PathBuf, sync::Arc};
@@ -10,29 +10,29 @@ const LOGIN: &str = "/org/freedesktop/login1";
 
 type Properties = Vec<(String, OwnedVariant)>;
 
-/// The requests it received, and its answers.
+/// The fake's state: the calls that it received, and its responses.
 #[derive(Debug, Default)]
 pub(crate) struct FakeState {
-    /// Calls with the unit, and the properties as text.
+    /// Calls, with the unit and the properties as text.
     pub(crate) calls: Vec<String>,
-    /// The units that are there, with their properties.
+    /// The existing units, with their properties.
     pub(crate) units: BTreeMap<String, BTreeMap<String, String>>,
-    /// The result of the next job, if it is not done.
+    /// The result of the next job; `None` for `done`.
     pub(crate) result: Option<&'static str>,
     /// How many of the next jobs never end.
     pub(crate) silent: u32,
     jobs: u32,
-    /// How long logind waits for locks, microseconds.
+    /// logind's `InhibitDelayMaxUSec`, in microseconds.
     pub(crate) inhibit_delay: u64,
-    /// Where a reload finds that time.
+    /// The file from which a reload reads that delay.
     pub(crate) logind_config: Option<PathBuf>,
-    /// The machine is going down.
+    /// Whether the machine is shutting down.
     pub(crate) preparing: bool,
-    /// The other ends of the locks that were given.
+    /// The other ends of inhibitor locks.
     pub(crate) locks: Vec<PipeReader>,
 }
 
-/// The fake; it ends with its directory.
+/// The fake service; stopped when dropped.
 pub(crate) struct FakeSystemd {
     pub(crate) state: Arc<Mutex<FakeState>>,
     pub(crate) address: String,
@@ -71,7 +71,7 @@ impl FakeSystemd {
         }
     }
 
-    /// Announces that the machine goes down, or does not after all.
+    /// Sends the `PrepareForShutdown` signal.
     pub(crate) async fn prepare_for_shutdown(&self, begins: bool) {
         self.state.lock().preparing = begins;
         let connections = self.connections.lock().clone();
@@ -79,12 +79,12 @@ impl FakeSystemd {
             let login = connection.object_server().interface::<_, Login>(LOGIN);
             let login = login.await.unwrap();
             let emitter = login.signal_emitter();
-            // A client that has gone needs no signal.
+            // An error means that the client has disconnected.
             let _ = Login::prepare_for_shutdown(emitter, begins).await;
         }
     }
 
-    /// Cuts every connection.
+    /// Closes all connections.
     pub(crate) async fn disconnect(&self) {
         let connections = std::mem::take(&mut *self.connections.lock());
         for connection in connections {
@@ -103,7 +103,7 @@ fn shown(properties: &Properties) -> Vec<(String, String)> {
 }
 
 impl Manager {
-    /// A job that ends at once: its signal goes out before the answer that names it.
+    /// A job that ends immediately: its signal is sent before the response with its path.
     async fn job(&self, emitter: &SignalEmitter<'_>, unit: &str) -> ObjectPath<'static> {
         let (number, result) = {
             let mut state = self.0.lock();

@@ -1,4 +1,4 @@
-//! Files that are either the old version or the new one, never half of each.
+//! Writes files atomically: readers see either the old content or the new one.
 
 use std::{
     fs, io,
@@ -7,22 +7,22 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Writes `bytes` beside `path` and renames into place, mode 0600. Blocking: call it from
-/// `spawn_blocking`. The data survives a killed process; it is not synced to disk, because after a
-/// power cut the containers it describes are gone too.
+/// Writes a temporary file beside `path` and renames it, with mode 0600. Blocking: call it from `spawn_blocking`. The
+/// data survives a killed process. It is not synced to disk, because after a power failure the containers that it
+/// describes are gone too.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, |_| Ok(()))
 }
 
-/// The same for what a power cut must neither lose nor empty: the file is on disk before it has its name, and the
-/// name before this returns.
+/// As [`write`], for files that must survive a power failure: the file is synced before the rename, and the directory
+/// before this returns.
 pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, fs::File::sync_all)?;
     path.parent().map_or(Ok(()), sync_directory)
 }
 
-/// As [`write()`], with this mode, for files that are not the kubelet's alone: a power cut leaves the old version or the new
-/// one.
+/// As [`write`], with this mode, for files that are not used by the kubelet alone: after a power failure the file has
+/// the old content or the new one.
 pub fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     replace(path, bytes, |file| {
@@ -31,9 +31,9 @@ pub fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     })
 }
 
-/// Brings the names of a directory to disk. Blocking.
+/// Syncs a directory, so that created and renamed files survive a power failure. Blocking.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
-    // The parent of a bare file name.
+    // The parent of a bare file name is empty and stands for the working directory.
     let is_empty = path.as_os_str().is_empty();
     fs::File::open(if is_empty { Path::new(".") } else { path })?.sync_all()
 }
@@ -68,7 +68,7 @@ fn replace(
     written
 }
 
-/// Whether a directory entry is a temporary that a killed process left behind.
+/// Whether a directory entry is a temporary file that a killed process left.
 pub fn is_leftover(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
 }

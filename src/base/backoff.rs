@@ -1,20 +1,20 @@
-//! Keyed exponential back-off with the clock passed in (upstream's `flowcontrol.Backoff`).
+//! Exponential back-off per key, with the clock passed in (upstream's `flowcontrol.Backoff`).
 
 use std::{collections::HashMap, hash::Hash, time::Duration};
 
-/// One key's step.
+/// The current step of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffStep<T> {
-    /// How long the current step lasts.
+    /// The delay of this step.
     pub delay: Duration,
-    /// When the step was taken.
+    /// When the step started.
     pub since: T,
 }
 
-/// Points in time that a back-off can live on: monotonic instants, or wall-clock timestamps where
-/// the other end of the interval comes from the runtime.
+/// A clock for back-offs: monotonic instants, or wall-clock timestamps if the start of the delay is a time reported
+/// by the runtime.
 pub trait BackoffTime: Copy {
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     fn since(self, earlier: Self) -> Duration;
 }
 
@@ -30,8 +30,8 @@ impl BackoffTime for jiff::Timestamp {
     }
 }
 
-/// Doubling delays per key, from `base` to `cap`; a key that was quiet for longer than
-/// `reset_after` since its last step starts afresh.
+/// Delays per key that double from `base` to `cap`. The back-off of a key is reset if there was no step for longer
+/// than `reset_after`.
 #[derive(Clone, Debug)]
 pub struct Backoff<K, T> {
     base: Duration,
@@ -51,7 +51,7 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
         }
     }
 
-    /// The current delay of a key; zero for one without a step.
+    /// The current delay of a key; zero without a step.
     pub fn delay(&self, key: &K) -> Duration {
         self.steps
             .get(key)
@@ -63,10 +63,9 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
         self.steps.get(key).copied()
     }
 
-    /// Time left at `now` of a delay that began at `event`; `None` when it may go on. An event more
-    /// than `reset_after` later than the last step is not held back, and neither is one further ahead
-    /// of `now` than the whole delay: then a clock was set back, and no key has to wait until it is
-    /// there again.
+    /// The time left at `now` of a delay that started at `event`; `None` if there is none. An event more than
+    /// `reset_after` later than the last step is not delayed. Neither is one that is further in the future than the
+    /// whole delay: the clock was set back then, and waiting for it would take too long.
     pub fn remaining(&self, key: &K, event: T, now: T) -> Option<Duration> {
         let step = self.steps.get(key)?;
         if event.since(step.since) > self.reset_after {
@@ -79,12 +78,12 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
         (passed < step.delay).then(|| step.delay - passed)
     }
 
-    /// Takes the next step: `base` at first (or after a quiet time), then double, up to `cap`.
+    /// Starts the next step: `base` for the first one or after a reset, then doubled up to `cap`.
     pub fn advance(&mut self, key: K, event: T, now: T) -> Duration {
         self.advance_within(key, event, now, self.cap)
     }
 
-    /// As [`Self::advance`], with a cap of the key's own in place of the common one.
+    /// As [`Self::advance`], with a cap for this key only.
     pub fn advance_within(&mut self, key: K, event: T, now: T, cap: Duration) -> Duration {
         let base = self.base.min(cap);
         let delay = match self.steps.get(&key) {
@@ -97,18 +96,18 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
         delay
     }
 
-    /// Puts back a step that was remembered elsewhere, with a cap of the key's own.
+    /// Restores a persisted step, with a cap for this key only.
     pub fn restore_within(&mut self, key: K, step: BackoffStep<T>, cap: Duration) {
         let delay = step.delay.min(cap);
         self.steps.insert(key, BackoffStep { delay, ..step });
     }
 
-    /// How many keys have a step.
+    /// Number of keys with a step.
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether none has.
+    /// Whether no key has a step.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -118,7 +117,7 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
         self.steps.remove(key);
     }
 
-    /// Forgets keys that the predicate does not keep.
+    /// Removes the keys for which the predicate is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&K, &BackoffStep<T>) -> bool) {
         self.steps.retain(|key, step| keep(key, step));
     }

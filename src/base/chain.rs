@@ -1,8 +1,8 @@
-//! Errors for people.
+//! Formats errors with their sources.
 
 use std::error::Error;
 
-/// An error and all its causes on one line, `outermost: cause: root`.
+/// The error and all its sources on one line, `outermost: cause: root`.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,14 +1,14 @@
-//! The connections of a listener.
+//! Accepts the connections of a listener.
 
 use super::path_authority::PathAuthority;
 use futures::stream::{self, Stream};
 use std::{io, sync::Arc, time::Duration};
 use tokio::{net::UnixListener, time::sleep};
 
-/// Pause after a failed accept (mostly out of file descriptors).
+/// Pause after a failed accept, which is mostly caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Accepts connections. An error is logged and does not end them.
+/// A stream of accepted connections. Errors are logged and do not end it.
 pub fn connections(
     name: &'static str,
     listener: UnixListener,

@@ -1,11 +1,11 @@
-//! A set of keys to process, with a wake-up.
+//! A coalescing set of keys to process.
 
 use parking_lot::Mutex;
 use std::{collections::HashSet, hash::Hash, mem};
 use tokio::sync::Notify;
 
-/// Producers mark keys, one consumer takes all that were marked. Marking twice is marking once, so
-/// nothing overflows, nothing is dropped and no producer ever waits.
+/// Producers mark keys, and one consumer takes all marked keys. Marking a key again has no effect, so the set does
+/// not overflow, nothing is dropped and producers never wait.
 #[derive(Debug)]
 pub struct DirtySet<K> {
     keys: Mutex<HashSet<K>>,
@@ -40,7 +40,7 @@ impl<K: Eq + Hash> DirtySet<K> {
         }
     }
 
-    /// Waits until something is marked and takes all of it. Safe to cancel: nothing is lost.
+    /// Waits until a key is marked and takes all marked keys. Safe to cancel.
     pub async fn take(&self) -> HashSet<K> {
         loop {
             let keys = mem::take(&mut *self.keys.lock());
@@ -51,14 +51,14 @@ impl<K: Eq + Hash> DirtySet<K> {
         }
     }
 
-    /// Waits until something is marked and leaves it there.
+    /// Waits until a key is marked, without taking it.
     pub async fn marked(&self) {
         while self.is_empty() {
             self.notify.notified().await;
         }
     }
 
-    /// Takes one key out; false when it was not marked.
+    /// Removes one key; false if it was not marked.
     pub fn unmark(&self, key: &K) -> bool {
         self.keys.lock().remove(key)
     }
@@ -68,12 +68,12 @@ impl<K: Eq + Hash> DirtySet<K> {
         self.keys.lock().contains(key)
     }
 
-    /// Whether nothing is marked.
+    /// Whether no key is marked.
     pub fn is_empty(&self) -> bool {
         self.keys.lock().is_empty()
     }
 
-    /// What is marked now, without waiting.
+    /// Takes the marked keys without waiting.
     pub fn take_now(&self) -> HashSet<K> {
         mem::take(&mut *self.keys.lock())
     }

@@ -1,4 +1,4 @@
-//! A semaphore whose permits are released early by slow holders, so that work that hangs does not block other work.
+//! A semaphore whose permits are released early by slow holders, so that hanging work does not block other work.
 
 use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{
@@ -6,14 +6,14 @@ use tokio::{
     time::timeout,
 };
 
-/// A limit on concurrent work; first come, first served. Clones share it.
+/// A FIFO limit on concurrent work. Clones share it.
 #[derive(Clone, Debug)]
 pub struct EarlyReleaseSemaphore {
     permits: Arc<Semaphore>,
     hold: Duration,
 }
 
-/// Permission to run. Dropping it gives it back.
+/// A permit; released when dropped.
 #[derive(Debug)]
 pub struct EarlyReleasePermit {
     permit: Option<OwnedSemaphorePermit>,
@@ -21,7 +21,7 @@ pub struct EarlyReleasePermit {
 }
 
 impl EarlyReleaseSemaphore {
-    /// At most `limit` permits at once, each for at most `hold`.
+    /// At most `limit` permits at a time, each held for at most `hold`.
     pub fn new(limit: usize, hold: Duration) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(limit)),
@@ -29,7 +29,7 @@ impl EarlyReleaseSemaphore {
         }
     }
 
-    /// Waits for a permit. Dropping the future leaves the queue.
+    /// Waits for a permit. Safe to cancel.
     pub async fn acquire(&self) -> EarlyReleasePermit {
         EarlyReleasePermit {
             // The semaphore is never closed.
@@ -40,7 +40,7 @@ impl EarlyReleaseSemaphore {
 }
 
 impl EarlyReleasePermit {
-    /// Runs work to its end. The permit is released then, or after the holding time, while the work continues.
+    /// Runs work to completion. The permit is released when it ends or after the holding time, whichever is earlier.
     pub async fn run<F: Future>(self, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
         match timeout(self.hold, work.as_mut()).await {

@@ -1,19 +1,19 @@
-//! Bytes as text: hexadecimal digits, and percent-encoding (RFC 3986), read strictly.
+//! Hexadecimal and percent-encoding (RFC 3986, strict).
 
 use percent_encoding::percent_decode_str;
 use std::fmt::Write as _;
 
-/// Bytes as lower-case hexadecimal digits, two each.
+/// Lower-case hexadecimal digits, two per byte.
 pub fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
     let mut text = String::new();
     for byte in bytes {
-        // A string takes all.
+        // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// The bytes that a text stands for; `None` when a `%` is not followed by two hexadecimal digits.
+/// Decodes a percent-encoded text; `None` if a `%` is not followed by two hexadecimal digits.
 pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_hexdigit);
     let mut encoded = text.as_bytes().split(|byte| *byte == b'%').skip(1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest magnitude Go's parser accepts before the sign is applied: 2^63 nanoseconds.
+/// Maximum magnitude that Go's parser accepts before the sign is applied: 2^63 nanoseconds.
 const LIMIT: u64 = 1 << 63;
 
 /// A signed duration in nanoseconds, Go's `time.Duration`.
@@ -29,7 +29,7 @@ pub enum ParseDurationError {
     /// A unit that Go does not know.
     #[error("unknown unit {0:?}: the units are ns, us, ms, s, m and h")]
     UnknownUnit(String),
-    /// Longer than about 292 years.
+    /// The duration exceeds Go's range of about 292 years.
     #[error("duration too long: the limit is about 292 years")]
     Overflow,
 }
@@ -50,7 +50,7 @@ impl GoDuration {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Without what is finer than a millisecond, for texts that people read.
+    /// Truncated to milliseconds, for messages.
     pub const fn truncated_to_millis(self) -> Self {
         Self(self.0 - self.0 % 1_000_000)
     }
@@ -65,14 +65,13 @@ impl GoDuration {
         self.0 < 0
     }
 
-    /// The length as an unsigned duration; a negative one counts as zero (validation refuses
-    /// negative values before anything uses them).
+    /// Converts to an unsigned duration; a negative one becomes zero (validation rejects negative values before use).
     pub fn to_std(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0).unwrap_or(0))
     }
 }
 
-/// What is longer than about 292 years counts as that long.
+/// Saturates at about 292 years.
 impl From<Duration> for GoDuration {
     fn from(duration: Duration) -> Self {
         Self(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
@@ -110,7 +109,7 @@ fn whole_part(digits: &str) -> Result<u64, ParseDurationError> {
     Ok(value)
 }
 
-/// The fraction's digits as an integer and its scale; digits past what fits are ignored.
+/// The digits of the fraction as an integer, and its scale; digits that do not fit are ignored.
 fn fraction_part(digits: &str) -> (u64, f64) {
     let (mut value, mut scale) = (0u64, 1f64);
     for digit in digits.bytes().map(|b| u64::from(b - b'0')) {
@@ -148,7 +147,7 @@ fn parse_term(text: &str) -> Result<(u64, &str), ParseDurationError> {
         .ok_or(ParseDurationError::Overflow)?;
     let (fraction, scale) = fraction_part(fraction);
     if fraction > 0 {
-        // Go computes the fraction in floating point; so the same rounding.
+        // In floating point, for the same rounding as Go.
         let extra = (fraction as f64 * (nanos as f64 / scale)) as u64;
         total = total
             .checked_add(extra)

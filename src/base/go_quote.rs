@@ -1,5 +1,4 @@
-//! Text in quotes as Go's `strconv.Quote` writes it: whatever it contains, it stays inside its
-//! quotes and on its line.
+//! Quotes text like Go's `strconv.Quote`, so that no content can leave its quotes or its line.
 
 use std::fmt::Write as _;
 
@@ -12,7 +11,7 @@ pub fn go_quote(text: &str) -> String {
     out
 }
 
-/// Appends one character as it stands within quotes.
+/// Appends one character, escaped if necessary.
 pub fn push_go_escaped(out: &mut String, c: char) {
     let short = match c {
         '"' | '\\' => Some(c),
@@ -35,13 +34,13 @@ pub fn push_go_escaped(out: &mut String, c: char) {
     };
 }
 
-/// Whether a character is to be seen as itself, or as a mark on the one before it. Controls, format
-/// characters (bidirectional overrides too), odd spaces, unassigned and private code points are not.
+/// Whether a character is printable as Go defines it, also as combining mark. Control and format characters
+/// (including bidirectional overrides), unusual spaces, unassigned and private code points are not.
 pub fn is_printable(c: char) -> bool {
     if c.is_ascii() {
         return c.is_ascii_graphic() || c == ' ';
     }
-    // The standard library escapes what is not printable, and marks where they stand alone.
+    // `escape_debug` escapes characters that are not printable, and combining marks at the start of a string.
     c.escape_debug().count() == 1 || {
         let after_a_letter: String = ['a', c].iter().collect();
         after_a_letter.escape_debug().count() == 2

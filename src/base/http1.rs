@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1: one request over a connection of its own. The caller connects, and sets the deadline.
+//! An HTTP/1.1 client: one request per connection. The caller connects, and sets the timeout.
 
 use http::{Request, Response};
 use hyper::{
@@ -9,21 +9,21 @@ use hyper_util::rt::TokioIo;
 use std::{error::Error, pin::pin};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// How requests are written, and how much of a response is read.
+/// Options of requests and responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Http1 {
-    /// Header names begin with capitals, as Go writes them.
+    /// Writes header names capitalized, as Go does.
     pub title_case: bool,
-    /// Largest head of a response, bytes; hyper's limit without one.
+    /// Maximum size of a response's head in bytes; `None` for hyper's default.
     pub max_head: Option<usize>,
 }
 
 impl Http1 {
-    /// Sends the request, and returns what `read` makes of the response. Nothing runs beside this future: the
-    /// connection is closed when it ends, unless `read` takes it by an upgrade.
+    /// Sends the request, and returns the result of `read` for the response. No task is started: the connection is
+    /// closed when the future ends, unless `read` takes it by an upgrade.
     ///
     /// # Errors
-    /// Those of the connection and of `read`.
+    /// Errors of the connection and of `read`.
     pub async fn exchange<B, T, E>(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -47,7 +47,7 @@ impl Http1 {
             tokio::select! {
                 biased;
                 result = &mut exchange => return result,
-                // An error of the connection reaches the exchange as well.
+                // Errors of the connection are also returned by the exchange.
                 _ = &mut connection, if connected => connected = false,
             }
         }

@@ -1,11 +1,10 @@
-//! The lowest layer: small tools that know nothing of Kubernetes.
+//! The lowest layer: tools that do not depend on Kubernetes.
 //!
-//! * Owns: keyed back-off, rates, permits that go back early, coalescing dirty sets, queues of keys that wait for
-//!   requests, atomic files, files that are read again when they change, named tasks with one shutdown, contained panics, places for quick work on files, URLs that hold
-//!   credentials, durations and quoted text as Go spells them, YAML and JSON as trees with places.
-//! * Woken by its callers; publishes nothing of its own; must never name a pod or a container.
-//! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a
-//!   kubelet leans on.
+//! * Owns: back-off per key, rate limits, semaphores with early release, coalescing dirty sets, work queues, atomic
+//!   files, values reloaded from files, named tasks with a common shutdown, panic containment, limited blocking work
+//!   on files, URLs with credentials, Go's durations and quoting, YAML and JSON as trees with positions.
+//! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
+//! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
 pub mod metrics;
 pub mod otel;

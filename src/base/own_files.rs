@@ -1,4 +1,4 @@
-//! Quick work on the kubelet's own files, few at a time.
+//! Runs short blocking work on the kubelet's own files, with limited concurrency.
 
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
@@ -6,26 +6,26 @@ use tokio::{
     task::{JoinError, block_in_place, spawn_blocking},
 };
 
-/// How much of it runs at once. The work takes microseconds, so more threads would only cost memory;
-/// without a limit hundreds of pods that start together make hundreds of threads.
+/// Concurrency limit. The work takes microseconds, so more threads would only cost memory; without a limit, hundreds
+/// of pods that start together would create hundreds of threads.
 const MAX_CONCURRENT: usize = 4;
 
 static PLACES: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 
-/// Runs blocking work that touches nothing but the kubelet's own directories and the node's small
-/// text files, which are on local disks. What may hang (a volume of the user's) must not run here: it
-/// would block all other callers.
+/// Runs blocking work that only accesses the kubelet's own directories and small text files of the node, which are on
+/// local disks. Work that may hang, such as on a user's volume, must not run here, because it would block all other
+/// callers.
 ///
-/// Where the runtime has more threads the work is done on the caller's, whose other tasks go to another
-/// one: to wake a thread and be woken by it takes several times as long as the work, and a pod's start
-/// waits for both.
+/// On a multi-thread runtime the work runs on the caller's thread, whose other tasks move to another one
+/// (`block_in_place`): handing it to a blocking thread and back takes several times as long as the work, and delays a
+/// pod's start twice.
 ///
 /// # Errors
 /// The work panicked.
 pub async fn with_own_files<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
-    // The semaphore is never closed; were it, the work would merely run without a place.
+    // The semaphore is never closed; if it were, the work would run without a permit.
     let _place = PLACES.acquire().await.ok();
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::MultiThread => Ok(block_in_place(work)),

@@ -1,7 +1,7 @@
-//! Panics: what each one ends, how it is logged, how many there were.
+//! Containment, logging and counting of panics.
 //!
-//! A panic is a defect of this program. [`contain`] makes it the failure of one item (one sync, one
-//! probe, one request) instead of the end of the process. That needs a build that unwinds.
+//! A panic is a bug in this program. [`contain`] turns it into the failure of one unit of work (a sync, a probe, a
+//! request), so that it does not end the process. This requires a build with `panic = "unwind"`.
 
 use futures::FutureExt as _;
 use std::{
@@ -14,43 +14,43 @@ use std::{
 #[cfg(not(panic = "unwind"))]
 compile_error!("a panic must end one item of work, not the process: build with panic = \"unwind\"");
 
-/// What a panic was part of.
+/// The unit of work that a panic ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanicScope {
-    /// One sync of a worker.
+    /// A sync of a pod worker.
     Sync,
-    /// One stop of a container.
+    /// The stop of a container.
     ContainerStop,
-    /// One write of pod state.
+    /// A write of the pod state store.
     StateWrite,
-    /// One probe.
+    /// A probe.
     Probe,
-    /// One HTTP request.
+    /// An HTTP request.
     HttpRequest,
-    /// One connection of a client.
+    /// A client's connection.
     Connection,
-    /// One read of the runtime's status.
+    /// A read of the runtime status.
     Inspection,
-    /// One removal of what is left of a pod.
+    /// The cleanup of a pod.
     CleanUp,
-    /// One audit.
+    /// An audit.
     Audit,
-    /// One image that is pulled before it is needed.
+    /// The prefetch of an image.
     ImagePrefetch,
-    /// One manifest that is read.
+    /// The parsing of a manifest.
     Manifest,
-    /// One log that is rotated.
+    /// The rotation of a log.
     LogRotation,
-    /// One read of statistics.
+    /// A read of statistics.
     Stats,
-    /// A named task, which ends the process.
+    /// A named task, whose panic ends the process.
     Task(&'static str),
-    /// Everything else; its own task or thread ends, nothing more.
+    /// Anything else; only its own task or thread ends.
     Other,
 }
 
 impl PanicScope {
-    /// Each of them once.
+    /// All scopes, each once.
     const ALL: [Self; 15] = [
         Self::Sync,
         Self::ContainerStop,
@@ -108,11 +108,11 @@ impl fmt::Display for PanicScope {
     }
 }
 
-/// Of the process, as the panic hook is.
+/// Global, like the panic hook.
 static COUNTS: [AtomicU64; PanicScope::ALL.len()] =
     [const { AtomicU64::new(0) }; PanicScope::ALL.len()];
 
-/// How many panics there were, by what they were part of.
+/// The number of panics by scope.
 pub fn counts() -> impl Iterator<Item = (&'static str, u64)> {
     let labels = PanicScope::ALL.iter().map(|place| place.label());
     let counts = COUNTS.iter().map(|count| count.load(Ordering::Relaxed));
@@ -123,7 +123,7 @@ tokio::task_local! {
     static PLACE: PanicScope;
 }
 
-/// Work that panicked.
+/// The error for work that panicked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {message}")]
 pub struct Panicked {
@@ -131,10 +131,10 @@ pub struct Panicked {
     message: String,
 }
 
-/// Does the work; a panic in it is counted and ends nothing else. What the work holds is dropped by then:
-/// whatever must not stay half done belongs into a `Drop`.
+/// Runs work and turns a panic into an error, which is counted. The work was dropped by then: invariants that a panic
+/// must not break belong into a `Drop`.
 ///
-/// No `async fn`: that would keep the work twice.
+/// Not an `async fn`, which would store the work twice.
 pub fn contain<F: Future>(
     place: PanicScope,
     work: F,
@@ -150,7 +150,7 @@ pub fn contain<F: Future>(
     })
 }
 
-/// [`contain`] for work that does not wait.
+/// [`contain`] for synchronous work.
 ///
 /// # Errors
 /// The work panicked.
@@ -163,8 +163,8 @@ pub fn contain_blocking<T>(place: PanicScope, work: impl FnOnce() -> T) -> Resul
     })
 }
 
-/// Logs every panic of the process from now on, with its place in the source and the work it was part of,
-/// and counts those that nothing contains.
+/// Installs the panic hook: logs every panic with its source location and scope, and counts those that are not
+/// contained.
 pub fn install_hook() {
     panic::set_hook(Box::new(report));
 }
@@ -185,8 +185,8 @@ fn report(info: &PanicHookInfo<'_>) {
     );
 }
 
-/// The message as far as it cannot hold a value: a literal as it is; of a formatted one what comes before the
-/// first quote or colon, because values follow those in the messages of the standard library.
+/// The part of the message that cannot contain a value: a literal as it is; of a formatted message the text before
+/// the first quote or colon, because values follow these in the standard library's messages.
 fn message(payload: &(dyn Any + Send)) -> String {
     if let Some(literal) = payload.downcast_ref::<&str>() {
         return (*literal).to_owned();
@@ -212,7 +212,7 @@ fn message(payload: &(dyn Any + Send)) -> String {
     }
 }
 
-/// Beginnings with quotes that are not around values.
+/// Prefixes with quotes that do not enclose values.
 const UNWRAPPED: [&str; 1] = ["called `Result::unwrap()` on an `Err` value"];
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Requests of Go clients on Unix sockets.
+//! Accepts HTTP/2 requests of Go clients on Unix sockets.
 //!
-//! Such a client may send the path of the socket as `:authority`, and the HTTP/2 library refuses a request whose
-//! authority has a `/` or a `%`. They are replaced while the request is read, by characters that take as many bits:
-//! nothing else of the header block moves.
+//! Such a client may send the socket's path as `:authority`, and the HTTP/2 library rejects an authority with `/` or
+//! `%`. These characters are replaced while the request is read, by others whose Huffman codes have the same length,
+//! so that the header block keeps its size.
 
 use std::{
     io,
@@ -16,17 +16,17 @@ use tokio::{
 };
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-/// A connection whose requests may have a path as their authority.
+/// A connection whose requests may have a path as `:authority`.
 #[derive(Debug)]
 pub struct PathAuthority {
     inner: UnixStream,
     rewriter: Rewriter,
-    /// What was read and not yet taken.
+    /// Rewritten bytes that were not read yet.
     out: Vec<u8>,
 }
 
 impl PathAuthority {
-    /// For a connection of which nothing has been read.
+    /// Wraps a connection from which nothing was read yet.
     pub fn new(inner: UnixStream) -> Self {
         Self {
             inner,
@@ -56,7 +56,7 @@ impl AsyncRead for PathAuthority {
             let mut read = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut this.inner).poll_read(context, &mut read))?;
             if read.filled().is_empty() {
-                // The end, perhaps within a frame.
+                // End of the stream, possibly within a frame.
                 this.out.append(&mut this.rewriter.held);
                 break;
             }
@@ -87,20 +87,20 @@ impl AsyncWrite for PathAuthority {
     }
 }
 
-/// The bytes before the first frame.
+/// Length of the client preface, which precedes the first frame.
 const PREFACE: usize = 24;
 const FRAME_HEAD: usize = 9;
-/// The longest frame of headers that is rewritten: the largest that a server has to take.
+/// Maximum size of a HEADERS frame that is rewritten: the size that every server has to accept (RFC 9113).
 const MAX_FRAME: usize = 1 << 14;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 8;
 const PRIORITY: u8 = 0x20;
 
-/// What a client sends, frame by frame. Only headers are held until they are whole.
+/// Parses the client's frames. Only HEADERS frames are buffered until they are complete.
 #[derive(Debug)]
 struct Rewriter {
     held: Vec<u8>,
-    /// Bytes that go on as they are.
+    /// Number of bytes to pass through unchanged.
     pass: usize,
 }
 
@@ -135,7 +135,7 @@ impl Rewriter {
                 let before = if flags & PRIORITY == 0 { 0 } else { 5 };
                 let before = before + usize::from(flags & PADDED != 0);
                 if let Some(fields) = block.get_mut(before..) {
-                    // What cannot be read is for the library to refuse.
+                    // The library rejects a malformed header block.
                     let _ = rewrite(fields);
                 }
             }
@@ -144,7 +144,7 @@ impl Rewriter {
     }
 }
 
-/// Walks over the fields of a header block (RFC 7541); `None` where it ends too early.
+/// Iterates over the fields of a header block (RFC 7541); `None` if it is truncated.
 fn rewrite(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
     while let Some(&first) = block.get(at) {
@@ -159,7 +159,7 @@ fn rewrite(block: &mut [u8]) -> Option<()> {
                 string(block, &mut at)?;
             }
             let (huffman, value) = string(block, &mut at)?;
-            // Index 1 of the static table is `:authority`.
+            // Index 1 of HPACK's static table is `:authority`.
             if name == 1 {
                 replace(block.get_mut(value)?, huffman);
             }
@@ -186,7 +186,7 @@ fn integer(block: &[u8], at: &mut usize, prefix: u32) -> Option<usize> {
     None
 }
 
-/// Whether a string is compressed, and where it is.
+/// Whether a string is Huffman-coded, and its range.
 fn string(block: &[u8], at: &mut usize) -> Option<(bool, Range<usize>)> {
     let huffman = block.get(*at)? & 0x80 != 0;
     let length = integer(block, at, 7)?;
@@ -210,7 +210,7 @@ fn replace(value: &mut [u8], huffman: bool) {
     let mut at = 0;
     while let Some(length) = code_length(value, at) {
         match (length, bits(value, at, length)) {
-            // Of six bits each: `%` and `-`, `/` and `.`.
+            // Codes of six bits: `%` is replaced by `-`, `/` by `.`.
             (6, Some(0b01_0101)) => set(value, at, 0b01_0110),
             (6, Some(0b01_1000)) => set(value, at, 0b01_0111),
             _ => {}
@@ -219,8 +219,8 @@ fn replace(value: &mut [u8], huffman: bool) {
     }
 }
 
-/// How many bits the character that begins here has, of those that paths are made of: shorter codes are the smaller
-/// ones.
+/// The number of bits of the Huffman code at this position, for characters of paths; shorter codes have smaller
+/// values.
 fn code_length(value: &[u8], at: usize) -> Option<usize> {
     let ends = [(5, 9), (6, 45), (7, 123), (8, 253)];
     let mut fitting = ends

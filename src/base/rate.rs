@@ -1,21 +1,21 @@
-//! A rate limit: `qps` on average, `burst` at once. Pure.
+//! A rate limiter: `qps` on average, bursts of `burst`. Pure.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A token bucket. Tokens may be taken in advance: the taker waits.
+/// A token bucket. Tokens can be reserved in advance; the caller then waits.
 #[derive(Debug)]
 pub struct TokenBucket {
     /// Time per token; `None` for no limit.
     interval: Option<Duration>,
     burst: u32,
-    /// When the bucket would be empty going backwards: the next free token's time, less the burst.
+    /// The theoretical arrival time of the next token (GCRA); bursts may be ahead of it.
     next: Option<Instant>,
 }
 
 impl TokenBucket {
-    /// `qps` of zero (or less) is no limit.
+    /// Without a limit if `qps` is zero or negative.
     pub fn new(qps: f64, burst: u32) -> TokenBucket {
         let interval = (qps > 0.0)
             .then(|| Duration::try_from_secs_f64(1.0 / qps).ok())
@@ -27,14 +27,14 @@ impl TokenBucket {
         }
     }
 
-    /// Takes a token; how long to wait before using it. `None`, and nothing taken, if that were
-    /// longer than `most`.
+    /// Reserves a token; returns how long to wait before using it. `None` without a reservation if that exceeds
+    /// `most`.
     pub fn take(&mut self, now: Instant, most: Duration) -> Option<Duration> {
         let Some(interval) = self.interval else {
             return Some(Duration::ZERO);
         };
         let next = self.next.map_or(now, |next| next.max(now));
-        // The first `burst` tokens after a pause are ahead of their time.
+        // After a pause, the first `burst` tokens are available immediately.
         let burst_credit = interval.saturating_mul(self.burst.saturating_sub(1));
         let wait = next
             .saturating_duration_since(now)

@@ -14,21 +14,21 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How often the files are checked at most, and only when the value is used.
+/// Minimum interval between checks; files are only checked when the value is used.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a use of the value waits for a check.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Makes the value of the files. Blocking.
+/// Builds the value from the files. Blocking.
 type ReadFiles<T> = Box<dyn Fn() -> anyhow::Result<T> + Send + Sync>;
 
-/// A value made of files. If they change into something that cannot be used, the value stays.
+/// A value read from files. If the new content is invalid, the old value is kept.
 pub struct Reloaded<T> {
     what: &'static str,
     files: Vec<PathBuf>,
     read: ReadFiles<T>,
-    /// Whether a value has to be made again although `files` have not changed. Blocking.
+    /// Whether the value has to be read again although `files` have not changed. Blocking.
     is_stale: fn(&T) -> bool,
     state: Mutex<ReloadState<T>>,
 }
@@ -37,13 +37,13 @@ struct ReloadState<T> {
     value: Arc<T>,
     versions: Vec<FileVersion>,
     next_check: Instant,
-    /// A check is under way.
+    /// Whether a check is in progress.
     checking: bool,
-    /// What was last reported in the log, so that it is reported once.
+    /// The error logged last, so that it is logged once.
     reported: Option<String>,
 }
 
-/// Distinguishes versions of a file; that of a missing file is the default. Links are followed.
+/// Identifies the version of a file; the default for a missing file. Follows symbolic links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileVersion {
     file: (u64, u64),
@@ -53,7 +53,7 @@ pub struct FileVersion {
 }
 
 impl FileVersion {
-    /// The present version of the file at a path. Blocking.
+    /// The current version of the file at a path. Blocking.
     pub fn of(path: &Path) -> Self {
         let Ok(meta) = fs::metadata(path) else {
             return Self::default();
@@ -67,7 +67,7 @@ impl FileVersion {
     }
 }
 
-/// Takes the mark of a check away when it ends, even by a panic.
+/// Resets `checking` when a check ends, even by a panic.
 struct Checking<'a, T>(&'a Mutex<ReloadState<T>>);
 
 impl<T> Drop for Checking<'_, T> {
@@ -90,14 +90,14 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     /// Reads the files for the first time. Blocking.
     ///
     /// # Errors
-    /// That of `read`.
+    /// The error of `read`.
     pub fn open(
         what: &'static str,
         files: Vec<PathBuf>,
         read: impl Fn() -> anyhow::Result<T> + Send + Sync + 'static,
         is_stale: fn(&T) -> bool,
     ) -> anyhow::Result<Self> {
-        // Before they are read, here and below: what changes meanwhile is read again.
+        // Before the files are read, here and below, so that concurrent changes are noticed by the next check.
         let versions = versions(&files);
         let value = Arc::new(read()?);
         Ok(Self {
@@ -115,13 +115,13 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         })
     }
 
-    /// The value that was read last.
+    /// The last value that was read, without a check.
     pub fn latest(&self) -> Arc<T> {
         self.state.lock().value.clone()
     }
 
-    /// The value of the files as they were at most a second before, or the earlier one if they cannot be read within
-    /// another. Does not wait for a check that is under way already.
+    /// The value, at most one second out of date, or an older one if the check takes more than one second. Does not
+    /// wait for a check that another caller started.
     pub async fn current(self: &Arc<Self>) -> Arc<T> {
         {
             let mut state = self.state.lock();
@@ -132,7 +132,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             (state.checking, state.next_check) = (true, now + CHECK_INTERVAL);
         }
         let own = self.clone();
-        // It goes on if the caller is cancelled or waits no longer, so the mark is always taken away again.
+        // The check continues if this is cancelled or times out, so `checking` is always reset.
         let checked = timeout(MAX_WAIT, spawn_blocking(move || own.check())).await;
         if let Ok(Err(error)) = checked {
             tracing::error!(what = self.what, %error, "Checking files for changes failed");
@@ -140,7 +140,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         self.latest()
     }
 
-    /// Blocking.
+    /// Reads the files again if they changed. Blocking.
     fn check(&self) {
         let _checking = Checking(&self.state);
         let versions = versions(&self.files);

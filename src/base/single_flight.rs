@@ -1,4 +1,4 @@
-//! Work that several callers need at the same time is done once.
+//! Single-flight: work that several callers request concurrently is done once.
 
 use super::otel::carried;
 use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
@@ -13,23 +13,23 @@ use std::{
     },
 };
 
-/// Work in flight, and its result for everyone who joined it.
+/// Work in flight; yields its result to all callers that joined it.
 pub type Flight<V> = Shared<BoxFuture<'static, V>>;
 
-/// The work in flight by key. Nothing is kept once it is done, and it is dropped with the last of its callers.
+/// The work in flight by key. Results are not cached, and work is dropped if all of its callers are.
 pub struct SingleFlight<K, V: Clone> {
     latest: Mutex<HashMap<K, Latest<V>>>,
 }
 
-/// The flight of a key that was joined last.
+/// The latest flight of a key.
 struct Latest<V: Clone> {
     flight: WeakShared<BoxFuture<'static, V>>,
-    /// Whether its work has begun, or waits for the flight before it.
+    /// Whether its work has started, or waits for the flight before it.
     begun: Arc<AtomicBool>,
 }
 
 impl<V: Clone> Latest<V> {
-    /// The flight, unless it is done: a finished result says nothing about now.
+    /// The flight, unless it has finished: a finished result may be outdated.
     fn running(&self) -> Option<Flight<V>> {
         let flight = self.flight.upgrade();
         flight.filter(|flight| flight.peek().is_none())
@@ -51,7 +51,7 @@ impl<K, V: Clone> fmt::Debug for SingleFlight<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> SingleFlight<K, V> {
-    /// Joins the work in flight for `key`, or begins it. The work belongs to the trace of the first caller.
+    /// Joins the work in flight for `key`, or starts it. Its spans belong to the trace of the first caller.
     pub fn join<F>(&self, key: K, begin: impl FnOnce() -> F) -> Flight<V>
     where
         F: Future<Output = V> + Send + 'static,
@@ -64,8 +64,8 @@ impl<K: Eq + Hash, V: Clone + Send + Sync + 'static> SingleFlight<K, V> {
         })
     }
 
-    /// Joins or begins work that has not begun at the time of this call. Work in flight may have read its input
-    /// already, so what this returns waits for it to end.
+    /// Joins or starts work that has not started before this call. Work in flight may already have read its input, so
+    /// the returned one starts when that has ended.
     pub fn next<F>(&self, key: K, begin: impl FnOnce() -> F + Send + 'static) -> Flight<V>
     where
         F: Future<Output = V> + Send + 'static,

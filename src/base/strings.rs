@@ -1,12 +1,12 @@
-//! Strings that many objects have in common.
+//! Interned strings.
 
 use parking_lot::Mutex;
 use std::{collections::HashSet, sync::Arc};
 
-/// With how many different strings the unused ones begin to be dropped.
+/// Number of distinct strings above which unused ones are removed.
 const FIRST_SWEEP: usize = 8192;
 
-/// A store in which equal strings (images, hashes, names) are kept once.
+/// An interner: equal strings (images, hashes, names) are stored once.
 #[derive(Debug, Default)]
 pub struct Strings(Mutex<StringsInner>);
 
@@ -17,12 +17,12 @@ struct StringsInner {
 }
 
 impl Strings {
-    /// No strings yet.
+    /// An empty interner.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The shared copy of a string. Copies without holders are dropped now and then.
+    /// The shared copy of a string. Unused strings are removed from time to time.
     pub fn share(&self, text: &str) -> Arc<str> {
         let shared = &mut *self.0.lock();
         if let Some(known) = shared.strings.get(text) {

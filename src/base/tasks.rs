@@ -1,4 +1,4 @@
-//! Named tasks and the one shutdown they share; tasks that carry out one item of work; timers that may not be set.
+//! Named tasks with a common shutdown; tasks for single units of work; optional timers.
 
 use super::panics::{PanicScope, Panicked, contain};
 use std::future::Future;
@@ -11,9 +11,9 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 /// A task that is aborted when this is dropped.
 pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;
 
-/// Starts a task for one item of work, beside the caller. A panic in it is logged with `place`, counted, and ends
-/// nothing else. Work that does not watch the shutdown ends with the process; a caller whose work writes has to wait
-/// for it, as with a [`TaskTracker`](tokio_util::task::TaskTracker).
+/// Spawns a task for one unit of work. A panic in it is logged with `place`, counted, and ends nothing else. Work
+/// that ignores the shutdown is dropped when the process ends; if it writes, the caller has to wait for it, for
+/// example with a [`TaskTracker`](tokio_util::task::TaskTracker).
 pub fn spawn<T: Send + 'static>(
     place: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
@@ -21,7 +21,7 @@ pub fn spawn<T: Send + 'static>(
     tokio::spawn(contain(place, work))
 }
 
-/// [`spawn`] for work that is given up when its owner is dropped.
+/// [`spawn`] for work that is cancelled when its owner is dropped.
 pub fn spawn_scoped<T: Send + 'static>(
     place: PanicScope,
     work: impl Future<Output = T> + Send + 'static,
@@ -29,7 +29,7 @@ pub fn spawn_scoped<T: Send + 'static>(
     AbortOnDropHandle::new(spawn(place, work))
 }
 
-/// Waits until `due`; without one, for ever.
+/// Waits until `due`; forever if it is `None`.
 pub async fn wait_until(due: Option<Instant>) {
     match due {
         Some(due) => sleep_until(due).await,
@@ -37,17 +37,17 @@ pub async fn wait_until(due: Option<Instant>) {
     }
 }
 
-/// How a named task ended.
+/// The end of a named task.
 #[derive(Debug)]
 pub struct TaskEnd {
     /// The task's name.
     pub name: &'static str,
-    /// What it returned; a panic is an error too.
+    /// Its result; a panic is an error.
     pub result: anyhow::Result<()>,
 }
 
-/// The long-lived tasks of the process. One that ends before shutdown is a bug, reported by
-/// [`Tasks::first_end`] with its name.
+/// The long-lived tasks of the process. A task that ends before shutdown is a bug, which [`Tasks::first_end`]
+/// reports.
 #[derive(Debug, Default)]
 pub struct Tasks {
     set: JoinSet<TaskEnd>,
@@ -55,12 +55,12 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks yet.
+    /// Without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The token every task must watch.
+    /// The shutdown token, which every task must observe.
     pub fn shutdown(&self) -> CancellationToken {
         self.shutdown.clone()
     }
@@ -79,7 +79,7 @@ impl Tasks {
         });
     }
 
-    /// Waits for the first task to end; `None` when there are none (left).
+    /// Waits for the first task to end; `None` if there are no tasks.
     pub async fn first_end(&mut self) -> Option<TaskEnd> {
         match self.set.join_next().await? {
             Ok(end) => Some(end),
@@ -90,7 +90,7 @@ impl Tasks {
         }
     }
 
-    /// Cancels every task and waits until all have stopped; the caller sets the deadline.
+    /// Cancels all tasks and waits until they have ended; the caller sets the timeout.
     pub async fn stop(&mut self) {
         self.shutdown.cancel();
         while self.set.join_next().await.is_some() {}

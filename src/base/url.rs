@@ -1,13 +1,13 @@
-//! URLs that may hold credentials.
+//! URLs that may contain credentials.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Deref};
 
-/// Stands for what may be a credential.
+/// Replaces parts that may be a credential.
 const MASKED: &str = "<masked>";
 
-/// A URL whose user, password and query may be credentials. `Display` and `Debug` mask them; what is
-/// serialized, and what it dereferences to, is the whole.
+/// A URL whose user information and query may be credentials. `Display` and `Debug` mask them; serialization and
+/// `Deref` give the full URL.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretUrl(String);

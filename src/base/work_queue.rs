@@ -1,4 +1,4 @@
-//! Keys that wait for a request each: bounded, coalesced, and backed off one by one.
+//! A queue of keys with a bounded number of requests in flight, coalescing, and back-off per key.
 
 use super::{DirtySet, backoff::Backoff, wait_until};
 use std::{
@@ -9,9 +9,9 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// First delay after a failure.
+/// Initial delay after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(200);
-/// A key that has not failed for this long starts with the first delay again.
+/// The back-off of a key is reset after this time without a failure.
 const RESET_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,8 @@ struct Due {
     urgent: bool,
 }
 
-/// Which key is next. One request per key at a time; a key that is added meanwhile comes again after it.
+/// Decides which key is next. At most one request per key is in flight; a key added meanwhile is handled again
+/// afterwards.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     dirty: Arc<DirtySet<K>>,
@@ -31,7 +32,7 @@ pub struct WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash> WorkQueue<K> {
-    /// An empty queue that is filled from `dirty`.
+    /// An empty queue, filled from `dirty`.
     pub fn new(dirty: Arc<DirtySet<K>>, max_in_flight: usize, max_delay: Duration) -> Self {
         Self {
             dirty,
@@ -42,7 +43,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Waits until keys are marked, and returns them, or until one is due. Safe to cancel.
+    /// Waits until keys are marked, which are returned, or until a key is due. Safe to cancel.
     pub async fn woken(&self) -> HashSet<K> {
         let waiting = self
             .due
@@ -56,7 +57,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// The key is to be handled, before others if it is urgent. One that failed keeps its delay.
+    /// Adds a key; urgent ones are handled first. A key in its back-off keeps its delay.
     pub fn add(&mut self, key: K, urgent: bool, now: Instant) {
         let backs_off = self.back_off.step(&key).is_some();
         let due = self.due.entry(key).or_insert(Due { at: now, urgent });
@@ -66,13 +67,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// The key is to be handled then, if nothing happens before.
+    /// Schedules a key, unless it is handled earlier.
     pub fn add_at(&mut self, key: K, at: Instant) {
         let due = self.due.entry(key).or_insert(Due { at, urgent: false });
         due.at = due.at.min(at);
     }
 
-    /// The next key that is due. It is in flight until [`WorkQueue::done`] or [`WorkQueue::failed`].
+    /// The next due key. It is in flight until [`WorkQueue::done`] or [`WorkQueue::failed`].
     pub fn next(&mut self, now: Instant) -> Option<K> {
         if self.in_flight.len() >= self.max_in_flight {
             return None;
@@ -86,18 +87,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         Some(key)
     }
 
-    /// The request of a key went well, or none was needed.
+    /// The request of a key succeeded, or was not needed.
     pub fn done(&mut self, key: &K) {
         self.in_flight.remove(key);
         self.back_off.forget(key);
     }
 
-    /// The request of a key failed; it is tried again. Returns whether that is the first time in a row.
+    /// The request of a key failed and will be retried. Returns whether it is the first failure in a row.
     pub fn failed(&mut self, key: &K, now: Instant) -> bool {
         self.in_flight.remove(key);
         let is_first = self.back_off.step(key).is_none();
         let delay = self.back_off.advance(key.clone(), now, now);
-        // Keys that failed together do not come back together.
+        // Jitter, so that keys that failed together are not retried together.
         let at = now + delay.mul_f64(0.75 + fastrand::f64() / 2.0);
         let urgent = self.due.get(key).is_some_and(|due| due.urgent);
         self.due.insert(key.clone(), Due { at, urgent });

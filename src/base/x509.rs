@@ -1,17 +1,17 @@
-//! Subject and validity of a certificate. Reads untrusted DER; does not verify signatures.
+//! Parses subject and validity of a certificate from untrusted DER; does not verify signatures.
 //!
 //! Upstream: `k8s.io/apiserver/pkg/authentication/request/x509` and Go's `crypto/x509/pkix`.
 
 use jiff::{Timestamp, civil, tz::TimeZone};
 
-/// Subject and validity.
+/// Subject and validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The subject's common name, the last one of several; empty without one.
+    /// The subject's common name; the last one if there are several, empty if there is none.
     pub common_name: String,
     /// The subject's organizations, in order.
     pub organisations: Vec<String>,
-    /// The subject's UID attributes of Kubernetes (1.3.6.1.4.1.57683.2).
+    /// The subject's Kubernetes UID attributes (OID 1.3.6.1.4.1.57683.2).
     pub uids: Vec<String>,
     /// Start of the validity.
     pub not_before: Timestamp,
@@ -24,24 +24,24 @@ const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0]`, the version of a certificate.
+/// Context-specific tag `[0]` of a certificate's version.
 const VERSION: u8 = 0xa0;
 
-/// 2.5.4.3
+/// OID 2.5.4.3.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// 2.5.4.10
+/// OID 2.5.4.10.
 const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
-/// 1.3.6.1.4.1.57683.2
+/// OID 1.3.6.1.4.1.57683.2.
 const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
-/// Reads a certificate; `None` when it is invalid.
+/// Parses a certificate; `None` if it is invalid.
 pub fn facts(certificate: &[u8]) -> Option<CertificateFacts> {
     let (outer, _) = expect(certificate, SEQUENCE)?;
     let (mut rest, _) = expect(outer, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
         rest = element(rest)?.2;
     }
-    // Serial number, algorithm, issuer.
+    // Skips serial number, signature algorithm and issuer.
     for _ in 0..3 {
         rest = element(rest)?.2;
     }
@@ -82,13 +82,13 @@ fn read_subject(mut subject: &[u8], facts: &mut CertificateFacts) -> Option<()> 
     Some(())
 }
 
-/// Tag, content, and what follows the element.
+/// Parses one element: its tag and content, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // No certificate has four gigabytes.
+        // Lengths of more than four bytes are rejected.
         0x81..=0x84 => {
             let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             let add = |sum: usize, digit: &u8| sum << 8 | usize::from(*digit);
@@ -100,13 +100,13 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((tag, content, rest))
 }
 
-/// The content of an element with this tag, and what follows it.
+/// The content of an element, which must have this tag, and the bytes after it.
 fn expect(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (found, content, rest) = element(bytes)?;
     (found == tag).then_some((content, rest))
 }
 
-/// The string types that Go reads.
+/// Decodes the string types that Go supports.
 fn text(tag: u8, value: &[u8]) -> Option<String> {
     match tag {
         // UTF8String, NumericString, PrintableString, IA5String
@@ -143,7 +143,7 @@ fn time(tag: u8, text: &[u8]) -> Option<Timestamp> {
     let (month, day) = (part(0)?, part(2)?);
     let (hour, minute, second) = (part(4)?, part(6)?, part(8)?);
     let at = civil::DateTime::new(year, month, day, hour, minute, second, 0).ok()?;
-    // 9999-12-31 23:59:59, which means no expiry, is later than any timestamp here.
+    // 9999-12-31 23:59:59, which means no expiry, exceeds the range of `Timestamp`.
     Some(TimeZone::UTC.to_timestamp(at).unwrap_or(Timestamp::MAX))
 }
 

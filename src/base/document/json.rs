@@ -1,13 +1,13 @@
-//! A [`DocumentNode`] tree as JSON text.
+//! Writes a [`DocumentNode`] tree as JSON.
 
 use super::{DocumentNode, DocumentValue};
 
-/// Largest integer that a float can stand for exactly.
+/// The largest integer up to which a float represents all integers exactly.
 const MAX_WHOLE_FLOAT: f64 = 9_007_199_254_740_992.0;
 
 impl DocumentNode {
-    /// The tree as JSON, without rejected entries. Each value begins on a line of its own, so that the
-    /// line of a JSON reader's error is the place of a value: [`DocumentNode::on_json_line`].
+    /// The tree as JSON, without rejected entries. Each value is on a line of its own, so that the line in a JSON
+    /// parser's error identifies the value: [`DocumentNode::on_json_line`].
     pub fn to_json(&self) -> Vec<u8> {
         let mut text = Vec::new();
         self.write(&mut text);
@@ -51,14 +51,14 @@ impl DocumentNode {
         }
     }
 
-    /// The positions of children that lead to the value that begins on this line of the JSON text.
+    /// The child indices that lead to the value on this line of the JSON text.
     pub fn on_json_line(&self, line: usize) -> Vec<usize> {
         let mut steps = Vec::new();
         self.find_line(&mut line.saturating_sub(1), &mut steps);
         steps
     }
 
-    /// Counts down by the values of this subtree; true when it got to the end.
+    /// Counts down `before` by the values of this subtree; true when the value was found.
     fn find_line(&self, before: &mut usize, steps: &mut Vec<usize>) -> bool {
         if *before == 0 {
             return true;
@@ -91,6 +91,6 @@ impl DocumentNode {
 }
 
 fn write_text(text: &str, out: &mut Vec<u8>) {
-    // Writing text into memory does not fail.
+    // Writing to memory does not fail.
     let _ = serde_json::to_writer(out, text);
 }

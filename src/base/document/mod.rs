@@ -1,10 +1,10 @@
-//! A YAML or JSON document as a tree that remembers where each value was written.
+//! A YAML or JSON document as a tree that records where each value was written.
 //!
-//! - **Owns**: the step from text to tree with its limits, merging of trees, the lookup of a value's
-//!   place, and the tree as JSON.
+//! - **Owns**: parsing of text to trees, with limits; merging of trees; lookup of a value's position; conversion to
+//!   JSON.
 //! - **Woken by**: nothing. Pure.
 //! - **Publishes**: [`DocumentNode`] trees.
-//! - **Must never**: read a file, guess a value, drop a problem silently, or repeat a value in a [`DecodeError`].
+//! - **Must never**: read a file, guess a value, ignore a problem, or repeat a value in a [`DecodeError`].
 //! - **Upstream**: `sigs.k8s.io/yaml`, and the JSON merge of `mergeKubeletConfigurations` in
 //!   `cmd/kubelet/app/server.go`.
 
@@ -21,7 +21,7 @@ pub use parse::{DecodeError, DocumentLimits, parse};
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DocumentOrigin {
-    /// A place in a file; line and column count from 1.
+    /// A position in a file; line and column count from 1.
     File {
         /// The file as the user named it.
         path: Arc<str>,
@@ -52,12 +52,12 @@ pub struct DocumentNode {
     pub origin: DocumentOrigin,
 }
 
-/// What a document can say.
+/// The types of values.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DocumentValue {
-    /// `null`, `~` or nothing.
+    /// `null`, `~` or an empty value.
     Null,
-    /// A boolean, YAML 1.1 spellings included.
+    /// A boolean, including YAML 1.1 spellings.
     Bool(bool),
     /// An integer.
     Int(i128),
@@ -67,9 +67,9 @@ pub enum DocumentValue {
     String(String),
     /// A sequence.
     List(Vec<DocumentNode>),
-    /// A mapping in the order written.
+    /// A mapping, in the order of the document.
     Map(Vec<DocumentEntry>),
-    /// A value already reported as wrong; decoding passes over it.
+    /// A value for which an error was already reported; decoding skips it.
     Rejected,
 }
 
@@ -85,7 +85,7 @@ pub struct DocumentEntry {
 }
 
 impl DocumentNode {
-    /// An empty mapping, the base that layers are merged over.
+    /// An empty mapping, over which layers are merged.
     pub fn empty(origin: DocumentOrigin) -> Self {
         Self {
             value: DocumentValue::Map(Vec::new()),
@@ -93,7 +93,7 @@ impl DocumentNode {
         }
     }
 
-    /// The value of `key`, when this is a mapping that has it.
+    /// The value of `key`, if this is a mapping with that key.
     pub fn get(&self, key: &str) -> Option<&DocumentNode> {
         match &self.value {
             DocumentValue::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.node),
@@ -101,7 +101,7 @@ impl DocumentNode {
         }
     }
 
-    /// The value that is reached by these positions of children from here.
+    /// The value at these child indices.
     pub fn at_mut(&mut self, steps: &[usize]) -> Option<&mut DocumentNode> {
         steps
             .iter()
@@ -112,8 +112,7 @@ impl DocumentNode {
             })
     }
 
-    /// The value that is reached by these positions of children, its key if it has one, and its path:
-    /// `a.b[2].c`.
+    /// The value at these child indices, its entry if it is in a mapping, and its path: `a.b[2].c`.
     pub fn at(&self, steps: &[usize]) -> Option<(&DocumentNode, Option<&DocumentEntry>, String)> {
         let (mut node, mut entry, mut path) = (self, None, String::new());
         for step in steps {
@@ -138,8 +137,8 @@ impl DocumentNode {
         path.split('.').try_fold(self, |node, key| node.get(key))
     }
 
-    /// The positions of children along `path` (`a.b[2].c` or `a.b[key]`; keys may have dots in them) as
-    /// far as it is there, and the rest of the path.
+    /// The child indices along `path` (`a.b[2].c` or `a.b[key]`; keys may contain dots) as far as it exists, and the
+    /// remaining path.
     pub fn steps_along<'p>(&self, path: &'p str) -> (Vec<usize>, &'p str) {
         let (mut node, mut rest, mut steps) = (self, path, Vec::new());
         while let Some((step, child, tail)) = node.step(rest) {
@@ -149,14 +148,14 @@ impl DocumentNode {
         (steps, rest)
     }
 
-    /// The origin of the value at `path`, or of the nearest parent that was given.
+    /// The origin of the value at `path`, or of its nearest existing parent.
     pub fn origin_of(&self, path: &str) -> Option<DocumentOrigin> {
         let (steps, _) = self.steps_along(path);
         let (node, _, _) = self.at(&steps).filter(|_| !steps.is_empty())?;
         Some(node.origin.clone())
     }
 
-    /// The child that `path` begins with, its position, and the rest of the path.
+    /// The child that `path` starts with, its index, and the remaining path.
     fn step<'a, 'p>(&'a self, path: &'p str) -> Option<(usize, &'a DocumentNode, &'p str)> {
         let (step, child, rest) = match &self.value {
             DocumentValue::Map(entries) => entries
@@ -176,8 +175,8 @@ impl DocumentNode {
         Some((step, child, rest.strip_prefix('.').unwrap_or(rest)))
     }
 
-    /// Lays `over` upon this tree as a JSON merge patch does: mappings merge key by key, `null`
-    /// removes a key, and everything else (lists too) is replaced.
+    /// Merges `over` into this tree as a JSON merge patch: mappings are merged by key, `null` removes a key, and
+    /// everything else, including lists, is replaced.
     pub fn merge(&mut self, over: DocumentNode) {
         match (&mut self.value, over) {
             (
@@ -195,7 +194,7 @@ impl DocumentNode {
         }
     }
 
-    /// Sets the value at a dotted path, replacing what is there and making parents as needed.
+    /// Sets the value at a dotted path; replaces an existing value and creates missing parents.
     pub fn set(&mut self, path: &str, node: DocumentNode) {
         let (key, rest) = path
             .split_once('.')
@@ -246,7 +245,7 @@ impl DocumentNode {
     }
 }
 
-/// Adds a key to a path: short, one line.
+/// Appends a key to a path, truncated and on one line.
 pub fn push_key(path: &mut String, key: &str) {
     if !path.is_empty() {
         path.push('.');
@@ -254,7 +253,7 @@ pub fn push_key(path: &mut String, key: &str) {
     path.extend(key.chars().take(100).filter(|c| !c.is_control()));
 }
 
-/// What follows a key, or a key in brackets, at the beginning of a path.
+/// The rest of a path after a key, or a key in brackets, at its start.
 fn after_key<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     let bracketed = path
         .strip_prefix('[')
@@ -274,7 +273,7 @@ fn merge_entry(entries: &mut Vec<DocumentEntry>, addition: DocumentEntry) {
 }
 
 impl fmt::Display for DocumentValue {
-    /// Describes the value for a message: `the string "x"`, `the number 5`, `a list`.
+    /// Formats the value for a message: `the string "x"`, `the number 5`, `a list`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DocumentValue::Null => f.write_str("null"),

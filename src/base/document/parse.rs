@@ -1,4 +1,4 @@
-//! Text to a [`DocumentNode`] tree.
+//! Parses text to a [`DocumentNode`] tree.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,39 +9,39 @@ use serde_yaml::{Location, MessageFormatter as _, Options, UserMessageFormatter}
 
 use super::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue, push_key};
 
-/// The longest text that a document may expand to once aliases are followed, in bytes.
+/// Maximum size of a document's text after expansion of aliases, in bytes.
 const MAX_DECODED_TEXT: usize = 64 << 20;
 
-/// The newtype by which [`serde_yaml::Spanned`] requests a place. Here it is requested by hand: a seed
+/// The newtype name by which [`serde_yaml::Spanned`] requests a position. It is requested directly, because a seed
 /// cannot be passed through that type.
 const SPANNED: &str = "__yaml_spanned";
 
-/// How large a document may be.
+/// Limits of a document.
 #[derive(Debug, Clone, Copy)]
 pub struct DocumentLimits {
-    /// What holds the document, for messages: `manifest`.
+    /// What the document is, for messages: `manifest`.
     pub holder: &'static str,
-    /// Values and keys in the text.
+    /// Maximum number of values and keys in the text.
     pub nodes: usize,
-    /// Nested mappings and lists.
+    /// Maximum depth of nested mappings and lists.
     pub depth: usize,
-    /// Text of all values and keys, in bytes.
+    /// Maximum size of the text of all values and keys, in bytes.
     pub text: usize,
-    /// Values and keys that aliases may add.
+    /// Maximum number of values and keys that aliases may add.
     pub replayed: usize,
 }
 
-/// Why a text is no such document. Displays as `line 3, column 5: spec.hostNetwork: …`, without the
-/// parts that are not known, and without values: a value may be a secret.
+/// Why a document cannot be decoded. Displays as `line 3, column 5: spec.hostNetwork: …`, without parts that are not
+/// known, and without values, because they may be secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Line, from 1.
+    /// Line, counted from 1.
     pub line: Option<u64>,
-    /// Column, from 1, in characters.
+    /// Column in characters, counted from 1.
     pub column: Option<u64>,
-    /// Path of the field, e.g. `spec.containers[0].env[1].value`; empty when it is the whole.
+    /// Path of the field, e.g. `spec.containers[0].env[1].value`; empty for the whole document.
     pub field: String,
-    /// What is wrong, for people.
+    /// The message.
     pub message: String,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for DecodeError {
 impl std::error::Error for DecodeError {}
 
 impl DecodeError {
-    /// An error of a field whose place is not known.
+    /// An error of a field whose position is not known.
     pub fn new(field: &str, message: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -73,7 +73,7 @@ impl DecodeError {
         }
     }
 
-    /// The error of a part of a document, whose path is `path`, as one of the document.
+    /// Converts the error of a part of a document, at `path`, to one of the document.
     pub fn within(mut self, path: &str) -> Self {
         if !path.is_empty() {
             let dot = if self.field.is_empty() { "" } else { "." };
@@ -103,11 +103,10 @@ impl DocumentLimits {
     }
 }
 
-/// Parses the one document of a text; `file` is its name in the places. Documents that hold nothing
-/// may follow it.
+/// Parses a text with one document; `file` is its name in positions. Empty documents may follow it.
 ///
 /// # Errors
-/// Broken syntax, a duplicate key, a second document, or a document past the limits.
+/// Invalid syntax, a duplicate key, a second document, or an exceeded limit.
 pub fn parse(
     file: &Arc<str>,
     text: &str,
@@ -144,7 +143,7 @@ fn is_second_document(error: &serde_yaml::Error) -> bool {
     )
 }
 
-/// Whether something stands behind the first document, or only a `---` with nothing after it.
+/// Whether the first document is followed by another one that is not empty.
 fn has_second_document(text: &str, limits: &DocumentLimits) -> bool {
     match serde_yaml::from_multiple_with_options::<IgnoredAny>(text, limits.options()) {
         Ok(documents) => documents.len() > 1,
@@ -157,14 +156,14 @@ enum PathStep {
     Index(usize),
 }
 
-/// The walk over one document.
+/// The state of reading one document.
 struct DocumentReader<'a> {
     file: &'a Arc<str>,
-    /// Where the walk is; after an error, where it ended.
+    /// The current path; after an error, the path of the error.
     path: Vec<PathStep>,
-    /// How much text there was, in bytes.
+    /// Bytes of text read so far.
     text: usize,
-    /// Where the walk ended at a key that is not a string.
+    /// The position of a key that is not a string, if reading failed there.
     bad_key: Option<(u64, u64)>,
 }
 
@@ -177,7 +176,7 @@ impl DocumentReader<'_> {
         }
     }
 
-    /// Bounds what the aliases of a small document may expand to.
+    /// Limits the text that the aliases of a small document can expand to.
     fn string<E: Error>(&mut self, text: String) -> Result<DocumentValue, E> {
         self.text = self.text.saturating_add(text.len());
         if self.text > MAX_DECODED_TEXT {
@@ -187,7 +186,7 @@ impl DocumentReader<'_> {
         }
     }
 
-    /// Numbers and booleans are keys as JSON would have them.
+    /// Numbers and booleans as keys are converted to strings, as in JSON.
     fn text_of_key<E: Error>(&mut self, key: &DocumentNode) -> Result<String, E> {
         match &key.value {
             DocumentValue::String(text) => Ok(text.clone()),
@@ -228,7 +227,7 @@ impl DocumentReader<'_> {
     }
 }
 
-/// The error's text, without the parser's advice to programmers and without values.
+/// The message of an error, without the parser's hints for programmers and without values.
 fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
     use serde_yaml::Error as E;
     match error.without_snippet() {
@@ -258,7 +257,7 @@ fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
             "a value that does not fit its tag".into()
         }
         E::SerdeInvalidType { .. } => "a key that is not a string".into(),
-        // Of these it is known that they repeat at most one character of the document.
+        // These errors are known to repeat at most one character of the document.
         other @ (E::Message { .. }
         | E::ExternalMessage { .. }
         | E::Eof { .. }
@@ -273,7 +272,7 @@ fn message(error: &serde_yaml::Error, limits: &DocumentLimits) -> String {
     }
 }
 
-/// The parts of which a value with its place is made.
+/// The parts of a value with its position.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum SpannedPart {
@@ -284,7 +283,7 @@ enum SpannedPart {
     Other,
 }
 
-/// Seed and visitor of a value with its place.
+/// Deserializes a value with its position.
 struct NodeSeed<'r, 'a>(&'r mut DocumentReader<'a>);
 
 impl<'de> DeserializeSeed<'de> for NodeSeed<'_, '_> {
@@ -329,7 +328,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
     }
 }
 
-/// Seed and visitor of a value.
+/// Deserializes a value.
 struct ValueSeed<'r, 'a>(&'r mut DocumentReader<'a>);
 
 impl<'de> DeserializeSeed<'de> for ValueSeed<'_, '_> {
@@ -378,7 +377,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<DocumentValue, A::Error> {
         let mut items = Vec::new();
         loop {
-            // After an error the path stays as it is.
+            // After an error the path is kept for the message.
             self.0.path.push(PathStep::Index(items.len()));
             let item = seq.next_element_seed(NodeSeed(self.0))?;
             self.0.path.pop();

@@ -1,4 +1,4 @@
-//! Families whose samples are read from another store at every scrape.
+//! Metric families whose samples are read from another store at every scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 pub type ScrapeSample = (Vec<(&'static str, String)>, f64);
 
 /// A family of gauges or counters whose samples a function returns. The function is called with the registry locked:
-/// it must be quick, and must not scrape.
+/// it must be fast, and must not scrape.
 #[derive(Clone)]
 pub struct AtScrape {
     read: Arc<dyn Fn() -> Vec<ScrapeSample> + Send + Sync>,

@@ -1,10 +1,10 @@
 //! The metric registry and its text exposition.
 //!
-//! * **Owns** the list of metric families of this process; there is no global state. The families
-//!   themselves belong to the modules that write them: each declares its own and keeps the handle.
-//! * **Woken by** a scrape, and by nothing else.
+//! * **Owns** the list of metric families of this process; there is no global state. The families are owned by the
+//!   modules that write them: each registers its own and keeps the handle.
+//! * **Woken by** scrapes only.
 //! * **Publishes** text in Prometheus' exposition format 0.0.4.
-//! * **Must never** know what a family means, or hold a lock while its owner writes a sample.
+//! * **Must never** know the meaning of a family, or hold a lock while its owner writes a sample.
 //! * **Answers to** upstream's `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
 
 mod at_scrape;
@@ -23,7 +23,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 pub use at_scrape::{AtScrape, ScrapeSample};
 
-/// Upper bounds of histograms of which nothing else is known, seconds; those of upstream.
+/// Prometheus' default histogram buckets, in seconds; also upstream's.
 pub const DEFAULT_BUCKETS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
@@ -40,19 +40,18 @@ pub struct Metrics {
 #[derive(Default)]
 struct MetricsInner {
     registry: Registry,
-    /// Name inside the registry (counters lose `_total` there) to the name users see.
+    /// Maps the name in the registry (counters have no `_total` there) to the exposed name.
     names: HashMap<String, &'static str>,
 }
 
 impl Metrics {
-    /// A registry without families.
+    /// An empty registry.
     pub fn new() -> Metrics {
         Metrics::default()
     }
 
-    /// Adds a family under the exact name users will see (a counter's `_total` included) and hands
-    /// the metric back for its owner to write. Of two families with one name only the first is
-    /// shown; the second is reported in the log.
+    /// Registers a family under its exposed name (with `_total` for counters) and returns the metric for its owner to
+    /// write. If two families have the same name, only the first is exposed, and an error is logged.
     pub fn register<M: Metric + Clone>(
         &self,
         name: &'static str,
@@ -78,20 +77,19 @@ impl Metrics {
         metric
     }
 
-    /// Everything written so far, in Prometheus' text format 0.0.4.
+    /// The text exposition of all families.
     pub fn text(&self) -> String {
         let inner = self.inner.lock();
         let mut open_metrics = String::new();
-        // Formatting into a string cannot fail unless a label's own encoder does; what was
-        // written up to there is still valid lines.
+        // Formatting to a string fails only if the encoding of a label fails; the lines written before are valid.
         if let Err(error) = encode_registry(&mut open_metrics, &inner.registry) {
             tracing::error!(%error, "metrics could not be encoded completely");
         }
         text::from_open_metrics(&open_metrics, &inner.names)
     }
 
-    /// Names of registered families that show no sample but zero, sorted. Tests use it to find
-    /// families without writers.
+    /// Names of registered families without a non-zero sample, sorted. Tests use it to find families that are never
+    /// written.
     pub fn unwritten(&self) -> Vec<&'static str> {
         let exposition = self.text();
         let inner = self.inner.lock();

@@ -1,15 +1,15 @@
-//! From OpenMetrics text, as the metric library writes it, to Prometheus text 0.0.4. Pure.
+//! Converts OpenMetrics text, as written by the metric library, to Prometheus text format 0.0.4. Pure.
 
 use std::collections::HashMap;
 
-/// Rewrites `open_metrics`: the end marker and units go, types unknown to 0.0.4 become ones it knows,
-/// and counters appear under the name given by `names` (registry name to shown name) in all lines.
+/// Converts `open_metrics`: removes the end marker and units, replaces types unknown to 0.0.4, and renames counters
+/// by `names` (registry name to exposed name) in all lines.
 pub(super) fn from_open_metrics(
     open_metrics: &str,
     names: &HashMap<String, &'static str>,
 ) -> String {
     let mut out = String::with_capacity(open_metrics.len());
-    // The counter whose samples follow: the sample name there, and the name to show.
+    // The counter whose samples follow: their name in the input, and the exposed name.
     let mut counter: Option<(String, &str)> = None;
     for line in open_metrics.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
@@ -22,7 +22,7 @@ pub(super) fn from_open_metrics(
             push(&mut out, &["# TYPE ", shown, " ", prometheus_type(kind)]);
             counter = (kind == "counter").then(|| (format!("{name}_total"), shown));
         } else if line.starts_with('#') || line.is_empty() {
-            // `# UNIT`, `# EOF`: not part of 0.0.4.
+            // `# UNIT` and `# EOF` do not exist in 0.0.4.
         } else {
             let sample = without_exemplar(line);
             match counter
@@ -37,7 +37,7 @@ pub(super) fn from_open_metrics(
     out
 }
 
-/// Whether `exposition` has a sample of family `name` (histogram parts included) other than zero.
+/// Whether `exposition` has a non-zero sample of family `name`, including histogram series.
 pub(super) fn has_non_zero_sample(exposition: &str, name: &str) -> bool {
     exposition
         .lines()
@@ -77,7 +77,7 @@ fn prometheus_type(open_metrics: &str) -> &str {
     }
 }
 
-/// A sample ends before its exemplar: ` # {` outside quotes.
+/// Removes an exemplar, which starts with ` # {` outside of quotes.
 fn without_exemplar(line: &str) -> &str {
     let mut quoted = false;
     let mut escaped = false;

@@ -1,21 +1,21 @@
-//! Where spans go: the names for it that gRPC has, as far as they make sense here. Pure.
+//! The address of the collector, in the syntax of gRPC target names as far as it applies. Pure.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A collector of traces that speaks OTLP over gRPC, without TLS.
+/// A collector that accepts OTLP over gRPC without TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Collector {
     /// `host:port`.
     Tcp(String),
-    /// A socket in the file system.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
 impl Default for Collector {
-    /// OpenTelemetry's own port on this machine.
+    /// OpenTelemetry's default port on localhost.
     fn default() -> Collector {
         Collector::Tcp("localhost:4317".to_owned())
     }
@@ -30,19 +30,19 @@ impl fmt::Display for Collector {
     }
 }
 
-/// What is wrong with an address. It does not repeat it, for it may hold a password.
+/// Why an address is invalid. The address is not repeated, because it may contain a password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CollectorError {
-    /// No such scheme.
+    /// Unsupported scheme.
     #[error("must be host:port, dns:///host:port or unix:///path; other schemes are not supported")]
     Scheme,
-    /// No absolute path.
+    /// The path is not absolute.
     #[error("must have an absolute path after unix://")]
     Path,
-    /// No port, or none that can be connected to.
+    /// Missing or invalid port.
     #[error("must end with a port between 1 and 65535, such as localhost:4317")]
     Port,
-    /// No name or address.
+    /// Missing host name or address.
     #[error("must have a host name or an IP address before the port, an IPv6 address in brackets")]
     Host,
 }

@@ -1,34 +1,34 @@
-//! Which span is meant, in the form of W3C Trace Context. Pure.
+//! The context of a span, in the format of W3C Trace Context. Pure.
 
 use std::fmt;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
 
-/// Names of the two headers, also of gRPC metadata.
+/// Names of the two headers, which are also gRPC metadata keys.
 pub mod headers {
-    /// Trace, span, and whether they are recorded.
+    /// Trace ID, span ID, and the sampled flag.
     pub const PARENT: &str = "traceparent";
-    /// What tracing systems on the way add; handed on as it came.
+    /// Vendor-specific data; propagated unchanged.
     pub const STATE: &str = "tracestate";
 }
 
-/// The longest `tracestate` that is propagated: the standard's minimum.
+/// Maximum length of a `tracestate` that is propagated: the minimum that the standard requires.
 const MAX_STATE: usize = 512;
 const SAMPLED: u8 = 1;
 
-/// What came as `tracestate`: printable ASCII.
+/// The value of `tracestate`: printable ASCII.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceState(Arc<str>);
 
 impl TraceState {
-    /// As it came.
+    /// The value as received.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A span as others know it.
+/// The identity of a span, as propagated to other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpanContext {
     trace: u128,
@@ -38,7 +38,7 @@ pub struct SpanContext {
 }
 
 impl SpanContext {
-    /// The first span of a trace.
+    /// The context of a trace's first span.
     pub(super) fn root(trace: u128, span: u64, sampled: bool) -> SpanContext {
         SpanContext {
             trace,
@@ -48,7 +48,7 @@ impl SpanContext {
         }
     }
 
-    /// The context of a span below this one.
+    /// The context of a child span.
     pub(super) fn child(&self, span: u64) -> SpanContext {
         SpanContext {
             span,
@@ -56,33 +56,32 @@ impl SpanContext {
         }
     }
 
-    /// The trace, not 0.
+    /// The trace ID; not 0.
     pub fn trace(&self) -> u128 {
         self.trace
     }
 
-    /// The span, not 0.
+    /// The span ID; not 0.
     pub fn span(&self) -> u64 {
         self.span
     }
 
-    /// Whether it is recorded.
+    /// Whether the span is sampled, that is, recorded.
     pub fn is_sampled(&self) -> bool {
         self.sampled
     }
 
-    /// What goes along with it.
+    /// The `tracestate` to propagate.
     pub fn state(&self) -> Option<&TraceState> {
         self.state.as_ref()
     }
 
-    /// The flags of `traceparent`.
+    /// The flags for `traceparent`.
     pub(super) fn flags(&self) -> u8 {
         if self.sampled { SAMPLED } else { 0 }
     }
 
-    /// The parent span of a request. A header that is there twice, or not as the standard has
-    /// it, belongs to none.
+    /// The parent span of a request. `None` if the header is missing, repeated or invalid.
     pub fn of_headers(headers: &HeaderMap) -> Option<SpanContext> {
         let mut parents = headers.get_all(headers::PARENT).iter();
         let (parent, None) = (parents.next()?, parents.next()) else {
@@ -93,7 +92,7 @@ impl SpanContext {
         Some(SpanContext { state, ..context })
     }
 
-    /// Puts it into the headers of a request, in place of what is there.
+    /// Sets the headers of a request, replacing existing ones.
     pub fn put_into(&self, headers: &mut HeaderMap) {
         if let Ok(parent) = HeaderValue::from_str(&self.to_string()) {
             headers.insert(headers::PARENT, parent);
@@ -106,7 +105,7 @@ impl SpanContext {
     }
 }
 
-/// As in `traceparent`.
+/// Formats the value of `traceparent`.
 impl fmt::Display for SpanContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (trace, span, flags) = (self.trace, self.span, self.flags());
@@ -114,7 +113,7 @@ impl fmt::Display for SpanContext {
     }
 }
 
-/// `version-trace-span-flags`. A later version may add something behind another `-`.
+/// Parses `version-trace-span-flags`. Later versions may append further fields after a `-`.
 fn parse_parent(text: &[u8]) -> Option<SpanContext> {
     let mut parts = text.split(|byte| *byte == b'-');
     let version = hex(parts.next()?, 2)?;
@@ -128,7 +127,7 @@ fn parse_parent(text: &[u8]) -> Option<SpanContext> {
     Some(SpanContext::root(trace, span, flags & SAMPLED != 0))
 }
 
-/// A number of so many hexadecimal digits in lower case.
+/// Parses a number of exactly that many lower-case hexadecimal digits.
 fn hex(digits: &[u8], number: usize) -> Option<u128> {
     let lower = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let text = std::str::from_utf8(digits).ok()?;
@@ -136,7 +135,7 @@ fn hex(digits: &[u8], number: usize) -> Option<u128> {
     right.then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// Several headers are one list. What is too long or is not text is left out altogether, as the standard
+/// Joins repeated headers to one list. If it is too long or not text it is dropped completely, as the standard
 /// allows.
 fn parse_state(headers: &HeaderMap) -> Option<TraceState> {
     let mut joined = String::new();

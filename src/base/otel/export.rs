@@ -19,9 +19,9 @@ use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
 use crate::base::metrics::Metrics;
 
-/// For how long spans are gathered before they are sent, unless a batch is full before.
+/// How long spans are collected before they are exported, unless a batch is full earlier.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector may take to answer.
+/// Timeout of an export.
 const ANSWER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -29,7 +29,7 @@ struct ExportOutcome {
     outcome: &'static str,
 }
 
-/// One export at a time: by the task, or by a flush after it.
+/// The exporter. Exports never overlap: they are made by the task, or by a flush after it has ended.
 pub(super) struct Exporter {
     collector: String,
     resource: wire::Resource,
@@ -41,10 +41,10 @@ pub(super) struct Exporter {
 
 #[derive(Default)]
 struct ExportState {
-    /// Being sent, or to be sent again.
+    /// Being exported, or to be exported again.
     batch: Vec<SpanData>,
     failure_log: FailureLog,
-    /// How many dropped spans have been counted.
+    /// Number of dropped spans that were already counted as lost.
     dropped: u64,
 }
 
@@ -69,8 +69,8 @@ impl Exporter {
         })
     }
 
-    /// Sends what ends until shutdown. A batch that is under way then is left to [`Exporter::flush`],
-    /// which may send it a second time: a collector knows spans by their numbers.
+    /// Exports spans until shutdown. A batch whose export was interrupted is left for [`Exporter::flush`], which may
+    /// send it a second time; collectors identify spans by their IDs.
     pub(super) async fn run(&self, shutdown: CancellationToken) {
         let mut state = self.state.lock().await;
         let work = async {
@@ -87,7 +87,7 @@ impl Exporter {
         }
     }
 
-    /// Sends what is left, once. The caller sets the deadline.
+    /// Exports the remaining spans, without retries. The caller sets the timeout.
     pub(super) async fn flush(&self) {
         let mut state = self.state.lock().await;
         loop {
@@ -106,7 +106,7 @@ impl Exporter {
         }
     }
 
-    /// Sends the batch until it is taken or given up.
+    /// Exports the batch until it was accepted or retries are exhausted.
     async fn deliver(&self, state: &mut ExportState) {
         let mut again = 0;
         while let Err(status) = self.send(state).await {
@@ -124,7 +124,7 @@ impl Exporter {
         }
     }
 
-    /// One try; the batch is gone when it was taken.
+    /// One attempt; removes the batch on success.
     async fn send(&self, state: &mut ExportState) -> Result<(), Status> {
         let request = otlp::request(&self.resource, &state.batch);
         let sending = otlp::export(self.channel.clone(), request);
@@ -148,7 +148,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Gives the batch up.
+    /// Drops the batch; returns its number of spans.
     fn lost(&self, state: &mut ExportState) -> u64 {
         let number = u64::try_from(state.batch.len()).unwrap_or(0);
         state.batch.clear();
@@ -163,7 +163,7 @@ impl Exporter {
         }
     }
 
-    /// Counts what was dropped since the last export, and reports it as a failure.
+    /// Counts spans dropped since the last export, and logs them as a failure.
     fn count_dropped(&self, state: &mut ExportState) {
         let dropped = self.queue.dropped();
         let new = dropped.saturating_sub(std::mem::replace(&mut state.dropped, dropped));
@@ -185,10 +185,10 @@ impl Exporter {
     }
 }
 
-/// The longest text that is logged of what a collector says, bytes.
+/// Maximum length of a collector's message in the log, in bytes.
 const MAX_REASON: usize = 256;
 
-/// What went wrong, in short.
+/// A short description of the error.
 fn reason(status: &Status) -> String {
     let mut text = format!("{}: {}", status.code(), status.message());
     text.truncate(text.floor_char_boundary(MAX_REASON));

@@ -1,14 +1,14 @@
 //! OpenTelemetry traces, exported to a collector.
 //!
-//! * **Owns** the spans that ended and were not sent yet, at most 2,048 of them, and the
-//!   connection to the collector.
-//! * **Woken by** spans that end, and by nothing while none does.
-//! * **Publishes** spans in batches over OTLP; the context of the current work, by which spans find
-//!   their parents and the runtime finds its own.
-//! * **Must never** block a caller, keep more than its room, log or send what may be a secret, or
-//!   connect to anything without the configuration's `tracing` section.
-//! * **Answers to** upstream's `k8s.io/component-base/tracing`; `docs/adr/0002-traces.md` says why no
-//!   library does this.
+//! * **Owns** the spans that have ended and were not exported yet, at most 2,048, and the connection to the
+//!   collector.
+//! * **Woken by** ended spans only.
+//! * **Publishes** spans in batches over OTLP; the context of the current operation, which is the parent of new spans
+//!   and is propagated to the runtime.
+//! * **Must never** block a caller, exceed its queue's size, log or export what may be a secret, or connect anywhere
+//!   without the configuration's `tracing` section.
+//! * **Answers to** upstream's `k8s.io/component-base/tracing`; `docs/adr/0002-traces.md` explains why no library is
+//!   used.
 
 mod collector;
 mod context;
@@ -38,20 +38,20 @@ use export::Exporter;
 use queue::Queue;
 use sampling::Ratio;
 
-/// How long the last spans may take to be sent when the process ends.
+/// Timeout of the last export when the process ends.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// What the configuration says of traces.
+/// The `tracing` section of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingSettings {
-    /// Where spans go.
+    /// The collector.
     pub collector: Collector,
-    /// Of a million traces that begin here, so many are recorded. A parent from elsewhere decides for
-    /// its own.
+    /// Number of recorded traces per million that start in this process. For traces with a remote parent, the
+    /// parent's sampled flag decides.
     pub sampling_rate_per_million: u32,
 }
 
-/// Makes spans; cheap to clone. One that is off makes none.
+/// Creates spans; cheap to clone. A disabled tracer creates none.
 #[derive(Clone, Default)]
 pub struct Tracer {
     shared: Option<Arc<TracerInner>>,
@@ -64,13 +64,13 @@ struct TracerInner {
 }
 
 impl Tracer {
-    /// No traces: no task, no connection, no spans.
+    /// A disabled tracer: no task, no connection, no spans.
     pub fn off() -> Tracer {
         Tracer::default()
     }
 
-    /// Traces of the node's kubelet. Declares the metric family; needs a running tokio runtime. Nothing
-    /// is connected before the first span is to be sent.
+    /// A tracer for this node's kubelet. Registers its metrics; must be called within a tokio runtime. Connects when
+    /// the first spans are exported.
     ///
     /// # Errors
     /// The collector's address is invalid.
@@ -90,14 +90,13 @@ impl Tracer {
         })
     }
 
-    /// Whether there are spans at all.
+    /// Whether traces are enabled.
     pub fn is_on(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Begins a span, which ends when it is dropped. `None` when traces are off. A span that is not
-    /// recorded still has a context, so that its children are not recorded either; its name is
-    /// not computed.
+    /// Starts a span, which ends when it is dropped. `None` if traces are disabled. An unsampled span has a context
+    /// too, so that its children are not sampled either; its name is not computed.
     pub fn start(
         &self,
         kind: TraceSpanKind,
@@ -108,7 +107,7 @@ impl Tracer {
         Some(Span::start(&shared.queue, shared.ratio, kind, parent, name))
     }
 
-    /// Sends what ends until shutdown. What is left then is for [`Tracer::flush`].
+    /// Exports spans until shutdown. [`Tracer::flush`] exports the remaining ones.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         match &self.shared {
             Some(shared) => shared.exporter.run(shutdown).await,
@@ -117,7 +116,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Sends what is left, within two seconds. Costs nothing when there is nothing.
+    /// Exports the remaining spans, with a timeout of two seconds. Returns immediately if there are none.
     pub async fn flush(&self) {
         let Some(shared) = &self.shared else { return };
         if tokio::time::timeout(FLUSH, shared.exporter.flush())

@@ -1,4 +1,4 @@
-//! Spans in the form of OTLP, and the call that exports them.
+//! Converts spans to OTLP, and exports them.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,10 +15,10 @@ use super::collector::Collector;
 use super::context::{SpanContext, TraceState};
 use super::span_data::{AttributeValue, SpanData, TraceSpanKind};
 
-/// How long a connection may take to be made.
+/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
-/// Bits of a span's flags: that it is known whether its parent is another process's, and that it is.
+/// Bits of a span's flags: whether it is known that the parent is remote, and whether it is.
 const REMOTE_IS_KNOWN: u32 = 1 << 8;
 const REMOTE: u32 = 1 << 9;
 
@@ -28,7 +28,7 @@ pub(super) mod wire {
     tonic::include_proto!("otlp.trace");
 }
 
-/// The connection, made when first used and again after it broke.
+/// The connection to the collector; established on first use and re-established after it was lost.
 pub(super) fn connect(collector: &Collector) -> anyhow::Result<Channel> {
     let endpoint = |uri: String| -> anyhow::Result<Endpoint> {
         let endpoint = Endpoint::from_shared(uri)?.connect_timeout(CONNECT);
@@ -47,7 +47,7 @@ pub(super) fn connect(collector: &Collector) -> anyhow::Result<Channel> {
     })
 }
 
-/// Sends spans to the collector; returns how many it rejected, and why.
+/// Exports spans to the collector; returns how many it rejected, and why.
 pub(super) async fn export(
     channel: Channel,
     request: wire::ExportTraceServiceRequest,
@@ -71,7 +71,7 @@ pub(super) fn too_late() -> Status {
     Status::new(Code::DeadlineExceeded, "no answer in time")
 }
 
-/// What all spans of this process have in common, as upstream names it.
+/// The resource attributes of this process, named as in upstream.
 pub(super) fn resource(node_name: &str) -> wire::Resource {
     let attributes = [
         ("service.name", "kubelet".to_owned()),
@@ -84,7 +84,7 @@ pub(super) fn resource(node_name: &str) -> wire::Resource {
     }
 }
 
-/// A batch.
+/// The export request for a batch.
 pub(super) fn request(
     resource: &wire::Resource,
     spans: &[SpanData],

@@ -1,27 +1,27 @@
-//! What happens to spans that could not be exported, and how often that is logged.
+//! Retries of failed exports, and the rate limit of their logging.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::Code;
 
-/// The first wait; each further one is twice as long.
+/// The first delay; it doubles with each retry.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// So many times a batch is sent again before it is given up: after a minute, as upstream's exporter does.
+/// Number of retries before a batch is dropped: after about a minute, as upstream's exporter.
 const TRIES: u32 = 6;
-/// The least time between two logs of failures.
+/// Minimum interval between two logged failures.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What comes after a failure.
+/// What to do after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExportRetry {
-    /// The same batch again, after so long.
+    /// Retry the same batch after this delay.
     Again(Duration),
-    /// The batch is lost.
+    /// Drop the batch.
     GiveUp,
 }
 
-/// What comes after the failure that has this code, when a batch had been sent again `again` times.
+/// Decides after a failure with this code; `again` is the number of retries so far.
 pub(super) fn after_failure(code: Code, again: u32) -> ExportRetry {
     if !may_pass(code) || again >= TRIES {
         return ExportRetry::GiveUp;
@@ -29,8 +29,8 @@ pub(super) fn after_failure(code: Code, again: u32) -> ExportRetry {
     ExportRetry::Again(FIRST_WAIT.saturating_mul(1 << again))
 }
 
-/// Whether trying again may help: the list of OTLP's specification, and `Unknown`, which a connection ends
-/// with that broke.
+/// Whether a retry may succeed: the codes in the OTLP specification, and `Unknown`, which a lost connection results
+/// in.
 fn may_pass(code: Code) -> bool {
     matches!(
         code,
@@ -44,7 +44,7 @@ fn may_pass(code: Code) -> bool {
     )
 }
 
-/// What has been logged about failures.
+/// What was logged about failures.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FailureLog {
     last: Option<Instant>,
@@ -52,7 +52,7 @@ pub(super) struct FailureLog {
 }
 
 impl FailureLog {
-    /// Whether to log the failure now, with the number of spans lost since the last log.
+    /// Records a failure. Returns the number of spans lost since the last log if it is to be logged now.
     pub(super) fn failing(&mut self, lost: u64, now: Instant) -> Option<u64> {
         self.lost += lost;
         let due = |last: Instant| now.saturating_duration_since(last) >= FAILURE_LOG_INTERVAL;
@@ -63,7 +63,8 @@ impl FailureLog {
         Some(std::mem::take(&mut self.lost))
     }
 
-    /// Whether to log the recovery: once, after a logged failure.
+    /// Records a success. Returns the number of lost spans if the recovery is to be logged: once, after a logged
+    /// failure.
     pub(super) fn working(&mut self) -> Option<u64> {
         self.last.take().map(|_| std::mem::take(&mut self.lost))
     }

@@ -1,4 +1,4 @@
-//! Spans that ended and wait to be sent.
+//! The queue of ended spans that are to be exported.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,12 +8,12 @@ use tokio::sync::Notify;
 
 use super::span_data::SpanData;
 
-/// As many spans are kept at most (upstream's `OTEL_BSP_MAX_QUEUE_SIZE`). Newer ones are dropped.
+/// Maximum number of queued spans (OpenTelemetry's default `OTEL_BSP_MAX_QUEUE_SIZE`). Further ones are dropped.
 pub(super) const CAPACITY: usize = 2048;
-/// As many are sent at once (upstream's `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
+/// Maximum number of spans per export (OpenTelemetry's default `OTEL_BSP_MAX_EXPORT_BATCH_SIZE`).
 pub(super) const BATCH: usize = 512;
 
-/// Never blocks.
+/// A bounded queue; pushing never blocks.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     spans: Mutex<VecDeque<SpanData>>,
@@ -22,7 +22,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes a span if there is room.
+    /// Adds a span, or drops it if the queue is full.
     pub(super) fn push(&self, span: SpanData) {
         let length = {
             let mut spans = self.spans.lock();
@@ -38,7 +38,7 @@ impl Queue {
         }
     }
 
-    /// Waits until there are as many: one, or a whole batch.
+    /// Waits until the queue has at least `number` spans.
     pub(super) async fn holds(&self, number: usize) {
         while self.len() < number {
             self.grown.notified().await;
@@ -49,14 +49,14 @@ impl Queue {
         self.spans.lock().len()
     }
 
-    /// Takes the oldest, at most a batch of them.
+    /// Takes the oldest spans, at most one batch.
     pub(super) fn take(&self) -> Vec<SpanData> {
         let mut spans = self.spans.lock();
         let number = spans.len().min(BATCH);
         spans.drain(..number).collect()
     }
 
-    /// How many were dropped so far.
+    /// Number of spans dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

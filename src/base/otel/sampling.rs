@@ -1,15 +1,15 @@
-//! Which traces that begin here are recorded. Pure.
+//! The sampling of traces that start in this process. Pure.
 
-/// A share of all traces. Another component that decides by the same share and trace id decides the same:
-/// it is the rule of OpenTelemetry's `TraceIDRatioBased`, which upstream uses.
+/// Samples by trace ID. Components with the same rate make the same decision for a trace: this is OpenTelemetry's
+/// `TraceIDRatioBased`, which upstream uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ratio {
-    /// Numbers below it are recorded; they are of 63 bits.
+    /// Trace IDs whose 63 bits are a smaller number are sampled.
     bound: u64,
 }
 
 impl Ratio {
-    /// So many of a million; more than that are all.
+    /// From a rate per million; higher rates sample all traces.
     pub(super) fn per_million(rate: u32) -> Ratio {
         let bound = (u128::from(rate.min(1_000_000)) << 63) / 1_000_000;
         Ratio {
@@ -17,7 +17,7 @@ impl Ratio {
         }
     }
 
-    /// Whether a trace is recorded.
+    /// Whether a trace is sampled.
     pub(super) fn takes(self, trace: u128) -> bool {
         let low = u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(u64::MAX);
         low >> 1 < self.bound

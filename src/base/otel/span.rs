@@ -1,4 +1,4 @@
-//! Spans, and which of them the current work belongs to.
+//! Spans, and the context of the current operation.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -10,27 +10,26 @@ use super::queue::Queue;
 use super::sampling::Ratio;
 use super::span_data::{AttributeValue, SpanData, TraceSpanKind};
 
-/// The longest text that is kept of a failure, bytes.
+/// Maximum length of an error message in a span, in bytes.
 const MAX_FAILURE: usize = 1024;
 
 tokio::task_local! {
-    /// The span that what runs now belongs to.
+    /// The span of the current operation.
     static CURRENT: SpanContext;
 }
 
-/// What a span is part of.
+/// The parent of a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parent {
-    /// Of what runs now; of nothing, when that is not a part of any.
+    /// The span of the current operation, if any.
     Current,
-    /// Of what a request says; of nothing, when it says nothing.
+    /// The remote span in a request's headers, if any.
     Remote(Option<SpanContext>),
-    /// None; the request's own span is a link, as that of a client that may not decide what
-    /// is recorded.
+    /// None; the request's span becomes a link. For clients that must not decide what is sampled.
     Linked(Option<SpanContext>),
 }
 
-/// A span under way. It ends when it is dropped.
+/// A span in progress; ends when dropped.
 #[derive(Debug)]
 pub struct Span {
     context: SpanContext,
@@ -85,12 +84,12 @@ impl Span {
         Span { context, recording }
     }
 
-    /// What others know it by.
+    /// The context that is propagated.
     pub fn context(&self) -> &SpanContext {
         &self.context
     }
 
-    /// Adds attributes, which are computed only when the span is recorded. No value may be a secret.
+    /// Adds attributes, which are computed only if the span is sampled. Values must not be secrets.
     pub fn note<I>(&mut self, attributes: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = (&'static str, AttributeValue)>,
@@ -100,7 +99,7 @@ impl Span {
         }
     }
 
-    /// Marks it as failed; the reason is computed only when the span is recorded.
+    /// Marks the span as failed; the message is computed only if the span is sampled.
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         if let Some(recording) = &mut self.recording {
             let mut why = why();
@@ -109,7 +108,7 @@ impl Span {
         }
     }
 
-    /// Runs work that belongs to this span.
+    /// Runs work as the current operation of this span.
     pub async fn around<F: Future>(&self, work: F) -> F::Output {
         CURRENT.scope(self.context.clone(), work).await
     }
@@ -129,12 +128,12 @@ impl Drop for Span {
     }
 }
 
-/// The span that what runs now belongs to.
+/// The context of the current operation.
 pub fn current() -> Option<SpanContext> {
     CURRENT.try_with(SpanContext::clone).ok()
 }
 
-/// Work that belongs to what runs now, also when another task carries it on.
+/// Keeps the current operation's context for work that another task polls.
 pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
     let context = current();
     async move {
@@ -145,7 +144,7 @@ pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// Runs work as a span, if there is one, and says why it failed, if it did.
+/// Runs work within a span, if there is one, and records its error.
 pub async fn traced<F: Future>(
     span: Option<Span>,
     work: F,

@@ -1,22 +1,22 @@
-//! What is recorded of a span.
+//! The data of a span.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use super::context::SpanContext;
 
-/// What a span is about.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceSpanKind {
-    /// Work of its own.
+    /// An internal operation.
     Internal,
-    /// A request that is answered.
+    /// The handling of a request.
     Server,
-    /// A call that is made.
+    /// An outgoing call.
     Client,
 }
 
-/// An attribute's value.
+/// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttributeValue {
     /// Text.
@@ -47,7 +47,7 @@ impl From<i64> for AttributeValue {
 #[derive(Debug, Clone)]
 pub(super) struct SpanData {
     pub(super) context: SpanContext,
-    /// The span above, and whether it is another process's.
+    /// The parent span's ID, and whether it is a remote one.
     pub(super) parent: Option<(u64, bool)>,
     pub(super) link: Option<SpanContext>,
     pub(super) kind: TraceSpanKind,
@@ -55,6 +55,6 @@ pub(super) struct SpanData {
     pub(super) began: SystemTime,
     pub(super) took: Duration,
     pub(super) attributes: Vec<(&'static str, AttributeValue)>,
-    /// Why it failed, if it did.
+    /// The error message, if the span failed.
     pub(super) failure: Option<String>,
 }

@@ -1,24 +1,24 @@
-//! In which order a pod's addresses count.
+//! The order of a pod's addresses.
 
 use std::net::IpAddr;
 
-/// Which family of addresses comes first: that of `--node-ip`, else IPv4.
+/// The preferred address family: that of `--node-ip`, else IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressOrder {
     ipv6_first: bool,
 }
 
 impl AddressOrder {
-    /// The order where nothing is known of the node.
+    /// The default order.
     pub const IPV4_FIRST: Self = Self { ipv6_first: false };
 
-    /// The order on a node of which this family comes first.
+    /// The order for a node with this preferred family.
     pub fn new(ipv6_first: bool) -> Self {
         Self { ipv6_first }
     }
 
-    /// The first address of the first family, then the first of the other one; runtimes may have more,
-    /// in any order. Upstream's `sortPodIPs`.
+    /// The first address of the preferred family, then the first one of the other family; runtimes may return more,
+    /// in any order (upstream's `sortPodIPs`).
     pub fn pick(self, addresses: &[IpAddr]) -> Vec<String> {
         let first = |ipv6: bool| addresses.iter().find(|ip| ip.is_ipv6() == ipv6);
         [self.ipv6_first, !self.ipv6_first]

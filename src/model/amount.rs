@@ -1,14 +1,14 @@
-//! Quantities as texts: each is shown in the family of suffixes that it was written in, as the API's
-//! own libraries do.
+//! Quantities with their format: as in the API's libraries, a quantity is printed with the family of suffixes in
+//! which it was written.
 
 use super::{Quantity, QuantityError};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// Suffixes of powers of 1000, from 10^-9 on.
+/// Suffixes of powers of 1000, starting with 10^-9.
 const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 /// Suffixes of powers of 1024.
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-/// Beyond this many digits upstream reads a number in another way, and forgets how it was written.
+/// Numbers with more digits take another code path in upstream, which does not cache the original text.
 const SHORT: usize = 18;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +21,17 @@ enum SuffixFamily {
     Exponent,
 }
 
-/// An amount that remembers its family of suffixes.
+/// A quantity that remembers its family of suffixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Amount {
     value: Quantity,
     family: SuffixFamily,
-    /// How it was written, where that is kept.
+    /// The original text, if upstream would cache it.
     written: Option<String>,
 }
 
 impl Amount {
-    /// Reads any spelling that the API accepts.
+    /// Parses any form that the API accepts.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let value = Quantity::parse(text)?;
         let number = text.trim_start_matches(['+', '-']);
@@ -54,12 +54,12 @@ impl Amount {
         })
     }
 
-    /// Thousandths, shown in powers of 1000.
+    /// From thousandths, printed with decimal suffixes.
     pub fn of_milli(milli: i64) -> Self {
         Self::with_family(Quantity::from_milli(milli), SuffixFamily::Decimal)
     }
 
-    /// Bytes, shown in powers of 1024.
+    /// From bytes, printed with binary suffixes.
     pub fn of_bytes(bytes: i64) -> Self {
         Self::with_family(Quantity::from_units(bytes), SuffixFamily::Binary)
     }
@@ -72,12 +72,12 @@ impl Amount {
         }
     }
 
-    /// What it is worth.
+    /// The quantity without format.
     pub fn value(&self) -> Quantity {
         self.value
     }
 
-    /// The sum, in this one's family of suffixes unless it is nothing.
+    /// The sum, in this one's format unless it is zero.
     pub fn plus(&self, other: &Self) -> Self {
         let family = if self.value.is_zero() {
             other.family
@@ -87,7 +87,7 @@ impl Amount {
         Self::with_family(self.value.plus(other.value), family)
     }
 
-    /// The next whole number of thousandths, away from zero.
+    /// Rounded away from zero to whole thousandths.
     pub fn round_up_to_milli(self) -> Self {
         match self.value.nanos() % 1_000_000 {
             0 => self,
@@ -95,7 +95,7 @@ impl Amount {
         }
     }
 
-    /// As the API shows it.
+    /// In the canonical form of the API.
     pub fn to_api(&self) -> ApiQuantity {
         ApiQuantity(self.text())
     }
@@ -122,13 +122,12 @@ impl Amount {
     }
 }
 
-/// The canonical spelling of a quantity; what cannot be read stays as it is.
+/// The canonical form of a quantity; an invalid one is returned unchanged.
 pub fn canonical(quantity: &ApiQuantity) -> ApiQuantity {
     Amount::parse(&quantity.0).map_or_else(|_| quantity.clone(), |amount| amount.to_api())
 }
 
-/// Whether upstream prints a number just as it was written, which it does where a quick check finds that
-/// it is canonical.
+/// Whether upstream prints a number as it was written, which it does if a quick check finds it canonical.
 fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let whole = match whole.trim_start_matches('0') {
@@ -139,7 +138,7 @@ fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
     match family {
         SuffixFamily::Binary => {
             let power = BINARY.iter().position(|known| *known == suffix);
-            // 1024 has three digits and a bit.
+            // As upstream estimates it: 3 digits per factor of 1024.
             let digits_of_suffix = power.unwrap_or_default() * 3;
             let odd = digits.parse::<i64>().is_ok_and(|value| value & 7 != 0);
             fraction.is_empty() && odd && digits.len() + digits_of_suffix <= 14
@@ -166,7 +165,7 @@ fn is_kept(number: &str, suffix: &str, family: SuffixFamily) -> bool {
     }
 }
 
-/// The shortest spelling with a power of 1024.
+/// The shortest form with a binary suffix.
 fn binary(value: Quantity) -> String {
     let mut units = value.value();
     let mut power = 0;
@@ -178,7 +177,7 @@ fn binary(value: Quantity) -> String {
     format!("{units}{suffix}")
 }
 
-/// The shortest spelling with a power of 1000; `suffix` takes the power of 10.
+/// The shortest form with a decimal suffix; `suffix` is called with the power of 10.
 fn decimal(value: Quantity, suffix: impl Fn(i32) -> String) -> String {
     let mut nanos = value.nanos();
     let mut power = -9;

@@ -1,12 +1,12 @@
-//! Fields of a pod by their path, for the downward API. Pure.
+//! Pod fields of the downward API (`fieldRef`). Pure.
 
 use super::{Pod, PodExt};
 use crate::base::go_quote;
 use std::collections::BTreeMap;
 
-/// The text of a field: `metadata.name`, `.namespace`, `.uid`, `.labels`, `.annotations`, or one
-/// entry of the last two (`metadata.labels['key']`, empty when there is none). `None` for any other
-/// path (upstream's `fieldpath.ExtractFieldPathAsString`).
+/// The value of a field: `metadata.name`, `.namespace`, `.uid`, `.labels`, `.annotations`, or one entry of the last
+/// two (`metadata.labels['key']`; empty if missing). `None` for other paths (upstream's
+/// `fieldpath.ExtractFieldPathAsString`).
 pub fn pod_field(pod: &Pod, path: &str) -> Option<String> {
     let meta = &pod.metadata;
     if let Some((map, key)) = subscript(path) {
@@ -33,7 +33,7 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
     path.strip_suffix("']")?.split_once("['")
 }
 
-/// `key="value"`, one a line, in order of the keys.
+/// `key="value"` per line, sorted by key.
 fn lines(values: Option<&BTreeMap<String, String>>) -> String {
     let entries = values.into_iter().flatten();
     let lines: Vec<String> = entries

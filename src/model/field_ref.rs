@@ -1,4 +1,4 @@
-//! Amounts of a container's resources as the downward API shows them. Pure.
+//! Resource fields of the downward API (`resourceFieldRef`). Pure.
 
 use super::{
     NodeFacts, Pod, PodExt, Quantity, QuantityError,
@@ -6,25 +6,25 @@ use super::{
 };
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 
-/// Why an amount cannot be shown; texts as upstream's.
+/// Why a resource field cannot be resolved; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldRefError {
-    /// A resource that the downward API does not have.
+    /// The downward API does not support this resource.
     #[error("unsupported container resource : {0}")]
     Resource(String),
-    /// `containerName` names no container.
+    /// `containerName` is not a container of the pod.
     #[error("container {0} not found")]
     Container(String),
-    /// `divisor` is not a quantity.
+    /// `divisor` is not a valid quantity.
     #[error("divisor of resourceFieldRef for {0}")]
     Divisor(String, #[source] QuantityError),
-    /// A resource amount of the pod cannot be read.
+    /// A resource amount of the pod cannot be parsed.
     #[error(transparent)]
     Amount(#[from] BadAmount),
 }
 
-/// The amount in units of the divisor, rounded up. `own` is the container with the reference, which a reference without
-/// a container name means. A limit that is not set is the pod's, else the node's allocatable.
+/// The value in units of the divisor, rounded up. `own` is the container with the reference, which is used if the
+/// reference has no container name. Without a limit, the pod's limit counts, else the node's allocatable.
 pub fn field_ref_value(
     pod: &Pod,
     own: Option<&Container>,
@@ -69,7 +69,7 @@ pub fn field_ref_value(
     Ok(count.to_string())
 }
 
-/// The limit of a container without one: the pod's, else the node's allocatable.
+/// The limit of a container that has none: the pod's, else the node's allocatable.
 fn ceiling(pod: &Pod, resource: &str, node: &NodeFacts) -> Result<Quantity, BadAmount> {
     if let Some(limit) = requests::of_pod_level::<Quantity>(pod)?.limit(resource) {
         return Ok(limit);

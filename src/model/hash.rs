@@ -1,5 +1,4 @@
-//! Digests that must agree with upstream's, so that kubelets of either kind adopt each other's
-//! containers.
+//! Hashes that must equal upstream's, so that this kubelet and the Go one adopt each other's containers.
 
 use k8s_openapi::api::core::v1::Container;
 use std::fmt::Write as _;
@@ -9,22 +8,22 @@ const FNV32_PRIME: u32 = 0x0100_0193;
 const FNV64_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV64_PRIME: u64 = 0x0000_0100_0000_01b3;
 
-/// FNV-1a over bytes, 64 bits.
+/// 64-bit FNV-1a.
 pub fn fnv64a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(FNV64_OFFSET, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(FNV64_PRIME)
     })
 }
 
-/// FNV-1a over bytes, 32 bits.
+/// 32-bit FNV-1a.
 pub fn fnv32a(bytes: impl IntoIterator<Item = u8>) -> u32 {
     bytes.into_iter().fold(FNV32_OFFSET, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(FNV32_PRIME)
     })
 }
 
-/// The value of the `io.kubernetes.container.hash` annotation: FNV-1a-32 over Go's dump of the bytes
-/// of `{"image":…,"name":…}`, in lower-case hex without padding (upstream's form since 1.31).
+/// The value of the `io.kubernetes.container.hash` annotation: 32-bit FNV-1a of Go's dump of `{"image":…,"name":…}`,
+/// in lower-case hexadecimal digits without padding (upstream's form since 1.31).
 pub fn container_hash(container: &Container) -> String {
     let mut json = String::with_capacity(64);
     json.push_str("{\"image\":");
@@ -44,7 +43,7 @@ pub fn container_hash(container: &Container) -> String {
     format!("{:x}", fnv32a(dump.bytes()))
 }
 
-/// Appends a JSON string as Go's encoder writes it, HTML escaping included.
+/// Appends a JSON string as Go's encoder does, with HTML escaping.
 fn push_go_json_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {
@@ -65,8 +64,7 @@ fn push_go_json_string(out: &mut String, text: &str) {
     out.push('"');
 }
 
-/// Key of a container's restart back-off: a new image or new resources start it afresh
-/// (upstream's `GetBackoffKey`).
+/// The key of a container's restart back-off: a changed image or resources reset it (upstream's `GetBackoffKey`).
 pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Container) -> u64 {
     let resources = container
         .resources
@@ -82,8 +80,8 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
     )
 }
 
-/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) differ. Only digests of
-/// one version can be compared; what has none, or one of another version, is taken for the same.
+/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) differ. Only digests of the same version can
+/// be compared; otherwise the manifests count as equal.
 pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
     let one = one.and_then(|digest| digest.split_once(':'));
     let other = other.and_then(|digest| digest.split_once(':'));

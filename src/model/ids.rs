@@ -1,4 +1,4 @@
-//! Typed identifiers: cheap to clone, impossible to mix up.
+//! Typed identifiers; cheap to clone.
 
 use std::{borrow::Borrow, fmt, sync::Arc};
 
@@ -9,12 +9,12 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Wraps the text as it came from outside.
+            /// Wraps a text without validation.
             pub fn new(text: impl Into<Arc<str>>) -> Self {
                 Self(text.into())
             }
 
-            /// The text as it came from outside.
+            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -59,23 +59,23 @@ macro_rules! id {
 }
 
 id! {
-    /// `metadata.uid` of a pod. Static pods have 32 hex digits, API pods a dashed UUID.
+    /// `metadata.uid` of a pod: 32 hexadecimal digits for a static pod, a UUID with dashes for an API pod.
     PodUid
 }
 id! {
-    /// The runtime's bare container id, without the `containerd://` prefix that users see.
+    /// The runtime's container ID, without the `containerd://` prefix that users see.
     ContainerId
 }
 id! {
-    /// The runtime's sandbox id.
+    /// The runtime's sandbox ID.
     SandboxId
 }
 id! {
-    /// `<name>_<namespace>`: what makes a static pod the same pod over edits of its manifest.
+    /// `<name>_<namespace>`, which identifies a static pod across edits of its manifest.
     PodFullName
 }
 
-/// A pod in a line of the log, `<namespace>/<name>` as klog writes it.
+/// A pod in log messages, `<namespace>/<name>` as klog prints it.
 #[derive(Clone, Copy, Debug)]
 pub struct PodLogName<'a> {
     /// Its namespace.
@@ -96,7 +96,7 @@ impl PodFullName {
         Self::new(format!("{name}_{namespace}"))
     }
 
-    /// `<namespace>/<name>`, for the log.
+    /// `<namespace>/<name>`, for log messages.
     pub fn log_name(&self) -> PodLogName<'_> {
         let (name, namespace) = self.as_str().split_once('_').unwrap_or((self.as_str(), ""));
         PodLogName { namespace, name }

@@ -1,6 +1,5 @@
-//! Labels and annotations on sandboxes, containers and pods, equal to upstream's to the letter:
-//! they are how kubelets of either kind recognise each other's containers and how `crictl` shows
-//! them.
+//! Labels and annotations of sandboxes, containers and pods. They are identical to upstream's, so that this kubelet
+//! and the Go one recognise each other's containers, and `crictl` shows them.
 
 /// Label: name of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -11,9 +10,9 @@ pub const POD_UID: &str = "io.kubernetes.pod.uid";
 /// Label: name of the container.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
-/// Container annotation: hash of name and image, lower-case hex without padding.
+/// Container annotation: hash of name and image, in lower-case hexadecimal digits without padding.
 pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
-/// Container annotation: how often the container was restarted, decimal.
+/// Container annotation: restart count, decimal.
 pub const CONTAINER_RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 /// Container annotation: path of the termination message inside the container.
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
@@ -28,23 +27,23 @@ pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeri
 /// Container annotation: `terminationGracePeriodSeconds`, decimal seconds.
 pub const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
-/// Pod annotation: which source the pod came from: `file`, `http` or `api`.
+/// Pod annotation: the pod's source: `file`, `http` or `api`.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Pod annotation: when this kubelet first saw the pod, RFC 3339 with nanoseconds.
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// Pod annotation: UID of a static pod, which a mirror pod repeats.
+/// Pod annotation: UID of a static pod; its mirror pod has the same value.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// Pod annotation: marks an API pod as the mirror of a static one.
+/// Pod annotation: marks an API pod as mirror pod.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
-/// Pod annotation of ours: version-tagged digest of the manifest as the user wrote it. A static pod
-/// with a UID of its own is another pod when only this differs.
+/// Pod annotation of this kubelet: version-tagged digest of the manifest as the user wrote it. For a static pod with
+/// a `metadata.uid` in its manifest, a different digest means a different pod.
 pub const SPEC_DIGEST: &str = "kubelet.rs/spec-digest";
-/// Pod annotation of ours: path of the manifest file that a static pod was read from.
+/// Pod annotation of this kubelet: path of the manifest file of a static pod.
 pub const MANIFEST: &str = "kubelet.rs/manifest";
 
-/// Pod annotation of ours: the longest delay between restarts of the pod's containers, in place of the
-/// node's (`crashLoopBackOff.maxContainerRestartPeriod`).
+/// Pod annotation of this kubelet: maximum delay between restarts of the pod's containers, instead of the node's
+/// (`crashLoopBackOff.maxContainerRestartPeriod`).
 pub const MAX_RESTART_PERIOD: &str = "kubelet.rs/max-container-restart-period";
 
-/// Annotation prefix by which old manifests name the AppArmor profile of the container that follows.
+/// Prefix of the deprecated annotation with a container's AppArmor profile; the container's name follows.
 pub const APP_ARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";

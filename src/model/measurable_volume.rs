@@ -1,23 +1,23 @@
-//! Volumes whose size is measured. Pure.
+//! Volumes whose usage is measured. Pure.
 
 use std::path::PathBuf;
 
-/// A volume whose size is measured.
+/// A volume whose usage is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasurableVolume {
     /// Its name in the pod.
     pub name: String,
-    /// Where it is on the node.
+    /// Its path on the node.
     pub path: PathBuf,
-    /// It is measured as a file system of its own.
+    /// Whether it is a file system of its own, whose usage the kernel reports.
     pub filesystem: bool,
-    /// The project that its files belong to, and nothing else: the file system counts them.
+    /// The quota project of its files, from which its usage is read.
     pub project: Option<ProjectId>,
-    /// The claim that it is the volume of.
+    /// The claim, if it is the volume of one.
     pub claim: Option<ClaimRef>,
 }
 
-/// A project of a file system with project quotas.
+/// A quota project of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProjectId(pub u32);
 

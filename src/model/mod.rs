@@ -1,7 +1,7 @@
-//! The nouns of a kubelet: plain data, no effects.
+//! The data types of the kubelet, without side effects.
 //!
-//! * Owns: identifiers, the runtime status of a pod ([`PodStatus`]), facts of the node ([`NodeFacts`]), pod updates,
-//!   probe results, and every string that users or other kubelets see (labels, annotations, reasons), spelled once.
+//! * Owns: identifiers, the runtime status of a pod ([`PodStatus`]), properties of the node ([`NodeFacts`]), pod
+//!   updates, probe results, and every string that users or other kubelets see (labels, annotations, reasons).
 //! * Woken by nothing, publishes nothing; it must never do I/O.
 //! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 

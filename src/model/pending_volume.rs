@@ -1,12 +1,12 @@
-//! Volumes that are not ready. Pure.
+//! Volumes of a pod that are not ready. Pure.
 
-/// A volume that is not ready.
+/// A volume that is not ready, for messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingVolume {
     /// Its name in the pod.
     pub name: String,
     /// Why it is not ready.
     pub reason: String,
-    /// What it failed with, if nothing is under way for it.
+    /// The error of the last attempt, if no attempt is in progress.
     pub error: Option<String>,
 }

@@ -1,25 +1,24 @@
-//! What the kubelet reads from a pod object.
+//! Accessors for pod objects.
 
 use super::{PodFullName, PodLogName, PodSource, PodUid, keys};
 use crate::base::GoDuration;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
 use std::{ops::RangeInclusive, time::Duration};
 
-/// The API's pod. Shared as `Arc<Pod>` and never changed once a source has delivered it.
+/// The API's pod. Shared as `Arc<Pod>`, and immutable once a source has delivered it.
 pub type Pod = k8s_openapi::api::core::v1::Pod;
 
-/// The bounds of a pod's longest restart delay, and of the node's.
+/// The valid range of maximum restart delays, per pod and per node.
 pub const RESTART_PERIODS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(300);
 
-/// Reads the value of [`keys::MAX_RESTART_PERIOD`]; `None` when it is not a duration in
-/// [`RESTART_PERIODS`].
+/// Parses the value of [`keys::MAX_RESTART_PERIOD`]; `None` if it is not a duration in [`RESTART_PERIODS`].
 pub fn parse_restart_period(text: &str) -> Option<Duration> {
     let period = text.parse::<GoDuration>().ok()?.to_std();
     RESTART_PERIODS.contains(&period).then_some(period)
 }
 
-/// From this priority on pods are the system's.
+/// The lowest priority of system-critical pods.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// Whether an init container is a sidecar (`restartPolicy: Always`).
@@ -27,7 +26,7 @@ pub fn is_sidecar(init_container: &Container) -> bool {
     init_container.restart_policy.as_deref() == Some("Always")
 }
 
-/// The ephemeral container as any other, without its target.
+/// The ephemeral container as a regular one, without its target.
 pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let EphemeralContainer {
         args,
@@ -98,7 +97,7 @@ pub enum RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// Reads the API's spelling; anything else is `None`.
+    /// Parses the API field; `None` for an unknown value.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "Always" => Some(Self::Always),
@@ -108,7 +107,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether an exit with this code is followed by a restart.
+    /// Whether a container is restarted after an exit with this code.
     pub fn restarts_after(self, exit_code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -118,7 +117,7 @@ impl RestartPolicy {
     }
 }
 
-/// Shorthands that hide the `Option`s of API types.
+/// Accessors without the `Option`s of API types.
 pub trait PodExt {
     /// `metadata.uid`.
     fn uid(&self) -> PodUid;
@@ -128,11 +127,11 @@ pub trait PodExt {
     fn namespace(&self) -> &str;
     /// `<name>_<namespace>`.
     fn full_name(&self) -> PodFullName;
-    /// `<namespace>/<name>`, for the log.
+    /// `<namespace>/<name>`, for log messages.
     fn log_name(&self) -> PodLogName<'_>;
     /// Value of an annotation.
     fn annotation(&self, key: &str) -> Option<&str>;
-    /// The spec; `None` only for pods that validation has never seen.
+    /// The spec; `None` only for pods that were not validated.
     fn spec(&self) -> Option<&PodSpec>;
     /// Regular containers.
     fn containers(&self) -> &[Container];
@@ -140,19 +139,19 @@ pub trait PodExt {
     fn init_containers(&self) -> &[Container];
     /// Ephemeral containers.
     fn ephemeral_containers(&self) -> &[EphemeralContainer];
-    /// A regular or init container by name.
+    /// The regular or init container of this name.
     fn container(&self, name: &str) -> Option<&Container>;
-    /// Pod-level policy; `Always` when absent.
+    /// The pod's policy; `Always` by default.
     fn restart_policy(&self) -> RestartPolicy;
-    /// The pod's own longest restart delay ([`keys::MAX_RESTART_PERIOD`]), if it has one.
+    /// The pod's own maximum restart delay ([`keys::MAX_RESTART_PERIOD`]), if it has one.
     fn max_restart_period(&self) -> Option<Duration>;
     /// `hostNetwork: true`.
     fn host_network(&self) -> bool;
-    /// Not from an API server.
+    /// Whether it comes from another source than the API server.
     fn is_static(&self) -> bool;
-    /// The API server's copy of a static pod.
+    /// Whether it is a mirror pod, the API server's copy of a static pod.
     fn is_mirror(&self) -> bool;
-    /// Static, or of a priority that only the system has: it is not evicted, and others make room for it.
+    /// Whether it is static or system-critical: it is not evicted, and other pods are preempted for it.
     fn is_critical(&self) -> bool;
     /// `terminationGracePeriodSeconds`, default 30 s.
     fn termination_grace_seconds(&self) -> i64;

@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// The three probes a container can have.
+/// The kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ProbeKind {
-    /// Failure restarts the container.
+    /// A failure restarts the container.
     Liveness,
-    /// Decides whether the container gets traffic.
+    /// Determines whether the container is ready for traffic.
     Readiness,
-    /// Holds the other two back until it succeeds; failure restarts the container.
+    /// The other probes do not run until it succeeds; a failure restarts the container.
     Startup,
 }
 
@@ -19,7 +19,7 @@ impl ProbeKind {
 }
 
 impl fmt::Display for ProbeKind {
-    /// As events spell it: `Liveness`, `Readiness`, `Startup`.
+    /// As in events: `Liveness`, `Readiness`, `Startup`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Liveness => "Liveness",
@@ -29,13 +29,13 @@ impl fmt::Display for ProbeKind {
     }
 }
 
-/// The settled result of one probe on one container instance, after thresholds.
+/// The result of a probe for one container instance, after its thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProbeResult {
-    /// Enough successes in a row.
+    /// `successThreshold` was reached.
     Success,
-    /// Enough failures in a row.
+    /// `failureThreshold` was reached.
     Failure,
-    /// Not settled yet.
+    /// No threshold was reached yet.
     Unknown,
 }

@@ -2,15 +2,15 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// Nano units in one unit: the finest step a quantity can make.
+/// Nano units per unit: the resolution of a quantity.
 const NANO: i128 = 1_000_000_000;
-/// The largest magnitude, in units; larger values are capped to it, as upstream does.
+/// Maximum magnitude in units; as upstream, larger values are capped.
 const MAX_UNITS: i128 = i64::MAX as i128;
-/// No sane quantity is longer; a hostile manifest may be.
+/// Maximum length of a text, against hostile manifests.
 const MAX_LEN: usize = 128;
 
-/// An exact amount, kept in nano units. Finer fractions were rounded away from zero when it was
-/// read, and magnitudes over `i64::MAX` were capped, both as upstream does.
+/// An exact amount in nano units. As upstream, finer fractions are rounded away from zero when parsed, and magnitudes
+/// over `i64::MAX` are capped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity(i128);
 
@@ -20,12 +20,12 @@ pub enum QuantityError {
     /// Neither a number nor a number with a known suffix.
     #[error("{0:?} is not a quantity (a number such as 2, 1.5, 500m, 1Gi or 2e3)")]
     Malformed(String),
-    /// Longer than any sane number.
+    /// Longer than any valid quantity needs to be.
     #[error("a quantity of {0} characters is too long")]
     TooLong(usize),
 }
 
-/// What a suffix multiplies by.
+/// The multiplier of a suffix.
 #[derive(Clone, Copy)]
 enum Scale {
     /// 10 to this power.
@@ -35,7 +35,7 @@ enum Scale {
 }
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self(0);
 
     /// A whole number of units.
@@ -43,12 +43,12 @@ impl Quantity {
         Self(units as i128 * NANO)
     }
 
-    /// A number of thousandths.
+    /// From thousandths of a unit.
     pub const fn from_milli(milli: i64) -> Self {
         Self(milli as i128 * (NANO / 1000))
     }
 
-    /// Reads any spelling the API accepts.
+    /// Parses any form that the API accepts.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         if text.len() > MAX_LEN {
             return Err(QuantityError::TooLong(text.len()));
@@ -58,7 +58,7 @@ impl Quantity {
             .ok_or_else(|| QuantityError::Malformed(text.to_string()))
     }
 
-    /// Reads an API quantity.
+    /// Parses an API quantity.
     pub fn from_api(quantity: &ApiQuantity) -> Result<Self, QuantityError> {
         Self::parse(&quantity.0)
     }
@@ -73,44 +73,43 @@ impl Quantity {
         to_i64(div_away(self.0, NANO / 1000))
     }
 
-    /// Nano units.
+    /// In nano units.
     pub(super) fn nanos(self) -> i128 {
         self.0
     }
 
-    /// Exactly nothing.
+    /// Whether it is zero.
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// More than nothing.
+    /// Whether it is greater than zero.
     pub fn is_positive(self) -> bool {
         self.0 > 0
     }
 
-    /// Less than nothing.
+    /// Whether it is less than zero.
     pub fn is_negative(self) -> bool {
         self.0 < 0
     }
 
-    /// A whole number of units.
+    /// Whether it is a whole number of units.
     pub fn is_whole(self) -> bool {
         self.0 % NANO == 0
     }
 
-    /// The sum, capped.
+    /// The sum, capped at the maximum magnitude.
     pub fn plus(self, other: Self) -> Self {
         let cap = MAX_UNITS * NANO;
         Self(self.0.saturating_add(other.0).clamp(-cap, cap))
     }
 
-    /// How many `divisor`s it takes to hold this much, rounded up, where both are counted in
-    /// thousandths; 0 for a divisor of zero.
+    /// This quantity divided by `divisor`, both in thousandths, rounded up; 0 for a divisor of zero.
     pub fn milli_quotient(self, divisor: Self) -> i64 {
         quotient(self.milli_value(), divisor.milli_value())
     }
 
-    /// Like [`Self::milli_quotient`], but both are counted in whole units.
+    /// Like [`Self::milli_quotient`], with both in whole units.
     pub fn unit_quotient(self, divisor: Self) -> i64 {
         quotient(self.value(), divisor.value())
     }
@@ -194,9 +193,9 @@ fn parse_scale(suffix: &str) -> Option<Scale> {
     })
 }
 
-/// `whole.fraction * 10^power`: the decimal point is moved, nothing is multiplied.
+/// `whole.fraction * 10^power`, computed by moving the decimal point.
 fn decimal_magnitude(whole: &str, fraction: &str, power: i64) -> i128 {
-    // Beyond this many places every amount is either capped or rounded to the smallest one.
+    // With larger exponents every amount is either capped or rounded to the smallest one.
     let limit = 2 * MAX_LEN as i64;
     let point = (whole.len() as i64).saturating_add(power.clamp(-limit, limit));
     let digits = || whole.bytes().chain(fraction.bytes());
@@ -214,8 +213,8 @@ fn decimal_magnitude(whole: &str, fraction: &str, power: i64) -> i128 {
     )
 }
 
-/// Nano units of `whole.fraction * (scale / NANO)`, rounded up, capped. Exact for any number of
-/// digits: the fraction is folded in from its last digit, remembering whether anything was cut.
+/// `whole.fraction * (scale / NANO)` in nano units, rounded up and capped. Exact for any number of digits: the
+/// fraction is accumulated from its last digit, and any remainder is remembered.
 fn magnitude(
     whole: impl Iterator<Item = u8>,
     fraction: impl IntoIterator<Item = u8, IntoIter: DoubleEndedIterator>,

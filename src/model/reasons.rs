@@ -1,14 +1,14 @@
-//! Reasons that users see in statuses and events, equal to upstream's strings.
+//! Reasons in statuses and events; the strings are upstream's.
 
-/// Waiting, and then the last state: the container was removed so that all of its pod start over.
+/// Waiting, then in the last state: the container was removed to restart all containers of its pod.
 pub const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 /// A failed container is waiting for its back-off.
 pub const CRASH_LOOP_BACK_OFF: &str = "CrashLoopBackOff";
-/// Waiting: nothing has been done for this container yet.
+/// Waiting: the container was not created yet.
 pub const CONTAINER_CREATING: &str = "ContainerCreating";
-/// Waiting: init containers have to finish first.
+/// Waiting: for init containers.
 pub const POD_INITIALIZING: &str = "PodInitializing";
-/// Terminated: the runtime no longer knows what became of it.
+/// Terminated: the runtime no longer has the container.
 pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 /// Terminated with exit code 0.
 pub const COMPLETED: &str = "Completed";
@@ -17,11 +17,11 @@ pub const ERROR: &str = "Error";
 /// Terminated by the kernel's out-of-memory killer.
 pub const OOM_KILLED: &str = "OOMKilled";
 
-/// The container's configuration could not be made.
+/// The container's configuration could not be generated.
 pub const CREATE_CONTAINER_CONFIG_ERROR: &str = "CreateContainerConfigError";
-/// The runtime refused CreateContainer.
+/// CreateContainer failed.
 pub const CREATE_CONTAINER_ERROR: &str = "CreateContainerError";
-/// The runtime refused StartContainer.
+/// StartContainer failed.
 pub const RUN_CONTAINER_ERROR: &str = "RunContainerError";
 /// The postStart hook failed.
 pub const POST_START_HOOK_ERROR: &str = "PostStartHookError";
@@ -29,24 +29,24 @@ pub const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 pub const KILL_CONTAINER_ERROR: &str = "KillContainerError";
 /// A sandbox could not be created.
 pub const CREATE_POD_SANDBOX_ERROR: &str = "CreatePodSandboxError";
-/// A sandbox's configuration could not be made.
+/// The sandbox's configuration could not be generated.
 pub const CONFIG_POD_SANDBOX_ERROR: &str = "ConfigPodSandboxError";
 /// A sandbox could not be stopped.
 pub const KILL_POD_SANDBOX_ERROR: &str = "KillPodSandboxError";
 
 /// The image reference cannot be parsed.
 pub const INVALID_IMAGE_NAME: &str = "InvalidImageName";
-/// Whether the runtime has the image could not be read.
+/// ImageStatus failed.
 pub const IMAGE_INSPECT_ERROR: &str = "ImageInspectError";
-/// The image is absent and the policy forbids pulling.
+/// The image is absent and its policy is `Never`.
 pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
 /// A pull failed.
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
-/// A pull waits for its back-off.
+/// The pull is in its back-off.
 pub const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
-/// The registry could not be reached, by the runtime.
+/// Reported by the runtime: the registry is unavailable.
 pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
-/// The image's signature was rejected, by the runtime.
+/// Reported by the runtime: the image's signature is invalid.
 pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
 
 /// The node rejects a pod because it is shutting down.
@@ -54,9 +54,9 @@ pub const NODE_SHUTDOWN: &str = "NodeShutdown";
 
 /// Events, `reason` field.
 pub mod event {
-    /// A pod is not admitted yet (an extension of ours).
+    /// A pod is not admitted yet (an extension of this kubelet).
     pub const ADMISSION_PENDING: &str = "AdmissionPending";
-    /// The API server is not of the cluster that the pods of the node came from (an extension of ours).
+    /// The API server is not that of the cluster from which the node's pods came (an extension of this kubelet).
     pub const OTHER_CLUSTER: &str = "OtherCluster";
     /// An image pull secret cannot be used.
     pub const FAILED_TO_RETRIEVE_IMAGE_PULL_SECRET: &str = "FailedToRetrieveImagePullSecret";
@@ -64,25 +64,25 @@ pub mod event {
     pub const CREATED: &str = "Created";
     /// A container was started.
     pub const STARTED: &str = "Started";
-    /// Something about a container failed.
+    /// An operation on a container failed.
     pub const FAILED: &str = "Failed";
     /// A container is being stopped.
     pub const KILLING: &str = "Killing";
-    /// A restart or a pull waits.
+    /// A restart or a pull is in its back-off.
     pub const BACK_OFF: &str = "BackOff";
-    /// A pull begins.
+    /// A pull starts.
     pub const PULLING: &str = "Pulling";
-    /// An image is there.
+    /// An image is present, after a pull or without one.
     pub const PULLED: &str = "Pulled";
-    /// An image could not be inspected.
+    /// ImageStatus failed.
     pub const INSPECT_FAILED: &str = "InspectFailed";
-    /// The policy forbids a pull that is needed.
+    /// An image is absent and its policy is `Never`.
     pub const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
-    /// A sandbox is replaced.
+    /// A sandbox is being replaced.
     pub const SANDBOX_CHANGED: &str = "SandboxChanged";
-    /// The cgroup of a pod could not be made or limited.
+    /// The cgroup of a pod could not be created or configured.
     pub const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
-    /// A claim of a pod could not be prepared.
+    /// The resource claims of a pod could not be prepared.
     pub const FAILED_PREPARE_DYNAMIC_RESOURCES: &str = "FailedPrepareDynamicResources";
     /// RunPodSandbox failed.
     pub const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
@@ -92,50 +92,50 @@ pub mod event {
     pub const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
     /// A preStop hook failed.
     pub const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
-    /// A hook was sent over https to a server that speaks http, and then again over http.
+    /// An https hook reached an http server, and was repeated over http.
     pub const LIFECYCLE_HTTP_FALLBACK: &str = "LifecycleHTTPFallback";
     /// A probe failed or could not be run.
     pub const UNHEALTHY: &str = "Unhealthy";
-    /// A probe succeeded with a remark.
+    /// A probe succeeded with a warning.
     pub const PROBE_WARNING: &str = "ProbeWarning";
     /// The runtime's network is not ready.
     pub const NETWORK_NOT_READY: &str = "NetworkNotReady";
     /// A volume could not be set up.
     pub const FAILED_MOUNT: &str = "FailedMount";
-    /// A volume could not be taken down.
+    /// A volume could not be torn down.
     pub const FAILED_UNMOUNT: &str = "FailedUnMount";
     /// A pod could not be synced.
     pub const FAILED_SYNC: &str = "FailedSync";
     /// A pod could not be stopped.
     pub const FAILED_KILL_POD: &str = "FailedKillPod";
-    /// A pod from a source was refused.
+    /// A pod of a source is invalid.
     pub const FAILED_VALIDATION: &str = "FailedValidation";
-    /// A DNS configuration had to be shortened.
+    /// A pod's DNS configuration was truncated to the resolver's limits.
     pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
-    /// The node agent started.
+    /// The kubelet started.
     pub const STARTING: &str = "Starting";
-    /// Unused images could not be removed, several times in a row.
+    /// Image garbage collection failed several times in a row.
     pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
-    /// Removing unused images did not make enough space.
+    /// Image garbage collection freed too little space.
     pub const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
-    /// A file system has no size.
+    /// The image file system reports a capacity of zero.
     pub const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
-    /// A pod outlived its deadline.
+    /// A pod exceeded its `activeDeadlineSeconds`.
     pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
-    /// A pod made room for a critical one; also `status.reason`.
+    /// A pod was preempted for a critical one; also in `status.reason`.
     pub const PREEMPTING: &str = "Preempting";
-    /// A resize was accepted.
+    /// A resize was allocated.
     pub const RESIZE_STARTED: &str = "ResizeStarted";
-    /// All containers have what the pod is allocated.
+    /// All containers have the allocated resources.
     pub const RESIZE_COMPLETED: &str = "ResizeCompleted";
-    /// A container could not be given what the pod is allocated.
+    /// A container could not be resized.
     pub const RESIZE_ERROR: &str = "ResizeError";
-    /// A resize waits for room.
+    /// A resize is deferred until the node has enough resources.
     pub const RESIZE_DEFERRED: &str = "ResizeDeferred";
-    /// A resize cannot be done on this node.
+    /// A resize is infeasible on this node.
     pub const RESIZE_INFEASIBLE: &str = "ResizeInfeasible";
-    /// The node needed what the pod used; also `status.reason`.
+    /// A pod was evicted because the node is low on a resource; also in `status.reason`.
     pub const EVICTED: &str = "Evicted";
-    /// The machine ran out of memory, and the kernel killed a process.
+    /// The node ran out of memory, and the kernel killed a process.
     pub const SYSTEM_OOM: &str = "SystemOOM";
 }

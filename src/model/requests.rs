@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 pub const CPU: &str = "cpu";
 /// Resource name of memory.
 pub const MEMORY: &str = "memory";
-/// Resource name of node-local scratch space.
+/// Resource name of ephemeral storage.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 /// Prefix of huge page resources; a page size follows.
 pub const HUGEPAGES_PREFIX: &str = "hugepages-";
 
-/// A resource amount that cannot be read.
+/// A resource amount that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{list}[{resource}] of {owner}")]
 pub struct BadAmount {
@@ -24,7 +24,7 @@ pub struct BadAmount {
     pub resource: String,
     /// `container "x"` or `the pod`.
     pub owner: String,
-    /// What is wrong with the number.
+    /// The parser's error.
     #[source]
     pub source: QuantityError,
 }
@@ -50,14 +50,14 @@ impl<T> Default for Resources<T> {
     }
 }
 
-/// What can be read from the API, added up and compared: a [`Quantity`] to reckon with, or an
-/// [`Amount`] to show.
+/// The types that amounts can be parsed to, added up and compared in: [`Quantity`] for computing, [`Amount`] for
+/// printing.
 pub trait Measure: Clone {
-    /// Reads it.
+    /// Parses an API quantity.
     fn read(quantity: &ApiQuantity) -> Result<Self, QuantityError>;
     /// The sum.
     fn sum(&self, other: &Self) -> Self;
-    /// What it is worth.
+    /// The quantity.
     fn worth(&self) -> Quantity;
 }
 
@@ -90,46 +90,46 @@ impl Measure for Amount {
 }
 
 impl Resources {
-    /// A request; `None` when the resource is not named.
+    /// A request; `None` if there is none for the resource.
     pub fn request(&self, resource: &str) -> Option<Quantity> {
         self.requests.get(resource).copied()
     }
 
-    /// A limit; `None` when the resource is not named.
+    /// A limit; `None` if there is none for the resource.
     pub fn limit(&self, resource: &str) -> Option<Quantity> {
         self.limits.get(resource).copied()
     }
 
-    /// Neither requests nor limits.
+    /// Whether there are neither requests nor limits.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.limits.is_empty()
     }
 }
 
-/// Resources of one container as its spec says.
+/// `resources` of a container.
 pub fn of_container<T: Measure>(container: &Container) -> Result<Resources<T>, BadAmount> {
     let owner = || format!("container {:?}", container.name);
     read(container.resources.as_ref(), owner)
 }
 
-/// `spec.resources` of a pod; empty when it has none.
+/// `spec.resources` of a pod; empty if it has none.
 pub fn of_pod_level<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let resources = pod.spec().and_then(|spec| spec.resources.as_ref());
     read(resources, || "the pod".to_string())
 }
 
-/// Whether a pod has resources of its own.
+/// Whether a pod has pod-level resources.
 pub fn has_pod_level(pod: &Pod) -> bool {
     of_pod_level::<Quantity>(pod).is_ok_and(|resources| !resources.is_empty())
 }
 
-/// `spec.overhead`: what the sandbox itself costs.
+/// `spec.overhead`: the resources of the sandbox itself.
 pub fn overhead<T: Measure>(pod: &Pod) -> Result<Amounts<T>, BadAmount> {
     let amounts = pod.spec().and_then(|spec| spec.overhead.as_ref());
     read_list(amounts, "overhead", || "the pod".to_string())
 }
 
-/// The requests of the whole pod, without its overhead. Resources at pod level win.
+/// The resources of the whole pod without overhead. Pod-level resources take precedence.
 pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let mut total = pod
         .spec()
@@ -140,8 +140,8 @@ pub fn of_pod<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     Ok(total)
 }
 
-/// The requests of a pod's containers: the sum of all that run together, or the hungriest moment of initialisation if
-/// that is more.
+/// The resources of all containers: the maximum of the sum of those that run together and of each step of
+/// initialization.
 pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmount> {
     let mut total = Resources::default();
     for container in &spec.containers {
@@ -171,8 +171,8 @@ pub fn of_containers<T: Measure>(spec: &PodSpec) -> Result<Resources<T>, BadAmou
     Ok(total)
 }
 
-/// The requests of the whole pod, its overhead included; of that, limits get only what they bound
-/// anyway (upstream's `PodRequests` and `PodLimits`).
+/// The resources of the whole pod with overhead, which is added to limits only where there is a limit (upstream's
+/// `PodRequests` and `PodLimits`).
 pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmount> {
     let mut total = of_pod(pod)?;
     let overhead = overhead(pod)?;
@@ -186,8 +186,7 @@ pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmo
     Ok(total)
 }
 
-/// The pod's memory limit in bytes if every one of its containers (or the pod itself) has one:
-/// only then is the pod as a whole bounded.
+/// The pod's memory limit in bytes, if the pod itself or every container has one; otherwise the pod is not limited.
 pub fn pod_memory_bound(pod: &Pod) -> Result<Option<i64>, BadAmount> {
     let at_pod_level = of_pod_level::<Quantity>(pod)?.limit(MEMORY);
     let mut bounded = at_pod_level.is_some();

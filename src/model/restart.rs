@@ -1,11 +1,11 @@
-//! Whether a container that ended runs again: its own rules, then its own policy, then its pod's.
+//! Whether an exited container is restarted: by its restart rules, else by its own policy, else by its pod's.
 
 use super::{Pod, PodExt, RestartPolicy};
 use k8s_openapi::api::core::v1::Container;
 
 impl RestartPolicy {
-    /// The policy that holds for one container: its own, else the pod's. It alone decides where there
-    /// is no exit code to decide by, as for a container that failed its probe.
+    /// The effective policy of a container: its own, else the pod's. It alone decides if there is no exit code, as
+    /// for a container that failed its probe.
     pub fn of(pod: &Pod, container: &Container) -> Self {
         let own = container.restart_policy.as_deref();
         own.and_then(Self::parse)
@@ -13,17 +13,17 @@ impl RestartPolicy {
     }
 }
 
-/// What a rule of `restartPolicyRules` does.
+/// The action of a rule in `restartPolicyRules`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartAction {
-    /// The container runs again, whatever its policy.
+    /// Restart the container, whatever its policy.
     Restart,
-    /// All containers of the pod run again, in the same sandbox.
+    /// Restart all containers of the pod, in the same sandbox.
     RestartAllContainers,
 }
 
-/// The action of the first of a container's rules that matches an exit code. A rule that is not understood
-/// matches nothing; upstream's `FindMatchingContainerRestartRule`.
+/// The action of the container's first rule that matches the exit code (upstream's
+/// `FindMatchingContainerRestartRule`). An unknown rule matches nothing.
 pub fn restart_action(container: &Container, exit_code: i32) -> Option<RestartAction> {
     let rules = container.restart_policy_rules.as_deref()?;
     let matching = rules.iter().find(|rule| {
@@ -44,13 +44,13 @@ pub fn restart_action(container: &Container, exit_code: i32) -> Option<RestartAc
     }
 }
 
-/// Whether a container runs again after an exit with this code. Upstream's `ContainerShouldRestart`.
+/// Whether the container is restarted after an exit with this code (upstream's `ContainerShouldRestart`).
 pub fn runs_again(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     restart_action(container, exit_code).is_some()
         || RestartPolicy::of(pod, container).restarts_after(exit_code)
 }
 
-/// Whether some exit of some container would restart all of them.
+/// Whether any container has a rule that restarts all containers.
 pub fn may_restart_all(pod: &Pod) -> bool {
     let mut all = pod.init_containers().iter().chain(pod.containers());
     all.any(|container| {

@@ -4,16 +4,16 @@ use super::keys;
 use k8s_openapi::api::core::v1::Pod;
 use std::fmt;
 
-/// Where a pod came from.
+/// The source of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PodSource {
     /// A manifest file or directory (`staticPodPath`).
     File,
     /// A URL (`staticPodURL`).
     Http,
-    /// A client that posted it to this kubelet.
+    /// Posted to this kubelet by a client.
     Posted,
-    /// An API server.
+    /// The API server.
     Api,
 }
 
@@ -28,8 +28,7 @@ impl PodSource {
         }
     }
 
-    /// Reads the pod's `kubernetes.io/config.source` annotation; `None` when it has none that we
-    /// know.
+    /// Parses the pod's `kubernetes.io/config.source` annotation; `None` if it is missing or unknown.
     pub fn of(pod: &Pod) -> Option<Self> {
         let annotations = pod.metadata.annotations.as_ref()?;
         Self::parse(annotations.get(keys::CONFIG_SOURCE)?)
@@ -53,7 +52,7 @@ impl fmt::Display for PodSource {
     }
 }
 
-/// A small set of sources: which are configured, or which have delivered.
+/// A set of sources, for example of those that are configured or have delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SourceSet(u8);
 

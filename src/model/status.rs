@@ -1,4 +1,4 @@
-//! The runtime status of a pod, free of CRI types.
+//! The runtime status of a pod, without CRI types.
 
 use super::{ContainerId, PodLogName, PodSource, PodUid, SandboxId};
 use std::sync::Arc;
@@ -12,26 +12,26 @@ pub struct Seq(pub u64);
 /// All sandboxes and containers of one pod in the runtime, including dead ones (upstream's `kubecontainer.PodStatus`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodStatus {
-    /// UID, from the labels.
+    /// The pod's UID, from the labels.
     pub uid: PodUid,
-    /// Name, from the labels.
+    /// The pod's name, from the labels.
     pub name: Arc<str>,
-    /// Namespace, from the labels.
+    /// The pod's namespace, from the labels.
     pub namespace: Arc<str>,
-    /// Sandboxes, newest first (by attempt, then creation, then id).
+    /// Sandboxes, newest first (by attempt, then creation time, then ID).
     pub sandboxes: Vec<SandboxStatus>,
-    /// Container instances of every kind, newest first (by restart count, then creation, then id). The
-    /// count goes first because it only ever grows, while the clock may have been set back in between.
+    /// Container instances of all kinds, newest first (by restart count, then creation time, then ID). The restart
+    /// count comes first because it only increases, while the clock may have been set back.
     pub containers: Vec<ContainerStatus>,
 }
 
-/// Which network a sandbox lives in.
+/// The network namespace of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
     /// Its own network namespace.
     #[default]
     Pod,
-    /// The node's.
+    /// The network namespace of the node.
     Node,
 }
 
@@ -42,23 +42,23 @@ pub struct SandboxStatus {
     pub id: SandboxId,
     /// Attempt number of the metadata.
     pub attempt: u32,
-    /// SANDBOX_READY.
+    /// `SANDBOX_READY`
     pub ready: bool,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Network namespace.
+    /// The network namespace mode.
     pub network: NetworkMode,
-    /// Whether the runtime reported network details at all.
+    /// Whether the runtime reported a network status.
     pub has_network_status: bool,
-    /// Primary address first; empty for host network or when the network was lost.
+    /// Primary address first; empty for the host network, or if the network was torn down.
     pub ips: Vec<String>,
-    /// `kubernetes.io/config.source` of the pod it was made for, if it has one.
+    /// The pod's `kubernetes.io/config.source` annotation, if the sandbox has it.
     pub source: Option<PodSource>,
-    /// Digest annotation of the manifest it was made from, if it has one.
+    /// The digest of the manifest that it was created from, if it has that annotation.
     pub spec_digest: Option<Arc<str>>,
 }
 
-/// CRI container states.
+/// The states of a CRI container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ContainerState {
     /// Created, never started.
@@ -67,7 +67,7 @@ pub enum ContainerState {
     Running,
     /// Exited.
     Exited,
-    /// The runtime does not know.
+    /// Reported as unknown by the runtime.
     #[default]
     Unknown,
 }
@@ -75,70 +75,70 @@ pub enum ContainerState {
 /// One instance of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerStatus {
-    /// The runtime's bare id.
+    /// The runtime's ID, without `containerd://` prefix.
     pub id: ContainerId,
-    /// Container name of the pod spec.
+    /// The container's name in the pod spec.
     pub name: Arc<str>,
     /// The sandbox it belongs to.
     pub sandbox: SandboxId,
     /// State.
     pub state: ContainerState,
-    /// Restart count from the annotation (equal to the attempt of the metadata).
+    /// The restart count, from the annotation (equal to the attempt in the metadata).
     pub restart_count: u32,
-    /// Nanoseconds since the epoch, like the two below; 0 when not reached.
+    /// In nanoseconds since the epoch, as the two below; 0 if not reached.
     pub created_at: i64,
     /// See `created_at`.
     pub started_at: i64,
     /// See `created_at`.
     pub finished_at: i64,
-    /// Exit code, when exited.
+    /// The exit code, if it has exited.
     pub exit_code: i32,
-    /// Image as the user wrote it where the runtime remembers, else as the runtime names it.
+    /// The image as the user wrote it, if the runtime has that; else the runtime's name.
     pub image: Arc<str>,
-    /// Image reference (digest) for `imageID` of the API status.
+    /// The image reference (digest), for `imageID` in the API status.
     pub image_ref: Arc<str>,
-    /// The hash annotation, as hex; empty when absent.
+    /// The hash annotation in hexadecimal digits; empty if absent.
     pub hash: Arc<str>,
     /// The runtime's reason for the exit.
     pub reason: Arc<str>,
-    /// The runtime's message, plus the termination message once exited.
+    /// The runtime's message, and after the exit the termination message.
     pub message: Arc<str>,
-    /// Who it runs as, if the runtime reports that.
+    /// The user of its first process, if the runtime reports that.
     pub user: Option<Arc<ContainerUser>>,
-    /// The signal that ends it, by its API name, if the runtime reports that.
+    /// Its stop signal by API name, if the runtime reports that.
     pub stop_signal: Option<&'static str>,
-    /// Its pod's `terminationGracePeriodSeconds` when it was created, from the annotation.
+    /// The pod's `terminationGracePeriodSeconds` at creation, from the annotation.
     pub grace_seconds: Option<u32>,
-    /// Where its pod came from, if its kubelet noted that.
+    /// The pod's source, if the kubelet that created it recorded that.
     pub source: Option<PodSource>,
-    /// What it may use, if the runtime reports that.
+    /// Its resources, if the runtime reports them.
     pub resources: Option<Arc<ContainerResources>>,
 }
 
-/// What a container may use, as the runtime reports; at least one of them is known.
+/// The resources of a container as the runtime reports them; at least one is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerResources {
-    /// Thousandths of a CPU that its shares stand for.
+    /// In thousandths of a CPU, converted from CPU shares.
     pub cpu_request: Option<i64>,
-    /// Thousandths of a CPU that its quota stands for.
+    /// In thousandths of a CPU, converted from the CPU quota.
     pub cpu_limit: Option<i64>,
-    /// Bytes.
+    /// In bytes.
     pub memory_limit: Option<i64>,
 }
 
-/// Who the first process of a container was started as.
+/// The user and groups with which the first process of a container was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUser {
     /// User.
     pub uid: i64,
     /// Primary group.
     pub gid: i64,
-    /// Further groups, those of the image included.
+    /// Supplemental groups, including those of the image.
     pub supplemental_groups: Vec<i64>,
 }
 
 impl PodStatus {
-    /// `<namespace>/<name>`, for the log.
+    /// `<namespace>/<name>`, for log messages.
     pub fn log_name(&self) -> PodLogName<'_> {
         PodLogName {
             namespace: &self.namespace,
@@ -146,22 +146,22 @@ impl PodStatus {
         }
     }
 
-    /// Newest instance of a container.
+    /// The newest instance of a container.
     pub fn newest(&self, name: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| &*c.name == name)
     }
 
-    /// Instances of a container, newest first.
+    /// The instances of a container, newest first.
     pub fn instances<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ContainerStatus> {
         self.containers.iter().filter(move |c| &*c.name == name)
     }
 
-    /// One instance by id.
+    /// The instance with this ID.
     pub fn container(&self, id: &ContainerId) -> Option<&ContainerStatus> {
         self.containers.iter().find(|c| c.id == *id)
     }
 
-    /// Instances that run, or may run (state unknown).
+    /// Instances that are running, or may be (state unknown).
     pub fn maybe_running(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.containers
             .iter()
@@ -173,7 +173,7 @@ impl PodStatus {
         self.sandboxes.first()
     }
 
-    /// Sandboxes that are READY.
+    /// Sandboxes that are ready.
     pub fn ready_sandboxes(&self) -> impl Iterator<Item = &SandboxStatus> {
         self.sandboxes.iter().filter(|s| s.ready)
     }
@@ -203,7 +203,7 @@ impl PodStatus {
         }
     }
 
-    /// The longest grace period, in seconds, with which a running container was created.
+    /// The maximum grace period, in seconds, of the running containers at their creation.
     pub fn grace_seconds(&self) -> Option<u32> {
         self.maybe_running().filter_map(|c| c.grace_seconds).max()
     }
@@ -218,7 +218,7 @@ impl PodStatus {
         self.maybe_running().next().is_some() || self.ready_sandboxes().next().is_some()
     }
 
-    /// Puts sandboxes and containers into the order that the fields promise.
+    /// Sorts sandboxes and containers as documented at the fields.
     pub fn sort(&mut self) {
         self.sandboxes.sort_by(|a, b| {
             (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id))
@@ -247,7 +247,7 @@ impl ContainerStatus {
         }
     }
 
-    /// Exited with code 0 and not killed for memory.
+    /// Whether it exited with code 0 and was not OOM-killed.
     pub fn succeeded(&self) -> bool {
         self.state == ContainerState::Exited
             && self.exit_code == 0

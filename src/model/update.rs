@@ -1,16 +1,16 @@
-//! Updates from sources.
+//! Pod updates from sources.
 
 use super::{Pod, PodSource};
 use std::{collections::BTreeSet, sync::Arc};
 
-/// What happened to pods of a source, in the order in which the kinds are emitted.
+/// The kind of change, in the order in which changes are emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PodOp {
-    /// No longer in the source.
+    /// Removed from the source.
     Remove,
-    /// New in the source.
+    /// Added to the source.
     Add,
-    /// Changed by the user.
+    /// Changed.
     Update,
     /// Marked for graceful deletion (API pods).
     Delete,
@@ -18,39 +18,39 @@ pub enum PodOp {
     Reconcile,
 }
 
-/// One update from a source to the sync loop. An [`PodOp::Add`] without pods only means that the
-/// source has delivered, or whether its list is complete.
+/// An update from a source to the sync loop. A [`PodOp::Add`] without pods only reports that the source has
+/// delivered, or the completeness of its list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodUpdate {
     /// The source.
     pub source: PodSource,
-    /// What happened.
+    /// The kind of change.
     pub op: PodOp,
-    /// To which pods.
+    /// The changed pods.
     pub pods: Vec<Arc<Pod>>,
-    /// Whether everything that the source wants is known with this message.
+    /// Whether all desired pods of the source are known after this update.
     pub completeness: Completeness,
 }
 
-/// How much of what a source wants is known.
+/// How completely a source's desired pods are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// More is to come.
+    /// More pods may follow.
     #[default]
     Partial,
-    /// All but these, which could not be read: manifest files, or pods of the API server by UID.
+    /// All except these, which could not be read: manifest files, or UIDs of API pods.
     Except(Arc<BTreeSet<String>>),
-    /// All of it.
+    /// All.
     Complete,
 }
 
 impl Completeness {
-    /// Whether a pod that is in no list is gone from its source. `item` is the file that it was made from, if that
-    /// is known, or the UID of a pod of the API server.
+    /// Whether a pod that is not in the source's list was removed from it. `item` is the pod's manifest file, if
+    /// known, or its UID for an API pod.
     pub fn covers(&self, item: Option<&str>) -> bool {
         match self {
             Self::Partial => false,
-            // What has no name may be any pod.
+            // Without a file or UID it may be any of the unread ones.
             Self::Except(unread) => {
                 item.is_some_and(|item| !unread.contains(item) && !unread.contains(""))
             }
@@ -60,7 +60,7 @@ impl Completeness {
 }
 
 impl From<BTreeSet<String>> for Completeness {
-    /// All but these.
+    /// All except these.
     fn from(unread: BTreeSet<String>) -> Self {
         if unread.is_empty() {
             Self::Complete

@@ -1,5 +1,4 @@
-//! Manifest bytes to typed pods. YAML and JSON take the same way: to a tree with places, and from
-//! there to types.
+//! Decodes manifests to pods. YAML and JSON are both parsed to a tree with positions, which is then decoded to types.
 
 use super::typed::{add_unknown_fields, mismatch, placed, typed};
 use crate::base::document::{DecodeError, DocumentLimits, DocumentNode, DocumentValue, parse};
@@ -7,13 +6,13 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::de::DeserializeOwned;
 
-/// Largest manifest, in bytes (upstream's limit for files and URLs).
+/// Maximum size of a manifest in bytes (upstream's limit for files and URLs).
 pub const MAX_MANIFEST_BYTES: usize = 10 << 20;
 
 const LIMITS: DocumentLimits = DocumentLimits {
     holder: "manifest",
     nodes: 500_000,
-    // Twice what the deepest field of a pod needs.
+    // Twice the depth of the deepest field of a pod.
     depth: 32,
     text: MAX_MANIFEST_BYTES,
     replayed: 200_000,
@@ -22,22 +21,21 @@ const LIMITS: DocumentLimits = DocumentLimits {
 /// The fields of a list of pods.
 const LIST_FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "items"];
 
-/// What a manifest holds.
+/// A decoded manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decoded<T> {
     /// The pod, or the pods of a list.
     pub value: T,
-    /// It was a list, and not a pod by itself.
+    /// Whether it was a list.
     pub is_list: bool,
-    /// Paths of fields that this version of the API does not have. They are ignored, and a person
-    /// should know.
+    /// Paths of unknown fields. They are ignored, but should be reported.
     pub unknown_fields: Vec<String>,
 }
 
-/// Reads exactly one `v1` `Pod`, as a file must hold it.
+/// Decodes exactly one `v1` `Pod`, as required for files.
 ///
 /// # Errors
-/// Everything else, an empty document and a list included, with line and field where known.
+/// Anything else, including an empty document and a list, with line and field if known.
 pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
     if check_header(&mut tree, true)? != "Pod" {
@@ -52,10 +50,10 @@ pub fn decode_pod(bytes: &[u8]) -> Result<Decoded<Pod>, DecodeError> {
     })
 }
 
-/// Reads one `v1` `Pod` or a `v1` `PodList`, as a URL may serve them.
+/// Decodes a `v1` `Pod` or `PodList`, as allowed for URLs.
 ///
 /// # Errors
-/// Everything else, with line and field where known.
+/// Anything else, with line and field if known.
 pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError> {
     let mut tree = manifest_tree(bytes)?;
     let is_list = check_header(&mut tree, true)? != "Pod";
@@ -72,18 +70,18 @@ pub fn decode_pod_or_list(bytes: &[u8]) -> Result<Decoded<Vec<Pod>>, DecodeError
     })
 }
 
-/// Reads the one document of a configuration file.
+/// Decodes a configuration file with one document, whose values may be secret.
 ///
 /// # Errors
-/// With line and field where known, and without any value.
+/// With line and field if known, and without values.
 pub fn decode_secret<T: DeserializeOwned>(text: &str) -> Result<T, DecodeError> {
     typed(&mut parse(&"".into(), text, &LIMITS)?)
 }
 
-/// The tree of a manifest, with the places of its values.
+/// Parses a manifest to a tree with positions.
 ///
 /// # Errors
-/// Broken syntax, a manifest past the limits, or one that holds no object.
+/// Invalid syntax, an exceeded limit, or a document that is not an object.
 pub fn manifest_tree(bytes: &[u8]) -> Result<DocumentNode, DecodeError> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         let message = format!("larger than {} MiB", MAX_MANIFEST_BYTES >> 20);
@@ -110,7 +108,7 @@ fn not_utf8(bytes: &[u8], at: usize) -> DecodeError {
     }
 }
 
-/// Checks `apiVersion` and `kind`; returns the kind, "" if there is none and it need not be there.
+/// Checks `apiVersion` and `kind`; returns the kind, or "" if it is missing and not required.
 fn check_header(tree: &mut DocumentNode, is_required: bool) -> Result<String, DecodeError> {
     let mut found = String::new();
     for (field, supported) in [("apiVersion", ["v1", "v1"]), ("kind", ["Pod", "PodList"])] {

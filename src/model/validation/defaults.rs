@@ -1,7 +1,7 @@
-//! What the API server would have filled in.
+//! The API server's defaulting of pods.
 //!
-//! Only fields that something on a node acts on or shows. Works on any pod, also on one that is
-//! invalid: it never fails and applying it twice changes nothing more.
+//! Only fields that the node uses or shows. Works on any pod, including invalid ones; it never fails and is
+//! idempotent.
 
 use crate::model::{
     Amount, canonical,
@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
-/// Fills in the API's defaults, namespace `default` included.
+/// Applies the API's defaults, including the namespace `default`.
 pub fn default_pod(pod: &mut Pod) {
     let namespace = pod.metadata.namespace.get_or_insert_default();
     if namespace.is_empty() {
@@ -32,7 +32,7 @@ fn default_spec(spec: &mut PodSpec) {
     spec.enable_service_links.get_or_insert(true);
     spec.security_context
         .get_or_insert_with(PodSecurityContext::default);
-    // `serviceAccount` is the old name of `serviceAccountName`.
+    // `serviceAccount` is the deprecated name of `serviceAccountName`.
     if is_unset(spec.service_account_name.as_ref()) {
         spec.service_account_name = spec.service_account.clone().filter(|name| !name.is_empty());
     }
@@ -50,8 +50,8 @@ fn default_spec(spec: &mut PodSpec) {
     }
 }
 
-/// Resources of the pod itself: huge pages as its containers may have, requests as its containers have, or else as it is
-/// limited. Nothing for a pod without resources of its own.
+/// Defaults of pod-level resources: huge pages from the containers' limits; requests from the containers' requests,
+/// else from the pod's limits. Nothing for a pod without pod-level resources.
 fn default_pod_resources(spec: &mut PodSpec) {
     let containers = requests::of_containers::<Amount>(spec);
     let Some(resources) = &mut spec.resources else {
@@ -62,7 +62,7 @@ fn default_pod_resources(spec: &mut PodSpec) {
     amounts.for_each(round);
     let is_given =
         |list: &Option<BTreeMap<_, _>>| list.as_ref().is_some_and(|list| !list.is_empty());
-    // What cannot be read is refused later.
+    // Invalid amounts are reported by the validation.
     let Ok(containers) = containers else {
         return;
     };
@@ -135,14 +135,14 @@ fn default_pull_policy(policy: &mut Option<String>, image: Option<&str>) {
     );
 }
 
-/// Resources are requested in thousandths, and printed in their canonical spelling.
+/// Rounds up to thousandths and canonicalizes the text.
 fn round(quantity: &mut Quantity) {
     if let Ok(amount) = Amount::parse(&quantity.0) {
         *quantity = amount.round_up_to_milli().to_api();
     }
 }
 
-/// A limit is a request where none is made.
+/// Limits are the default of requests.
 fn default_resources(resources: &mut ResourceRequirements) {
     let Some(limits) = &resources.limits else {
         return;
@@ -252,8 +252,7 @@ fn default_divisor(resource: &mut ResourceFieldSelector) {
     *divisor = canonical(divisor);
 }
 
-/// The API's rule for `imagePullPolicy: Always`: the tag is `latest`, or there is neither tag nor
-/// digest.
+/// Whether the default of `imagePullPolicy` is `Always`: the tag is `latest`, or there is neither tag nor digest.
 fn names_latest(image: &str) -> bool {
     let (tagged, digest) = image.split_once('@').unwrap_or((image, ""));
     let name = tagged.rsplit('/').next().unwrap_or(tagged);

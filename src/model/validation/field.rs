@@ -1,31 +1,31 @@
-//! Field errors in the API's own form: `spec.containers[0].image: Required value`.
+//! Field errors in the API's format: `spec.containers[0].image: Required value`.
 
 use std::fmt;
 
-/// Longest piece of a wrong value that an error repeats, in characters.
+/// Maximum length of an invalid value in an error, in characters.
 const SHOWN_VALUE: usize = 100;
 
-/// Most errors reported for one pod.
+/// Maximum number of errors per pod.
 const MAX_ERRORS: usize = 64;
 
-/// What is wrong with a field; Display is the API's phrase, without the detail.
+/// The kind of error; `Display` is the API's phrase without the detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// A field that must be set is not.
+    /// A required field is missing.
     Required,
-    /// A value that breaks a rule, as it is to be shown (strings in quotes).
+    /// An invalid value, formatted for the message (strings in quotes).
     Invalid(String),
-    /// A value outside of an enumeration.
+    /// A value that is not in the enumeration.
     Unsupported(String),
-    /// A value that may occur once only.
+    /// A value that must be unique.
     Duplicate(String),
-    /// A field that may not be set here.
+    /// A field that must not be set.
     Forbidden,
-    /// A reference to something that does not exist in the pod.
+    /// A reference to something that is not in the pod.
     NotFound(String),
-    /// More items than allowed: how many there are.
+    /// Too many items: their number.
     TooMany(usize),
-    /// A text longer than allowed.
+    /// A text that is too long.
     TooLong,
 }
 
@@ -44,14 +44,14 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// One error of one field. Displays as the API server writes it.
+/// One error of one field. Printed as by the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// Where, e.g. `spec.containers[0].image`.
+    /// The field's path, e.g. `spec.containers[0].image`.
     pub path: String,
-    /// What.
+    /// The kind of error.
     pub kind: ErrorKind,
-    /// Why, for people; may be empty.
+    /// The detail message; may be empty.
     pub detail: String,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// A field path under construction: a linked list on the stack, written out only for errors.
+/// A field path: a linked list on the stack, formatted only for errors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -151,12 +151,12 @@ impl Errors {
         self.push(path, ErrorKind::Required, detail);
     }
 
-    /// A wrong string.
+    /// Adds an error for an invalid string.
     pub(super) fn invalid(&mut self, path: &Path<'_>, value: &str, detail: impl Into<String>) {
         self.push(path, ErrorKind::Invalid(quoted(value)), detail);
     }
 
-    /// A wrong number, or anything else shown without quotes.
+    /// Adds an error for an invalid number, or another value printed without quotes.
     pub(super) fn invalid_raw(
         &mut self,
         path: &Path<'_>,
@@ -194,7 +194,7 @@ impl Errors {
         self.push(path, ErrorKind::TooLong, detail);
     }
 
-    /// An optional enumeration: absent is fine, anything else must be in the list.
+    /// Checks an optional enumeration: absent, or one of the supported values.
     pub(super) fn one_of(&mut self, path: &Path<'_>, value: Option<&str>, supported: &[&str]) {
         if let Some(value) = value
             && !supported.contains(&value)
@@ -203,7 +203,7 @@ impl Errors {
         }
     }
 
-    /// A number that may not be negative.
+    /// Checks that a number is not negative.
     pub(super) fn non_negative(&mut self, path: &Path<'_>, value: Option<i64>) {
         if let Some(value) = value
             && value < 0
@@ -213,7 +213,7 @@ impl Errors {
     }
 }
 
-/// The value in quotes, cut to a sane length, control characters escaped.
+/// The value in quotes, truncated, with control characters escaped.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", shown(value))
 }

@@ -1,12 +1,12 @@
-//! Reading and judging pods that no API server has seen.
+//! Decoding, defaulting and validation of pods that no API server has processed.
 //!
-//! * Owns: the decoder from manifest bytes to typed pods, API defaulting, the pod rules of the API,
-//!   the rules for static pods, and the list of what this kubelet does not do yet.
-//! * Woken by nothing and publishes nothing: all of it is functions from data to data.
-//! * Must never log, wait, read a clock or a file; must never print a manifest's string values other
-//!   than the ones that name things (a value may be a secret).
-//! * Answers to upstream's `pkg/apis/core/v1` defaults, `pkg/apis/core/validation` and the decoding
-//!   half of `pkg/kubelet/config`.
+//! * Owns: the decoder from manifests to pods, API defaulting, the API's validation of pods, the rules for static
+//!   pods, and the list of fields that this kubelet does not support yet.
+//! * Woken by nothing and publishes nothing: all functions are pure.
+//! * Must never log, wait, or read a clock or a file; must never print string values of a manifest other than names
+//!   (a value may be a secret).
+//! * Answers to upstream's `pkg/apis/core/v1` defaults, `pkg/apis/core/validation` and the decoding half of
+//!   `pkg/kubelet/config`.
 
 mod decode;
 mod defaults;
@@ -29,12 +29,12 @@ pub use validate::{
     unsupported_fields, unsupported_warnings, validate_pod,
 };
 
-/// Whether a text is a DNS subdomain, such as the name of a driver.
+/// Whether a text is a DNS subdomain, like a driver name.
 pub fn is_dns_subdomain(text: &str) -> bool {
     names::dns_subdomain(text).is_none()
 }
 
-/// Whether a text is a name with an optional DNS subdomain before it, such as the key of a label.
+/// Whether a text is a name with an optional DNS subdomain prefix, like a label key.
 pub fn is_qualified_name(text: &str) -> bool {
     names::qualified(text).is_none()
 }

@@ -1,4 +1,4 @@
-//! The API's name syntaxes. Each check returns what is wrong, `None` when nothing is.
+//! The API's name formats. Each check returns an error message, or `None` for a valid name.
 
 const LABEL: &str = "must be a lower-case RFC 1123 label: letters, digits and '-', starting and \
                      ending with a letter or digit, at most 63 characters";
@@ -40,8 +40,7 @@ pub(super) fn dns_subdomain(text: &str) -> Option<&'static str> {
     (!good).then_some(SUBDOMAIN)
 }
 
-/// DNS-1123 subdomain as a DNS search list may hold it: one trailing dot allowed, underscores
-/// allowed, a lone dot allowed.
+/// DNS-1123 subdomain of a DNS search list, which may also have a trailing dot or underscores, or be a single dot.
 pub(super) fn dns_search(text: &str) -> Option<&'static str> {
     if text == "." {
         return None;
@@ -61,7 +60,7 @@ fn is_name_part(text: &str) -> bool {
             .all(|c| alnum(c) || matches!(c, '-' | '_' | '.'))
 }
 
-/// Qualified name: keys of labels and (in lower case) annotations.
+/// Qualified name: label keys, and (in lower case) annotation keys.
 pub(super) fn qualified(text: &str) -> Option<&'static str> {
     let good = match text.split_once('/') {
         Some((prefix, name)) => dns_subdomain(prefix).is_none() && is_name_part(name),
@@ -70,7 +69,7 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
     (!good).then_some(QUALIFIED)
 }
 
-/// Value of a label, which may be empty.
+/// Label value; may be empty.
 pub(super) fn label_value(text: &str) -> Option<&'static str> {
     (!text.is_empty() && !is_name_part(text)).then_some(LABEL_VALUE)
 }
@@ -82,7 +81,7 @@ pub(super) fn port_name(text: &str) -> Option<&'static str> {
     (!good).then_some(PORT_NAME)
 }
 
-/// Name of an environment variable, the relaxed rule (GA in 1.34).
+/// Environment variable name, by the relaxed rule (GA in 1.34).
 pub(super) fn env_name(text: &str) -> Option<&'static str> {
     let good = text.chars().all(|c| matches!(c, ' '..='~') && c != '=');
     (!good).then_some(ENV_NAME)
@@ -95,8 +94,8 @@ pub(super) fn object_key(text: &str) -> Option<&'static str> {
     (!good || text == "." || text.starts_with("..")).then_some(OBJECT_KEY)
 }
 
-/// UID that a manifest may bring. It becomes part of paths and cgroup names, so it is held to what
-/// is harmless there (upstream checks nothing).
+/// UID given in a manifest. It is used in paths and cgroup names, so it is restricted to characters that are safe
+/// there (upstream has no check).
 pub(super) fn uid(text: &str) -> Option<&'static str> {
     let good = text.len() <= 63
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
@@ -104,7 +103,7 @@ pub(super) fn uid(text: &str) -> Option<&'static str> {
     (!good).then_some(UID)
 }
 
-/// Whether a relative or absolute path has a `..` step.
+/// Whether a relative or absolute path has a `..` component.
 pub(super) fn has_backstep(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }

@@ -1,6 +1,6 @@
-//! Names of the signals that `lifecycle.stopSignal` may have.
+//! Valid signal names of `lifecycle.stopSignal`.
 
-/// Those of Linux, in the order in which the API's errors list them.
+/// Those of Linux, in the order of the API's error messages.
 pub const LINUX: [&str; 65] = [
     "SIGABRT",
     "SIGALRM",

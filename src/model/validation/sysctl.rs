@@ -1,19 +1,19 @@
-//! Names of kernel parameters, and which of them belong to a namespace. Answers to upstream's
-//! `k8s.io/component-helpers/node/util/sysctl` and its rules for sysctl names and patterns.
+//! Names of sysctls, and their namespaces. Answers to upstream's `k8s.io/component-helpers/node/util/sysctl` and its
+//! rules for sysctl names and patterns.
 
 use std::borrow::Cow;
 
-/// The API's rule for names, as its errors show it.
+/// The API's rule for names, as in its error messages.
 pub const NAME_RULE: &str = "must have at most 253 characters and match regex \
      ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
-/// The rule for patterns in the kubelet's configuration.
+/// The rule for patterns of `allowedUnsafeSysctls`.
 pub const PATTERN_RULE: &str = "must have at most 253 characters and match regex \
      ([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9*]";
 
 const MAX_LENGTH: usize = 253;
 
-/// The namespace that a parameter belongs to. Displays as upstream's messages name it.
+/// The namespace of a sysctl. Printed as in upstream's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
     /// System V IPC and POSIX message queues.
@@ -31,9 +31,8 @@ impl std::fmt::Display for Namespace {
     }
 }
 
-/// The name with dots between its parts: `net/ipv4/conf/eth0.1/forwarding` is
-/// `net.ipv4.conf.eth0/1.forwarding`. A name whose first separator is a dot is so already
-/// (sysctl(8)).
+/// The name with dots as separators: `net/ipv4/conf/eth0.1/forwarding` becomes `net.ipv4.conf.eth0/1.forwarding`. A
+/// name whose first separator is a dot is returned unchanged (sysctl(8)).
 pub fn dotted(name: &str) -> Cow<'_, str> {
     let first = name.find(['.', '/']).and_then(|at| name.get(at..));
     if !first.is_some_and(|rest| rest.starts_with('/')) {
@@ -47,12 +46,12 @@ pub fn dotted(name: &str) -> Cow<'_, str> {
     Cow::Owned(swapped.collect())
 }
 
-/// Whether this is the name of a parameter, with either separator.
+/// Whether this is a valid sysctl name, with either separator.
 pub fn is_name(name: &str) -> bool {
     name.len() <= MAX_LENGTH && name.split(['.', '/']).all(is_segment)
 }
 
-/// Whether this is a name, or the beginning of names with `*` for the rest.
+/// Whether this is a valid name, or a prefix followed by `*`.
 pub fn is_pattern(pattern: &str) -> bool {
     let (head, last) = match pattern.rfind(['.', '/']) {
         Some(at) => (pattern.get(..at), pattern.get(at + 1..).unwrap_or_default()),
@@ -80,8 +79,8 @@ fn is_segment(part: &str) -> bool {
     part.starts_with(is_inner) && part.ends_with(is_inner) && part.chars().all(is_segment_char)
 }
 
-/// The namespace of a parameter, a pattern or the beginning of a name, dotted; `None` when none is
-/// known, so that setting it would set it for the whole node.
+/// The namespace of a sysctl, pattern or prefix in dotted form; `None` if it is not known to be namespaced, so that
+/// setting it would affect the whole node.
 pub fn namespace_of(name: &str) -> Option<Namespace> {
     let known = name.split_once('*').map_or(name, |(head, _)| head);
     match known {

@@ -1,8 +1,8 @@
-//! Which kernel parameters a pod may set. Pure; answers to upstream's `pkg/kubelet/sysctl`.
+//! The sysctls that pods may set. Pure; answers to upstream's `pkg/kubelet/sysctl`.
 
 use super::sysctl::{self, Namespace, PATTERN_RULE, namespace_of};
 
-/// Parameters whose effect stays within the pod, and the first kernel that keeps it there.
+/// Safe sysctls, with the first kernel version in which they are namespaced.
 const SAFE: [(&str, (u32, u32)); 12] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -18,20 +18,20 @@ const SAFE: [(&str, (u32, u32)); 12] = [
     ("net.ipv4.tcp_wmem", (4, 15)),
 ];
 
-/// A pattern that cannot be allowed; texts as upstream's.
+/// Why a pattern is not allowed; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// No pattern at all.
+    /// Invalid syntax.
     #[error("sysctl {0:?} {PATTERN_RULE}")]
     Syntax(String),
-    /// It would be set for the whole node.
+    /// It is not namespaced, so it would affect the whole node.
     #[error("the sysctls {0:?} are not known to be namespaced")]
     NotNamespaced(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AllowedPattern {
-    /// The name, or what a name begins with.
+    /// The name, or the prefix.
     text: String,
     prefix: bool,
     namespace: Namespace,
@@ -65,16 +65,16 @@ impl AllowedPattern {
     }
 }
 
-/// What pods may set on this node.
+/// The sysctls that pods may set on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowlist(Vec<AllowedPattern>);
 
 impl Allowlist {
-    /// What is safe on this kernel (`major.minor…`; of an unknown one, only what always was), and what
-    /// `allowedUnsafeSysctls` adds.
+    /// The safe sysctls on this kernel (`major.minor…`; for an unknown version, those safe on every kernel), and
+    /// those in `allowedUnsafeSysctls`.
     ///
     /// # Errors
-    /// A pattern that cannot be allowed.
+    /// The first pattern that is not allowed.
     pub fn new(kernel_release: &str, unsafe_patterns: &[String]) -> Result<Self, PatternError> {
         let kernel = version(kernel_release);
         let safe = SAFE
@@ -87,13 +87,13 @@ impl Allowlist {
         ))
     }
 
-    /// Whether a pod that shares these namespaces with the node may set the parameter.
+    /// Checks whether a pod with these shared namespaces may set the sysctl.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it may not.
     pub fn check(&self, name: &str, host_network: bool, host_ipc: bool) -> Result<(), String> {
         let name = sysctl::dotted(name);
-        // An entry for this very name comes before those for many.
+        // An exact entry takes precedence over prefixes.
         let exact = self.0.iter().find(|e| !e.prefix && e.covers(&name));
         let entry = exact.or_else(|| self.0.iter().find(|e| e.prefix && e.covers(&name)));
         let Some(entry) = entry else {
@@ -114,7 +114,7 @@ impl Allowlist {
     }
 }
 
-/// `6.1.0-13-amd64` is 6.1.
+/// Parses `6.1.0-13-amd64` as 6.1.
 fn version(release: &str) -> Option<(u32, u32)> {
     let digits = |text: &str| {
         let end = text

@@ -1,25 +1,25 @@
-//! Trees to typed values. Pure.
+//! Decodes document trees to API types. Pure.
 //!
-//! A tree is written as JSON and read by the deserializer that reads what the API server sends: the
-//! code for the types of the API is large, and so it is there only once.
+//! A tree is converted to JSON and decoded by the deserializer that is also used for responses of the API server:
+//! that code is large, so the program contains it only once.
 
 use crate::base::document::{DecodeError, DocumentNode, DocumentOrigin, DocumentValue, push_key};
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
-/// JSON that one tree may take because it is read again, in bytes.
+/// Maximum size of JSON decoded in repeated attempts for one tree, in bytes.
 const MAX_READ_AGAIN: usize = 64 << 20;
 
-/// Most unknown fields that are listed.
+/// Maximum number of unknown fields that are reported.
 const MAX_UNKNOWN: usize = 20;
 
-/// Scalars of the API that have names; other types with names are objects.
+/// Scalar types of the API with a type name; other named types are objects.
 const NAMED_SCALARS: [&str; 4] = ["IntOrString", "MicroTime", "Quantity", "Time"];
 
-/// Decodes a tree. As in Go, a null where a text or an object belongs is an empty one.
+/// Decodes a tree. As in Go, a null for a string or an object counts as an empty one.
 ///
 /// # Errors
-/// The first value of the wrong type, with its place.
+/// The first value of the wrong type, with its position.
 pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, DecodeError> {
     let mut read = 0_usize;
     loop {
@@ -30,7 +30,7 @@ pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, D
         };
         read = read.saturating_add(json.len());
         let text = error.to_string();
-        // The line and column are those of the JSON.
+        // Line and column are those of the JSON, not of the document.
         let text = text
             .rsplit_once(" at line ")
             .map_or(&*text, |(text, _)| text);
@@ -41,7 +41,7 @@ pub(super) fn typed<T: DeserializeOwned>(tree: &mut DocumentNode) -> Result<T, D
     }
 }
 
-/// The positions of children that lead to the value that an error is about.
+/// The child indices of the value that an error is about.
 fn steps_to_error(tree: &DocumentNode, line: usize, text: &str) -> Vec<usize> {
     let mut steps = tree.on_json_line(line);
     let is_container = ["invalid type: sequence, ", "invalid type: map, "]
@@ -54,14 +54,13 @@ fn steps_to_error(tree: &DocumentNode, line: usize, text: &str) -> Vec<usize> {
         _ => false,
     };
     if is_container && !is_empty {
-        // The reader has gone on to the first child before it gives the error its line.
+        // The parser has already advanced to the first child when it reports the line.
         steps.pop();
     }
     steps
 }
 
-/// Puts the empty value in place of the null that the error is about, and of the other nulls of the
-/// same list.
+/// Replaces the null that the error is about, and other nulls in the same list, by the empty value.
 fn fill_null(tree: &mut DocumentNode, steps: &[usize], text: &str) -> bool {
     let empty = match text.strip_prefix("invalid type: null, expected ") {
         Some("a string") => DocumentValue::String(String::new()),
@@ -88,7 +87,7 @@ fn fill_null(tree: &mut DocumentNode, steps: &[usize], text: &str) -> bool {
     is_filled
 }
 
-/// Whether a type, as deserializers name it, is an object.
+/// Whether a type, named as in deserialization errors, is an object.
 fn is_object(expected: &str) -> bool {
     let is_named = expected.starts_with(|c: char| c.is_ascii_uppercase());
     expected == "a map"
@@ -114,14 +113,14 @@ fn refusal(tree: &DocumentNode, steps: &[usize], text: &str) -> DecodeError {
         Some(expected) if text.starts_with("invalid value: integer ") => {
             format!("out of range: expected {expected}")
         }
-        // The name is one of a type, and no text of the document.
+        // The error names a field of a type and contains no text of the document.
         _ if text.starts_with("missing field `") => text.into(),
         _ => "invalid value".into(),
     };
     placed(&node.origin, &field, message)
 }
 
-/// An error at a place.
+/// An error at a position.
 pub(super) fn placed(origin: &DocumentOrigin, field: &str, message: String) -> DecodeError {
     let (line, column) = match origin {
         DocumentOrigin::File { line, column, .. } if *line > 0 => (Some(*line), Some(*column)),
@@ -135,7 +134,7 @@ pub(super) fn placed(origin: &DocumentOrigin, field: &str, message: String) -> D
     }
 }
 
-/// Says what a value is and what it should be; `expected` is a type as deserializers name them.
+/// The message for a type mismatch; `expected` is a type, named as in deserialization errors.
 pub(super) fn mismatch(expected: &str, found: &DocumentValue) -> String {
     let is_container = matches!(found, DocumentValue::List(_) | DocumentValue::Map(_));
     let expected = match expected {
@@ -159,8 +158,8 @@ pub(super) fn mismatch(expected: &str, found: &DocumentValue) -> String {
     format!("expected {expected}, found {found}")
 }
 
-/// Adds the paths of fields that `T` does not have, the first [`MAX_UNKNOWN`]. The tree must be one
-/// that can be decoded; `path` is where it is.
+/// Adds the paths of fields that `T` does not have, at most [`MAX_UNKNOWN`]. The tree must be decodable; `path` is
+/// its path.
 pub(super) fn add_unknown_fields<T: DeserializeOwned>(
     tree: &DocumentNode,
     path: &str,
@@ -176,14 +175,14 @@ pub(super) fn add_unknown_fields<T: DeserializeOwned>(
     search.add(tree, &mut path.to_owned());
 }
 
-/// Finds out which fields a type has by decoding documents of one field. Its value is a number that no
-/// type can hold: a field that is known refuses it, one that is unknown is passed over unread.
+/// Determines the fields of a type by decoding documents with a single field, whose value is a number out of range
+/// for every type: a known field causes an error, an unknown one is skipped.
 struct UnknownFields<'a> {
-    /// A document up to the value that is visited, with one item in each list.
+    /// The document up to the value being visited, with one item in each list.
     open: String,
-    /// What closes it, outermost first.
+    /// The closing brackets, outermost first.
     close: Vec<char>,
-    /// Documents that were tried.
+    /// Results for documents that were tried.
     known: HashMap<String, bool>,
     is_refused: fn(&[u8]) -> bool,
     unknown: &'a mut Vec<String>,
@@ -213,7 +212,8 @@ impl UnknownFields<'_> {
                 }
             }
             DocumentValue::Map(entries) => {
-                // No object has a field without a name. What takes it has free keys, such as labels.
+                // No object has a field with an empty name, so a type that rejects its value is a map with arbitrary
+                // keys, such as labels.
                 let is_free = self.is_known("");
                 for entry in entries {
                     if self.unknown.len() >= MAX_UNKNOWN {

@@ -1,11 +1,11 @@
-//! What a pod of the API server has to be before anything is made of it.
+//! Validation of API pods before they are admitted.
 
 use super::{Errors, Path, names, text};
 use crate::model::validation::FieldError;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
-/// Validates the names that become parts of paths, labels and cgroups, and that there are containers. All else is
-/// the API server's to validate: a later version of it may allow more than is known here.
+/// Validates names that are used in paths, labels and cgroups, and that there are containers. Everything else is
+/// validated by the API server, whose version may support more than this kubelet knows.
 pub fn api_pod_names(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");

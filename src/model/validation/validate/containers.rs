@@ -1,4 +1,4 @@
-//! Rules for containers of every kind.
+//! Validates containers of all kinds.
 
 use super::probes::{Role, port_number, validate_hook, validate_probe};
 use super::rules::{pull_policy, unique};
@@ -10,9 +10,9 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
-/// Most restart rules of one container.
+/// Maximum number of restart rules per container.
 const MAX_RESTART_RULES: usize = 20;
-/// Most exit codes of one rule.
+/// Maximum number of exit codes per rule.
 const MAX_EXIT_CODES: usize = 255;
 
 /// Validates regular and init containers; `volumes` are the names of the pod's volumes.
@@ -155,7 +155,7 @@ fn lifecycle(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mu
     }
 }
 
-/// Signals have the names that the pod's operating system gives them.
+/// Validates a stop signal, whose name depends on the pod's operating system.
 fn stop_signal(spec: &PodSpec, signal: &str, path: &Path<'_>, errors: &mut Errors) {
     match spec.os.as_ref().map(|os| os.name.as_str()) {
         None => {
@@ -168,7 +168,7 @@ fn stop_signal(spec: &PodSpec, signal: &str, path: &Path<'_>, errors: &mut Error
     }
 }
 
-/// An init container that runs to completion has neither probes nor hooks.
+/// Rejects probes and hooks of init containers that are not sidecars.
 fn forbid_lifecycle(container: &Container, path: &Path<'_>, errors: &mut Errors) {
     for (field, given) in [
         ("lifecycle", container.lifecycle.is_some()),

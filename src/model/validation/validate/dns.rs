@@ -1,4 +1,4 @@
-//! Rules for `dnsPolicy` and `dnsConfig`.
+//! Validates `dnsPolicy` and `dnsConfig`.
 
 use super::{Errors, Path, names};
 use k8s_openapi::api::core::v1::{PodDNSConfig, PodSpec};
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
-/// All search domains joined by spaces.
+/// Maximum length of all search domains joined by spaces, in characters.
 const MAX_SEARCH_CHARS: usize = 2048;
 
 pub(super) fn validate(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {

@@ -1,4 +1,4 @@
-//! Rules for environment variables.
+//! Validates environment variables.
 
 use super::{Errors, Path, names, text};
 use crate::model::Quantity;
@@ -131,7 +131,8 @@ fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors
     }
 }
 
-/// A file is in an emptyDir: only there is it known who wrote it, and that it is a plain file.
+/// The file of a `fileKeyRef` must be in an emptyDir: only there is it known who wrote it, and that it is a regular
+/// file.
 fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("key");
     match names::env_name(&file.key) {
@@ -166,7 +167,7 @@ fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors
     }
 }
 
-/// `allowed` are the fields besides single labels and annotations.
+/// `allowed` are the valid paths besides single labels and annotations.
 pub(super) fn validate_field(
     field: &ObjectFieldSelector,
     allowed: &[&str],

@@ -1,10 +1,10 @@
-//! Rules for `metadata`.
+//! Validates `metadata`.
 
 use super::{Errors, Path, names, text};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 
-/// All annotations of an object together, keys and values.
+/// Maximum size of all annotations of an object, keys and values, in bytes.
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 pub(super) fn validate(meta: &ObjectMeta, errors: &mut Errors) {
@@ -33,7 +33,7 @@ pub(super) fn validate(meta: &ObjectMeta, errors: &mut Errors) {
     }
 }
 
-/// Labels, and node selectors, which have the same syntax.
+/// Validates labels or a node selector, which have the same syntax.
 pub(super) fn labels(map: &BTreeMap<String, String>, path: &Path<'_>, errors: &mut Errors) {
     for (key, value) in map {
         if let Some(wrong) = names::qualified(key) {

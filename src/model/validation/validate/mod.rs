@@ -1,4 +1,4 @@
-//! The API's rules for pods at creation, and what a static pod and this kubelet refuse beyond them.
+//! The API's validation of pods at creation, and additional restrictions for static pods and this kubelet.
 
 mod api_pod;
 mod containers;
@@ -25,7 +25,7 @@ pub(super) use volumes::volume_sources;
 use super::field::{Errors, Path};
 use super::names;
 
-/// An optional text, "" when absent: the API makes no difference.
+/// An optional text; "" if absent, because the API does not distinguish them.
 fn text(field: Option<&String>) -> &str {
     field.map_or("", String::as_str)
 }

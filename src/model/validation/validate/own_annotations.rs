@@ -1,4 +1,4 @@
-//! Annotations of this kubelet's own.
+//! Validates this kubelet's own annotations.
 
 use super::{Errors, Path};
 use crate::base::GoDuration;
@@ -6,8 +6,8 @@ use crate::model::validation::FieldError;
 use crate::model::{PodExt, RESTART_PERIODS, keys, parse_restart_period};
 use k8s_openapi::api::core::v1::Pod;
 
-/// Validates the values of annotations that this kubelet acts on. A wrong one is refused and not passed
-/// over: who writes it counts on it.
+/// Validates annotations that this kubelet evaluates. An invalid value is an error and not ignored, because users
+/// rely on them.
 pub fn own_annotations(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");

@@ -1,14 +1,14 @@
-//! Rules for the pod as a whole.
+//! Validates pod-level fields.
 
 use super::{Errors, Path, containers, dns, metadata, names, resources, security, text, volumes};
 use crate::model::validation::FieldError;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use std::net::IpAddr;
 
-/// Longest host name of the kernel, bytes.
+/// Maximum length of the kernel's host name, in bytes.
 const MAX_HOSTNAME: usize = 64;
 
-/// Validates a defaulted pod by the API's rules for creation. An empty list means the pod is good.
+/// Validates a defaulted pod by the API's rules for creation. Empty if it is valid.
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::validate(&pod.metadata, &mut errors);
@@ -138,7 +138,7 @@ fn hostnames(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The name must be one the kernel takes, and nothing else may name the pod at the same time.
+/// Validates `hostnameOverride`: it must be valid for the kernel, and no other field may set the host name.
 fn hostname_override(spec: &PodSpec, name: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Some(wrong) = names::dns_subdomain(name) {
         errors.invalid(path, name, wrong);

@@ -1,4 +1,4 @@
-//! Rules for probes and lifecycle hooks.
+//! Validates probes and lifecycle hooks.
 
 use super::{Errors, Path, names};
 use k8s_openapi::api::core::v1::{
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// Which of a container's probes it is.
+/// The kind of a probe.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Role {
     Liveness,
@@ -48,8 +48,8 @@ pub(super) fn validate_probe(probe: &Probe, role: Role, path: &Path<'_>, errors:
     }
 }
 
-/// A postStart or preStop hook; a preStop `sleep` may not outlast the pod's grace period, which is
-/// in seconds.
+/// Validates a postStart or preStop hook; a preStop `sleep` must not exceed the pod's grace period (`grace`, in
+/// seconds).
 pub(super) fn validate_hook(
     hook: &LifecycleHandler,
     grace: Option<i64>,

@@ -1,28 +1,28 @@
-//! What a static pod may not name: objects that only an API server has. The families are
-//! upstream's (`PreventStaticPodAPIReferences`, on since 1.34); we add the field.
+//! Rejects references of static pods to API objects. The kinds are upstream's (`PreventStaticPodAPIReferences`, on
+//! since 1.34); the errors also name the field.
 
 use super::{Errors, Path, text};
 use crate::model::validation::FieldError;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ProjectedVolumeSource, Volume};
 
-/// Where the ConfigMaps and Secrets of static pods come from.
+/// The source of ConfigMaps and Secrets for static pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LocalObjects {
-    /// There are none, as upstream has it.
+    /// None, as in upstream.
     #[default]
     None,
-    /// Volumes and variables may refer to objects that are files of the node.
+    /// Files of the node; volumes and environment variables may refer to them.
     Files,
 }
 
 impl LocalObjects {
-    /// Those of a node with or without a directory of objects.
+    /// Depends on whether a directory of objects is configured.
     pub fn given(directory: bool) -> Self {
         if directory { Self::Files } else { Self::None }
     }
 }
 
-/// Fields of a static pod that reference API objects, those left out that the node has as files.
+/// Errors for fields of a static pod that refer to API objects, except for objects that the node has as files.
 pub fn static_pod_references(pod: &Pod, objects: LocalObjects) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {

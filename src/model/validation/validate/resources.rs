@@ -1,4 +1,4 @@
-//! Rules for resource requirements.
+//! Validates resource requirements.
 
 use super::{Errors, Path, names};
 use crate::model::{
@@ -16,7 +16,7 @@ fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGEPAGES_PREFIX)
 }
 
-/// Checks the resources of a pod as a whole, beside those of its containers.
+/// Validates pod-level resources.
 pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let Some(own) = &spec.resources else {
         return;
@@ -42,9 +42,9 @@ pub(super) fn validate_pod(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors)
     within_pod(spec, own, path, errors);
 }
 
-/// The containers have to fit into the pod.
+/// Checks that the containers' resources do not exceed the pod's.
 fn within_pod(spec: &PodSpec, own: &ResourceRequirements, path: &Path<'_>, errors: &mut Errors) {
-    // What cannot be read is an error of its container.
+    // An amount that cannot be parsed is reported for its container.
     let Ok(total) = requests::of_containers::<Amount>(spec) else {
         return;
     };
@@ -131,7 +131,7 @@ pub(super) fn validate(
     }
 }
 
-/// Checks names and amounts and returns the amounts that could be read.
+/// Validates names and amounts; returns the amounts that could be parsed.
 fn quantities<'a>(
     map: Option<&'a BTreeMap<String, ApiQuantity>>,
     path: &Path<'_>,

@@ -1,9 +1,9 @@
-//! Rules that several fields share.
+//! Common validation rules.
 
 use super::{Errors, Path, names};
 use std::collections::HashSet;
 
-/// Reports the second and later uses of a name.
+/// Adds an error for repeated names.
 pub(super) fn unique<'a>(
     seen: &mut HashSet<&'a str>,
     name: &'a str,
@@ -15,7 +15,7 @@ pub(super) fn unique<'a>(
     }
 }
 
-/// Whether images may be pulled; filled in by defaults.
+/// Validates a pull policy, which defaulting has set.
 pub(super) fn pull_policy(policy: &str, path: &Path<'_>, errors: &mut Errors) {
     match policy {
         "" => errors.required(path, ""),
@@ -23,7 +23,7 @@ pub(super) fn pull_policy(policy: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A path below the volume's root.
+/// Validates a path relative to a volume's root.
 pub(super) fn local_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if value.starts_with('/') {
         errors.invalid(path, value, "must be a relative path");

@@ -1,4 +1,4 @@
-//! Rules for security contexts and shared namespaces.
+//! Validates security contexts and shared namespaces.
 
 use super::rules::local_path;
 use super::{Errors, Path, text};
@@ -11,10 +11,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::HashSet;
 
 const MAX_ID: i64 = i32::MAX as i64;
-/// Longest path of the kernel without its zero, bytes.
+/// The kernel's maximum path length without the final NUL, in bytes.
 const MAX_PROFILE: usize = 4095;
 
-/// The former way to name AppArmor profiles: for a container of this pod, and in one of three forms.
+/// Validates the deprecated AppArmor annotations: each must name a container of the pod and have one of three forms.
 pub(super) fn app_armor_annotations(meta: &ObjectMeta, spec: &PodSpec, errors: &mut Errors) {
     let metadata = Path::root("metadata");
     let path = metadata.child("annotations");
@@ -147,7 +147,8 @@ fn app_armor(profile: &AppArmorProfile, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What the two kinds of profiles have in common: a type, and a name with one of the types only.
+/// Validates the common part of seccomp and AppArmor profiles: a type, and `localhostProfile` only with type
+/// `Localhost`.
 fn local_profile(
     kind: &str,
     local: Option<&String>,
@@ -176,7 +177,7 @@ fn local_profile(
     }
 }
 
-/// The annotations of profiles may stand beside the fields if they have the same value.
+/// Annotations and fields may both be set if they have the same value.
 pub(super) fn app_armor_agrees(
     meta: &ObjectMeta,
     spec: &PodSpec,
@@ -263,8 +264,7 @@ fn validate_sysctls(spec: &PodSpec, sysctls: &[Sysctl], path: &Path<'_>, errors:
     }
 }
 
-/// `path` is the container's `securityContext`.
-/// A pod with `os: linux` has no fields of Windows.
+/// Rejects `windowsOptions` in a pod with `os: linux`. `path` is the container's `securityContext`.
 fn for_windows(spec: &PodSpec, given: bool, path: &Path<'_>, errors: &mut Errors) {
     if given && spec.os.as_ref().is_some_and(|os| os.name == "linux") {
         let detail = "windows options cannot be set for a linux pod";

@@ -1,6 +1,6 @@
-//! What this kubelet does not do yet. Such a field is refused by name, never passed over in
-//! silence: a pod that starts without its limits, its user namespace or its volume is worse than
-//! one that does not start. A row is removed when the kubelet supports it.
+//! Fields that this kubelet does not support yet. They are rejected with an error and never ignored: a pod that runs
+//! without its limits, user namespace or volume is worse than one that does not start. Entries are removed when the
+//! kubelet supports them.
 
 use super::volumes::volume_sources;
 use super::{Errors, Path, text};
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Volume};
 
 const NOT_YET: &str = "not supported yet by this kubelet";
 
-/// Volume kinds that can be mounted.
+/// Supported volume sources.
 const VOLUME_KINDS: [&str; 7] = [
     "configMap",
     "downwardAPI",
@@ -20,7 +20,7 @@ const VOLUME_KINDS: [&str; 7] = [
     "secret",
 ];
 
-/// Fields of a static pod without effect in this kubelet.
+/// Errors for unsupported fields of a static pod.
 pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
@@ -29,7 +29,8 @@ pub fn unsupported_fields(pod: &Pod) -> Vec<FieldError> {
     fields(pod, &VOLUME_KINDS, errors)
 }
 
-/// The same for a pod of the API server, which has what such fields refer to, and which may issue `certificates`.
+/// Errors for unsupported fields of an API pod, which may refer to API objects; `certificates` is whether
+/// `podCertificate` is supported.
 pub fn unsupported_api_fields(pod: &Pod, certificates: bool) -> Vec<FieldError> {
     let kinds = [&VOLUME_KINDS[..], &["persistentVolumeClaim"]].concat();
     let mut errors = Errors::default();
@@ -39,7 +40,7 @@ pub fn unsupported_api_fields(pod: &Pod, certificates: bool) -> Vec<FieldError> 
     fields(pod, &kinds, errors)
 }
 
-/// Static pods may not have them at all.
+/// Not supported in static pods at all.
 fn pod_certificates(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     let list = path.child("volumes");
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
@@ -66,7 +67,7 @@ fn fields(pod: &Pod, kinds: &[&str], mut errors: Errors) -> Vec<FieldError> {
     errors.into_vec()
 }
 
-/// Fields that are accepted without their full effect, as lines for people.
+/// Warnings for fields that are accepted without their full effect.
 pub fn unsupported_warnings(pod: &Pod) -> Vec<String> {
     let mut warnings = Vec::new();
     let Some(spec) = &pod.spec else {
@@ -148,7 +149,7 @@ fn spec_fields(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Selectors that every node this program can run on satisfies. Others need the node's labels.
+/// Whether every node that this program can run on satisfies the selector. Other selectors need the node's labels.
 fn is_about_every_node_here(key: &str, value: &str) -> bool {
     let architecture = if cfg!(target_arch = "x86_64") {
         "amd64"
@@ -171,7 +172,7 @@ fn containers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Only claims can be devices.
+/// `volumeDevices` may only refer to claims.
 fn container_fields(spec: &PodSpec, container: &Container, path: &Path<'_>, errors: &mut Errors) {
     let volumes = || spec.volumes.iter().flatten();
     let is_claim =

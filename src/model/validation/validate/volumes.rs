@@ -1,4 +1,4 @@
-//! Rules for volumes and their mounts.
+//! Validates volumes and volume mounts.
 
 mod sources;
 
@@ -32,7 +32,7 @@ macro_rules! sources {
     }};
 }
 
-/// The API's names of the sources that a volume names.
+/// The API names of a volume's sources.
 pub(in crate::model::validation) fn volume_sources(volume: &Volume) -> Vec<&'static str> {
     sources!(
         volume,

@@ -1,4 +1,4 @@
-//! Rules for volumes whose files come from objects or from the pod itself.
+//! Validates volumes whose files come from objects or from the pod.
 
 use super::super::env::{validate_field, validate_resource};
 use super::super::{Errors, Path, names, text};
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::HashSet;
 
-/// Fields of a pod that a file can show.
+/// Supported `fieldRef` paths.
 const FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -139,7 +139,7 @@ fn required(value: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A path that may be a file's: names that begin with `..` are the writer's own.
+/// Validates the path of a file; names that begin with `..` are reserved for the atomic writer.
 fn file_path(value: &str, path: &Path<'_>, errors: &mut Errors) {
     required(value, path, errors);
     local_path(value, path, errors);

@@ -53,12 +53,12 @@ pub struct App {
     lock: Option<LockFile>,
 }
 
-/// Periods of checks that find what no event reports. They are not configurable; tests make them short.
+/// Intervals of checks that find changes without an event. Not configurable; tests shorten them.
 #[derive(Clone, Debug)]
 pub struct Periods {
-    /// Relist, audit and status periods of the PLEG.
+    /// The PLEG's intervals of relist, audit and status.
     pub pleg: pleg::Config,
-    /// Period of housekeeping.
+    /// The interval of housekeeping.
     pub housekeeping: Duration,
 }
 
@@ -71,7 +71,7 @@ impl Default for Periods {
     }
 }
 
-/// Warns if the directory cannot be read. A task of its own: the directory may be on a file system that hangs.
+/// Warns if the directory cannot be read. Runs as a task, because the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
     if let Some(fault) = Objects::new(Some(path.clone()), None).fault().await {
         tracing::warn!(
@@ -86,7 +86,7 @@ impl App {
     /// Binds the sockets, takes the lock file and reads the state on disk.
     ///
     /// # Errors
-    /// The first of these that failed, with the flag, field or path concerned.
+    /// The first error, with the flag, field or path concerned.
     pub async fn build(config: KubeletConfig) -> anyhow::Result<Self> {
         report_settings(&config);
         let machine = HostMachine::read()?;
@@ -125,47 +125,47 @@ impl App {
         })
     }
 
-    /// The same app with other periods.
+    /// Replaces the intervals.
     #[must_use]
     pub fn with_periods(self, periods: Periods) -> Self {
         Self { periods, ..self }
     }
 
-    /// The same app with plain directories below this one as its cgroups, for tests.
+    /// For tests: uses plain directories below this one as cgroups.
     #[must_use]
     pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
         self.opened.system.cgroups = Some(directory);
         self
     }
 
-    /// The same app with this directory as `/proc` for the processes that it moves, for tests.
+    /// For tests: uses this directory as `/proc` for moving processes.
     #[must_use]
     pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
         self.opened.system.proc = directory;
         self
     }
 
-    /// The same app with this directory as `/sys`, for tests.
+    /// For tests: uses this directory as `/sys`.
     #[must_use]
     pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
         self.opened.system.sys = directory;
         self
     }
 
-    /// The same app with systemd and logind at this address, for tests.
+    /// For tests: uses systemd and logind at this address.
     #[must_use]
     pub fn with_system_bus_at(mut self, address: String) -> Self {
         self.opened.system.bus = Arc::new(SystemBus::at(address));
         self
     }
 
-    /// The same app, with a log whose verbosity can be changed.
+    /// Adds a log whose verbosity can be changed.
     #[must_use]
     pub fn with_log(self, log: LogControl) -> Self {
         Self { log, ..self }
     }
 
-    /// The same app, which reports its state to the service manager.
+    /// Adds the service manager, to which the kubelet reports its state.
     #[must_use]
     pub fn with_service_manager(self, manager: Option<ServiceManager>) -> Self {
         let service_manager = manager.map(Arc::new);
@@ -231,7 +231,7 @@ impl App {
             why
         };
         let ended = self.run_tasks(tasks, stop_requested).await;
-        // The last spans are sent as well.
+        // After the last tasks, so that their spans are exported too.
         tracer.flush().await;
         ended
     }
@@ -275,15 +275,15 @@ impl App {
         early.map_or(Ok(()), failed)
     }
 
-    /// The check of the sync loop: at least five minutes may pass without an iteration.
+    /// The health check of the sync loop: fails without an iteration for two sync periods, but at least five minutes.
     fn sync_loop_check(&self) -> impl Fn() -> Result<(), String> + Send + Sync + Clone + 'static {
         let heartbeat = self.opened.pods.heartbeat.clone();
         let limit = (2 * self.config.sync_frequency).max(Duration::from_secs(300));
         move || heartbeat.check(limit)
     }
 
-    /// Feeds the watchdog of the service manager as long as the sync loop runs. That the runtime is away is no reason
-    /// for a restart: the loop has not begun then.
+    /// Notifies the service manager's watchdog as long as the sync loop runs. An unavailable runtime is no reason for
+    /// a restart: the loop has not started then, and the check succeeds.
     fn watch(&self, manager: &Arc<ServiceManager>, tasks: &mut Tasks) {
         if let Some(within) = manager.watchdog() {
             let (heartbeat, check) = (self.opened.pods.heartbeat.clone(), self.sync_loop_check());
@@ -344,7 +344,7 @@ impl App {
     }
 }
 
-/// Refuses to start on cgroup v1 or with swap unless the configuration allows it, as upstream.
+/// Fails on cgroup v1 or with swap on unless the configuration allows it, as upstream.
 fn check(config: &KubeletConfig, machine: &HostMachine) -> anyhow::Result<()> {
     anyhow::ensure!(
         machine.cgroup_v2 || !config.fail_cgroup_v1,
@@ -371,7 +371,7 @@ async fn stop(
     if tokio::time::timeout(DRAIN, draining).await.is_err() {
         tracing::warn!(seconds = DRAIN.as_secs(), "Tasks did not stop in time");
     }
-    // The last steps of workers may come after the task of the state store has ended.
+    // Workers may finish their last step after the task of the state store has ended.
     if let Some((_, state_store)) = pods
         && tokio::time::timeout(FLUSH, state_store.flush())
             .await

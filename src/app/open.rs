@@ -1,4 +1,4 @@
-//! Opens each area before the runtime has answered: reads the state on disk and prepares the clients.
+//! Opens each area before the runtime has responded: reads the state on disk and builds the clients.
 
 use super::{
     pod_certificates::{self, CertificateNotices},
@@ -26,12 +26,12 @@ use jiff::Timestamp;
 use std::{path::Path, sync::Arc};
 use tokio::sync::watch;
 
-/// What each area has before the runtime has answered, bottom to top.
+/// What each area provides before the runtime has responded, bottom to top.
 pub(super) struct Opened {
     pub(super) metrics: Metrics,
-    /// Families of probes, which have a page of their own.
+    /// Metrics of probes, which are served at a separate path.
     pub(super) probe_metrics: Metrics,
-    /// Families of health checks, which have a page of their own.
+    /// Metrics of health checks, which are served at a separate path.
     pub(super) sli_metrics: Metrics,
     pub(super) tracer: Tracer,
     pub(super) started_at: Timestamp,
@@ -42,7 +42,7 @@ pub(super) struct Opened {
     pub(super) objects: ClusterObjects,
     pub(super) state: State,
     pub(super) writers: Writers,
-    /// Listens already.
+    /// The socket is already listening.
     pub(super) pod_resources: PodResourcesSocket,
     pub(super) images: Images,
     pub(super) root: KubeletRoot,
@@ -52,14 +52,14 @@ pub(super) struct Opened {
     pub(super) pods: PodsReader,
     pub(super) pods_writers: PodsWriters,
     pub(super) stats: Stats,
-    /// The cgroup of all pods, for usage, once it exists.
+    /// The cgroup of all pods, for measuring usage, once it exists.
     pub(super) pods_cgroup: watch::Sender<Option<String>>,
 }
 
-/// Opens the areas. Families of metrics go to `metrics`.
+/// Opens the areas. Metrics are registered in `metrics`.
 ///
 /// # Errors
-/// A directory or file that cannot be used, or an endpoint that cannot be parsed.
+/// A directory or file cannot be used, or an endpoint cannot be parsed.
 pub(super) fn open(
     config: &KubeletConfig,
     machine: HostMachine,
@@ -123,7 +123,7 @@ pub(super) fn open(
         node_name: config.node_name.clone(),
         root_dir: config.root_dir.clone(),
         pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
-        // Zero and less turn it off.
+        // Zero and negative periods disable it.
         volume_period: period
             .map(GoDuration::to_std)
             .filter(|period| !period.is_zero()),

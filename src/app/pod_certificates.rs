@@ -1,4 +1,4 @@
-//! Certificates of pods: their source, and events of what users have to know of them.
+//! Pod certificates: their source, and events about their problems.
 
 use crate::{
     apiserver::{
@@ -16,10 +16,10 @@ use crate::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What users have to know of the certificates of their pods.
+/// Problems with pods' certificates, to be reported as events.
 pub(super) type CertificateNotices = mpsc::Receiver<CertificateNotice>;
 
-/// The certificates; none without an API server or the gate.
+/// Builds the source of pod certificates; it issues none without an API server or with the feature gate off.
 pub(super) fn open(
     config: &KubeletConfig,
     api: Option<&ApiServer>,
@@ -36,7 +36,7 @@ pub(super) fn open(
     (certificates.measured(metrics), Some(notices))
 }
 
-/// Starts the task that makes events of the notices.
+/// Starts the task that emits the notices as events.
 pub(super) fn start(notices: CertificateNotices, events: EventRecorder, tasks: &mut Tasks) {
     let recording = record(notices, events, tasks.shutdown());
     tasks.spawn("pod_certificates", recording);

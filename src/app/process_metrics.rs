@@ -1,4 +1,4 @@
-//! What this process says of itself: its build, its node, its log.
+//! Metrics of this process: its build, its node, its log.
 
 use crate::{
     base::metrics::{AtScrape, Metrics},
@@ -7,7 +7,7 @@ use crate::{
     host::go_architecture,
 };
 
-/// Declares the families.
+/// Registers the metrics.
 pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
     let always =
         |labels: Vec<(&'static str, String)>| AtScrape::gauge(move || vec![(labels.clone(), 1.0)]);
@@ -51,7 +51,7 @@ pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {
     );
 }
 
-/// Declares what is counted about the kubelet's own log.
+/// Registers the metrics of the kubelet's own log.
 pub(super) fn log(metrics: &Metrics, log: LogControl) {
     metrics.register(
         "kubelet_log_lines_dropped_total",

@@ -1,4 +1,4 @@
-//! The settings of each area, from those of the kubelet.
+//! Converts the kubelet's configuration to the settings of each area.
 
 use super::Periods;
 use crate::{
@@ -42,14 +42,14 @@ use tokio::sync::watch;
 
 pub(super) fn state(config: &KubeletConfig) -> state::Config {
     state::Config {
-        // The directory has its name since before the store had its own, and is read by newer kubelets.
+        // The name is kept for compatibility with directories of older versions.
         pod_state_dir: config.root_dir.join("journal"),
         address_order: AddressOrder::new(config.ipv6_first),
         in_cluster: config.kubeconfig.is_some(),
     }
 }
 
-/// `None` for a node of its own.
+/// `None` for a standalone node.
 pub(super) fn identity(config: &KubeletConfig, api: Option<ApiServer>) -> Option<Identity> {
     let issued = matches!(
         config.server.tls.certificate,
@@ -88,7 +88,7 @@ pub(super) fn resources(config: &KubeletConfig, machine: &HostMachine) -> resour
     }
 }
 
-/// Reserved memory and the hard eviction threshold.
+/// Reserved resources and the hard eviction threshold for memory.
 fn reserved_memory(reservation: &ReservedResources, memory_bytes: u64) -> NodeReservation {
     let capacity = i64::try_from(memory_bytes).unwrap_or(i64::MAX);
     let threshold = reservation.memory_threshold;
@@ -156,7 +156,7 @@ pub(super) fn containers(
     }
 }
 
-/// `None` when logs are not rotated.
+/// `None` if logs are not rotated.
 pub(super) fn log_rotation(config: &KubeletConfig) -> Option<rotation::Config> {
     let logs = &config.container_logs;
     let policy = rotation::RotationPolicy {
@@ -199,7 +199,7 @@ fn posted_dir(config: &KubeletConfig) -> PathBuf {
     config.root_dir.join("posted-pods")
 }
 
-/// The store of pods that clients post, if they may.
+/// The store of posted pods; `None` if clients may not post pods.
 pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<PostedPods>> {
     if !config.allow_posted_pods {
         return Ok(None);
@@ -331,7 +331,7 @@ pub(super) fn system_cgroups(
     }
 }
 
-/// The addresses in a self-signed certificate.
+/// The addresses for the self-signed certificate.
 pub(super) fn addresses(config: &KubeletConfig, own: Option<IpAddr>) -> Vec<IpAddr> {
     if config.node_ips.is_empty() {
         own.into_iter().collect()

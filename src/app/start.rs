@@ -1,4 +1,4 @@
-//! Starts each area once the runtime has answered, bottom to top.
+//! Starts each area once the runtime has responded, bottom to top.
 
 use super::{Periods, open::Opened, pod_certificates, settings};
 use crate::{
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Starts every task; the sync loop is the last.
 ///
 /// # Errors
-/// State that cannot be read, and settings that this machine or the runtime rules out.
+/// State that cannot be read, and settings that this machine or the runtime does not support.
 pub(super) async fn start(
     config: &KubeletConfig,
     periods: Periods,
@@ -172,7 +172,7 @@ pub(super) async fn start(
     let giving_back = memory::give_back_after_bursts(changes, tasks.shutdown());
     tasks.spawn("memory", giving_back);
 
-    // From here on pods run.
+    // From here on pods are started.
     let (active, known, workers) = (state.pods.clone(), state.pods, pods.workers.clone());
     resources.serve_plugins(
         PluginDeps {
@@ -197,7 +197,7 @@ pub(super) async fn start(
     Ok(pods)
 }
 
-/// Desired pods that have not ended by their status.
+/// Desired pods that are not terminated according to their status.
 fn active_pods(state: &State, pods: &PodsReader) -> ActivePodsReader {
     let (desired, statuses) = (state.pods.clone(), pods.statuses.clone());
     Arc::new(move || {

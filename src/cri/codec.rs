@@ -1,4 +1,4 @@
-//! Codecs: protobuf with buffers that fit the messages of this interface, and replies that stay encoded.
+//! Codecs for gRPC: protobuf with small buffers, and replies that are not decoded.
 
 use std::marker::PhantomData;
 
@@ -8,14 +8,14 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Most requests and replies are smaller; what is larger makes its buffer grow. Every call that waits
-/// for admission holds such a buffer, and tonic's own would be 8 KiB.
+/// Initial buffer size; sufficient for most requests and replies. Every call that waits for a permit holds such a
+/// buffer, and tonic's default is 8 KiB.
 const BUFFER: usize = 1024;
 
-/// From how many bytes on a stream's messages are sent on (tonic's own value).
+/// Number of buffered bytes from which on messages of a stream are sent (tonic's default).
 const YIELD: usize = 32 * 1024;
 
-/// The settings of both directions.
+/// The buffer settings for both directions.
 fn buffers() -> BufferSettings {
     BufferSettings::new(BUFFER, YIELD)
 }
@@ -48,7 +48,7 @@ where
     }
 }
 
-/// Encodes requests of type `T`; replies stay as they came.
+/// Encodes requests of type `T`; replies stay encoded.
 pub(super) struct RawReply<T>(PhantomData<T>);
 
 impl<T> RawReply<T> {

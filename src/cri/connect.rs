@@ -1,23 +1,23 @@
-//! The clients of the runtime's two services.
+//! Builds the clients of the runtime and image services.
 
 use super::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
 use crate::base::{metrics::Metrics, otel::Tracer};
 use anyhow::Context as _;
 use std::time::Duration;
 
-/// Where the runtime is.
+/// The runtime's endpoints, and the timeout of calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeConfig {
-    /// Socket of the runtime service, `unix://` and a path.
+    /// Endpoint of the runtime service: `unix://` and a path.
     pub endpoint: String,
-    /// Socket of the image service; the runtime's unless given.
+    /// Endpoint of the image service; by default the runtime's.
     pub image_endpoint: String,
-    /// Deadline of calls that do not stream or pull.
+    /// Timeout of ordinary calls, which neither stream nor pull.
     pub request_timeout: Duration,
 }
 
-/// The clients of both services, on one connection if they share an endpoint. Nothing is sent yet. `by_streams` lists
-/// sandboxes and containers as streams where the runtime can.
+/// Builds the clients of both services, on one connection if they share an endpoint. Does not connect yet. With
+/// `by_streams`, sandboxes and containers are listed by streaming calls if the runtime supports them.
 ///
 /// # Errors
 /// An endpoint cannot be parsed.

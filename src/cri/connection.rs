@@ -1,4 +1,4 @@
-//! One runtime socket, shared by the clients of its services.
+//! A connection to a runtime socket, shared by the clients of its services.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::rpc::Rpc;
 use super::transport::{self, CallDeadline, CriService};
 use crate::base::otel::Tracer;
 
-/// The largest reply that is read. Runtimes commonly refuse to send more than 16 MiB themselves.
+/// Maximum size of a reply. Runtimes usually limit messages to 16 MiB themselves.
 pub(super) const MAX_REPLY: usize = 64 * 1024 * 1024;
 
-/// A connection that opens with the first call and reopens after it broke. Clones share it.
+/// A connection that is established by the first call, and again after it was lost. Clones share it.
 #[derive(Clone)]
 pub struct CriConnection {
     endpoint: RuntimeEndpoint,
@@ -27,13 +27,13 @@ pub struct CriConnection {
 }
 
 impl CriConnection {
-    /// Prepares a connection to `endpoint`. `request_timeout` is `runtimeRequestTimeout` (2 minutes
-    /// by default), from which the deadlines of all calls follow. Needs a running tokio runtime.
+    /// A connection to `endpoint`; does not connect yet. `request_timeout` is `runtimeRequestTimeout` (default 2
+    /// minutes), from which the deadlines of all calls derive. Must be called within a tokio runtime.
     pub fn new(endpoint: RuntimeEndpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
         Self::traced(endpoint, request_timeout, metrics, Tracer::off())
     }
 
-    /// The same; each call is a span, whose context is sent to the runtime.
+    /// As [`Self::new`], with a span for each call, whose context is sent to the runtime.
     pub fn traced(
         endpoint: RuntimeEndpoint,
         request_timeout: Duration,
@@ -48,7 +48,7 @@ impl CriConnection {
         }
     }
 
-    /// Where the runtime listens.
+    /// The endpoint.
     pub fn endpoint(&self) -> &RuntimeEndpoint {
         &self.endpoint
     }
@@ -94,7 +94,7 @@ pub(super) fn finish<T>(rpc: Rpc, reply: Result<Response<T>, Status>) -> Result<
     }
 }
 
-/// A request with a deadline of its own; `None` means no deadline.
+/// A request with a specific deadline; `None` means no deadline.
 pub(super) fn with_deadline<T>(message: T, deadline: Option<Duration>) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(CallDeadline(deadline));

@@ -1,4 +1,4 @@
-//! Where the runtime listens. Pure.
+//! The endpoint of the runtime. Pure.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ pub struct RuntimeEndpoint {
     path: PathBuf,
 }
 
-/// Why an endpoint cannot be used.
+/// Why an endpoint is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Nothing was given.
+    /// The endpoint is empty.
     #[error(
         "the container runtime endpoint is empty; give a unix socket such as unix:///run/containerd/containerd.sock"
     )]
     Empty,
-    /// Network endpoints are not supported: the CRI has no authentication.
+    /// Network endpoints are not supported, because the CRI has no authentication.
     #[error(
         "container runtime endpoint {0:?} is not a unix socket; the CRI is spoken over unix:///path only"
     )]
     NotUnix(String),
-    /// The path must not depend on the working directory.
+    /// The path is relative, so it would depend on the working directory.
     #[error("container runtime endpoint {0:?} is not an absolute path; write unix:///path")]
     NotAbsolute(String),
-    /// The kernel's limit for socket addresses.
+    /// The path exceeds the kernel's limit for Unix sockets.
     #[error(
         "container runtime endpoint {0:?} is longer than the 107 bytes a unix socket path may have"
     )]
@@ -36,7 +36,7 @@ pub enum EndpointError {
 const MAX_PATH: usize = 107;
 
 impl RuntimeEndpoint {
-    /// Reads an endpoint as it stands in a flag or a configuration file.
+    /// Parses an endpoint of a flag or a configuration file.
     pub fn parse(text: &str) -> Result<RuntimeEndpoint, EndpointError> {
         let text = text.trim();
         let path = match text.split_once("://") {

@@ -1,4 +1,4 @@
-//! What can go wrong with a call, as far as a caller may want to act on it.
+//! Errors of CRI calls, distinguished as far as callers handle them differently.
 
 use std::error::Error;
 use std::io;
@@ -8,19 +8,19 @@ use tonic::{Code, Status};
 use super::rpc::Rpc;
 use super::transport::ConnectFailure;
 
-/// A call that did not succeed. Each variant carries the call and the runtime's message.
+/// The error of a call. Each variant has the call and the runtime's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // the fields are what the enum's own text says
 pub enum CriError {
     /// The runtime does not know the object.
     #[error("{rpc}: not found: {message}")]
     NotFound { rpc: Rpc, message: String },
-    /// The name or object is there already.
+    /// The name or object already exists.
     #[error("{rpc}: already exists: {message}")]
     AlreadyExists { rpc: Rpc, message: String },
-    /// No answer came in time, or the connection broke while the call was under way, or the runtime
-    /// gave up in the middle (`Unavailable` to a change that it had taken): it may have done, may still
-    /// do, or may never carry out the request. Check before a retry.
+    /// No reply arrived in time, the connection was lost during the call, or the runtime aborted it (`Unavailable`
+    /// for a call that changes something): the request may have been carried out, may still be, or may never be.
+    /// Check the state before a retry.
     #[error("{rpc}: outcome unknown: {message}")]
     OutcomeUnknown {
         rpc: Rpc,
@@ -32,20 +32,20 @@ pub enum CriError {
     #[error("{rpc}: runtime unavailable: {message}")]
     Unavailable {
         rpc: Rpc,
-        /// What the kernel said when the socket could not be opened.
+        /// The system's error if the socket could not be opened.
         kind: Option<io::ErrorKind>,
         message: String,
     },
-    /// The reply is too large for one message, or the runtime is out of something.
+    /// The reply is too large for one message, or a resource of the runtime is exhausted.
     #[error("{rpc}: exhausted: {message}")]
     Exhausted { rpc: Rpc, message: String },
-    /// The runtime does not have this call.
+    /// The runtime does not implement this call.
     #[error("{rpc}: not implemented by the runtime: {message}")]
     Unimplemented { rpc: Rpc, message: String },
-    /// The runtime answered with something that makes no sense.
+    /// The runtime's reply is invalid.
     #[error("{rpc}: invalid reply: {message}")]
     Invalid { rpc: Rpc, message: String },
-    /// The runtime tried and failed.
+    /// Any other error of the runtime.
     #[error("{rpc}: {message}")]
     Other {
         rpc: Rpc,
@@ -60,17 +60,17 @@ impl CriError {
         self.parts().0
     }
 
-    /// The runtime's message alone, for events and statuses.
+    /// The runtime's message, for events and statuses.
     pub fn message(&self) -> &str {
         self.parts().2
     }
 
-    /// The gRPC code that this error came with or stands for.
+    /// The gRPC code of this error.
     pub fn code(&self) -> Code {
         self.parts().1
     }
 
-    /// The text users know from the Go kubelet's events: `rpc error: code = NotFound desc = …`.
+    /// The text in the Go kubelet's events: `rpc error: code = NotFound desc = …`.
     pub fn grpc_text(&self) -> String {
         format!(
             "rpc error: code = {} desc = {}",
@@ -79,25 +79,25 @@ impl CriError {
         )
     }
 
-    /// Whether the runtime does not know the object (for stop and remove that is success).
+    /// Whether the runtime does not know the object (callers of stop and remove treat this as success).
     pub fn is_not_found(&self) -> bool {
         matches!(self, CriError::NotFound { .. })
     }
 
-    /// Whether the call may have had an effect although it failed here.
+    /// Whether the call may have had an effect although it failed.
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, CriError::OutcomeUnknown { .. })
     }
 
-    /// Whether what the failed call was to create may exist, or may still be created: the outcome is
-    /// unknown, or the name is taken (containerd and CRI-O report that as a failed reservation).
+    /// Whether the object that the call was to create may exist or may still be created: the outcome is unknown, or
+    /// the name is in use (containerd and CRI-O report that as a failed reservation).
     pub fn may_have_created(&self) -> bool {
         self.is_outcome_unknown()
             || matches!(self, CriError::AlreadyExists { .. })
             || (self.message().contains("reserve") && self.message().contains("name"))
     }
 
-    /// Whether the runtime could not be reached at all.
+    /// Whether the runtime could not be reached.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, CriError::Unavailable { .. })
     }
@@ -140,14 +140,14 @@ impl CriError {
             Code::AlreadyExists => CriError::AlreadyExists { rpc, message },
             Code::DeadlineExceeded => CriError::outcome_unknown(rpc, status.code(), message),
             Code::Unavailable => CriError::broken_off(rpc, message),
-            // A reply over our own limit is refused with OutOfRange before it is read.
+            // tonic rejects a reply above our limit with OutOfRange before reading it.
             Code::ResourceExhausted | Code::OutOfRange => CriError::Exhausted { rpc, message },
             Code::Unimplemented => CriError::Unimplemented { rpc, message },
             code => CriError::Other { rpc, code, message },
         }
     }
 
-    /// Only errors made on this side have a source: no connection, or one that broke.
+    /// Only errors of this side have a source: the connection could not be established, or was lost.
     fn from_transport(rpc: Rpc, status: &Status, source: &(dyn Error + 'static)) -> CriError {
         let mut cause = Some(source);
         let mut deepest = status.message().to_owned();
@@ -167,7 +167,7 @@ impl CriError {
         CriError::broken_off(rpc, message)
     }
 
-    /// The call had reached the runtime when the runtime, or the way to it, went away.
+    /// The error of a call that was lost with the runtime or the connection after it was sent.
     fn broken_off(rpc: Rpc, message: String) -> CriError {
         if rpc.mutates() {
             CriError::outcome_unknown(rpc, Code::Unavailable, message)

@@ -1,35 +1,34 @@
-//! What the runtime can do, as it says itself.
+//! The features that the runtime supports, as it reports them.
 
 use super::v1::StatusResponse;
 use std::collections::BTreeMap;
 use tokio::sync::watch;
 
-/// What the runtime reports that it can do. What it does not report, it cannot do.
+/// The features that the runtime reports; others count as not supported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeFeatures {
-    /// By the handler's name, which is empty for the handler of pods without a runtime class. Runtimes that do not
-    /// know this part of CRI report no handlers at all.
+    /// Features by handler name, which is empty for pods without a runtime class. Older runtimes report no handlers.
     pub handlers: BTreeMap<String, HandlerFeatures>,
-    /// Run a container without the groups that its image names (`supplementalGroupsPolicy: Strict`).
+    /// Whether it can run a container without the groups in its image (`supplementalGroupsPolicy: Strict`).
     pub supplemental_groups_policy: bool,
 }
 
-/// What pods may request of one handler of the runtime.
+/// The features of one runtime handler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandlerFeatures {
-    /// Mount a whole tree read-only.
+    /// Whether it supports recursive read-only mounts.
     pub recursive_read_only_mounts: bool,
-    /// Give a pod a user namespace.
+    /// Whether it supports user namespaces.
     pub user_namespaces: bool,
 }
 
-/// The runtime lists its handlers, and this one is not among them; upstream's text.
+/// The runtime reports handlers, but not this one; the text is upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the handler {0:?} is not known")]
 pub struct UnknownHandler(pub String);
 
 impl RuntimeFeatures {
-    /// Reads the runtime's answer to `Status`.
+    /// Parses the reply of `Status`.
     pub fn of(status: &StatusResponse) -> Self {
         let mut handlers = BTreeMap::new();
         for handler in &status.runtime_handlers {
@@ -38,7 +37,7 @@ impl RuntimeFeatures {
                 recursive_read_only_mounts: features.is_some_and(|f| f.recursive_read_only_mounts),
                 user_namespaces: features.is_some_and(|f| f.user_namespaces),
             };
-            // As upstream, the first of several with one name counts.
+            // As upstream, the first of several handlers with the same name counts.
             handlers.entry(handler.name.clone()).or_insert(features);
         }
         let features = status.features.as_ref();
@@ -48,7 +47,7 @@ impl RuntimeFeatures {
         }
     }
 
-    /// The features of the handler that a pod runs under; none if the runtime reports no handlers.
+    /// The features of a pod's handler; none if the runtime reports no handlers.
     ///
     /// # Errors
     /// The runtime reports handlers, but not this one.
@@ -61,13 +60,13 @@ impl RuntimeFeatures {
     }
 }
 
-/// The store's one writer: the task that polls the runtime's status.
+/// Writer of the store; used by the task that polls the runtime's status.
 pub type FeaturesWriter = watch::Sender<RuntimeFeatures>;
 
 /// Reads the store; cheap to clone.
 pub type FeaturesReader = watch::Receiver<RuntimeFeatures>;
 
-/// A new store. The runtime may be replaced by a newer one while the kubelet runs.
+/// A new store. It can change, because the runtime may be upgraded while the kubelet runs.
 pub fn features_store(first: RuntimeFeatures) -> (FeaturesWriter, FeaturesReader) {
     watch::channel(first)
 }

@@ -1,4 +1,4 @@
-//! The image service.
+//! Client of the CRI image service.
 
 use super::connection::{CriConnection, MAX_REPLY, finish};
 use super::error::CriError;
@@ -17,24 +17,24 @@ pub struct ImageClient {
 }
 
 impl ImageClient {
-    /// Calls over `connection`, which may be that of the runtime service or another one.
+    /// Calls over `connection`, which may be shared with the runtime service.
     pub fn new(connection: CriConnection) -> ImageClient {
         ImageClient { connection }
     }
 
-    /// The generated client with every call of the interface, through the same stack.
+    /// The generated client, with metrics, spans and deadlines.
     pub fn raw(&self) -> ImageServiceClient<CriService> {
         ImageServiceClient::new(self.connection.service()).max_decoding_message_size(MAX_REPLY)
     }
 
-    /// Images matching `filter`, all of them without one.
+    /// Images that match `filter`; all of them without one.
     pub async fn list_images(&self, filter: Option<ImageSpec>) -> Result<Vec<Image>, CriError> {
         let filter = filter.map(|image| ImageFilter { image: Some(image) });
         let reply = Box::pin(self.raw().list_images(ListImagesRequest { filter })).await;
         finish(Rpc::ListImages, reply).map(|reply| reply.images)
     }
 
-    /// One image, `None` when it is not on the machine.
+    /// The status of an image; `None` if it is absent.
     pub async fn image_status(&self, image: ImageSpec) -> Result<Option<Image>, CriError> {
         let rpc = Rpc::ImageStatus;
         let request = ImageStatusRequest {
@@ -49,8 +49,8 @@ impl ImageClient {
         }
     }
 
-    /// Pulls an image, for as long as it takes; the reference to create containers with. Dropping
-    /// the future cancels the pull.
+    /// Pulls an image, without a timeout; returns the reference for creating containers. Dropping the future cancels
+    /// the pull.
     pub async fn pull_image(
         &self,
         image: ImageSpec,
@@ -71,7 +71,7 @@ impl ImageClient {
         }
     }
 
-    /// Removes an image; one that is absent is success.
+    /// Removes an image; an absent one is no error.
     pub async fn remove_image(&self, image: ImageSpec) -> Result<(), CriError> {
         let request = RemoveImageRequest { image: Some(image) };
         finish(
@@ -81,7 +81,7 @@ impl ImageClient {
         .map(drop)
     }
 
-    /// Usage of the file systems that hold images and writable layers.
+    /// Usage of the file systems of images and writable layers.
     pub async fn image_fs_info(&self) -> Result<ImageFsInfoResponse, CriError> {
         finish(
             Rpc::ImageFsInfo,

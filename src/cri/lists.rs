@@ -1,5 +1,5 @@
-//! Lists of all sandboxes and containers. A list that fails is an error; a list that is too large for
-//! one message is read as a stream, or in parts where the runtime cannot stream.
+//! Lists of all sandboxes and containers. A list that fails is an error, never an empty list. A list that is too
+//! large for one message is read as a stream, or in parts if the runtime does not support streams.
 
 use std::{collections::HashMap, future::Future, sync::atomic::Ordering};
 
@@ -21,9 +21,9 @@ use super::v1::{
     StreamPodSandboxesRequest,
 };
 
-/// The order in which parts of the container list are read. Containers only move forward through
-/// created, running and exited, so one that changes between two parts shows up twice, never not
-/// at all; unknown is listed before and after running, because it is entered and left from there.
+/// The order in which the container list is read by state. Containers only move from created to running to exited, so
+/// one whose state changes between two parts is listed twice, but never missed; unknown is listed before and after
+/// running, because containers change between these two states.
 const CONTAINER_PARTS: [ContainerState; 5] = [
     ContainerState::ContainerUnknown,
     ContainerState::ContainerCreated,
@@ -32,14 +32,14 @@ const CONTAINER_PARTS: [ContainerState; 5] = [
     ContainerState::ContainerExited,
 ];
 
-/// The same for sandboxes: a sandbox that is not ready never becomes ready again.
+/// The order for sandboxes: one that is not ready never becomes ready again.
 const SANDBOX_PARTS: [PodSandboxState; 2] = [
     PodSandboxState::SandboxReady,
     PodSandboxState::SandboxNotready,
 ];
 
 impl RuntimeClient {
-    /// Sandboxes matching `filter`, all of them without one.
+    /// Sandboxes that match `filter`; all of them without one.
     pub async fn list_pod_sandboxes(
         &self,
         filter: Option<PodSandboxFilter>,
@@ -54,7 +54,7 @@ impl RuntimeClient {
         }
     }
 
-    /// Containers matching `filter`, all of them without one.
+    /// Containers that match `filter`; all of them without one.
     pub async fn list_containers(
         &self,
         filter: Option<ContainerFilter>,
@@ -69,7 +69,7 @@ impl RuntimeClient {
         }
     }
 
-    /// What every container uses, as the runtime sees it.
+    /// The resource usage of every container according to the runtime.
     pub async fn list_container_stats(&self) -> Result<Vec<ContainerStats>, CriError> {
         if let Some(list) = self.streamed_first(self.stats_streamed()).await {
             return list;
@@ -91,8 +91,8 @@ impl RuntimeClient {
         collect(rpc, stream, |part| part.container_stats).await
     }
 
-    /// A list as a stream, where streams are preferred. `None` where it has to be read otherwise: also from a runtime
-    /// without streams, of which none is requested again, and one whose streams have messages that are too large.
+    /// Reads a list as a stream, if streams are preferred. `None` if it has to be read otherwise: if the runtime does
+    /// not support streams, which is remembered, or if a message of the stream is too large.
     async fn streamed_first<T>(
         &self,
         streamed: impl Future<Output = Result<Vec<T>, CriError>>,
@@ -108,8 +108,8 @@ impl RuntimeClient {
         (!in_parts_instead(&streamed)).then_some(streamed)
     }
 
-    /// All sandboxes, unless they are the ones of the last list that `memory` saw. An unchanged reply is
-    /// hashed and not decoded.
+    /// All sandboxes, unless they equal the last list that `memory` saw. An unchanged reply is hashed but not
+    /// decoded.
     pub async fn relist_pod_sandboxes(
         &self,
         memory: &mut RelistMemory<PodSandbox>,
@@ -126,7 +126,7 @@ impl RuntimeClient {
         list.map(Relist::Changed)
     }
 
-    /// All containers, unless they are the ones of the last list that `memory` saw.
+    /// All containers, unless they equal the last list that `memory` saw.
     pub async fn relist_containers(
         &self,
         memory: &mut RelistMemory<Container>,
@@ -223,8 +223,8 @@ impl RuntimeClient {
         over_limit(error, streamed, states, read, |container| &container.id).await
     }
 
-    /// One state's containers, sandbox by sandbox. The sandboxes are listed first: one that comes
-    /// later is newer than this list, and one that goes takes its containers with it.
+    /// The containers of one state, read sandbox by sandbox. The sandboxes are listed first: sandboxes created later
+    /// are newer than this list, and the containers of one removed meanwhile are removed with it.
     async fn containers_by_sandbox(
         &self,
         part: ContainerFilter,
@@ -258,7 +258,7 @@ fn decode_containers(reply: Bytes) -> Result<Vec<Container>, CriError> {
     }
 }
 
-/// A list whose plain reply failed with `error`. One that is too large is read as a stream, or else state by
+/// Handles a list whose unary call failed with `error`. If it was too large, reads it as a stream, or else state by
 /// state, unless `states` is empty.
 async fn over_limit<T, S: Copy, F>(
     error: CriError,
@@ -288,8 +288,8 @@ where
     Ok(all.into_values().collect())
 }
 
-/// Whether a list has to be read in parts although a stream was requested: the runtime has no
-/// streams, or what it puts into one message of a stream (containerd: 5,000 entries) is too large as well.
+/// Whether a list has to be read in parts although a stream was requested: the runtime does not support streams, or
+/// puts too many entries into one message (containerd: 5,000).
 fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
     matches!(
         streamed,
@@ -297,7 +297,7 @@ fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
     )
 }
 
-/// All parts of a streamed list; a stream that breaks off is an error.
+/// Joins all parts of a streamed list; an incomplete stream is an error.
 async fn collect<P, T, S>(
     rpc: Rpc,
     stream: Result<Response<S>, Status>,

@@ -1,4 +1,4 @@
-//! The metric families of runtime calls, named as upstream names them.
+//! The metrics of CRI calls, with upstream's names.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ struct RuntimeOperationLabels {
     operation_type: &'static str,
 }
 
-/// Handles to the families. Clones share them.
+/// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub struct CriMetrics {
     operations: Family<RuntimeOperationLabels, Counter>,
@@ -24,7 +24,7 @@ pub struct CriMetrics {
 }
 
 impl CriMetrics {
-    /// Declares the families in `metrics`.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> CriMetrics {
         CriMetrics {
             operations: metrics.register(

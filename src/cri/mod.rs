@@ -1,12 +1,12 @@
-//! The container runtime interface: the only module that talks to the runtime.
+//! The container runtime interface: the only module that communicates with the runtime.
 //!
-//! * **Owns** the connection to the runtime's socket: the generated CRI v1 clients behind admission, metrics,
-//!   span and deadline ([`transport`]), typed errors, lists of any size, and the event stream, which
-//!   reconnects ([`events`]).
+//! * **Owns** the connection to the runtime's socket: the generated CRI v1 clients with concurrency limits, metrics,
+//!   spans and deadlines ([`transport`]), typed errors, lists of any size, and the event stream, which reconnects
+//!   ([`events`]).
 //! * **Woken by** its callers; the event task also by the runtime.
 //! * **Publishes** hints that a container changed, in a bounded set that loses none.
-//! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an
-//!   event as more than a hint, or log a request or reply (they hold secrets).
+//! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an event as
+//!   more than a hint, or log a request or reply (they may contain secrets).
 //! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;

@@ -19,8 +19,8 @@ pub enum Relist<T> {
     Changed(Vec<T>),
 }
 
-/// The fingerprint of the list that one reader has seen last. Each reader needs its own, or it misses changes that only
-/// another reader saw.
+/// The fingerprint of the last list that one reader has seen. Each reader needs its own, because it would otherwise
+/// miss changes that another reader saw first.
 #[derive(Debug)]
 pub struct RelistMemory<T> {
     last: Option<Fingerprint>,
@@ -46,7 +46,7 @@ impl<T> Default for RelistMemory<T> {
 }
 
 impl<T> RelistMemory<T> {
-    /// No list was seen yet, so the first one is a change.
+    /// Without a list, so the first one counts as a change.
     pub fn new() -> RelistMemory<T> {
         RelistMemory::default()
     }
@@ -59,7 +59,7 @@ impl<T> RelistMemory<T> {
     /// Decodes an encoded reply unless its entries are those of the last one.
     ///
     /// # Errors
-    /// Those of `decode`; what was remembered stays.
+    /// Those of `decode`; the fingerprint is then kept.
     pub fn compare<E>(
         &mut self,
         reply: Bytes,
@@ -74,7 +74,7 @@ impl<T> RelistMemory<T> {
         Ok(Relist::Changed(entries))
     }
 
-    /// The fingerprint of an encoded reply, or nothing if it is malformed.
+    /// The fingerprint of an encoded reply; `None` if it is malformed.
     fn fingerprint(&self, reply: &[u8]) -> Option<Fingerprint> {
         fingerprint(&self.keys, reply)
     }
@@ -101,7 +101,7 @@ fn fingerprint(keys: &RandomState, reply: &[u8]) -> Option<Fingerprint> {
         let entry = next_field(&mut rest)?;
         let mut sum = 0u64;
         let mut fields = entry.payload;
-        // Only messages have fields inside; anything else at this level counts as a whole.
+        // Only submessages have fields; other values are hashed as a whole.
         match entry.wire_type {
             LENGTH_DELIMITED => {
                 while !fields.is_empty() {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Deadline of Version and Status. They are cheap, and a late reply would say nothing about the present.
+/// Deadline of Version and Status. They are cheap, and a late reply would be outdated.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One call of the CRI, or of the runtime's own event service.
+/// A call of the CRI, or of containerd's event service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Rpc {
@@ -51,11 +51,11 @@ pub enum Rpc {
     PullImage,
     RemoveImage,
     ImageFsInfo,
-    /// Not CRI: containerd's own event stream.
+    /// Not part of the CRI: the event stream of containerd.
     ContainerdSubscribe,
 }
 
-/// The two kinds of heavy calls, each with a concurrency limit of its own.
+/// The two kinds of heavy calls, each with its own concurrency limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Lane {
     /// Calls that start something; more at once make each of them slower.
@@ -111,7 +111,7 @@ impl Rpc {
         Rpc::ContainerdSubscribe,
     ];
 
-    /// The call that an HTTP/2 path (`/package.Service/Method`) names.
+    /// The call for an HTTP/2 path (`/package.Service/Method`).
     pub fn from_path(path: &str) -> Option<Rpc> {
         let (service, method) = path.strip_prefix('/')?.split_once('/')?;
         match service {
@@ -125,12 +125,12 @@ impl Rpc {
         }
     }
 
-    /// The name in metrics (`operation_type`), as upstream spells it.
+    /// The name in metrics (`operation_type`), as in upstream.
     pub fn operation(self) -> &'static str {
         self.names().1
     }
 
-    /// The name on the wire.
+    /// The gRPC method name.
     pub fn method(self) -> &'static str {
         self.names().0
     }

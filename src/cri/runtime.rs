@@ -1,4 +1,4 @@
-//! The runtime service: sandboxes, containers and what runs in them.
+//! Client of the CRI runtime service.
 
 use std::collections::HashMap;
 use std::sync::{Arc, atomic::AtomicBool};
@@ -29,11 +29,11 @@ const MAX_EXEC_REPLY: usize = 16 * 1024 * 1024 + 64 * 1024;
 #[derive(Clone)]
 pub struct RuntimeClient {
     connection: CriConnection,
-    /// Whether lists are read as streams first.
+    /// Whether streaming list calls are tried first.
     prefers_streams: Arc<AtomicBool>,
 }
 
-/// One sandbox in full.
+/// The complete status of a sandbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FullSandboxStatus {
     /// The sandbox itself.
@@ -44,7 +44,7 @@ pub struct FullSandboxStatus {
     pub info: HashMap<String, String>,
 }
 
-/// What a command in a container printed and returned.
+/// The result of a command in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     /// Standard output, at most about 16 MiB.
@@ -56,7 +56,7 @@ pub struct ExecOutput {
 }
 
 impl RuntimeClient {
-    // The futures of the calls are boxed, because each takes kilobytes and hundreds of pods may wait for one.
+    // Futures of calls are boxed, because each is several kilobytes in size and hundreds of pods may wait for one.
 
     /// Calls over `connection`.
     pub fn new(connection: CriConnection) -> RuntimeClient {
@@ -66,7 +66,7 @@ impl RuntimeClient {
         }
     }
 
-    /// The same, trying the streaming list calls first until the runtime does not implement them.
+    /// Tries the streaming list calls first, until the runtime returns that it does not implement them.
     #[must_use]
     pub fn preferring_streams(self, prefers: bool) -> RuntimeClient {
         RuntimeClient {
@@ -113,7 +113,7 @@ impl RuntimeClient {
         }
     }
 
-    /// The cgroup driver the runtime is configured with.
+    /// The runtime's configuration, which has the cgroup driver.
     pub async fn runtime_config(&self) -> Result<RuntimeConfigResponse, CriError> {
         finish(
             Rpc::RuntimeConfig,
@@ -312,8 +312,8 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Writes the state of a running container to an archive at a path of the node. Without a limit the
-    /// deadline is that of every call; the runtime counts whole seconds.
+    /// Writes the state of a running container to an archive at a path of the node. Without a timeout that of
+    /// ordinary calls applies; the runtime's is in whole seconds.
     pub async fn checkpoint_container(
         &self,
         id: &str,
@@ -336,9 +336,9 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Runs a command in a container and waits for its end; a timeout of zero waits for ever. The
-    /// runtime counts in whole seconds, so others are rounded up. Output over the limit is
-    /// `Exhausted`. A command that the runtime killed after `timeout` is an error with the runtime's message.
+    /// Runs a command in a container and waits for it to exit; a timeout of zero means none. The runtime's timeout is
+    /// in whole seconds, so others are rounded up. Too large an output is `Exhausted`. If the runtime killed the
+    /// command after `timeout`, its message is the error.
     pub async fn exec_sync(
         &self,
         id: &str,
@@ -369,7 +369,7 @@ impl RuntimeClient {
     }
 }
 
-/// The id of a reply; an error if it is empty.
+/// The ID in a reply; an error if it is empty.
 pub(super) fn non_empty_id(rpc: Rpc, field: &str, id: String) -> Result<String, CriError> {
     if id.is_empty() {
         Err(CriError::invalid(rpc, format!("{field} is empty")))

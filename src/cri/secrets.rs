@@ -1,9 +1,9 @@
-//! What may be shown of messages that hold secrets.
+//! `Debug` implementations of messages with secrets.
 
 use super::v1::{AuthConfig, KeyValue};
 use std::fmt;
 
-/// Shows who logs in where, and which kinds of secrets are there, but none of them.
+/// Prints the user and server, and which kinds of secrets are set, but no secret.
 impl fmt::Debug for AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |secret: &str| match secret {
@@ -21,7 +21,7 @@ impl fmt::Debug for AuthConfig {
     }
 }
 
-/// An environment variable: its name.
+/// An environment variable: prints only its name.
 impl fmt::Debug for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyValue")

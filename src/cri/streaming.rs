@@ -1,4 +1,4 @@
-//! Where the runtime serves the streams of commands and ports: it answers with a URL of its own server.
+//! Requests the URLs of the runtime's streaming server for exec, attach and port-forward.
 
 use super::connection::finish;
 use super::error::CriError;
@@ -6,22 +6,22 @@ use super::rpc::Rpc;
 use super::runtime::{RuntimeClient, non_empty_id};
 use super::v1::{AttachRequest, ExecRequest, PortForwardRequest};
 
-/// Which of a process's streams are wanted.
+/// The streams of a process that a client requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StdStreams {
     /// Standard input.
     pub stdin: bool,
     /// Standard output.
     pub stdout: bool,
-    /// Standard error; never together with a terminal, which has only one output.
+    /// Standard error; not available with a terminal, which has only one output.
     pub stderr: bool,
     /// A terminal.
     pub tty: bool,
 }
 
 impl RuntimeClient {
-    /// Where `cmd` can be run in a container with these streams. The URL is good for one connection and
-    /// a short while (containerd: a minute).
+    /// The URL for running `cmd` in a container with these streams. It is valid for one connection and a short time
+    /// (containerd: a minute).
     pub async fn exec(
         &self,
         id: &str,
@@ -40,8 +40,7 @@ impl RuntimeClient {
         non_empty_id(Rpc::Exec, "url", reply.url)
     }
 
-    /// Where the streams of a container's first process are to be had; good for as long as the URL of
-    /// [`RuntimeClient::exec`].
+    /// The URL for the streams of a container's first process; valid as that of [`RuntimeClient::exec`].
     pub async fn attach(&self, id: &str, streams: StdStreams) -> Result<String, CriError> {
         let request = AttachRequest {
             container_id: id.to_owned(),
@@ -54,8 +53,8 @@ impl RuntimeClient {
         non_empty_id(Rpc::Attach, "url", reply.url)
     }
 
-    /// Where ports of a sandbox can be reached; good for as long as the URL of [`RuntimeClient::exec`].
-    /// Without ports the client names them itself, stream by stream (SPDY does).
+    /// The URL for connecting to ports of a sandbox; valid as that of [`RuntimeClient::exec`]. Without ports, the
+    /// client chooses the port for each stream, as with SPDY.
     pub async fn port_forward(&self, sandbox_id: &str, ports: &[u16]) -> Result<String, CriError> {
         let request = PortForwardRequest {
             pod_sandbox_id: sandbox_id.to_owned(),

@@ -1,4 +1,4 @@
-//! A runtime for tests: a real gRPC server on a temporary socket, answering by method name.
+//! A fake runtime for tests: a gRPC server on a temporary socket, with responses by method name.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,16 +22,16 @@ use tonic::{Code, Status};
 use crate::base::metrics::Metrics;
 use crate::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
 
-/// What a method does.
+/// The response of a method.
 pub(crate) enum Reply {
-    /// Messages, already encoded, and then success.
+    /// These encoded messages, and then success.
     Messages(Vec<Vec<u8>>),
     Fail(Code, &'static str),
-    /// No answer at all.
+    /// No response.
     Hang,
-    /// An answer after a while.
+    /// A delayed response.
     After(Duration, Box<Reply>),
-    /// Messages as they come; the stream ends with the sender.
+    /// Messages from a channel; the stream ends when the sender is dropped.
     Stream(mpsc::Receiver<Vec<u8>>),
 }
 
@@ -43,7 +43,7 @@ impl Reply {
 
 type Handler = Box<dyn Fn(&[u8]) -> Reply + Send + Sync>;
 
-/// Methods by name, and the calls that came.
+/// The responses by method name, and the received calls.
 #[derive(Clone, Default)]
 pub(crate) struct Script {
     handlers: Arc<Mutex<HashMap<&'static str, Handler>>>,
@@ -52,7 +52,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Answers `method` by looking at the encoded request.
+    /// Sets the response of `method`, computed from the encoded request.
     pub(crate) fn on(
         &self,
         method: &'static str,
@@ -62,7 +62,7 @@ impl Script {
         self
     }
 
-    /// How often `method` was called.
+    /// Number of calls of `method`.
     pub(crate) fn calls(&self, method: &str) -> usize {
         self.calls
             .lock()
@@ -71,7 +71,7 @@ impl Script {
             .count()
     }
 
-    /// How often a call of `method` was cancelled by the client.
+    /// Number of calls of `method` that the client cancelled.
     pub(crate) fn aborted(&self, method: &str) -> usize {
         self.aborted
             .lock()
@@ -150,7 +150,7 @@ fn respond(reply: Reply) -> Response<Body> {
     response
 }
 
-/// A runtime that runs while this value lives.
+/// A fake runtime that is stopped when dropped.
 pub(crate) struct TestRuntime {
     dir: tempfile::TempDir,
     pub(crate) script: Script,
@@ -186,7 +186,7 @@ impl TestRuntime {
         self.server = Some(server);
     }
 
-    /// Kills the server with all its connections, and removes the socket.
+    /// Closes the server and all its connections, and removes the socket.
     pub(crate) async fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.shutdown().await;
@@ -231,7 +231,7 @@ async fn serve(listener: UnixListener, script: Script) {
     }
 }
 
-/// Waits until something holds, for at most ten seconds.
+/// Waits until the condition is true; panics after a minute.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + Duration::from_secs(60);
     while !holds() {

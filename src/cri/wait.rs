@@ -13,7 +13,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the same reason is logged again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The runtime's condition without which nothing can be started.
+/// The condition that the runtime has to report before anything can be started.
 const RUNTIME_READY: &str = "RuntimeReady";
 const NETWORK_READY: &str = "NetworkReady";
 

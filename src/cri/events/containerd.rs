@@ -16,7 +16,7 @@ pub(crate) mod wire {
     tonic::include_proto!("containerd.services.events.v1");
 }
 
-/// Where containerd keeps what the CRI made.
+/// The containerd namespace of objects created through the CRI.
 const NAMESPACE: &str = "k8s.io";
 /// Sent after the main process of a container exited and its task was deleted; containerd's CRI plugin records the exit
 /// right after this. (`/tasks/exit` is sent earlier, and for every exec as well.)

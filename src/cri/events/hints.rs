@@ -23,7 +23,7 @@ pub enum EventsMode {
     Containerd,
 }
 
-/// The hints since the last read.
+/// The hints since they were last taken.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hints {
     /// A relist is needed: the stream was (re)connected, or there were too many hints.
@@ -48,7 +48,7 @@ struct HintsInner {
 
 pub(super) struct HintWriter(Arc<HintsInner>);
 
-/// The one reader.
+/// The reader of the hints; there is only one.
 pub struct HintReader(Arc<HintsInner>);
 
 pub(super) fn hint_channel() -> (HintWriter, HintReader) {
@@ -83,7 +83,7 @@ impl HintWriter {
         });
     }
 
-    /// There are no hints until further notice.
+    /// Records that there is no source of hints.
     pub(super) fn disconnected(&self) {
         let mut pending = self.0.pending.lock();
         if pending.hints.mode != EventsMode::None {
@@ -102,7 +102,7 @@ impl HintWriter {
 }
 
 impl HintReader {
-    /// Waits until there is something new and takes all of it. Safe to cancel: nothing is lost.
+    /// Waits until there are hints and takes all of them. Safe to cancel.
     pub async fn take(&self) -> Hints {
         loop {
             if let Some(hints) = self.take_now() {
@@ -112,7 +112,7 @@ impl HintReader {
         }
     }
 
-    /// What is new, without waiting.
+    /// Takes the hints without waiting; `None` if there are none.
     pub fn take_now(&self) -> Option<Hints> {
         let mut pending = self.0.pending.lock();
         if !std::mem::take(&mut pending.changed) {

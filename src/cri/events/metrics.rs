@@ -1,4 +1,4 @@
-//! The metric families of the event stream, named as upstream names them.
+//! The metrics of the event stream, with upstream's names.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,7 +7,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use crate::base::metrics::Metrics;
 
-/// Handles to the families. Clones share them.
+/// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub struct EventMetrics {
     connections: Counter,
@@ -16,7 +16,7 @@ pub struct EventMetrics {
 }
 
 impl EventMetrics {
-    /// Declares the families in `metrics`.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> EventMetrics {
         EventMetrics {
             connections: metrics.register(

@@ -21,7 +21,7 @@ pub use task::EventStream;
 
 use super::runtime::RuntimeClient;
 
-/// The task that listens to `runtime`, to be spawned, and the reader of its hints.
+/// Returns the task that receives the events of `runtime`, to be spawned, and the reader of its hints.
 pub fn event_stream(runtime: RuntimeClient, metrics: EventMetrics) -> (EventStream, HintReader) {
     let (writer, reader) = hints::hint_channel();
     (EventStream::new(runtime, writer, metrics), reader)

@@ -6,11 +6,11 @@ use super::hints::EventsMode;
 use crate::cri::error::CriError;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-/// Longest wait before reconnecting to a runtime that is unavailable.
+/// Maximum delay before reconnecting to a runtime that is unavailable.
 const MAX_WAIT: Duration = Duration::from_secs(3);
-/// Longest wait before reconnecting to a runtime that returned an error.
+/// Maximum delay before reconnecting to a runtime that returned an error.
 const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
-/// Shortest and longest wait before a runtime without events is tried again, because it may have been upgraded or
+/// Minimum and maximum delay before a runtime without events is tried again, because it may have been upgraded or
 /// reconfigured.
 const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
 const MAX_WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(300);
@@ -51,7 +51,7 @@ pub(super) struct Retry {
     source: EventsMode,
     /// The last wait before reconnecting; zero after a stable stream.
     wait: Duration,
-    /// The same for a runtime without events; zero if it may have some.
+    /// The last delay for a runtime without events; zero if it may have some.
     wait_without_events: Duration,
     empty_streams: u32,
 }

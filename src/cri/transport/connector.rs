@@ -1,5 +1,5 @@
-//! Opens the unix socket. After a failure it waits longer and longer before it tries again, and
-//! answers with the last failure meanwhile: callers fail fast instead of queueing.
+//! Connects to the Unix socket. After a failure, retries are delayed with exponential back-off, and calls during the
+//! delay fail immediately with the last error instead of queueing.
 
 use std::fmt;
 use std::future::Future;
@@ -32,7 +32,7 @@ pub struct ConnectFailure {
 }
 
 impl ConnectFailure {
-    /// What the kernel said: `NotFound`, `PermissionDenied`, `ConnectionRefused`, `TimedOut`, …
+    /// The kind of error: `NotFound`, `PermissionDenied`, `ConnectionRefused`, `TimedOut`, …
     pub fn kind(&self) -> io::ErrorKind {
         self.kind
     }
@@ -107,7 +107,7 @@ impl Service<Uri> for UnixConnector {
     }
 }
 
-/// When the next attempt may be made.
+/// The back-off of connection attempts.
 #[derive(Default)]
 struct ConnectGate {
     wait: Duration,

@@ -1,4 +1,4 @@
-//! Ends calls that take too long. The deadline covers the whole call, body included.
+//! Enforces the deadlines of calls, which cover the whole call including the body.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use tower::BoxError;
 use crate::base::{panics::PanicScope, spawn};
 use crate::cri::rpc::Rpc;
 
-/// A call past its deadline is cancelled after this many further deadlines.
+/// A detached call that exceeded its deadline is cancelled after this many further deadlines.
 const OVERRUN_FACTOR: u32 = 5;
 
-/// Request extension: this call's own deadline (`None` is for ever) instead of the table's.
+/// Request extension: the deadline of this call instead of the default one; `None` means no deadline.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cri) struct CallDeadline(pub(in crate::cri) Option<Duration>);
 
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// Keeps a call alive after its caller has given up, so that the runtime does not cancel it.
+/// Continues a call after its caller has given up, so that the runtime does not cancel it.
 async fn run_detached<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
 where
     F: Future<Output = Result<Response<Body>, E>> + Send,

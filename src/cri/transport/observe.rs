@@ -1,5 +1,4 @@
-//! Counts, times and traces every call. Nothing of a request or a reply is logged: both may hold
-//! secrets.
+//! Records metrics and a span of every call. Requests and replies are not logged, because they may contain secrets.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +17,7 @@ use crate::base::otel::{Parent, Span, TraceSpanKind, Tracer};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
 
-/// Records a call that `send` makes.
+/// Records a call made by `send`.
 pub(super) async fn observed<F>(
     rpc: Rpc,
     mut request: Request<Body>,
@@ -40,7 +39,7 @@ where
     recorded(send(request), record).instrument(log_span).await
 }
 
-/// A span of the call, named and described as upstream's `otelgrpc` does. Its context goes into the request.
+/// The span of a call, with name and attributes as in upstream's `otelgrpc`. Its context is added to the request.
 fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     let name = || request.uri().path().trim_start_matches('/').to_owned();
     let mut span = tracer.start(TraceSpanKind::Client, Parent::Current, || name().into())?;
@@ -80,14 +79,14 @@ where
     }
 }
 
-/// The `grpc-status` of headers or trailers, when they have one.
+/// The `grpc-status` in headers or trailers, if there is one.
 fn status_of(headers: &HeaderMap) -> Option<Code> {
     headers
         .get("grpc-status")
         .map(|value| Code::from_bytes(value.as_bytes()))
 }
 
-/// One call under way; recorded once, at the latest when dropped.
+/// A call in progress; recorded exactly once, at the latest when dropped.
 struct CallRecord {
     rpc: Rpc,
     begin: Instant,
@@ -108,7 +107,7 @@ impl CallRecord {
         if let Some(mut span) = self.span.take() {
             span.note(|| [("rpc.grpc.status_code", i64::from(i32::from(code)).into())]);
             if failed {
-                // What the runtime says may hold anything.
+                // The runtime's message may contain secrets, so only the code is recorded.
                 span.fail(|| code.to_string());
             }
         }

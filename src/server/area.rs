@@ -1,4 +1,4 @@
-//! The face of the area: what the ports serve, from the stores.
+//! Builds the server area: the handlers of the ports, on top of the stores.
 
 use super::{
     Handlers,
@@ -35,24 +35,24 @@ use tokio_util::sync::CancellationToken;
 const NODE_LOGS: &str = "/var/log";
 /// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
-/// For this time after the start of the kubelet, requests for pods wait until the sources have delivered.
+/// For this time after the start of the kubelet, requests for pods wait until all sources have delivered.
 const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
 /// The settings of the server.
 pub struct Config {
     /// The node's name.
     pub node_name: String,
-    /// Where checkpoints of containers are written.
+    /// The directory for checkpoints of containers.
     pub checkpoints_dir: PathBuf,
-    /// Where the log of a container is.
+    /// Returns the path of a container's log.
     pub log_path: LogPath,
-    /// Whether a client may ask for one stream of a log.
+    /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_log_streams: bool,
     /// Whether the logs of the node's services are served.
     pub log_query: bool,
     /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
-    /// Groups of routes that are switched off.
+    /// Groups of routes that are disabled.
     pub disabled: Vec<Switch>,
 }
 
@@ -62,7 +62,7 @@ pub struct ServerDeps<'a> {
     pub state: &'a State,
     /// The stores of pods.
     pub pods: &'a PodsReader,
-    /// The runtime, for streams and checkpoints.
+    /// The runtime, for streaming requests and checkpoints.
     pub runtime: &'a RuntimeClient,
     /// The volumes of each pod that are not ready.
     pub pending_volumes: PendingVolumesOf,
@@ -84,7 +84,7 @@ pub struct ServerDeps<'a> {
     pub tracer: &'a Tracer,
 }
 
-/// The handlers of all ports except the health port, and the table of streams, which end after `shutdown`.
+/// Builds the handlers of all ports except the health port, and the table of streams, which end after `shutdown`.
 pub fn build(
     config: Config,
     checks: HealthChecks,
@@ -167,8 +167,8 @@ pub fn build(
     (handlers.traced(deps.tracer.clone()), streams)
 }
 
-/// Waits until all sources have delivered, because a response before that would show a node without pods. Waits until
-/// [`STARTUP_WAIT`] after the start at most: a source may take long.
+/// Waits until all sources have delivered, because an earlier response would show too few pods. Waits at most until
+/// [`STARTUP_WAIT`] after the start, because a source may be slow.
 fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {
@@ -180,7 +180,7 @@ fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
     })
 }
 
-/// Measures the volumes of claims before a scrape of `/metrics`.
+/// Measures the volumes of claims before each scrape of `/metrics`.
 fn claims(paths: ClaimPaths, metrics: &Metrics) -> BeforeScrape {
     let meter = ClaimMeter::new(paths, metrics);
     Arc::new(move || {

@@ -27,7 +27,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Checkpoints a container; the response is the path of the archive, in upstream's form.
+    /// Checkpoints a container; the response has the path of the archive, in upstream's format.
     pub(super) async fn make(
         &self,
         streams: &StreamTable,
@@ -70,7 +70,7 @@ impl Checkpoints {
     }
 }
 
-/// An archive contains the memory of a process, so only root may read it.
+/// Creates the directory with access for root only, because an archive contains the memory of processes.
 fn private_directory(path: &std::path::Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();

@@ -1,19 +1,18 @@
-//! Requests that a page of another site makes a browser send. Pure.
+//! Detects requests that a page of another site makes a browser send (CSRF). Pure.
 //!
-//! A browser presents its client certificate for every page that sends a request here. A request that only
-//! reads is harmless, because the browser does not give the response to the page, unless the request opens a
-//! WebSocket, which has no such rule. Browsers name the origin of a request in `Sec-Fetch-Site`, which Chromium
-//! omits in WebSocket handshakes, and in `Origin`, which every browser sends there. Other clients send neither.
+//! A browser presents its client certificate for requests of every page. Requests that only read are harmless,
+//! because the browser hides the response from the page, except for WebSockets, which are exempt from that rule.
+//! Browsers send the origin of a request in `Sec-Fetch-Site`, which Chromium omits in WebSocket handshakes, and in
+//! `Origin`, which every browser sends there. Other clients send neither.
 
 use super::websocket::is_upgrade;
 use hyper::{HeaderMap, Method, header};
 
 /// Whether the request comes from a page of another site and does more than read.
 ///
-/// A site under the same domain is not another site. What a proxy forwards is never refused: API servers
-/// forward requests of browsers, those of dashboards above all, and have authenticated the user. A proxy sets
-/// `X-Forwarded-For`; a page cannot set that header on a WebSocket, and on another request only with this
-/// server's consent.
+/// A site under the same domain is not another site. Proxied requests are accepted: API servers forward requests of
+/// browsers, for example of dashboards, and have authenticated the user. A proxy sets `X-Forwarded-For`; a page
+/// cannot set that header on a WebSocket, and on other requests only if this server permits it (CORS).
 pub(super) fn is_abuse(method: &Method, headers: &HeaderMap) -> bool {
     let only_reads = matches!(*method, Method::GET | Method::HEAD) && !is_upgrade(headers);
     if only_reads || headers.contains_key("x-forwarded-for") {
@@ -25,7 +24,7 @@ pub(super) fn is_abuse(method: &Method, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether the page, if there is one, came from this server.
+/// Whether the `Origin`, if there is one, is this server.
 fn is_own_origin(headers: &HeaderMap) -> bool {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return true;

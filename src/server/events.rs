@@ -1,4 +1,4 @@
-//! `/events`: recent events in the API's form.
+//! `/events`: recent events, in the API's format.
 
 use super::{
     list,
@@ -19,17 +19,17 @@ use std::sync::Arc;
 
 /// The reporting component, as in upstream's kubelet.
 const COMPONENT: &str = "kubelet";
-/// The namespace of events about objects without one, as upstream.
+/// The namespace of events about cluster-scoped objects, as upstream.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Parameters of `/events`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventsQuery {
-    /// `namespace=<namespace>`: only about objects of this namespace.
+    /// `namespace=<namespace>`: only events of objects in this namespace.
     pub namespace: Option<String>,
-    /// `name=<name>`: only about objects of this name.
+    /// `name=<name>`: only events of objects with this name.
     pub name: Option<String>,
-    /// `limit=<n>`: only the newest n.
+    /// `limit=<n>`: only the newest `n` events.
     pub limit: Option<usize>,
 }
 
@@ -72,7 +72,7 @@ fn select(
     selected.into_iter().skip(skip)
 }
 
-/// A kept event as `v1.KeptEvent`. Its name is the same each time the same thing is reported.
+/// A recorded event in the API's format. Repetitions of an event have the same name.
 fn api(event: &KeptEvent, node: &str) -> ApiEvent {
     let name = format!("{}.{:x}", event.object.name, identity(event));
     let namespace = if event.object.namespace.is_empty() {

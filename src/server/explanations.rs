@@ -1,4 +1,4 @@
-//! `/explain` and `/explain/<namespace>/<pod>`, and the same as pages for browsers.
+//! `/explain` and `/explain/<namespace>/<pod>`, and the corresponding pages for browsers.
 
 use super::{
     page,
@@ -14,20 +14,20 @@ use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
-/// How long a request waits for a change at most.
+/// Maximum time that a request waits for a change.
 const NEWS_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Every known pod, a row each.
+/// Returns the overview of all known pods.
 pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
-/// Why one pod is in its state; `None` when it is not known.
+/// Explains the state of one pod; `None` if the pod is unknown.
 pub type ExplainView = Arc<dyn Fn(&ExplainQuery) -> Option<Explanation> + Send + Sync>;
-/// The version of what the overview shows, and a future that ends when it changes after this call.
+/// Returns the version of the overview, and a future that completes when it changes after this call.
 pub type OverviewVersion = Arc<dyn Fn() -> (String, BoxFuture<'static, ()>) + Send + Sync>;
 
 /// Parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverviewQuery {
-    /// `after=<version>`: respond once the version is another one, or after a while.
+    /// `after=<version>`: wait until the version differs, or a timeout.
     pub after: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct ExplainQuery {
     pub namespace: String,
     /// Name, with the node's suffix.
     pub name: String,
-    /// `uid=<uid>`: this one of several of the name.
+    /// `uid=<uid>`: selects one of several pods of this name.
     pub uid: Option<String>,
 }
 
@@ -60,18 +60,18 @@ impl ExplainQuery {
     }
 }
 
-/// Explains pods.
+/// The handlers of explanations.
 #[derive(Clone)]
 pub struct Explanations {
-    /// For the list of pods.
+    /// Returns the list of pods.
     pub overview: OverviewView,
-    /// For one pod.
+    /// Explains one pod.
     pub explain: ExplainView,
-    /// For requests that wait for a change.
+    /// Returns the version, for requests that wait for a change.
     pub overview_version: OverviewVersion,
-    /// Ends when the state behind both is on disk.
+    /// Waits until the state behind both is on disk.
     pub flush: FlushStatuses,
-    /// This program's version, for the pages.
+    /// This program's version, shown on the pages.
     pub version: &'static str,
 }
 
@@ -125,7 +125,7 @@ impl Explanations {
         stopping: &CancellationToken,
     ) -> Response<Body> {
         self.wait(query, stopping).await;
-        // Read before the pod, so that a change in between is not missed by the next request.
+        // Read before the pod, so that a concurrent change is noticed by the next request.
         let (overview_version, _) = (self.overview_version)();
         let explanation = (self.explain)(pod);
         let name = (pod.namespace.as_str(), pod.name.as_str());
@@ -133,7 +133,7 @@ impl Explanations {
         flushed(&self.flush, page).await
     }
 
-    /// Waits until the version is another one than the client has, or for a while.
+    /// Waits until the version differs from the client's, or a timeout.
     async fn wait(&self, query: &OverviewQuery, stopping: &CancellationToken) {
         let Some(after) = &query.after else { return };
         let changed = async {

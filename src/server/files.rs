@@ -23,17 +23,17 @@ use std::{
 };
 use tokio::task::spawn_blocking;
 
-/// Largest number of names in a listing.
+/// Maximum number of names in a directory listing.
 const MAX_NAMES: usize = 10_000;
 
-/// Bytes that are read from the disk and sent at a time.
+/// Number of bytes that are read and sent at a time.
 const CHUNK: u64 = 64 * 1024;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// The response with a file or with the listing of a directory. `path` is what follows `/logs/`, decoded.
+/// Serves a file or a directory listing. `path` is the decoded path after `/logs/`.
 pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> Response<Body> {
     if path.contains('\0') {
         return not_found("there is no such file");
@@ -43,7 +43,7 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     let opened = spawn_blocking(move || open_confined(&root, path.as_ref(), MAX_NAMES)).await;
     match opened.map_err(io::Error::other).and_then(|opened| opened) {
         Ok(Shown::Directory(_)) if !name.is_empty() && !name.ends_with('/') => {
-            // The links of a listing are relative to its path.
+            // Links in a listing are relative to its path.
             let last = name.rsplit('/').next().unwrap_or_default();
             let mut response = text(StatusCode::MOVED_PERMANENTLY, String::new());
             let location = Html::new().own("./").segment(last).own("/");
@@ -76,11 +76,11 @@ pub(super) async fn serve(root: PathBuf, path: String, headers: &HeaderMap) -> R
     }
 }
 
-/// The conditions and the range in the request's headers.
+/// Conditional and range headers of a request.
 #[derive(Default)]
 struct Conditions {
     range: Option<String>,
-    /// The client has the version of this time.
+    /// `If-Modified-Since`
     since: Option<Timestamp>,
 }
 
@@ -89,14 +89,14 @@ impl Conditions {
         let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         Self {
             range: text(header::RANGE).map(ToOwned::to_owned),
-            // There are no entity tags here, so a client that sends one has another version.
+            // This server sends no entity tags, so a request with one does not match.
             since: text(header::IF_MODIFIED_SINCE)
                 .filter(|_| !headers.contains_key(header::IF_NONE_MATCH))
                 .and_then(read_http_date),
         }
     }
 
-    /// Whether the client has the current version; HTTP dates are whole seconds.
+    /// Whether the client has the current version; HTTP dates have a resolution of seconds.
     fn has(&self, modified: SystemTime) -> bool {
         let modified = Timestamp::try_from(modified).map(|time| time.as_second());
         let since = self.since.map(|time| time.as_second());
@@ -136,7 +136,8 @@ fn file_response(
     };
     let sent = range.end - range.start;
     let mut response = respond(status, kind, chunks(file, range.clone()));
-    // Truncating the log meanwhile ends the connection, because the length was promised.
+    // If the log is truncated meanwhile, the connection is aborted, because the response is shorter than its
+    // Content-Length.
     set(&mut response, header::CONTENT_LENGTH, sent.to_string());
     set(&mut response, header::ACCEPT_RANGES, "bytes".into());
     if let Some(date) = http_date(modified) {
@@ -159,7 +160,7 @@ fn set(response: &mut Response<Body>, name: HeaderName, value: String) {
     }
 }
 
-/// Part of a file, read as the client takes it.
+/// Streams a range of a file as the client reads it.
 fn chunks(file: File, range: Range<u64>) -> Body {
     let start = (file, range);
     let parts = stream::try_unfold(start, |(mut file, range)| async move {
@@ -184,7 +185,7 @@ fn chunks(file: File, range: Range<u64>) -> Body {
     StreamBody::new(parts).boxed_unsync()
 }
 
-/// The part of a file that a `Range` header requests.
+/// A parsed `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum RangeRequest {
     Everything,
@@ -192,7 +193,7 @@ enum RangeRequest {
     Nothing,
 }
 
-/// Multiple ranges, other units and unreadable values request the whole file, as RFC 9110 allows.
+/// Multiple ranges, other units and invalid values yield the whole file, as RFC 9110 allows.
 fn byte_range(wanted: &str, length: u64) -> RangeRequest {
     let range = wanted.strip_prefix("bytes=").map(str::trim);
     let Some((first, last)) = range.and_then(|range| range.split_once('-')) else {
@@ -212,13 +213,13 @@ fn byte_range(wanted: &str, length: u64) -> RangeRequest {
     }
 }
 
-/// Links to the names in a directory.
+/// The HTML of a directory listing.
 fn listing(names: &[(String, bool)]) -> String {
     let mut page = Html::new()
         .own("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for (name, is_directory) in names {
         let slash = if *is_directory { "/" } else { "" };
-        // The dot prevents a name from being read as a URL.
+        // With `./`, a name cannot be interpreted as a URL with scheme.
         let link = Html::new().own("<a href=\"./").segment(name).own(slash);
         let link = link.own("\">").text(name, LONG).own(slash).own("</a>\n");
         page = page.with(&link);

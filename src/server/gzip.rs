@@ -1,4 +1,4 @@
-//! Compression of the pages for Prometheus.
+//! Compresses responses for Prometheus.
 
 use super::response::{Body, text};
 use bytes::{Bytes, BytesMut};
@@ -11,10 +11,10 @@ use hyper::{
 use std::io::{self, Write as _};
 use tokio::task::spawn_blocking;
 
-/// Bytes that are compressed at a time, on a blocking thread.
+/// Number of bytes compressed at a time, on a blocking thread.
 const PART: usize = 256 * 1024;
 
-/// Whether the client accepts gzip: it names gzip or everything, and not with a weight of zero.
+/// Whether the client accepts gzip: `Accept-Encoding` has gzip or `*`, with a weight other than zero.
 pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT_ENCODING).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());
@@ -33,8 +33,8 @@ pub(super) fn is_accepted(headers: &HeaderMap) -> bool {
     gzip.or(any).unwrap_or_default()
 }
 
-/// The same response, compressed. The parts of the body are compressed as they come; only the compressed whole
-/// is held.
+/// Compresses a response. Parts of the body are compressed as they are generated; only the compressed body is held in
+/// memory.
 pub(super) async fn compressed(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     match compress(body).await {

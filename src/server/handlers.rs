@@ -1,4 +1,4 @@
-//! The requests of one port: its layers and its router.
+//! The request handling of one port: its layers and its router.
 
 use super::{
     auth::KubeletAuth,
@@ -20,7 +20,7 @@ use std::{convert::Infallible, fmt, sync::Arc};
 use tokio_util::sync::CancellationToken;
 use tower::{Service as _, ServiceBuilder, util::BoxCloneSyncService};
 
-/// Answers the requests of one connection; always ready.
+/// Handles the requests of one connection; always ready.
 #[derive(Clone)]
 pub(super) struct RequestService(BoxCloneSyncService<Request, Response<Body>, Infallible>);
 
@@ -69,7 +69,7 @@ impl Handlers {
         }
     }
 
-    /// The handlers of the read-only port, without disabled routes.
+    /// The handlers of the read-only port; routes of `disabled` are rejected.
     pub fn read_only(checks: HealthChecks, views: Views, disabled: Vec<Switch>) -> Self {
         let metrics = views.http.clone();
         let state = RouterState {
@@ -86,13 +86,13 @@ impl Handlers {
         }
     }
 
-    /// The same with a span for each request.
+    /// Adds a span for each request.
     #[must_use]
     pub fn traced(self, tracer: Tracer) -> Self {
         Self { tracer, ..self }
     }
 
-    /// The handlers of the local socket, which serves every client that can open it.
+    /// The handlers of the local socket, which serves every client that can connect to it.
     #[must_use]
     pub fn local(&self) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Handlers {
         }
     }
 
-    /// The handlers of the main port, for clients that are authenticated and authorized.
+    /// The handlers of the main port, for authenticated and authorized clients.
     #[must_use]
     pub fn secured(&self, auth: KubeletAuth) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Handlers {
         }
     }
 
-    /// Handlers that refuse every request, for a client of the local socket in other namespaces.
+    /// Handlers that reject every request, for clients of the local socket in other namespaces.
     #[must_use]
     pub(super) fn refusing(&self) -> Self {
         let why =
@@ -123,7 +123,7 @@ impl Handlers {
         }
     }
 
-    /// Limit of a request's head, bytes. Larger where exec has the command in the query.
+    /// Maximum size of a request's head in bytes. Larger on ports with exec, whose query contains the command.
     pub(super) fn max_head_size(&self) -> usize {
         match self.port {
             Port::Health | Port::ReadOnly => 16 * 1024,
@@ -131,8 +131,8 @@ impl Handlers {
         }
     }
 
-    /// Builds the layers around the router. Once `stopping` is cancelled, requests that wait for a change are answered
-    /// without it.
+    /// Builds the layers around the router. When `stopping` is cancelled, requests that wait for a change are
+    /// answered immediately.
     pub(super) fn service(&self, stopping: &CancellationToken) -> RequestService {
         let (port, access) = (self.port, self.access.clone());
         let for_authorization = access.clone();

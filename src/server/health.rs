@@ -1,4 +1,4 @@
-//! Named health checks, and the metric families of their results.
+//! Named health checks, and the metrics of their results.
 
 use super::{
     query::BadQuery,
@@ -13,7 +13,7 @@ use prometheus_client::{
 };
 use std::{fmt, sync::Arc};
 
-/// Returns what is wrong, if anything. Must not wait.
+/// A check; returns the reason of a failure. Must not block.
 type HealthCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one port, in the order of the response.
@@ -33,9 +33,9 @@ impl fmt::Debug for HealthChecks {
 /// Parameters of `/healthz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealthQuery {
-    /// `verbose`, with any value: list the checks also when all of them pass.
+    /// `verbose`, with any value: list the checks even if all pass.
     pub verbose: bool,
-    /// `exclude=<name>`, any number of times: checks to leave out.
+    /// `exclude=<name>`, repeatable: checks to skip.
     pub exclude: Vec<String>,
 }
 
@@ -82,17 +82,17 @@ impl HealthChecks {
         }
     }
 
-    /// No checks; [`HealthChecks::with`] adds them.
+    /// Without checks; [`HealthChecks::with`] adds them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `ping` alone, which every port has: the process answers.
+    /// Only the check `ping`, which every port has and which always passes.
     pub fn ping() -> Self {
         Self::new().with("ping", || Ok(()))
     }
 
-    /// Adds a check. It must not wait; its error is logged, and sent to a client that requests this check by
+    /// Adds a check, which must not block. Its error is logged, and returned to a client that requests this check by
     /// name.
     #[must_use]
     pub fn with(
@@ -104,7 +104,7 @@ impl HealthChecks {
         self
     }
 
-    /// Counts the results of the checks.
+    /// Adds metrics of the results.
     #[must_use]
     pub fn counted(self, metrics: CheckMetrics) -> Self {
         let metrics = Some(metrics);
@@ -119,7 +119,7 @@ impl HealthChecks {
         found
     }
 
-    /// Runs one check; `None` when there is none of that name.
+    /// Runs one check; `None` if there is no check of this name.
     pub fn one(&self, name: &str) -> Option<Result<(), String>> {
         let (name, check) = self.checks.iter().find(|(known, _)| *known == name)?;
         Some(self.run_check(name, check))
@@ -175,7 +175,7 @@ struct CheckResultLabels {
     status: &'static str,
 }
 
-/// Handles to the families of health checks. Clones share them.
+/// Handles to the metrics of health checks. Clones share them.
 #[derive(Clone)]
 pub struct CheckMetrics {
     result: Family<CheckLabels, Gauge>,
@@ -183,7 +183,7 @@ pub struct CheckMetrics {
 }
 
 impl CheckMetrics {
-    /// Declares the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             result: metrics.register(
@@ -199,7 +199,7 @@ impl CheckMetrics {
         }
     }
 
-    /// A check was made.
+    /// Records the result of a check.
     pub(super) fn checked(&self, name: &'static str, well: bool) {
         let r#type = "healthz";
         let result = self

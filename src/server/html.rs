@@ -1,19 +1,19 @@
-//! Text as HTML. Pure.
+//! Builds HTML. Pure.
 
 use crate::{base::is_printable, server::explain::times::clock};
 use jiff::{Timestamp, tz::TimeZone};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;
 
-/// Encoded in links: everything except letters, digits and characters without a meaning in URLs.
+/// Characters that are percent-encoded in links: all except letters, digits and unreserved characters.
 const NOT_PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 
-/// Longest foreign text, in characters, where there is room for it.
+/// Maximum length of external text, in characters.
 pub(super) const LONG: usize = 2000;
-/// The same in a table with a row for each pod.
+/// Maximum length in a table with one row per pod.
 pub(super) const SHORT: usize = 200;
 
-/// A piece of a page: constant text of the kubelet, or escaped text.
+/// A fragment of HTML: constant markup, or escaped text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Html(String);
 
@@ -22,14 +22,14 @@ impl Html {
         Self::default()
     }
 
-    /// Constant HTML of the kubelet.
+    /// Appends constant HTML.
     pub(super) fn own(mut self, html: &'static str) -> Self {
         self.0.push_str(html);
         self
     }
 
-    /// Foreign text, escaped, and cut after so many characters. A character that is not printable or changes
-    /// the text direction becomes a space; consecutive spaces become one.
+    /// Appends external text, escaped, and truncated to `most` characters. Characters that are not printable or
+    /// change the text direction become spaces; consecutive spaces become one.
     pub(super) fn text(mut self, text: &str, most: usize) -> Self {
         let (mut shown, mut gap) = (0, false);
         for c in text.chars() {
@@ -58,12 +58,12 @@ impl Html {
         self
     }
 
-    /// The same within a line, without a direction of its own.
+    /// Appends text within a line, isolated in its text direction.
     pub(super) fn inline(self, text: &str) -> Self {
         self.own("<bdi>").text(text, LONG).own("</bdi>")
     }
 
-    /// A path segment or query value of a link. It is not cut: names are shorter than the limit.
+    /// Appends a path segment or query value of a link. Not truncated, because names are shorter than the limit.
     pub(super) fn segment(mut self, text: &str) -> Self {
         let bytes = text.as_bytes();
         let bytes = bytes.get(..LONG).unwrap_or(bytes);
@@ -76,7 +76,7 @@ impl Html {
         self
     }
 
-    /// A time in UTC and its distance from now.
+    /// Appends a time in UTC and its distance from now.
     pub(super) fn time(mut self, at: Timestamp, now: Timestamp) -> Self {
         let shown = clock(at, now, &TimeZone::UTC);
         let _ = write!(self.0, "<time datetime=\"{at}\">{shown}</time>");
@@ -117,7 +117,7 @@ pub(super) fn table_head(title: &'static str, columns: &[&'static str]) -> Html 
     head.own("</tr></thead><tbody>")
 }
 
-/// One row. The first cell is its header; on a narrow screen each cell shows the name of its column.
+/// A table row. The first cell is a header; on a narrow screen each cell shows its column's name.
 pub(super) fn table_row(columns: &[&'static str], cells: &[Html]) -> Html {
     let mut row = Html::new().own("<tr>");
     for (index, (column, cell)) in columns.iter().zip(cells).enumerate() {

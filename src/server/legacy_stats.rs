@@ -1,5 +1,5 @@
-//! `/stats/`, `/stats/container` and `/stats/…/{container}`, which upstream has removed: parameters in the
-//! query or the body, and the response.
+//! `/stats/`, `/stats/container` and `/stats/…/{container}`, which upstream has removed: their parameters, in the
+//! query or the body, and responses.
 
 use super::{
     query::BadQuery,
@@ -20,13 +20,13 @@ use hyper::Response;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// Longest body, bytes.
+/// Maximum size of the body, in bytes.
 pub(super) const BODY: usize = 16 * 1024;
 
-/// Go's text of an unset time.
+/// Go's zero time as text.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// Whose statistics are requested.
+/// The target of a statistics request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InfoTarget {
     /// `/stats/`: the machine.
@@ -38,7 +38,7 @@ pub enum InfoTarget {
 }
 
 impl InfoTarget {
-    /// Without a namespace it is `default`.
+    /// The default namespace is `default`.
     pub(super) fn container(parts: &RouteParts) -> Result<Self, RouteError> {
         let mut name = ContainerName::parse(parts)?;
         if name.pod.namespace.is_empty() {
@@ -48,24 +48,24 @@ impl InfoTarget {
     }
 }
 
-/// The parameters. Clients also send the number of samples; there is one.
+/// Parameters of a request. The number of samples, which clients also send, is ignored, because there is only one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InfoQuery {
-    /// `containerName`: the cgroup.
+    /// `containerName`: the cgroup's path.
     pub cgroup: String,
-    /// `start`: no sample from before.
+    /// `start`: no samples before this time.
     pub start: Option<Timestamp>,
-    /// `end`: no sample from after.
+    /// `end`: no samples after this time.
     pub end: Option<Timestamp>,
-    /// `subcontainers`: those below the cgroup as well.
+    /// `subcontainers`: include the cgroup's descendants.
     pub below: bool,
 }
 
 impl InfoQuery {
-    /// From the query.
+    /// Parses the query.
     ///
     /// # Errors
-    /// A parameter cannot be read.
+    /// A parameter is invalid.
     pub(super) fn of_pairs(pairs: &[(String, String)]) -> Result<Self, BadQuery> {
         let mut query = Self::default();
         for (key, value) in pairs {
@@ -84,10 +84,10 @@ impl InfoQuery {
         Ok(query)
     }
 
-    /// The same with the fields of the JSON object in the body; an empty body changes nothing.
+    /// Overrides the parameters by those of the JSON object in the body; an empty body changes nothing.
     ///
     /// # Errors
-    /// The body is not an object, or a field cannot be read.
+    /// The body is not an object, or a field is invalid.
     fn and_body(mut self, body: &[u8]) -> Result<Self, String> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(self);
@@ -131,7 +131,7 @@ impl InfoQuery {
     }
 }
 
-/// Any number of samples is valid, because there is only one sample.
+/// Any number of samples is valid, because it is ignored.
 fn number(key: &str, value: Option<i64>) -> Result<(), BadQuery> {
     value.map_or_else(|| Err(bad(key, "is not a whole number")), |_| Ok(()))
 }
@@ -151,7 +151,7 @@ fn bad(parameter: &str, detail: &str) -> BadQuery {
     BadQuery::new(parameter, detail)
 }
 
-/// The response; `pods` are the known ones.
+/// The response; `pods` are the known pods.
 pub(super) async fn answer(
     stats: &StatsViews,
     pods: impl Future<Output = Vec<PodWithStatus>>,

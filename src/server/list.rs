@@ -1,4 +1,4 @@
-//! Lists as JSON, serialized while they are sent.
+//! JSON lists, serialized while they are sent.
 
 use super::response::Body;
 use bytes::Bytes;
@@ -10,8 +10,7 @@ use serde::Serialize;
 /// Minimum size of a chunk, except for the last one.
 const CHUNK: usize = 16 * 1024;
 
-/// A `v1` list. Its items are serialized one by one as the client reads, so only one chunk of text is in memory, however
-/// long the list is.
+/// A `v1` list. Its items are serialized one by one as the client reads, so that only one chunk of text is in memory.
 pub(super) fn body<T: Serialize>(
     kind: &str,
     items: impl Iterator<Item = T> + Send + 'static,
@@ -20,7 +19,7 @@ pub(super) fn body<T: Serialize>(
     array(head, items)
 }
 
-/// The same for any object that ends with an array: `head` is the text up to its bracket.
+/// Any object that ends with an array: `head` is the text up to the opening bracket.
 pub(super) fn array<T: Serialize>(
     head: String,
     items: impl Iterator<Item = T> + Send + 'static,
@@ -33,7 +32,7 @@ pub(super) fn array<T: Serialize>(
     };
     let chunks = stream::iter(std::iter::from_fn(move || writer.next_chunk()));
     let frames = chunks.then(|chunk| async {
-        // If the client reads fast, serialization never waits, and would starve other tasks.
+        // With a fast client this loop never waits, so it yields to not starve other tasks.
         tokio::task::yield_now().await;
         chunk.map(Frame::data).map_err(Into::into)
     });

@@ -35,13 +35,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{either::Either, sync::CancellationToken};
 
-/// Pause after a failed accept (mostly out of file descriptors).
+/// Pause after a failed accept, which is mostly caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// TCP keep-alive: idle time before the first probe, interval, and probes before the connection is closed.
+/// TCP keep-alive: idle time before the first probe, interval, and number of probes before the connection is closed.
 const TCP_KEEPALIVE: (Duration, Duration, u32) =
     (Duration::from_secs(60), Duration::from_secs(15), 4);
 
-/// A port or a socket that cannot be bound.
+/// A port or socket that cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} for {name}")]
 pub struct BindError {
@@ -54,7 +54,7 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// A bound port or local socket that does not serve yet.
+/// A bound port or local socket that is not served yet.
 #[derive(Debug)]
 pub struct Listener {
     name: &'static str,
@@ -79,7 +79,7 @@ impl fmt::Display for ListenSocket {
 }
 
 impl Listener {
-    /// Binds the port, so that a port in use is an error before anything runs.
+    /// Binds the port before anything is started, so that a port in use is an error.
     pub async fn bind(name: &'static str, address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError {
             name,
@@ -96,11 +96,11 @@ impl Listener {
         })
     }
 
-    /// Creates a local socket of mode 0600, replacing a stale one. It is removed with the listener. Must be
-    /// called inside a tokio runtime.
+    /// Creates a local socket of mode 0600, replacing a stale one. It is removed when the listener is dropped. Must
+    /// be called within a tokio runtime.
     ///
     /// # Errors
-    /// Another file has that path, or the socket cannot be bound.
+    /// Another file exists at that path, or the socket cannot be bound.
     pub fn bind_local(name: &'static str, path: &Path) -> Result<Self, BindError> {
         let bound = unix_socket::listen_at(path).and_then(|(socket, local)| {
             Ok(ListenSocket::Local(UnixListener::from_std(socket)?, local))
@@ -118,21 +118,21 @@ impl Listener {
         })
     }
 
-    /// Sets the limits.
+    /// Sets the limits of connections.
     #[must_use]
     pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Serves TLS.
+    /// Enables TLS.
     #[must_use]
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(Arc::new(tls));
         self
     }
 
-    /// The address with the port that was bound; `None` for a local socket.
+    /// The bound address; `None` for a local socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.socket {
             ListenSocket::Tcp(_, address) => Some(*address),
@@ -202,7 +202,7 @@ async fn accept(
     })
 }
 
-/// Lets the kernel detect clients that are gone. Without it the connection is served all the same.
+/// Enables TCP keep-alive, so that dead clients are detected. A failure is ignored.
 fn keep_alive(stream: &TcpStream) {
     let (idle, between, times) = TCP_KEEPALIVE;
     let _ = sockopt::set_socket_keepalive(stream, true);
@@ -244,7 +244,7 @@ impl Drop for OpenRequest {
 }
 
 impl ConnectionContext {
-    /// Serves one client, after its TLS handshake where there is one.
+    /// Serves one client, after the TLS handshake if there is one.
     async fn begin(self, stream: Either<TcpStream, UnixStream>, tls: Option<Arc<Tls>>) {
         let stream = match stream {
             Either::Left(stream) => stream,
@@ -265,8 +265,8 @@ impl ConnectionContext {
         }
     }
 
-    /// Serves a client of the local socket. The mode of the socket excludes all users except root. This check also refuses
-    /// root in a container that mounts the kubelet's root directory.
+    /// Serves a client of the local socket. The socket's mode excludes all users except root. The check of namespaces
+    /// also rejects root in a container that mounts the kubelet's root directory.
     async fn local(mut self, stream: UnixStream) {
         let checked = spawn_blocking(move || {
             let shares = shares_namespaces(&stream);
@@ -287,7 +287,7 @@ impl ConnectionContext {
         self.connection(stream, None).await;
     }
 
-    /// Serves one connection to its end, or until it is upgraded.
+    /// Serves one connection until it ends or is upgraded.
     async fn connection(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -317,7 +317,8 @@ impl ConnectionContext {
         });
         let stream = TokioIo::new(ObservedStream::new(stream, progress.clone()));
         let served = http1::Builder::new()
-            // hyper's timeout is off, because `ConnectionProgress` has the deadlines for idle clients and for heads.
+            // hyper's timeout is disabled, because `ConnectionProgress` enforces the timeouts of idle clients and of
+            // heads.
             .header_read_timeout(None)
             .max_buf_size(self.handlers.max_head_size())
             .serve_connection(stream, service)

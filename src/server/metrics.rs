@@ -1,4 +1,4 @@
-//! The metric families of requests, named as upstream names them.
+//! The metrics of requests, with upstream's names.
 
 use super::routes::{Port, RouteEntry};
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
@@ -9,7 +9,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-/// First path segments of requests without a limit of time.
+/// First path segments of long-running requests.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -20,7 +20,7 @@ struct RequestKindLabels {
     long_running: &'static str,
 }
 
-/// Handles to the families of requests. Clones share them.
+/// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub struct HttpMetrics {
     requests: Family<RequestKindLabels, Counter>,
@@ -29,7 +29,7 @@ pub struct HttpMetrics {
 }
 
 impl HttpMetrics {
-    /// Declares the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             requests: metrics.register(
@@ -50,8 +50,8 @@ impl HttpMetrics {
         }
     }
 
-    /// A request begins; it ends when the returned value is dropped. No label holds what the client chooses:
-    /// paths are those of the table.
+    /// Records the start of a request, which ends when the returned value is dropped. Labels contain nothing that the
+    /// client controls: paths are the patterns of the table.
     pub(super) fn begin(
         &self,
         port: Port,
@@ -109,7 +109,7 @@ fn method_label(method: &Method) -> &'static str {
     }
 }
 
-/// Upstream's buckets: the first segment, and two below `/metrics`.
+/// Upstream's `path` label: the first segment, and two below `/metrics`.
 fn bucket(pattern: &str) -> String {
     let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
     match (segments.next(), segments.next()) {

@@ -1,15 +1,15 @@
 //! The HTTP server of the kubelet.
 //!
-//! * Owns: the health port, the read-only port, the main port with its certificate, authentication and
-//!   authorization, the local socket, and their connections.
+//! * Owns: the health port, the read-only port, the main port with its certificate, authentication and authorization,
+//!   the local socket, and their connections.
 //! * Woken by: requests, and by shutdown.
-//! * Publishes: the routes of the table ([`ENTRIES`]), read from stores at the time of the request.
+//! * Publishes: the routes of the table ([`ENTRIES`]), with data read from stores at the time of the request.
 //! * Forwards: exec, attach, port-forward and checkpoints to the runtime; posted pods to their store.
-//! * Must never decide about pods, call the runtime for what a store has, hold a whole list in memory as text,
-//!   or let one client exhaust what all need (connections, headers, bodies, streams and idle time are bounded).
+//! * Must never decide about pods, call the runtime for data that a store has, hold a whole list in memory as text,
+//!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
 //! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 //!
-//! A request passes through the listener, the layers (`layers`, stacked in `handlers.rs`) and the router.
+//! A request passes through the listener, the layers (`layers`, assembled in `handlers.rs`) and the router.
 
 mod query;
 mod response;

@@ -1,18 +1,18 @@
-//! `/logs/?query=…`: a query of the node's journal and log files. Pure.
+//! `/logs/?query=…`: queries of the node's journal and log files (`NodeLogQuery`). Pure.
 
 use super::{query::BadQuery, route_parts::RouteParts};
 use jiff::{Timestamp, tz::TimeZone};
 
-/// Most lines from the end.
+/// Maximum number of lines from the end (`tailLines`).
 const MAX_LINES: i64 = 100_000;
 const MAX_SERVICES: usize = 4;
 const MAX_SERVICE_NAME: usize = 256;
-/// The longest pattern that is handed on.
+/// Maximum length of a pattern.
 const MAX_PATTERN: usize = 1024;
-/// The form of times that journalctl reads.
+/// The time format that journalctl parses.
 const TIME: &str = "%Y-%m-%d %H:%M:%S";
 
-/// A query for logs of services or for one file.
+/// A query for the logs of services or for one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLogQuery {
     services: Vec<String>,
@@ -24,25 +24,25 @@ pub struct NodeLogQuery {
     pattern: String,
 }
 
-/// What a valid query is about.
+/// What a valid query selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogSelection {
-    /// A file below the directory of logs.
+    /// A file in the log directory.
     File(String),
-    /// Services, by name.
+    /// Services by name.
     Services(Vec<String>),
 }
 
 impl NodeLogQuery {
-    /// `None` without any of the parameters.
+    /// Parses the query; `None` without any of its parameters.
     ///
     /// # Errors
-    /// A parameter that cannot be read.
+    /// A parameter is invalid.
     pub(super) fn parse(parts: &RouteParts) -> Result<Option<Self>, BadQuery> {
         let mut query = Self::default();
         let queried = parts.all("query")?;
         for name in &queried {
-            // A slash of either kind hints at a file.
+            // As upstream, a name with a slash or backslash is a file.
             if name.contains(['/', '\\']) {
                 query.files.push(name.replace('\\', "/"));
             } else if !name.trim().is_empty() {
@@ -60,10 +60,10 @@ impl NodeLogQuery {
         Ok((query != Self::default()).then_some(query))
     }
 
-    /// What is wanted.
+    /// Validates the query and returns what it selects.
     ///
     /// # Errors
-    /// Why it is not to be had.
+    /// The validation error.
     pub(super) fn wanted(&self) -> Result<LogSelection, BadQuery> {
         let bad = |detail: &str| Err(BadQuery::new("query", detail));
         if self.services.iter().any(|name| !is_safe(name)) {
@@ -102,7 +102,7 @@ impl NodeLogQuery {
         }
     }
 
-    /// Whether there is more than names.
+    /// Whether it has parameters besides names.
     pub(super) fn has_options(&self) -> bool {
         let names = Self {
             services: self.services.clone(),
@@ -138,7 +138,7 @@ impl NodeLogQuery {
     }
 }
 
-/// The files of a service that does not log to the journal, the likeliest first.
+/// The possible log files of a service without journal entries, the most likely first.
 pub(super) fn files_of(service: &str) -> [String; 3] {
     [
         service.to_owned(),

@@ -1,4 +1,4 @@
-//! `/logs/`: files of the node's log directory and, where the configuration allows it, the logs of its services.
+//! `/logs/`: files in the node's log directory and, if the configuration enables it, logs of its services.
 
 use super::{
     files,
@@ -22,20 +22,20 @@ use tokio::{
 };
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
-/// How long an answer from the journal may take.
+/// Timeout of a response from the journal.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Answers from the journal at a time.
+/// Maximum number of concurrent responses from the journal.
 const MAX_CONCURRENT: usize = 4;
-/// Bytes that are read and sent at a time.
+/// Number of bytes that are read and sent at a time.
 const CHUNK: usize = 64 * 1024;
-/// The longest list of the journal's units.
+/// Maximum size of the list of the journal's units, in bytes.
 const MAX_UNITS: u64 = 1 << 20;
 
-/// Where logs of the node are.
+/// The sources of `/logs/`.
 #[derive(Clone)]
 pub struct NodeLogs {
     root: PathBuf,
-    /// What reads the journal; `None` where the logs of services are turned off.
+    /// Reads the journal; `None` if logs of services are disabled.
     journal: Option<Journal>,
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for NodeLogs {
 }
 
 impl NodeLogs {
-    /// The files of a directory.
+    /// Serves the files of a directory.
     pub fn of(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -62,7 +62,7 @@ impl NodeLogs {
         }
     }
 
-    /// The same with the logs of services, which this program prints as journalctl does.
+    /// Also serves logs of services, which `program` (journalctl) prints.
     #[must_use]
     pub fn with_journal(self, program: impl Into<PathBuf>) -> Self {
         let journal = Journal {
@@ -75,7 +75,7 @@ impl NodeLogs {
         }
     }
 
-    /// The response. `path` is what follows `/logs/`, decoded.
+    /// Serves a request. `path` is the decoded path after `/logs/`.
     pub(super) async fn serve(
         &self,
         path: String,
@@ -142,7 +142,7 @@ impl NodeLogs {
         respond(StatusCode::OK, TEXT, stream_of(parts, deadline, permit))
     }
 
-    /// The log file of a service.
+    /// The log file of a service without journal entries.
     async fn file_of(&self, service: String) -> Part {
         for name in files_of(&service) {
             let root = self.root.clone();
@@ -162,7 +162,7 @@ impl NodeLogs {
 }
 
 impl Journal {
-    /// The names of all units in it; empty if it cannot be read.
+    /// The names of all units in the journal; empty if it cannot be read.
     async fn units(&self) -> String {
         let mut units = Vec::new();
         if let Ok(mut child) = self.run(&["--field".into(), "_SYSTEMD_UNIT".into()])
@@ -189,7 +189,7 @@ impl Journal {
     }
 }
 
-/// A part of a response.
+/// A part of a response: a file or the output of journalctl.
 enum Part {
     Text(String),
     File(tokio::fs::File),
@@ -197,7 +197,7 @@ enum Part {
 }
 
 impl Part {
-    /// The next bytes; none at the end.
+    /// The next bytes; empty at the end.
     async fn next(&mut self) -> io::Result<Bytes> {
         match self {
             Self::Text(text) => Ok(std::mem::take(text).into()),
@@ -216,7 +216,7 @@ async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
     Ok(part.into())
 }
 
-/// The parts one after another; what takes too long is cut.
+/// The parts one after another; truncated at the deadline.
 fn stream_of(parts: Vec<Part>, deadline: Instant, permit: OwnedSemaphorePermit) -> Body {
     let parts = parts.into_iter();
     let start = (parts, None::<Part>, permit);

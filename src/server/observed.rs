@@ -7,7 +7,7 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Receives the reads and writes of a stream.
+/// Is notified of a stream's reads and writes.
 pub(super) trait Observer {
     fn read(&self);
 

@@ -1,4 +1,4 @@
-//! Explains pods to clients: reads the stores, and the parts of pods once those exist.
+//! Explains pods to clients, with data from the stores.
 
 use super::{
     explanations::{ExplainQuery, Explanations, OverviewVersion},
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 /// The volumes of a pod that are not ready.
 pub type PendingVolumesOf = Arc<dyn Fn(&PodUid) -> Vec<PendingVolume> + Send + Sync>;
 
-/// Explains pods from the stores; cheap to clone.
+/// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]
 pub(super) struct PodReporter {
     state: State,
@@ -35,7 +35,7 @@ pub(super) struct PodReporter {
 }
 
 impl PodReporter {
-    /// Of these stores. `endpoint` is where the runtime is; `started` names this process.
+    /// Reads these stores. `endpoint` is the runtime's; `started` identifies this process.
     pub(super) fn new(
         state: State,
         pods: PodsReader,
@@ -55,7 +55,8 @@ impl PodReporter {
         }
     }
 
-    /// The handlers of `/explain` and the pages. `flush` waits until the statuses are on disk; `version` is that of this program.
+    /// The handlers of `/explain` and the pages. `flush` waits until statuses are on disk; `version` is this
+    /// program's.
     pub(super) fn explanations(self, flush: FlushStatuses, version: &'static str) -> Explanations {
         let (overview, explain) = (self.clone(), self.clone());
         Explanations {
@@ -68,7 +69,7 @@ impl PodReporter {
     }
 
     fn overview(&self) -> Overview {
-        // Read before the stores, so that a change in between is not missed.
+        // Read before the stores, so that a concurrent change is not missed.
         let (version, _) = (self.overview_version)();
         let parts = self.pods.parts.borrow().clone();
         let terminating = parts.as_ref().map(Pods::terminating).unwrap_or_default();
@@ -90,7 +91,7 @@ impl PodReporter {
         }
     }
 
-    /// Of several pods of the name, one that a source wants comes before one that is on its way out.
+    /// Of several pods of this name, a desired one takes precedence over one that is terminating.
     fn explain(&self, query: &ExplainQuery) -> Option<Explanation> {
         let mut pods = self.pods.known.list().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
@@ -144,8 +145,8 @@ impl PodReporter {
     }
 }
 
-/// The version of the overview changes with every status and every entry of the history. It names this process,
-/// so that a client notices a restart.
+/// The version of the overview, which changes with every status and every entry of the pod history. It identifies
+/// this process, so that clients notice a restart.
 fn overview_version(
     statuses: Statuses,
     pod_history: PodHistory,

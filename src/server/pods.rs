@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A pod as an item of a list, with its current status instead of that of the pod object. Serialized from the shared
-/// objects, without a copy.
+/// A pod as item of a list, with its current status instead of that of the pod object. Serialized from the shared
+/// objects without copying them.
 struct PodItem {
     pod: Arc<Pod>,
     status: Option<Arc<v1::PodStatus>>,
@@ -45,13 +45,13 @@ impl Serialize for PodItem {
 /// The handlers of the pod lists.
 #[derive(Clone)]
 pub struct PodLists {
-    /// Every known pod.
+    /// All known pods.
     pub pods: PodsView,
-    /// Every pod that runs.
+    /// All running pods.
     pub running: RunningPodsView,
     /// Waits until the pods are known.
     pub ready: ViewsReady,
-    /// Waits until the statuses of pods are on disk.
+    /// Waits until pod statuses are on disk.
     pub flush: FlushStatuses,
 }
 
@@ -78,7 +78,7 @@ impl PodLists {
         flushed(&self.flush, pod_info(pods, name)).await
     }
 
-    /// The known pods, once they are known.
+    /// All known pods, after waiting until they are known.
     pub(super) async fn list_when_ready(&self, stopping: &CancellationToken) -> Vec<PodWithStatus> {
         unless_stopping(stopping, (self.ready)()).await;
         (self.pods)()
@@ -140,7 +140,7 @@ fn pod_info(known: Vec<PodWithStatus>, name: &PodName) -> Response<Body> {
     }
 }
 
-/// The machine in the format of cAdvisor's machine information.
+/// The machine, in cAdvisor's format of machine information.
 pub(super) fn machine(machine: &HostMachine) -> Response<Body> {
     json_object(&serde_json::json!({
         "num_cores": machine.cpus,

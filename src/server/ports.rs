@@ -1,5 +1,5 @@
-//! The ports and the local socket. They are bound early, so that a port in use ends the kubelet before it starts anything,
-//! and served once the areas have started.
+//! The ports and the local socket. They are bound early, so that the kubelet fails before it starts anything if a
+//! port is in use, and served once all areas have started.
 
 use super::{
     Handlers, Listener,
@@ -35,13 +35,13 @@ pub struct ServerConfig {
     pub read_only: Option<SocketAddr>,
     /// Address of the health port; `None` disables it.
     pub healthz: Option<SocketAddr>,
-    /// Groups of routes that are switched off.
+    /// Groups of routes that are disabled.
     pub disabled: Vec<Switch>,
     /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
 }
 
-/// The bound ports. Connections wait in the kernel until the ports are served.
+/// The bound ports. The kernel queues connections until the ports are served.
 #[derive(Default)]
 pub struct Ports {
     healthz: Option<Listener>,
@@ -51,7 +51,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Binds the ports without authentication.
+    /// Binds the unauthenticated ports.
     ///
     /// # Errors
     /// A port is in use.
@@ -95,7 +95,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Binds the socket of the local commands. A failure is only logged, because pods run without it.
+    /// Binds the socket for the subcommands. A failure is only logged, because pods run without it.
     pub fn bind_local(&mut self, path: &Path) {
         match Listener::bind_local("local", path) {
             Ok(listener) => self.local = Some(listener),

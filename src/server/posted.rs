@@ -1,4 +1,4 @@
-//! `/container` and `/containers`: pods that clients post.
+//! `/container` and `/containers`: pods posted by clients.
 
 use super::{
     pods::pod_list,
@@ -13,17 +13,17 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 
-/// Whether posted pods are added to earlier ones or replace them.
+/// Whether posted pods are added to the existing ones or replace them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostMode {
-    /// Earlier pods are kept, except those of the same names.
+    /// Existing pods are kept, except those with the same names.
     Add,
-    /// Earlier pods are removed.
+    /// Existing pods are removed.
     Replace,
 }
 
-/// Stores the pods of a body on disk, and responds with their final form: with the node's suffix in the name, and the UID.
-/// The response does not say whether they run; `/pods` does.
+/// Stores the pods in a body on disk, and responds with their final form: with the node name suffix, and the UID. The
+/// response does not show whether they run; `/pods` does.
 pub(super) async fn store_pods(store: PostedPods, how: PostMode, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
     let kept = spawn_blocking(move || match how {

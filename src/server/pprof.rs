@@ -1,4 +1,4 @@
-//! Profiles in the format of pprof: `profile.proto` of google/pprof, gzipped, as `go tool pprof` reads it. Pure.
+//! CPU profiles in pprof's format (gzipped `profile.proto` of google/pprof), for `go tool pprof`. Pure.
 
 use crate::host::profile::{PERIOD, Profile};
 use flate2::{Compression, write::GzEncoder};
@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-/// The whole of a profile.
+/// The profile message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Message {
-    /// Types of the values of a sample.
+    /// The types of the samples' values.
     #[prost(message, repeated, tag = "1")]
     pub sample_type: Vec<ValueType>,
     /// The stacks.
@@ -35,35 +35,35 @@ pub struct Message {
     /// Duration, in nanoseconds.
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
-    /// Type of the sampling period.
+    /// The type of the sampling period.
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
     /// Sampling period, in the unit of `period_type`.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Comments: string indices.
+    /// Comments, as string indices.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
 }
 
-/// The type of a value.
+/// The type and unit of a value.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ValueType {
-    /// Its name: a string index.
+    /// Its type, as string index.
     #[prost(int64, tag = "1")]
     pub r#type: i64,
-    /// Its unit: a string index.
+    /// Its unit, as string index.
     #[prost(int64, tag = "2")]
     pub unit: i64,
 }
 
-/// A stack.
+/// A stack with its values.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StackSample {
-    /// Identifiers of locations, innermost first.
+    /// IDs of locations, innermost first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
-    /// One value for each type of the profile.
+    /// One value for each of the profile's sample types.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
 }
@@ -71,25 +71,25 @@ pub struct StackSample {
 /// A mapped file.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct MappingMessage {
-    /// Identifier, not 0.
+    /// Its ID; not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// First address.
+    /// Its first address.
     #[prost(uint64, tag = "2")]
     pub memory_start: u64,
-    /// The address after the last one.
+    /// The address after its last one.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
-    /// Offset of the first address in the file.
+    /// Offset of its first address in the file.
     #[prost(uint64, tag = "4")]
     pub file_offset: u64,
-    /// Path: a string index.
+    /// Path, as string index.
     #[prost(int64, tag = "5")]
     pub filename: i64,
-    /// Build ID: a string index.
+    /// Build ID, as string index.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// Whether all functions with a name have been resolved.
+    /// Whether functions are resolved.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
 }
@@ -97,24 +97,24 @@ pub struct MappingMessage {
 /// A code address.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Location {
-    /// Identifier, not 0.
+    /// Its ID; not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Its mapping; 0 without one.
+    /// ID of its mapping; 0 without one.
     #[prost(uint64, tag = "2")]
     pub mapping_id: u64,
     /// The address in memory.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Its function, if that has a name.
+    /// Its function, if it was symbolized.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
 }
 
-/// A source position.
+/// A position in the source.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Line {
-    /// Identifier of the function.
+    /// ID of the function.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
 }
@@ -122,18 +122,18 @@ pub struct Line {
 /// A function.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct FunctionMessage {
-    /// Identifier, not 0.
+    /// Its ID; not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Name for people: a string index.
+    /// Demangled name, as string index.
     #[prost(int64, tag = "2")]
     pub name: i64,
-    /// Linker name: a string index.
+    /// Symbol name, as string index.
     #[prost(int64, tag = "3")]
     pub system_name: i64,
 }
 
-/// The string table.
+/// Builds the string table.
 #[derive(Default)]
 struct Texts {
     numbers: HashMap<String, i64>,
@@ -152,7 +152,7 @@ impl Texts {
     }
 }
 
-/// A profile of the given start (after 1970) and duration.
+/// Builds the message of a profile that started at `time` (since 1970) and took `took`.
 pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
     let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
     let mut texts = Texts::default();
@@ -230,7 +230,7 @@ pub fn message(profile: &Profile, time: Duration, took: Duration) -> Message {
     }
 }
 
-/// The encoded profile.
+/// Encodes and compresses the profile.
 ///
 /// # Errors
 /// Writing to memory does not fail.

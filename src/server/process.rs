@@ -9,22 +9,22 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, sync::Arc};
 
-/// First line of every page for people, as upstream.
+/// First line of pages that are not machine-readable, as upstream.
 const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \
      and is for debugging purposes only.";
 
-/// Facts about the running process, and its verbosity.
+/// Information about this process, and control of its log verbosity.
 #[derive(Clone)]
 pub struct Process {
-    /// The process's start.
+    /// Start time of the process.
     pub started: Timestamp,
     /// This program's version.
     pub version: &'static str,
-    /// The Kubernetes version whose behaviour it has.
+    /// The Kubernetes version that it implements.
     pub behaves_as: &'static str,
-    /// The configuration in force, without secrets.
+    /// The effective configuration without secrets.
     pub configuration: Arc<Value>,
-    /// Every flag with its value in force, without secrets.
+    /// All flags with their effective values, without secrets.
     pub flags: Arc<Vec<(String, String)>>,
     /// The verbosity of the log.
     pub verbosity: Arc<dyn Fn() -> u32 + Send + Sync>,
@@ -47,7 +47,7 @@ impl Process {
         text(StatusCode::OK, body)
     }
 
-    /// `/statusz`. Paths are those that can be opened in a browser.
+    /// `/statusz`. Lists the paths that can be opened in a browser.
     pub(super) fn statusz(&self, port: Port, now: Timestamp) -> Response<Body> {
         let up = now.duration_since(self.started).as_secs().max(0);
         let (days, hours) = (up / 86_400, up / 3_600 % 24);

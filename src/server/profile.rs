@@ -22,16 +22,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Seconds of a profile unless the client says otherwise; upstream's.
+/// Default duration in seconds; upstream's.
 const DEFAULT_SECONDS: u64 = 30;
-/// Bounded, because there is one profile at a time.
+/// Maximum duration in seconds; bounded, because only one profile can run at a time.
 const MAX_SECONDS: u64 = 300;
 
 const KIND: HeaderValue = HeaderValue::from_static("application/octet-stream");
 /// The file name that clients use, as upstream.
 const NAME: HeaderValue = HeaderValue::from_static("attachment; filename=\"profile\"");
 
-/// Profiles for so many seconds; `None` is a HEAD request. A client that disconnects ends the profile.
+/// Profiles for this many seconds; `None` is for a HEAD request. A client that disconnects stops the profile.
 pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> Response<Body> {
     let seen = match seconds {
         Some(seconds) => record(Duration::from_secs(seconds), stopping).await,

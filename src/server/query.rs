@@ -6,9 +6,9 @@ use crate::base::percent_decoded;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("query parameter {parameter:?}: {detail}")]
 pub struct BadQuery {
-    /// Its name, as in the query.
+    /// The parameter's name.
     pub parameter: String,
-    /// What is wrong with it.
+    /// The error.
     pub detail: String,
 }
 
@@ -21,7 +21,7 @@ impl BadQuery {
     }
 }
 
-/// The decoded pairs of a query string in their order. A parameter without `=` has an empty value.
+/// Parses a query string to decoded pairs, in order. A parameter without `=` has an empty value.
 pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, BadQuery> {
     query
         .split('&')
@@ -40,7 +40,7 @@ fn decode(text: &str) -> Result<String, &'static str> {
     decode_path(&text.replace('+', " "))
 }
 
-/// Decodes the percent encoding of a path, where `+` is itself.
+/// Decodes the percent-encoding of a path, in which `+` stands for itself.
 pub(super) fn decode_path(text: &str) -> Result<String, &'static str> {
     let bytes = percent_decoded(text).ok_or("% must be followed by two hexadecimal digits")?;
     String::from_utf8(bytes).map_err(|_| "is not UTF-8")

@@ -17,21 +17,22 @@ use std::{
 
 pub(super) type BodyError = Box<dyn Error + Send + Sync>;
 
-/// A response's body. An error aborts the connection, so that the client does not take a part of a response for the whole.
+/// The body of a response. An error aborts the connection, so that the client does not mistake a partial response for
+/// a complete one.
 pub(super) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// A request whose body has not been read.
 pub(super) type Request = hyper::Request<UnsyncBoxBody<Bytes, BodyError>>;
 
-/// Extension that marks a response without an end, such as a stream. Its handler limits the number of those, so the
-/// connection is no longer counted.
+/// Extension that marks a response without an end, such as a stream. Its handler has its own limit, so the connection
+/// is no longer counted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongRunning {
     /// Timeout for a client that does not read; zero means none.
     pub(super) stall: Duration,
 }
 
-/// Deadline for reading a body.
+/// Timeout for reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -77,12 +78,12 @@ pub(super) fn respond(status: StatusCode, content_type: HeaderValue, body: Body)
     response
 }
 
-/// 400 with the reason.
+/// A 400 response with the reason.
 pub(super) fn bad_request(why: &str) -> Response<Body> {
     text(StatusCode::BAD_REQUEST, format!("400 bad request: {why}\n"))
 }
 
-/// 404 with the reason.
+/// A 404 response with the reason.
 pub(super) fn not_found(why: &str) -> Response<Body> {
     text(StatusCode::NOT_FOUND, format!("404 {why}\n"))
 }
@@ -90,7 +91,7 @@ pub(super) fn not_found(why: &str) -> Response<Body> {
 /// Reads the whole body of a request.
 ///
 /// # Errors
-/// The response for a body that is too long, too slow or broken.
+/// The response for a body that is too large, too slow or broken.
 pub(super) async fn read_body(
     request: Request,
     limit: usize,
@@ -110,7 +111,7 @@ pub(super) async fn read_body(
     Err(Box::new(closing(refused)))
 }
 
-/// `None` when it is longer than `limit`.
+/// `None` if it is larger than `limit`.
 async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyError> {
     let (mut body, mut read) = (request.into_body(), BytesMut::new());
     while let Some(frame) = body.frame().await {
@@ -132,7 +133,7 @@ pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
     response
 }
 
-/// Keeps `value` until the response has been sent or the client has disconnected.
+/// Keeps `value` alive until the response was sent or the client has disconnected.
 pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response: Response<Body>,
     value: T,
@@ -144,8 +145,8 @@ pub(super) fn until_sent<T: Unpin + Send + 'static>(
     response.map(|body| value(body).boxed_unsync())
 }
 
-/// A body that owns another value. It passes the size hint of the inner body on, because hyper derives Content-Length or
-/// chunked encoding from it.
+/// A body that owns another value. Forwards the inner body's size hint, from which hyper derives Content-Length or
+/// chunked encoding.
 struct GuardedBody<T> {
     body: Body,
     _value: T,

@@ -10,13 +10,13 @@ use hyper::{
 /// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// No row of this port has the path: 404.
+    /// No entry of this port matches the path: 404.
     #[error("404 page not found")]
     NotFound,
-    /// The path exists, but not for this method: 405.
+    /// The path exists, but not with this method: 405.
     #[error("405 method not allowed")]
     MethodNotAllowed(&'static [&'static str]),
-    /// A parameter cannot be read: 400.
+    /// A parameter is invalid: 400.
     #[error("400 bad request: {0}")]
     BadQuery(BadQuery),
 }
@@ -49,13 +49,13 @@ impl RouteError {
 /// The variable parts of a request's target.
 pub(super) struct RouteParts<'a> {
     pub(super) captures: Vec<(&'static str, String)>,
-    /// Not decoded: routes without parameters ignore the query.
+    /// The encoded query; it is not parsed for routes without parameters.
     pub(super) query: &'a str,
 }
 
 #[cfg(test)]
 impl<'a> RouteParts<'a> {
-    /// Those of a path without variable segments.
+    /// For a path without variable segments.
     pub(super) fn of_query(query: &'a str) -> Self {
         Self {
             captures: Vec::new(),
@@ -74,8 +74,8 @@ impl RouteParts<'_> {
             .unwrap_or_default()
     }
 
-    /// The same for the name of a namespace, a pod or a container, which needs no escapes. Anything else is not
-    /// found.
+    /// The value of `{name}` if it is a valid name of a namespace, pod or container, which needs no percent-encoding;
+    /// `NotFound` otherwise.
     pub(super) fn name(&self, name: &str) -> Result<String, RouteError> {
         let value = self.path(name);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
@@ -85,7 +85,7 @@ impl RouteParts<'_> {
         Err(RouteError::NotFound)
     }
 
-    /// The value of a parameter, the last one of several.
+    /// The value of a parameter; the last one if it is repeated.
     pub(super) fn last(&self, parameter: &str) -> Result<Option<String>, BadQuery> {
         Ok(self.all(parameter)?.pop())
     }
@@ -99,7 +99,7 @@ impl RouteParts<'_> {
         Ok(of_it.map(|(_, value)| value).collect())
     }
 
-    /// A parameter that is a whole number.
+    /// The value of an integer parameter.
     pub(super) fn count(&self, parameter: &str) -> Result<Option<usize>, BadQuery> {
         let Some(value) = self.last(parameter)? else {
             return Ok(None);
@@ -111,13 +111,13 @@ impl RouteParts<'_> {
         number.map(Some)
     }
 
-    /// Every parameter, decoded.
+    /// All parameters, decoded.
     pub(super) fn pairs(&self) -> Result<Vec<(String, String)>, BadQuery> {
         pairs(self.query)
     }
 }
 
-/// The variable segments of the path; `None` where path and pattern do not match.
+/// Matches a path with a pattern and returns the variable segments; `None` if they do not match.
 pub(super) fn captures(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut captured = Vec::new();
     let (mut pattern, mut path) = (pattern.strip_prefix('/')?, path.strip_prefix('/')?);

@@ -35,10 +35,10 @@ use std::{
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-/// On routes without a body, a body of at most this many bytes is ignored; a longer one is refused.
+/// On routes without a body, a body of at most this many bytes is ignored; a larger one is an error.
 const MAX_BODY: u64 = 8 * 1024;
 
-/// The handlers of the routes, with the stores that they read.
+/// The handlers of the routes, with the stores they read.
 #[derive(Clone)]
 pub struct Views {
     /// `/pods`, `/runningpods/` and `/podInfo`.
@@ -51,9 +51,9 @@ pub struct Views {
     pub http: Option<HttpMetrics>,
     /// `/stats/summary`, `/metrics/cadvisor`, `/metrics/resource` and `/metrics/probes`.
     pub stats: StatsViews,
-    /// `/events`.
+    /// Source of `/events`.
     pub events: EventRecorder,
-    /// The node's name, which reports the events.
+    /// The node's name, which is in the events.
     pub node_name: Arc<str>,
     /// `/configz`, `/flagz`, `/statusz` and `/debug/flags/v`.
     pub process: Process,
@@ -71,7 +71,7 @@ pub struct Views {
     pub node_logs: NodeLogs,
 }
 
-/// The state that the routers of all ports share.
+/// State shared by the routers of all ports.
 pub(super) struct RouterState {
     pub(super) checks: HealthChecks,
     /// `None` on the health port.
@@ -124,7 +124,7 @@ impl Router {
         Self { state, stopping }
     }
 
-    /// Checks the request before it is served: cross-site requests, unknown routes, disabled routes, unexpected bodies.
+    /// Rejects cross-site requests, unknown routes, disabled routes and unexpected bodies.
     fn check(
         &self,
         request: &Request,
@@ -178,7 +178,7 @@ impl Views {
     ) -> Response<Body> {
         let limit = entry.body.unwrap_or(0);
         match route {
-            // Answered before this, because the health port has no views.
+            // Handled before, because the health port has no views.
             Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
             Route::Pods => self.pods.pods(stopping).await,
             Route::RunningPods => self.pods.running(stopping).await,
@@ -245,7 +245,7 @@ impl Views {
     }
 }
 
-/// Whether the body is, or may be, longer than [`MAX_BODY`].
+/// Whether the body is, or may be, larger than [`MAX_BODY`].
 fn has_body(body: &impl hyper::body::Body) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|size| size > MAX_BODY)
 }
@@ -255,7 +255,7 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
-/// The response of a route that is switched off: 405 with upstream's text, or 404 without a text.
+/// The response of a disabled route: 405 with upstream's text, or 404 if there is no text.
 fn disabled(why: Option<&str>) -> Response<Body> {
     match why {
         Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),

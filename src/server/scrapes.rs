@@ -13,7 +13,7 @@ pub(super) const METRICS: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 /// Metrics as text in Prometheus' exposition format 0.0.4.
 pub type MetricsView = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What a scrape waits for.
+/// Work that a scrape waits for.
 pub type BeforeScrape = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// Serves metrics to Prometheus.
@@ -26,7 +26,7 @@ pub struct Scrapes {
 }
 
 impl Scrapes {
-    /// Of the kubelet's metrics, which are written after `before` has ended, and of the results of its health checks.
+    /// Serves `metrics`, which are read after `before` has ended, and the results of health checks.
     pub fn new(metrics: MetricsView, sli_metrics: MetricsView, before: BeforeScrape) -> Self {
         Self {
             metrics,
@@ -44,7 +44,7 @@ impl Scrapes {
             let written = spawn_blocking(move || metrics()).await;
             written.map(Bytes::from).map_err(|error| error.to_string())
         };
-        // A scrape must not get values from before it began.
+        // Not joined to a scrape in flight, because its values may be from before this request.
         match self.in_flight.next((), begin).await {
             Ok(body) => full_bytes(StatusCode::OK, METRICS, body),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("500 {error}\n")),

@@ -1,4 +1,4 @@
-//! `/stats/summary` and the metrics of usage.
+//! `/stats/summary`, `/stats/` and the metrics of resource usage.
 
 use super::{
     list,
@@ -16,27 +16,26 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::{Response, StatusCode, body::Frame};
 use std::sync::Arc;
 
-/// Text that is written while it is sent.
+/// Text that is generated while it is sent.
 pub type TextPieces = Box<dyn Iterator<Item = String> + Send>;
 
-/// What the routes about usage read. Each may take seconds where a disk or the runtime hangs, but not longer.
+/// The sources of these routes. Each may take seconds if a disk or the runtime hangs, but is bounded.
 #[derive(Clone)]
 pub struct StatsViews {
-    /// For `/stats/summary`, with only CPU and memory or with everything; `None` when the cgroups cannot be
-    /// read.
+    /// For `/stats/summary`; the argument selects CPU and memory only. `None` if the cgroups cannot be read.
     pub summary: Arc<dyn Fn(bool) -> BoxFuture<'static, Option<Summary>> + Send + Sync>,
     /// For `/metrics/cadvisor`.
     pub cadvisor: Arc<dyn Fn() -> BoxFuture<'static, Option<TextPieces>> + Send + Sync>,
     /// For `/metrics/resource`.
     pub resource: Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>,
-    /// For `/stats/` and below it; empty when there is no such entity, `None` when the cgroups cannot be read.
+    /// For `/stats/` and below it; empty if the target does not exist, `None` if the cgroups cannot be read.
     pub infos: Arc<dyn Fn(InfoOf) -> BoxFuture<'static, Option<Vec<ContainerInfo>>> + Send + Sync>,
     /// For `/metrics/probes`.
     pub probes: Arc<dyn Fn() -> String + Send + Sync>,
 }
 
 impl StatsViews {
-    /// Of usage, and of the families about probes.
+    /// Reads from `stats`; `probes` are the metrics of probes.
     pub fn of(stats: &Stats, probes: Metrics) -> Self {
         let (summary, cadvisor, resource) = (stats.clone(), stats.clone(), stats.clone());
         let infos = stats.clone();

@@ -1,5 +1,5 @@
-//! Upgrades, and the token among the subprotocols of a WebSocket: the only place where a page in a browser can put
-//! one. Pure.
+//! Detects upgrades, and extracts a bearer token from the subprotocols of a WebSocket, the only place where a page in
+//! a browser can pass one. Pure.
 //!
 //! Answers to upstream's `k8s.io/apiserver/pkg/authentication/request/websocket`.
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// Whether a request is an upgrade, by upstream's rule.
+/// Whether a request is an upgrade (upstream's `IsUpgradeRequest`).
 pub(super) fn is_upgrade(headers: &HeaderMap) -> bool {
     let mut connection = headers.get_all(header::CONNECTION).iter();
     let says_upgrade = |value: &HeaderValue| {
@@ -24,10 +24,10 @@ pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
     is_upgrade(headers) && protocol.is_some_and(|p| p.eq_ignore_ascii_case("websocket"))
 }
 
-/// The token of a WebSocket request; `None` without one among the subprotocols.
+/// The token in the subprotocols of a WebSocket request; `None` if there is none.
 ///
 /// # Errors
-/// The token cannot be read; the texts are upstream's.
+/// The token is invalid; the texts are upstream's.
 pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     if !is_websocket(headers) {
         return Ok(None);
@@ -49,14 +49,14 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
     if token.is_empty() {
         return Ok(None);
     }
-    // The response must name one of them.
+    // The response has to select one of the other subprotocols.
     if others.is_empty() {
         return Err("missing additional subprotocol");
     }
     Ok(Some(token))
 }
 
-/// The subprotocols without any token, for the runtime; `None` when nothing is left.
+/// The subprotocols without the token, for the runtime; `None` if no other is left.
 pub(super) fn without_tokens(headers: &HeaderMap) -> Option<HeaderValue> {
     let others: Vec<&str> = protocols(headers)
         .filter(|protocol| !protocol.starts_with(PREFIX))
@@ -67,7 +67,7 @@ pub(super) fn without_tokens(headers: &HeaderMap) -> Option<HeaderValue> {
         .flatten()
 }
 
-/// A value that is not text is left out: it may contain a token.
+/// Header values that are not text are skipped, because they may contain a token.
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let lines = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let lines = lines.filter_map(|line| line.to_str().ok());

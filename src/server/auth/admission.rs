@@ -13,16 +13,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Concurrent reviews for known clients.
+/// Maximum number of concurrent reviews for known clients.
 const MAX_KNOWN: usize = 32;
-/// The same for all other clients.
+/// Maximum number of concurrent reviews for unknown clients.
 const MAX_UNKNOWN: usize = 8;
-/// How long an unknown client waits for the rate to allow its review.
+/// How long an unknown client's review may wait for the rate limit.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 /// How long a client counts as known after its token was accepted. Longer than reviews are cached, so that the next review
 /// of the token is not delayed by the rate limit.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
-/// Accepted tokens that are remembered.
+/// Maximum number of accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;
 
 /// Admission of reviews; cheap to clone.
@@ -45,7 +45,8 @@ impl std::fmt::Debug for ReviewAdmission {
 }
 
 impl ReviewAdmission {
-    /// `qps` reviews a second for unknown clients, `burst` at once; a `qps` of zero means no limit.
+    /// Limits the reviews of unknown clients to `qps` per second on average and `burst` at once; a `qps` of zero
+    /// means no limit.
     pub(super) fn new(qps: u32, burst: u32) -> Self {
         Self {
             inner: Arc::new(AdmissionState {
@@ -57,14 +58,14 @@ impl ReviewAdmission {
         }
     }
 
-    /// The token of this digest has been accepted.
+    /// Records that the token with this digest was accepted.
     pub(super) fn accept(&self, token: ReviewKey) {
         let now = Instant::now();
         let mut accepted = self.inner.accepted.lock();
         accepted.insert(token, (), now + KNOWN_FOR, now);
     }
 
-    /// Whether the token of this digest has been accepted lately.
+    /// Whether the token with this digest was accepted recently.
     pub(super) fn knows(&self, token: &ReviewKey) -> bool {
         self.inner
             .accepted
@@ -73,10 +74,10 @@ impl ReviewAdmission {
             .is_some()
     }
 
-    /// Runs a review when it is admitted. The caller sets the deadline.
+    /// Runs a review once it is admitted. The caller sets the timeout.
     ///
     /// # Errors
-    /// That of the review; [`ReviewFailure::TooMany`] when unknown clients have caused too many.
+    /// The error of the review, or [`ReviewFailure::TooMany`] above the rate limit of unknown clients.
     pub(super) async fn run<T>(
         &self,
         is_known: bool,
@@ -89,7 +90,7 @@ impl ReviewAdmission {
             sleep(delay.ok_or(ReviewFailure::TooMany)?).await;
             &self.inner.unknown
         };
-        // The semaphore is never closed; if it were, the review would run without a place.
+        // The semaphore is never closed; if it were, the review would run without a permit.
         let _place = places.acquire().await.ok();
         review.await
     }

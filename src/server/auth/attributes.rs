@@ -8,13 +8,13 @@ use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 
-/// Subresources of the node of which a request needs one. They are checked in this order, the narrowest first.
+/// Subresources of the node, of which the user needs access to one. Checked in this order, the most specific first.
 pub type Subresources = &'static [&'static str];
 
 /// The subresource of routes without one of their own, and of unknown paths.
 pub const PROXY: Subresources = &["proxy"];
 
-/// The API's verb for a method; empty without one.
+/// The API verb for a method; empty if there is none.
 pub(super) fn verb(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
@@ -26,7 +26,7 @@ pub(super) fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The review of whether the user may do this to this subresource of the node.
+/// The SubjectAccessReview for this access to a subresource of the node.
 pub(super) fn access_review(
     user: &User,
     verb: &str,
@@ -52,10 +52,10 @@ pub(super) fn access_review(
     }
 }
 
-/// Whether the review allows it.
+/// Whether the review allows the access.
 ///
 /// # Errors
-/// It both allows and denies.
+/// The result is both allowed and denied.
 pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'static str> {
     match (status.allowed, status.denied == Some(true)) {
         (true, true) => Err("webhook subject access review returned both allow and deny response"),
@@ -63,13 +63,13 @@ pub(super) fn allows(status: &SubjectAccessReviewStatus) -> Result<bool, &'stati
     }
 }
 
-/// Upstream's text of a refusal.
+/// Upstream's text for a forbidden request.
 pub(super) fn forbidden(user: &str, verb: &str, subresources: Subresources) -> String {
     let tried = subresources.join(" ");
     format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{tried}])")
 }
 
-/// Upstream's text when the review failed.
+/// Upstream's text for a failed review.
 pub(super) fn review_failed(user: &str, verb: &str, subresource: &str) -> String {
     format!(
         "Authorization error (user={user}, verb={verb}, resource=nodes, subresource={subresource})"

@@ -1,4 +1,4 @@
-//! Cached results of reviews, and the reviews in flight.
+//! Cached results of TokenReviews and SubjectAccessReviews, and single-flight for reviews.
 
 use crate::base::SingleFlight;
 use futures::future::{Either, ready};
@@ -11,10 +11,10 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Digest of what is reviewed: a token itself is never kept.
+/// Digest of the review's input; the token itself is never stored.
 pub(super) type ReviewKey = [u8; 32];
 
-/// Results by the digest of what was reviewed; clones share them.
+/// Results by digest; clones share them.
 pub(super) struct ReviewCache<V: Clone, E> {
     results: Arc<Mutex<ExpiringMap<V>>>,
     in_flight: Arc<SingleFlight<ReviewKey, Result<V, Arc<E>>>>,
@@ -48,13 +48,13 @@ where
         }
     }
 
-    /// The cached result.
+    /// The cached result, if there is one.
     pub(super) fn get_cached(&self, key: &ReviewKey) -> Option<V> {
         self.results.lock().get(key, Instant::now()).cloned()
     }
 
-    /// The cached result, or that of the review in flight, or of a new one, which is cached for the time that `ttl`
-    /// returns. Safe to cancel.
+    /// The cached result, else that of the review in flight, else that of a new review, which is cached for the time
+    /// that `ttl` returns. Safe to cancel.
     ///
     /// # Errors
     /// Those of the review; they are never cached.
@@ -85,11 +85,11 @@ where
     }
 }
 
-/// A bounded map whose entries expire one by one.
+/// A bounded map whose entries expire.
 pub(super) struct ExpiringMap<V> {
     max: usize,
     entries: HashMap<ReviewKey, (V, Instant)>,
-    /// The keys in the order in which the entries expire.
+    /// The keys in order of expiry.
     ends: BTreeSet<(Instant, ReviewKey)>,
 }
 
@@ -107,7 +107,7 @@ impl<V> ExpiringMap<V> {
         (now < *end).then_some(value)
     }
 
-    /// Removes the expired entries and, if the map is still full, the one that would expire first.
+    /// Removes the expired entries and, if the map is still full, the one that expires next.
     pub(super) fn insert(&mut self, key: ReviewKey, value: V, end: Instant, now: Instant) {
         if end <= now || self.max == 0 {
             return;

@@ -1,5 +1,5 @@
-//! The client certificate of a connection. It is last_verification for each request, not in the handshake: authorities
-//! may change and certificates expire while a connection is open.
+//! The client certificate of a connection. It is verified for each request and not in the handshake, because
+//! authorities may change and certificates expire while a connection is open.
 
 use super::user::{AuthenticationOutcome, of_certificate};
 use crate::{base::x509, server::tls::Authorities};
@@ -10,10 +10,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How long a verification is cached, because it costs more than the rest of a short request.
+/// How long a verification is cached, because it takes longer than the rest of a short request.
 const VERIFICATION_TTL: Duration = Duration::from_secs(10);
 
-/// A client's certificates; the handshake has proved that it holds the key of the first one.
+/// A client's certificate chain; the handshake has verified that it has the key of the first one.
 #[derive(Debug)]
 pub struct Peer {
     chain: Vec<CertificateDer<'static>>,
@@ -29,7 +29,7 @@ struct Verification {
 }
 
 impl Peer {
-    /// The client of a connection; `None` without a certificate.
+    /// The client of a connection; `None` if it presented no certificate.
     pub(in crate::server) fn new(chain: &[CertificateDer<'_>]) -> Option<Self> {
         (!chain.is_empty()).then(|| Self {
             chain: chain.iter().map(|one| one.clone().into_owned()).collect(),
@@ -37,7 +37,7 @@ impl Peer {
         })
     }
 
-    /// The user, if these authorities have signed the certificate and it is valid now.
+    /// The user, if the certificate is signed by these authorities and currently valid.
     pub(super) fn user(&self, authorities: Arc<Authorities>) -> AuthenticationOutcome {
         let now = SystemTime::now();
         let mut last_verification = self.last_verification.lock();

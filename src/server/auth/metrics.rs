@@ -1,4 +1,4 @@
-//! The metric families of the cache of tokens, named as upstream names them.
+//! The metrics of the token cache, with upstream's names.
 
 use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
 use prometheus_client::{
@@ -13,7 +13,7 @@ struct ReviewStatusLabel {
     status: &'static str,
 }
 
-/// Handles to the families; clones share them.
+/// Handles to the metrics; clones share them.
 #[derive(Clone)]
 pub(super) struct TokenMetrics {
     requests: Family<ReviewStatusLabel, Counter>,
@@ -64,12 +64,12 @@ impl TokenMetrics {
         self.duration.get_or_create_owned(&status).observe(seconds);
     }
 
-    /// A request waits for a review, until the returned value is dropped.
+    /// Counts a request that waits for a review, until the returned value is dropped.
     pub(super) fn blocked(&self) -> Active {
         self.active("blocked")
     }
 
-    /// A review is in flight, until the returned value is dropped.
+    /// Counts a review in flight, until the returned value is dropped.
     pub(super) fn in_flight(&self) -> Active {
         self.active("in_flight")
     }
@@ -82,7 +82,7 @@ impl TokenMetrics {
         Active(gauge)
     }
 
-    /// A review has ended. One that finds a token invalid has succeeded.
+    /// Records the end of a review. One with the result that the token is invalid counts as successful.
     pub(super) fn fetched(&self, well: bool) {
         let status = ReviewStatusLabel {
             status: if well { "ok" } else { "error" },
@@ -91,7 +91,7 @@ impl TokenMetrics {
     }
 }
 
-/// Counted until it is dropped.
+/// Incremented until dropped.
 pub(super) struct Active(Gauge);
 
 impl Drop for Active {

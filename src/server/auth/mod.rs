@@ -1,10 +1,10 @@
-//! Authentication and authorization of the secured port.
+//! Authentication and authorization of the main port.
 //!
 //! * Owns: the cached results of TokenReviews and SubjectAccessReviews.
 //! * Woken by a request, before its handler runs.
-//! * Publishes: the user, or the refusal to send.
-//! * Must never keep or log a token, call the API server without a deadline, or read a path: the needed
-//!   subresources come from the route.
+//! * Publishes: the user, or the error response.
+//! * Must never store or log a token, call the API server without a timeout, or derive rights from a path: the
+//!   required subresources come from the route.
 //! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
@@ -39,17 +39,17 @@ use sha2::{Digest as _, Sha256};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
-/// Cached results of each kind.
+/// Maximum number of cached results of each kind.
 const CACHE_SIZE: usize = 4096;
-/// Longest time for which a refused token is cached. Upstream does not cache it.
+/// Maximum time for which a rejected token is cached. Upstream does not cache it.
 const REFUSED_TTL: Duration = Duration::from_secs(10);
-/// Size of a user's groups and other attributes, bytes, above which the review is not cached.
+/// Maximum size in bytes of a user's groups and other attributes; results with a larger user are not cached.
 const MAX_CACHED_USER: usize = 16 * 1024;
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuthRefusal {
-    /// The client is not authenticated. Has a reason only if it is an error of the server, such as a failed review.
+    /// The client is not authenticated. Has a reason only for a server error, such as a failed review.
     Unauthenticated(Option<String>),
     /// The user is not authorized.
     Forbidden(String),
@@ -60,7 +60,7 @@ pub enum AuthRefusal {
 }
 
 impl AuthRefusal {
-    /// 401, 403, 429 or 500.
+    /// The status code: 401, 403, 429 or 500.
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
@@ -70,13 +70,13 @@ impl AuthRefusal {
         }
     }
 
-    /// The text for the client; upstream's.
+    /// The text of the response; upstream's.
     pub fn text(&self) -> String {
         match self {
             Self::Unauthenticated(None) => "Unauthorized".into(),
             Self::Unauthenticated(Some(why)) => format!("Unauthorized: {why}"),
             Self::Forbidden(text) | Self::Undecided(text) => text.clone(),
-            // Upstream's text for a server with too many requests.
+            // Upstream's text for an overloaded server.
             Self::TooMany => "Too many requests, please try again later.".into(),
         }
     }
@@ -100,7 +100,7 @@ struct AuthState {
     access_reviews: ReviewCache<bool, ReviewFailure>,
 }
 
-/// Why a review has no result.
+/// Why a review failed.
 #[derive(Debug, thiserror::Error)]
 enum ReviewFailure {
     #[error(transparent)]
@@ -112,7 +112,7 @@ enum ReviewFailure {
 }
 
 impl KubeletAuth {
-    /// For this node. `authorities` sign the client certificates.
+    /// Builds the authenticator of this node. `authorities` are those of client certificates.
     ///
     /// # Errors
     /// The settings need an API server and there is none, or no request could be authenticated.
@@ -147,10 +147,10 @@ impl KubeletAuth {
         self
     }
 
-    /// The user that a request authenticates as.
+    /// Authenticates a request.
     ///
     /// # Errors
-    /// The refusal. An error of the server has been logged.
+    /// The rejection. Server errors were already logged.
     pub async fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -159,10 +159,10 @@ impl KubeletAuth {
         self.inner.authenticate(headers, peer).await
     }
 
-    /// Whether the user has the right to one of the subresources.
+    /// Checks that the user has access to one of the subresources.
     ///
     /// # Errors
-    /// The refusal. An error of the server has been logged.
+    /// The rejection. Server errors were already logged.
     pub async fn authorize(
         &self,
         user: &User,
@@ -193,7 +193,7 @@ impl AuthState {
         })
     }
 
-    /// The user of the token in the header, else of the one among the subprotocols of a WebSocket.
+    /// Authenticates by the token in the header, else by the one in the subprotocols of a WebSocket.
     async fn by_token(&self, headers: &HeaderMap) -> Result<AuthenticationOutcome, AuthRefusal> {
         let unknown = |error: Arc<ReviewFailure>| {
             if matches!(*error, ReviewFailure::TooMany) {
@@ -319,7 +319,7 @@ impl AuthState {
     }
 }
 
-/// Runs a review with a deadline, which includes its admission.
+/// Runs a review with a timeout, which includes waiting for its admission.
 async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {
@@ -331,7 +331,7 @@ fn digest(bytes: &[u8]) -> ReviewKey {
     Sha256::digest(bytes).into()
 }
 
-/// The size of a user's attributes, bytes.
+/// The size of a user's attributes in bytes.
 fn size(user: &User) -> usize {
     let groups = user.groups.iter().map(String::len);
     let extra = user.extra.iter();

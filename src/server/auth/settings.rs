@@ -1,30 +1,30 @@
-//! Settings of authentication and authorization, and whether they work here. Pure.
+//! Settings of authentication and authorization, and their validation. Pure.
 
 use std::{path::PathBuf, time::Duration};
 
 /// `authentication` and `authorization` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthSettings {
-    /// File of the authorities that sign client certificates; `None` when client certificates are off.
+    /// File with the authorities of client certificates; `None` disables client certificates.
     pub client_ca_file: Option<PathBuf>,
     /// Whether requests without credentials are authenticated as `system:anonymous`.
     pub anonymous: bool,
-    /// How long a TokenReview is cached; `None` when tokens are off.
+    /// How long TokenReviews are cached; `None` disables tokens.
     pub token_ttl: Option<Duration>,
-    /// How users are authorized.
+    /// The authorization mode.
     pub authorization: AuthorizationMode,
-    /// Reviews a second that unknown clients may cause on average; zero means no limit.
+    /// Average number of reviews per second for unknown clients; zero means no limit.
     pub review_qps: u32,
-    /// The burst of the same.
+    /// Burst of these reviews.
     pub review_burst: u32,
 }
 
 /// `authorization.mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthorizationMode {
-    /// Every authenticated user may do everything.
+    /// Every authenticated user has full access.
     AlwaysAllow,
-    /// The API server decides.
+    /// SubjectAccessReviews by the API server.
     Webhook {
         /// How long an allowed request is cached.
         allowed: Duration,
@@ -33,7 +33,7 @@ pub enum AuthorizationMode {
     },
 }
 
-/// Why the settings do not work here.
+/// Why the settings are invalid on this node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAuthSettings {
     /// The settings need an API server.
@@ -44,7 +44,7 @@ pub enum InvalidAuthSettings {
         .fields.join(" and "), lines(*.known)
     )]
     NoApiServer {
-        /// The settings that need one.
+        /// The fields that need an API server.
         fields: Vec<&'static str>,
         /// Whether clients can be authenticated without tokens.
         known: bool,
@@ -59,7 +59,7 @@ pub enum InvalidAuthSettings {
     NoAuthentication,
 }
 
-/// The lines for the configuration file of a node without an API server.
+/// Suggested configuration for a standalone node.
 fn lines(known: bool) -> String {
     let who = if known {
         ""
@@ -72,7 +72,7 @@ fn lines(known: bool) -> String {
 }
 
 impl AuthSettings {
-    /// Upstream's rules of `BuildAuth`.
+    /// Validates as upstream's `BuildAuth`.
     ///
     /// # Errors
     /// They need an API server and there is none, or no request could be authenticated.

@@ -1,4 +1,4 @@
-//! Users, and their derivation from credentials. Pure.
+//! Users, derived from credentials. Pure.
 
 use crate::base::x509;
 use http::{HeaderMap, header};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 const AUTHENTICATED: &str = "system:authenticated";
-/// The key under which the API server gets the digest of the client certificate.
+/// The key of the client certificate's digest in a user's extra attributes.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
-/// A user, as in the API server's reviews.
+/// A user, as in TokenReviews and SubjectAccessReviews.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Unique name.
@@ -25,13 +25,13 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The result of one kind of credentials.
+/// The result of one authentication method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AuthenticationOutcome {
     User(User),
     /// No credentials of this kind.
     NoCredentials,
-    /// Invalid credentials, or ones that cannot be verified. The reason is for the log.
+    /// Invalid credentials, or ones that cannot be verified; the reason is for the log.
     Invalid(String),
 }
 
@@ -50,7 +50,7 @@ impl User {
         self.name == ANONYMOUS
     }
 
-    /// The same in the group of authenticated users; upstream's `AuthenticatedGroupAdder`.
+    /// Adds the group of authenticated users (upstream's `AuthenticatedGroupAdder`).
     fn authenticated(mut self) -> Self {
         let in_one = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
         if !self.is_anonymous() && !self.groups.iter().any(in_one) {
@@ -60,8 +60,8 @@ impl User {
     }
 }
 
-/// The subject of a verified certificate: the common name, with the organizations as groups. Without a common
-/// name there is no user (upstream's `CommonNameUserConversion`).
+/// The user of a verified certificate: the common name, with the organizations as groups. There is no user without a
+/// common name (upstream's `CommonNameUserConversion`).
 pub(super) fn of_certificate(certificate: &[u8]) -> AuthenticationOutcome {
     let Some(facts) = x509::facts(certificate) else {
         return AuthenticationOutcome::Invalid("the client certificate cannot be read".into());
@@ -87,7 +87,7 @@ pub(super) fn of_certificate(certificate: &[u8]) -> AuthenticationOutcome {
     AuthenticationOutcome::User(user.authenticated())
 }
 
-/// The user of a TokenReview.
+/// The user in a TokenReview's status.
 pub(super) fn of_token_review(status: TokenReviewStatus) -> AuthenticationOutcome {
     if status.authenticated != Some(true) {
         let why = status.error.filter(|why| !why.is_empty());
@@ -105,7 +105,7 @@ pub(super) fn of_token_review(status: TokenReviewStatus) -> AuthenticationOutcom
     AuthenticationOutcome::User(user.authenticated())
 }
 
-/// The bearer token of a request; upstream's `bearertoken`.
+/// The bearer token of a request (upstream's `bearertoken`).
 pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     let header = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let mut words = header.trim().splitn(3, ' ');
@@ -114,7 +114,8 @@ pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token)
 }
 
-/// The user by all credentials of a request. Without any it may be anonymous; with invalid ones it is refused.
+/// Combines the results of all methods. Without credentials the user may be anonymous; invalid credentials are
+/// rejected.
 ///
 /// # Errors
 /// The reason, for the log.

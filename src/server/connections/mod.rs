@@ -24,7 +24,7 @@ pub(super) struct Connections {
 
 struct Table {
     state: PortConnections,
-    /// Cancelled to close the connection.
+    /// The tokens that close connections.
     closing: HashMap<Id, CancellationToken>,
 }
 
@@ -80,12 +80,12 @@ impl ConnectionSlot {
         self.closing.cancelled().await;
     }
 
-    /// A request begins: the connection is busy, and is not closed for another one if an idle one can be.
+    /// Marks the connection as busy: it is closed for another one only if there is no idle one.
     pub(super) fn begin(&self) {
         self.table.lock().state.begin(self.id);
     }
 
-    /// The response has been sent or dropped.
+    /// The response was sent or dropped.
     pub(super) fn end(&self) {
         self.table.lock().state.end(self.id, Instant::now());
     }

@@ -1,4 +1,4 @@
-//! The state of one connection, which determines its timeout.
+//! The progress of one connection, which determines its timeout.
 
 use super::state::ConnectionLimits;
 use crate::{base::wait_until, server::observed::Observer};
@@ -11,21 +11,21 @@ enum RequestPhase {
     Idle(Instant),
     /// The head of a request is being read, since this instant.
     Head(Instant),
-    /// A request is in progress; timeouts are up to its handler.
+    /// A request is in progress; its handler has its own timeouts.
     Request,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ConnectionStatus {
     phase: RequestPhase,
-    /// Since this instant, a write is blocked because the client does not read.
+    /// Since when a write is blocked because the client does not read.
     blocked: Option<Instant>,
     /// Timeout of a blocked write; zero means none.
     stall: Duration,
 }
 
 impl ConnectionStatus {
-    /// When the connection is closed unless something happens before.
+    /// When the connection times out if nothing happens.
     fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
         match (self.blocked, self.phase) {
             (Some(since), _) => (!self.stall.is_zero()).then(|| since + self.stall),
@@ -68,13 +68,13 @@ impl ConnectionProgress {
         self.status.send_modify(|status| status.stall = stall);
     }
 
-    /// The response has been sent or dropped.
+    /// The response was sent or dropped.
     pub(in crate::server) fn end(&self) {
         let idle = RequestPhase::Idle(Instant::now());
         self.status.send_modify(|status| status.phase = idle);
     }
 
-    /// Waits until the client has timed out.
+    /// Waits until the connection has timed out.
     pub(in crate::server) async fn overdue(&self) {
         let mut changes = self.status.subscribe();
         loop {

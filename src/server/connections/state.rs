@@ -1,4 +1,4 @@
-//! The connections of a port, and which of them is closed to make room for a new one. Pure.
+//! The connections of a port, and the choice of connections to close for a new one. Pure.
 
 use std::{
     cmp::Reverse,
@@ -8,24 +8,24 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Limits for one client, and for all clients of a port together.
+/// Limits of connections per client, and per port.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Open connections of unauthenticated clients: all connections of a port without authentication, and those of the
     /// main port before their first authorized request.
     pub unauthenticated: usize,
-    /// Of these, connections of one IPv4 address or IPv6 network, above which its idle ones are closed.
+    /// Number of these connections per IPv4 address or IPv6 network above which its idle ones are closed.
     pub per_source: usize,
     /// Open connections of authenticated clients.
     pub authenticated: usize,
-    /// Timeout of a TLS handshake, and of the head of a request, from its first byte (from the accept for the first
-    /// request of a connection).
+    /// Timeout of a TLS handshake, and of the head of a request: from its first byte, or for the first request of a
+    /// connection from the accept.
     pub head: Duration,
-    /// Idle timeout between two requests of a connection; upstream's.
+    /// Idle timeout between two requests of a connection; upstream's value.
     pub idle: Duration,
     /// Timeout for a client that does not read the response.
     pub stall: Duration,
-    /// Time to finish responses at shutdown.
+    /// Timeout for finishing responses at shutdown.
     pub drain: Duration,
 }
 
@@ -43,22 +43,22 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// A younger connection is not closed for another one while there are older ones, because its TLS handshake may be in
-/// progress.
+/// Connections younger than this are closed for another one only if there are no older ones, because their TLS
+/// handshake may be in progress.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Prefix of an IPv6 address that one client cannot vary at will.
+/// Prefix length of IPv6 networks that count as one client, because a client can choose addresses within its network.
 const PREFIX: u32 = 64;
 
 /// Number of a connection, unique on its port.
 pub(super) type Id = u64;
 
-/// Whose connections are counted together.
+/// The source by which connections are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::server) enum ConnectionSource {
     /// An IPv4 address, or the network of an IPv6 address.
     Address(IpAddr),
-    /// The local socket, whose clients need no authentication.
+    /// The local socket, whose clients are not authenticated.
     Local,
 }
 
@@ -74,7 +74,7 @@ impl From<IpAddr> for ConnectionSource {
     }
 }
 
-/// There is no room for another connection, or for another authenticated client.
+/// No connection can be added, or moved to the authenticated ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) struct Full;
 
@@ -83,7 +83,7 @@ struct TrackedConnection {
     source: ConnectionSource,
     authenticated: bool,
     busy: bool,
-    /// When it was opened, or its last request ended.
+    /// When it was opened, or when its last request ended.
     since: Instant,
 }
 
@@ -111,10 +111,10 @@ impl PortConnections {
         }
     }
 
-    /// Adds a connection, and returns those that must be closed for it.
+    /// Adds a connection; returns those to close for it.
     ///
     /// # Errors
-    /// There is no room for one that needs no authentication.
+    /// There is no room for an unauthenticated connection.
     pub(super) fn open(
         &mut self,
         source: ConnectionSource,
@@ -154,10 +154,10 @@ impl PortConnections {
         }
     }
 
-    /// The client of a connection is authenticated; returns the connection that must be closed for it.
+    /// Marks a connection's client as authenticated; returns the connection to close for it.
     ///
     /// # Errors
-    /// There is no room for another one.
+    /// There is no room for another authenticated connection.
     pub(super) fn authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
         let known = self.connections.get(&id);
         if known.is_none_or(|connection| connection.authenticated) {
@@ -181,7 +181,8 @@ impl PortConnections {
         }
     }
 
-    /// The oldest idle connection of an authenticated client, if it must be closed for another such client.
+    /// The oldest idle connection of an authenticated client, if one has to be closed for another authenticated
+    /// client.
     fn evict_for_authenticated(&self) -> Result<Option<Id>, Full> {
         if self.authenticated < self.limits.authenticated {
             return Ok(None);

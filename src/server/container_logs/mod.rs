@@ -26,24 +26,24 @@ use std::{io, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Concurrent readers, followers included.
+/// Maximum number of concurrent readers, including followers.
 const MAX_READERS: usize = 2048;
 
-/// Between the last piece of a log and its end.
+/// Pause between the last data of a log and the end of the response.
 const END_PAUSE: Duration = Duration::from_millis(2);
 
-/// What requests for logs need.
+/// Dependencies of log requests.
 pub struct LogParts {
     /// Reads log files.
     pub logs: ContainerLogs,
-    /// Every known pod.
+    /// All known pods.
     pub pods: PodsView,
-    /// Ends when the pods are known.
+    /// Waits until the pods are known.
     pub ready: ViewsReady,
-    /// `PodLogsQuerySplitStreams`: whether one of the two streams can be requested alone.
+    /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_streams: bool,
-    /// `streamingConnectionIdleTimeout`: a client that reads nothing for so long is disconnected; zero is no
-    /// limit.
+    /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no
+    /// timeout.
     pub stall: Duration,
 }
 
@@ -54,7 +54,7 @@ pub struct LogReaders {
     slots: Arc<Semaphore>,
 }
 
-/// Why a log is not served; upstream's texts.
+/// Why a log request is rejected; the texts are upstream's.
 #[derive(Debug, thiserror::Error)]
 enum LogRefusal {
     #[error(transparent)]
@@ -74,7 +74,7 @@ enum LogRefusal {
 }
 
 impl LogReaders {
-    /// Without readers so far.
+    /// Without readers.
     pub fn new(parts: LogParts) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -82,7 +82,7 @@ impl LogReaders {
         }
     }
 
-    /// The log of a container, as far as the query requests it.
+    /// Serves the log of a container, as selected by the query.
     pub(super) async fn answer(
         &self,
         name: &ContainerName,
@@ -104,7 +104,7 @@ impl LogReaders {
         let mut response = until_sent(respond(StatusCode::OK, TEXT, body), slot);
         let stall = self.parts.stall;
         response.extensions_mut().insert(LongRunning { stall });
-        // The connection has given its place back.
+        // The connection is no longer counted by the port's limit, so it is not reused.
         closing(response)
     }
 
@@ -138,8 +138,8 @@ impl LogReaders {
     }
 }
 
-/// The end of a log is sent apart from what it ends with: an API server that passes a log on by WebSocket loses
-/// what it reads together with the end.
+/// Sends the end of a log separately from its last data: an API server that forwards a log over WebSocket loses data
+/// that it reads together with the end.
 fn ending_apart(
     logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
 ) -> impl Stream<Item = io::Result<Bytes>> + Unpin {
@@ -147,7 +147,7 @@ fn ending_apart(
     logs.chain(Box::pin(pause.filter_map(|()| ready(None))))
 }
 
-/// The log as frames. At shutdown it ends with an error, so that no client takes its part for the whole log.
+/// The log as frames. At shutdown it ends with an error, so that clients do not mistake it for the complete log.
 fn until_stopped(
     mut logs: impl Stream<Item = io::Result<Bytes>> + Unpin,
     stopping: CancellationToken,

@@ -9,7 +9,7 @@ use crate::{
 };
 use jiff::Timestamp;
 
-/// The parameters as they were sent.
+/// The parameters as sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// `follow`.
@@ -30,15 +30,15 @@ pub struct LogQuery {
     pub stream: Option<SelectedStreams>,
 }
 
-/// Parameters that contradict each other or are out of range: 422.
+/// Parameters that contradict each other or are out of range: status 422.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid log options: {0}")]
 pub(in crate::server) struct Invalid(&'static str);
 
-/// Reads the query. Unknown parameters are ignored.
+/// Parses the query. Unknown parameters are ignored.
 ///
 /// # Errors
-/// A value cannot be read.
+/// A value is invalid.
 pub(in crate::server) fn log_query(query: &Pairs) -> Result<LogQuery, BadQuery> {
     let tail_lines = match first(query, "tail") {
         Some("all") => None,
@@ -58,7 +58,7 @@ pub(in crate::server) fn log_query(query: &Pairs) -> Result<LogQuery, BadQuery> 
 }
 
 impl LogQuery {
-    /// The same, validated, for the reader of logs.
+    /// Validates the parameters and converts them for the log reader.
     pub(in crate::server) fn options(&self, now: Timestamp) -> Result<LogOptions, Invalid> {
         let tail_lines = self.tail_lines.map(u64::try_from).transpose();
         let tail_lines =
@@ -98,7 +98,7 @@ fn first<'q>(query: &'q Pairs, name: &'q str) -> Option<&'q str> {
     all(query, name).next()
 }
 
-/// As the API's codec: any value but false is true, also an empty one.
+/// As in the API's codec, any value but false is true, including an empty one.
 fn flag(query: &Pairs, name: &str) -> bool {
     first(query, name).is_some_and(|text| text != "0" && !text.eq_ignore_ascii_case("false"))
 }
@@ -116,7 +116,7 @@ fn number(name: &str, text: &str) -> Result<i64, BadQuery> {
 
 fn instant(query: &Pairs, name: &str) -> Result<Option<Timestamp>, BadQuery> {
     match first(query, name) {
-        // Old clients sent JSON.
+        // Old clients send JSON's `null`.
         None | Some("" | "null") => Ok(None),
         Some(text) => match text.parse() {
             Ok(instant) => Ok(Some(instant)),

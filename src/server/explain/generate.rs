@@ -1,4 +1,4 @@
-//! Why a pod is in its state, what it waits for, and what comes next. Pure.
+//! Generates the explanation of a pod: why it is in its state, what it waits for, and what comes next. Pure.
 
 use super::{
     ConditionView, Doing, EventReport, ExplainedContainer, Explanation, HistoryReport, LastEnd,
@@ -19,20 +19,20 @@ use k8s_openapi::api::core::v1::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Events of one pod that are shown.
+/// Maximum number of events in an explanation.
 const EVENTS: usize = 10;
 
-/// Everything that is known of a pod.
+/// Everything that the kubelet knows about a pod.
 pub struct ExplainInputs<'a> {
     /// The pod.
     pub pod: &'a Pod,
     /// Its status, if it has one.
     pub status: Option<&'a PodStatus>,
-    /// The state of its worker, if it has one.
+    /// The state of its pod worker, if it has one.
     pub worker: Option<&'a WorkerStatus>,
-    /// Its history.
+    /// Its pod history.
     pub record: &'a PodHistoryRecord,
-    /// Containers in back-off: the whole delay, and its end.
+    /// Containers in back-off: the whole delay, and when it ends.
     pub restarts: &'a [(String, Duration, Timestamp)],
     /// Its volumes that are not ready.
     pub volumes: &'a [PendingVolume],
@@ -98,7 +98,7 @@ impl ExplainInputs<'_> {
     }
 }
 
-/// The pod's reason and message in its status.
+/// The reason and message in the pod's status.
 fn message<'a>(inputs: &ExplainInputs<'a>) -> &'a str {
     let status = inputs.status.and_then(|status| status.message.as_deref());
     status.unwrap_or_default()
@@ -147,7 +147,7 @@ fn waits(
     if let Some(held) = held {
         waits.push(of_pod(held.why.to_string(), later(held.until(), inputs)));
     }
-    // A failure that is the reason above is shown once.
+    // An error that is already shown as the reason is not repeated.
     let is_shown = |volume: &PendingVolume| {
         let error = volume.error.as_deref().zip(held);
         error.is_some_and(|(error, held)| error.starts_with(&*held.why))
@@ -277,7 +277,7 @@ fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
     next
 }
 
-/// When `activeDeadlineSeconds` ends the pod, unless it has terminated.
+/// When `activeDeadlineSeconds` is exceeded, unless the pod has terminated.
 fn pod_deadline(inputs: &ExplainInputs<'_>) -> Option<Timestamp> {
     let seconds = inputs.pod.spec()?.active_deadline_seconds?;
     let status = inputs.status?;

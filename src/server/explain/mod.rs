@@ -1,10 +1,10 @@
-//! Why pods are in their state, for people and programs.
+//! Explains why pods are in their state, for users and programs.
 //!
-//! * Owns: the explanations ([`Overview`], [`Explanation`]; their JSON is served and read back), and the rules
-//!   that generate them (`row`, `generate`). Both are pure.
-//! * Woken by a request; keeps nothing.
+//! * Owns: the explanations ([`Overview`], [`Explanation`]), whose JSON is served and parsed by the subcommands, and
+//!   the rules that generate them (`row`, `generate`). Both are pure.
+//! * Woken by a request; keeps no state.
 //! * Publishes nothing.
-//! * Must never hold a value of an environment variable, or anything else that may be a secret.
+//! * Must never contain a value of an environment variable, or anything else that may be a secret.
 //! * The column STATUS answers to `kubectl get pods` (upstream's `pkg/printers/internalversion`).
 
 pub mod generate;
@@ -19,18 +19,18 @@ use crate::state::pod_history::Action;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// All pods of the node, a row each.
+/// All pods of the node, one row per pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Overview {
-    /// Changes with every change of the rows.
+    /// A version that changes with every change of the rows.
     pub version: String,
     /// The node's name.
     pub node: String,
     /// Conditions of the node that need attention.
     #[serde(default)]
     pub remarks: Vec<String>,
-    /// By namespace and name.
+    /// Sorted by namespace and name.
     pub pods: Vec<PodRow>,
 }
 
@@ -44,25 +44,25 @@ pub struct PodRow {
     pub name: String,
     /// UID.
     pub uid: String,
-    /// `file`, `http` or `api`; empty when unknown.
+    /// `file`, `http` or `api`; empty if unknown.
     pub source: String,
-    /// Containers that are ready, sidecars included.
+    /// Number of ready containers, including sidecars.
     pub ready: usize,
-    /// Containers of the spec, sidecars included.
+    /// Number of containers in the spec, including sidecars.
     pub containers: usize,
     /// The column STATUS of `kubectl get pods`: `Running`, `CrashLoopBackOff`, `Init:0/2`, …
     pub status: String,
     /// The API's phase.
     pub phase: String,
-    /// Restarts of all containers that count.
+    /// Restarts, counted as by `kubectl get pods`.
     pub restarts: i64,
-    /// When a container terminated last before it was restarted.
+    /// When a container last terminated before a restart.
     pub last_restart: Option<Timestamp>,
-    /// When the pod was created, or first seen here.
+    /// Creation time of the pod, or when this kubelet first saw it.
     pub since: Option<Timestamp>,
-    /// The primary address; empty when there is none.
+    /// Primary address; empty if there is none.
     pub ip: String,
-    /// How a container terminated last, or why one cannot start; empty when neither is so.
+    /// How a container last terminated, or why one cannot start; empty if neither applies.
     pub last_reason: String,
 }
 
@@ -71,7 +71,7 @@ pub struct PodRow {
 pub enum Order {
     /// All its containers are ready, or it has succeeded.
     Well,
-    /// It is starting or terminating, and nothing has failed so far.
+    /// It is starting or terminating, without failures so far.
     UnderWay,
     /// Something has failed.
     Wrong,
@@ -96,7 +96,7 @@ impl PodRow {
     }
 }
 
-/// Everything about one pod.
+/// The explanation of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
@@ -104,27 +104,27 @@ pub struct Explanation {
     pub pod: PodRow,
     /// The time of the explanation.
     pub now: Timestamp,
-    /// One sentence: why the pod is in this state.
+    /// One sentence that explains the state.
     pub summary: String,
     /// The current step of the kubelet.
     pub doing: Option<Doing>,
-    /// What it waits for.
+    /// What the pod and its containers wait for.
     pub waits: Vec<Wait>,
-    /// What will happen next unless something else happens before, soonest first.
+    /// What will happen next if nothing changes, soonest first.
     pub next: Vec<Upcoming>,
-    /// What has happened so far, as far as that is known, in order.
+    /// Known past steps, in order.
     #[serde(default)]
     pub timeline: Vec<PastEvent>,
-    /// Its containers, in the order in which they start.
+    /// Its containers, in start order.
     pub containers: Vec<ExplainedContainer>,
     /// Conditions that are not true.
     pub conditions: Vec<ConditionView>,
     /// Its probes.
     pub probes: Vec<ProbeReport>,
-    /// Its history, oldest first.
+    /// Its pod history, oldest first.
     #[serde(rename = "history")]
     pub pod_history: Vec<HistoryReport>,
-    /// The last events, oldest first.
+    /// Recent events, oldest first.
     pub events: Vec<EventReport>,
 }
 
@@ -138,15 +138,15 @@ pub struct Doing {
     pub since: Timestamp,
 }
 
-/// Something that must happen first.
+/// Something that must happen before the pod or container continues.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Wait {
-    /// The container that waits; empty for the pod.
+    /// The waiting container; empty for the pod.
     pub container: String,
     /// What it waits for.
     pub what: String,
-    /// The latest end, if known.
+    /// The latest time at which the wait ends, if known.
     pub until: Option<Timestamp>,
 }
 
@@ -160,15 +160,15 @@ pub struct Upcoming {
     pub what: String,
 }
 
-/// Something that has happened.
+/// A past step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PastEvent {
-    /// The time. Times in a status may be whole seconds.
+    /// Its time; may be in whole seconds.
     pub at: Timestamp,
     /// The container; empty for the pod.
     pub container: String,
-    /// What, in a few words.
+    /// A short description.
     pub what: String,
     /// Details; may be empty.
     pub detail: String,
@@ -184,7 +184,7 @@ pub struct ExplainedContainer {
     pub kind: String,
     /// As in the manifest.
     pub image: String,
-    /// `waiting`, `running`, `terminated`, or `unknown` when there is no status yet.
+    /// `waiting`, `running`, `terminated`, or `unknown` without a status.
     pub state: String,
     /// The reason of that state.
     pub reason: String,
@@ -200,15 +200,15 @@ pub struct ExplainedContainer {
     pub started: bool,
     /// `restartCount` of the status.
     pub restarts: i32,
-    /// How the previous instance terminated.
+    /// The termination of the previous instance.
     pub last: Option<LastEnd>,
 }
 
-/// How an instance of a container terminated.
+/// The termination of a container instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastEnd {
-    /// Reason, by the runtime or the kubelet.
+    /// The reason, of the runtime or of the kubelet.
     pub reason: String,
     /// Its termination message.
     pub message: String,
@@ -225,7 +225,7 @@ pub struct ConditionView {
     /// Type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The reason why it is not true.
+    /// Why it is not true.
     pub reason: String,
     /// Its message.
     pub message: String,
@@ -244,19 +244,19 @@ pub struct ProbeReport {
     /// The current probe result: `success`, `failure`, or `unknown` before the first one.
     #[serde(rename = "result")]
     pub probe_result: String,
-    /// Result of the last run: `success`, `failure`, or `unknown` when it could not run.
+    /// Result of the last run: `success`, `failure`, or `unknown` if it could not be run.
     pub last_result: Option<String>,
     /// Time of the last run.
     pub last_at: Option<Timestamp>,
-    /// How many times in a row it had that result.
+    /// Number of consecutive results equal to the last one.
     pub in_a_row: u32,
-    /// Its output when it last did not succeed.
+    /// Its output at the last failure.
     pub message: String,
     /// Time of the next run.
     pub next: Option<Timestamp>,
 }
 
-/// An entry of the history; equal ones are counted together.
+/// An entry of the pod history; equal entries are combined.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HistoryReport {
@@ -264,15 +264,15 @@ pub struct HistoryReport {
     pub action: Action,
     /// The container; empty for the pod.
     pub container: String,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// When it ends, if known.
     pub until: Option<Timestamp>,
-    /// How many times.
+    /// Number of occurrences.
     pub count: u32,
-    /// The first time.
+    /// Time of the first occurrence.
     pub first: Timestamp,
-    /// The last time.
+    /// Time of the last occurrence.
     pub last: Timestamp,
 }
 
@@ -285,15 +285,15 @@ pub struct EventReport {
     pub kind: String,
     /// Reason.
     pub reason: String,
-    /// Its container; empty for the pod.
+    /// The container; empty for the pod.
     #[serde(default)]
     pub container: String,
     /// Message.
     pub message: String,
-    /// How many times.
+    /// Number of occurrences.
     pub count: u32,
-    /// The first time.
+    /// Time of the first occurrence.
     pub first: Timestamp,
-    /// The last time.
+    /// Time of the last occurrence.
     pub last: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! A pod in one row, as `kubectl get pods` prints it. Pure.
+//! The row of a pod, as printed by `kubectl get pods`. Pure.
 
 use super::PodRow;
 use crate::model::{Pod, PodExt, is_sidecar, keys, reasons};
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::HashSet;
 
-/// The row of a pod. `ending`: it is being stopped.
+/// The row of a pod; `ending` is whether it is being terminated.
 pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     let none = PodStatus::default();
     let status = status.or(pod.status.as_ref()).unwrap_or(&none);
@@ -40,7 +40,7 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
     }
 }
 
-/// The sums over the containers.
+/// Sums over all containers.
 #[derive(Default)]
 struct Counted {
     reason: String,
@@ -147,7 +147,7 @@ pub(super) fn terminated(state: Option<&ContainerState>) -> Option<&ContainerSta
     state.and_then(|state| state.terminated.as_ref())
 }
 
-/// Why a container waits; empty when it does not.
+/// The waiting reason of a container; empty if it is not waiting.
 pub(super) fn waiting(container: &ContainerStatus) -> &str {
     let state = container.state.as_ref();
     state
@@ -164,7 +164,7 @@ fn end_in_a_word(ended: &ContainerStateTerminated) -> String {
     }
 }
 
-/// How a container failed last, if one did; else why one cannot start.
+/// How a container last failed, if one did; else why one cannot start.
 fn last_reason(status: &PodStatus) -> String {
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let all = || lists.into_iter().flatten().flatten();

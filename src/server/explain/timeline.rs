@@ -1,6 +1,6 @@
-//! What has happened to a pod, in order: from its conditions, container states, history and events. Pure.
+//! The history of a pod in order, from its conditions, container states, history and events. Pure.
 //!
-//! Only what one of them still has is shown.
+//! Steps that none of these sources has any more are missing.
 
 use super::{EventReport, PastEvent, row::terminated};
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// Events that are steps, in order. The first one of each container counts: later ones are about restarts.
+/// Events that are steps, in order. Only the first one of each container counts, because later ones belong to
+/// restarts.
 const EVENTS: [(&str, &str); 4] = [
     (event::PULLING, "image pull started"),
     (event::PULLED, "image present"),
@@ -21,12 +22,12 @@ const EVENTS: [(&str, &str); 4] = [
 const STARTED: usize = 3;
 const ENDED: usize = 4;
 const RESTARTED: usize = 5;
-/// Ranks that a container takes, and that a pod takes before its first container.
+/// Number of ranks per container, and for the pod before its first container.
 const PLACES: usize = 10;
 
 struct Steps<'a> {
     pod: &'a Pod,
-    /// With its rank among those of the same second: a status has whole seconds only.
+    /// Each with its rank, which orders steps within the same second, because times in a status are whole seconds.
     found: Vec<(usize, PastEvent)>,
 }
 
@@ -60,7 +61,8 @@ impl Steps<'_> {
         }));
     }
 
-    /// Containers start one after the other; the pod is initialized before its first regular one.
+    /// The rank of a container: they start one after the other, and the pod is initialized before its first regular
+    /// one.
     fn place(&self, container: &str) -> usize {
         let inits = self.pod.init_containers();
         let index = match inits.iter().position(|known| known.name == container) {
@@ -118,7 +120,7 @@ pub fn timeline(
     steps.in_order()
 }
 
-/// The oldest event of that reason of each container.
+/// The oldest event with this reason of each container.
 fn firsts<'a>(events: &'a [EventReport], reason: &str) -> Vec<&'a EventReport> {
     let mut firsts: Vec<&EventReport> = Vec::new();
     for event in events.iter().filter(|event| event.reason == reason) {

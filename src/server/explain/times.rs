@@ -1,4 +1,4 @@
-//! Times for people. Pure.
+//! Formats times for users. Pure.
 
 use jiff::{Timestamp, tz::TimeZone};
 
@@ -7,7 +7,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// The distance of two times in its two largest units, as `kubectl` prints it.
+/// The duration in its two largest units, as `kubectl` prints it.
 pub fn span(from: Timestamp, to: Timestamp) -> String {
     let seconds = to.as_second().saturating_sub(from.as_second()).max(0);
     let two = |whole: i64, large: &str, rest: i64, small: &str| match rest {
@@ -27,7 +27,7 @@ pub fn span(from: Timestamp, to: Timestamp) -> String {
     }
 }
 
-/// A time and its distance from now: `12:00:40 (in 23s)`. Another day has its date.
+/// A time and its distance from now: `12:00:40 (in 23s)`. Has a date if that is not today.
 pub fn clock(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (then, today) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
     let form = if then.date() == today.date() {

@@ -17,10 +17,10 @@ use std::{
 };
 use tower::Service;
 
-/// Which clients a port serves.
+/// The clients that a port serves.
 #[derive(Clone)]
 pub(in crate::server) enum Access {
-    /// All clients.
+    /// All clients, unauthenticated.
     Open,
     /// Authenticated and authorized clients.
     Secured(KubeletAuth),
@@ -68,7 +68,7 @@ impl<S: RoutedService> Service<RoutedRequest> for Authentication<S> {
                 Ok(user) => routed.user = Some(user),
                 Err(refusal) => return Ok(refused(&refusal)),
             }
-            // Requests are forwarded to runtimes, which must not receive the token.
+            // Requests may be forwarded to the runtime, which must not receive the token.
             request.headers_mut().remove(header::AUTHORIZATION);
             inner.call(routed).await
         })

@@ -70,7 +70,7 @@ async fn authorize(
     let user = user.ok_or_else(|| refuse(AuthRefusal::Unauthenticated(None)))?;
     let authorized = auth.authorize(user, method, needed).await;
     authorized.map_err(refuse)?;
-    // Connections of anonymous users stay within the limit of unauthenticated ones.
+    // Anonymous users' connections stay subject to the limit of unauthenticated ones.
     if !user.is_anonymous()
         && let Some(slot) = slot
     {

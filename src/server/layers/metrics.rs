@@ -1,4 +1,4 @@
-//! The metrics layer: counts requests and measures them until their response has been sent.
+//! The metrics layer: counts requests and measures their duration until the response was sent.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
@@ -12,7 +12,7 @@ use std::{
 };
 use tower::Service;
 
-/// The outermost layer: refused requests count too.
+/// The outermost layer, so that rejected requests are counted too.
 #[derive(Clone)]
 pub(in crate::server) struct MetricsLayer<S> {
     metrics: Option<HttpMetrics>,

@@ -1,5 +1,5 @@
-//! The layers of the request path, from the outermost in: metrics, panics, authentication, authorization,
-//! trace. Each one is a `tower` service around the next; the router is the innermost.
+//! The layers of request handling, outermost first: metrics, panics, authentication, authorization, trace. Each one
+//! is a `tower` service that wraps the next; the router is the innermost.
 
 mod authentication;
 mod authorization;
@@ -23,12 +23,12 @@ use futures::future::BoxFuture;
 use hyper::Response;
 use std::convert::Infallible;
 
-/// A request with its entry in the table of routes.
+/// A request with its entry in the route table.
 pub(super) struct RoutedRequest {
     pub(super) request: Request,
     pub(super) port: Port,
     pub(super) found: Result<(&'static RouteEntry, Route), RouteError>,
-    /// Set by the authentication, on ports that have one.
+    /// The user; set by the authentication layer on ports that have one.
     pub(super) user: Option<User>,
 }
 
@@ -43,16 +43,16 @@ impl RoutedRequest {
         }
     }
 
-    /// The entry of the table, if the request has one.
+    /// The entry in the route table, if there is one.
     pub(super) fn entry(&self) -> Option<&'static RouteEntry> {
         self.found.as_ref().ok().map(|(entry, _)| *entry)
     }
 }
 
-/// What every layer returns. A refusal is a response too.
+/// The result of every layer. Rejections are responses too.
 pub(super) type ResponseFuture = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
-/// A service of routed requests that is always ready.
+/// A `tower` service of routed requests that is always ready.
 pub(super) trait RoutedService:
     tower::Service<
         RoutedRequest,

@@ -1,4 +1,4 @@
-//! The panic layer: a handler that panics becomes a 500.
+//! The panic layer: a panic of a handler results in a 500 response.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
@@ -36,7 +36,7 @@ impl<S: RoutedService> Service<RoutedRequest> for ContainPanics<S> {
     fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
         let mut inner = self.inner.clone();
         Box::pin(async move {
-            // `call` is inside the future, so that a panic in it is contained as well.
+            // `call` is inside the future, so that its panics are contained too.
             let response = contain(PanicScope::HttpRequest, async { inner.call(routed).await });
             response.await.unwrap_or_else(|_| {
                 let body = "internal error, see the log\n".to_owned();

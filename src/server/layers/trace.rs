@@ -1,5 +1,5 @@
-//! Spans of requests, with the attributes of upstream's `otelrestful`, except those that the client chooses:
-//! the path is that of the table of routes, and there is no query and no user agent.
+//! Spans of requests, with the attributes of upstream's `otelrestful` except those that the client controls: the path
+//! is the route's pattern, and query and user agent are omitted.
 
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
@@ -16,7 +16,7 @@ use std::{
 };
 use tower::Service;
 
-/// Makes each request a span that lasts until its response has been sent.
+/// Creates a span for each request, which lasts until its response was sent.
 #[derive(Clone)]
 pub(in crate::server) struct Trace<S> {
     tracer: Tracer,
@@ -48,11 +48,11 @@ impl<S: RoutedService> Service<RoutedRequest> for Trace<S> {
     }
 }
 
-/// The span of a request. Clients of the read-only port are not authenticated, so they do not decide what is
-/// recorded: the trace context of their requests is a link and no parent, as upstream.
+/// The span of a request. Clients of the read-only port are not authenticated and must not decide what is sampled: as
+/// upstream, the trace context of their requests becomes a link, not the parent.
 fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     let port = routed.port;
-    // The health port is polled every few seconds; upstream traces none of it.
+    // Health checks are frequent, and upstream does not trace them.
     if !tracer.is_on() || port == Port::Health {
         return None;
     }
@@ -63,7 +63,7 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
         Port::ReadOnly | Port::Health => Parent::Linked(remote),
     };
     let method = method_name(routed.request.method());
-    // OpenTelemetry's conventions name a span without a route by its method.
+    // By OpenTelemetry's conventions, a span without a route is named by its method.
     let name = || pattern.unwrap_or(method).into();
     let mut span = tracer.start(TraceSpanKind::Server, parent, name)?;
     span.note(|| {
@@ -91,7 +91,7 @@ async fn within(mut span: Span, response: ResponseFuture) -> Result<Response<Bod
     Ok(until_sent(response, span))
 }
 
-/// The name of a standard method; OpenTelemetry's name for any other.
+/// The name of a standard method; `_OTHER` otherwise.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

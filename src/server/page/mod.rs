@@ -1,8 +1,8 @@
-//! Pages for browsers, from the same data as the JSON of `/explain`. They work without JavaScript; with it,
-//! they are reloaded when something changes.
+//! Pages for browsers, with the same data as the JSON of `/explain`. They work without JavaScript; with it, they are
+//! reloaded when something changes.
 //!
-//! Nearly all text on them is foreign. It is always escaped, and a page may load or run only its own style and
-//! its own script, which are known by their hashes.
+//! Most text on the pages comes from outside. It is always escaped, and a Content-Security-Policy lets a page use
+//! only its own style and script, which are identified by their hashes.
 
 mod overview;
 mod pod;
@@ -29,14 +29,14 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
 
-/// Relative links to `/`, from there and from a pod's page: behind a proxy it is not the root of the server.
+/// Relative link to `/` from there and from a pod's page, because behind a proxy the path has a prefix.
 const HERE: &str = "./";
 const ABOVE: &str = "../../";
 
-/// A chunk is sent once it has at least this many bytes.
+/// Minimum size of a chunk in bytes, except for the last one.
 const CHUNK: usize = 16 * 1024;
 
-/// What a browser may do with a page: show it, run its script, and let that request changes.
+/// The Content-Security-Policy: a page may only be displayed, run its script, and let the script request changes.
 static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     let hash = |text: &str| {
         let hash = Sha256::digest(text);
@@ -51,7 +51,7 @@ static POLICY: LazyLock<Option<HeaderValue>> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).ok()
 });
 
-/// The node's pods. Rows are made while they are sent; `explain` is called for a pod that waits, with its
+/// The page of the node's pods. Rows are generated while they are sent; `explain` is called for waiting pods, with
 /// namespace, name and UID.
 pub(super) fn node(
     overview: Overview,
@@ -73,7 +73,8 @@ pub(super) fn node(
     answer(StatusCode::OK, parts.chain([tail, after]))
 }
 
-/// One pod by namespace and name; without an explanation it is not known. `overview_version` is the version of the data.
+/// The page of one pod; without an explanation, that of an unknown pod. `overview_version` is the version of the
+/// data.
 pub(super) fn pod(
     (namespace, name): (&str, &str),
     explanation: Option<&Explanation>,
@@ -90,7 +91,7 @@ pub(super) fn pod(
     answer(status, [before, content, after].into_iter())
 }
 
-/// The HTML before and after the content of each page, with the version of the data.
+/// The HTML around the content of each page; has the version of the data.
 fn around(
     (root, title, version): (&'static str, &Html, &str),
     kubelet: &'static str,
@@ -142,7 +143,7 @@ fn answer(
     response
 }
 
-/// Pieces are made as the client takes them, so memory holds one chunk of text however many there are.
+/// Generates pieces as the client reads them, so that only one chunk of text is in memory.
 fn body(parts: impl Iterator<Item = Html> + Send + 'static) -> Body {
     let mut parts = parts.fuse();
     let chunks = std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The node's pods, a row each. Pure.
+//! The page of the node's pods, one row per pod. Pure.
 
 use crate::server::explain::{Explanation, Order, Overview, PodRow, times::span};
 use crate::server::html::{Html, LONG, SHORT, pod_link, table_head, table_row};
@@ -72,7 +72,7 @@ fn counts(pods: &[PodRow]) -> Html {
     out
 }
 
-/// Whether a row needs the explanation of its pod.
+/// Whether the row shows an explanation of the pod.
 pub(super) fn asks_why(pod: &PodRow) -> bool {
     pod.order() != Order::Well
 }
@@ -93,7 +93,7 @@ pub(super) fn row(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Ht
     table_row(&COLUMNS, &cells)
 }
 
-/// The status as text, distinguished by more than its colour.
+/// The status as text, so that it is readable without its colour.
 pub(super) fn status(pod: &PodRow) -> Html {
     let open = match pod.order() {
         Order::Well => "<b class=\"well\">",
@@ -111,7 +111,7 @@ pub(super) fn restarts(pod: &PodRow, now: Timestamp) -> Html {
     }
 }
 
-/// What the pod waits for or does, and until when; else how a container terminated last.
+/// What the pod waits for or does, and until when; else how a container last terminated.
 fn waits(pod: &PodRow, why: Option<&Explanation>, now: Timestamp) -> Html {
     let wait = why.and_then(|why| why.waits.first());
     if let Some(wait) = wait {

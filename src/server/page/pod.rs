@@ -122,7 +122,7 @@ fn timeline(moments: &[PastEvent], now: Timestamp) -> Html {
     section("Timeline", &columns, &rows)
 }
 
-/// The duration of a step. Most times of a status are whole seconds, so a difference with one of these is in
+/// Formats the duration of a step. Most times in a status are whole seconds, so a difference with one of these is in
 /// whole seconds too.
 fn took(from: Timestamp, to: Timestamp) -> String {
     let millis = to.as_millisecond() - from.as_millisecond();

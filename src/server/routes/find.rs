@@ -1,4 +1,4 @@
-//! Finds the entry of the table for a request.
+//! Finds the entry of the route table for a request.
 
 use super::{
     route::Route,
@@ -10,11 +10,11 @@ use crate::server::{
 };
 use hyper::Method;
 
-/// The row of the table for a request, and its parsed route. HEAD is served wherever GET is; a trailing slash
-/// of a list's path is optional, and unknown parameters are ignored.
+/// Finds the entry for a request, and parses the route. HEAD is served wherever GET is; the trailing slash of a
+/// list's path is optional, and unknown parameters are ignored.
 ///
 /// # Errors
-/// No row of this port has the path; the row does not have the method; a parameter cannot be read.
+/// No entry of this port matches the path; the entry does not have the method; a parameter is invalid.
 pub fn route(
     port: Port,
     method: &Method,
@@ -34,8 +34,8 @@ pub fn route(
     Ok((entry, route))
 }
 
-/// The subresources of the node of which a path needs one, independent of the method. An unknown path needs
-/// `nodes/proxy`, so that only clients with access to everything learn which paths exist.
+/// The subresources of the node of which the path needs one, for any method. Unknown paths need `nodes/proxy`, so
+/// that only clients with full access learn which paths exist.
 pub fn subresources(port: Port, path: &str) -> Subresources {
     let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));
     let mut found = on_port.filter(|entry| captures(entry.pattern, path).is_some());

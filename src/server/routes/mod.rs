@@ -1,4 +1,4 @@
-//! The table of routes: what can be requested, on which ports, and with which rights.
+//! The route table: which paths are served, on which ports, and with which authorization.
 
 mod find;
 mod route;

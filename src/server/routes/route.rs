@@ -1,4 +1,4 @@
-//! The routes, and how the parts of a request become one. Each handler parses its own query.
+//! The routes, and how they are parsed from requests. Each handler parses its own query.
 
 use crate::{
     cri::StdStreams,
@@ -18,16 +18,16 @@ use crate::{
     },
 };
 
-/// What is requested.
+/// A parsed route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
     /// `/pods`: every known pod with its status.
     Pods,
-    /// `/runningpods/`: the pods that the runtime runs.
+    /// `/runningpods/`: the pods that run according to the runtime.
     RunningPods,
-    /// `/explain`: every known pod, a row each.
+    /// `/explain`: all known pods, one row per pod.
     Overview(OverviewQuery),
-    /// `/explain/<namespace>/<pod>`: why one pod is in its state.
+    /// `/explain/<namespace>/<pod>`: explains the state of one pod.
     Explain(ExplainQuery),
     /// `/`: the pods, for a browser.
     NodePage(OverviewQuery),
@@ -45,7 +45,7 @@ pub enum Route {
     ResourceMetrics,
     /// `/metrics/probes`: probe results and durations.
     ProbeMetrics,
-    /// `/stats/summary`: usage of the node and its pods; whether only of CPU and memory.
+    /// `/stats/summary`: usage of the node and its pods; the flag selects CPU and memory only.
     Summary(bool),
     /// `/stats/` and below it: usage of the machine, a cgroup or a container.
     ContainerInfo(InfoTarget, InfoQuery),
@@ -53,19 +53,19 @@ pub enum Route {
     Health(HealthQuery),
     /// `/healthz/<name>`: one check.
     HealthCheck(String),
-    /// `/configz`: the configuration in force.
+    /// `/configz`: the effective configuration.
     Configz,
-    /// `/flagz`: the flags in force.
+    /// `/flagz`: the effective flags.
     Flagz,
-    /// `/statusz`: the process.
+    /// `/statusz`: information about the process.
     Statusz,
     /// `PUT /debug/flags/v`: sets the verbosity of the log.
     PutVerbosity,
-    /// `/debug/pprof/profile`: a CPU profile of so many seconds.
+    /// `/debug/pprof/profile`: a CPU profile of this many seconds.
     Profile(u64),
     /// `POST /container` and `/containers`: pods to run.
     PostPods(PostMode),
-    /// `/checkpoint/…`: an archive of a container, with a timeout in seconds.
+    /// `/checkpoint/…`: a checkpoint of a container, with a timeout in seconds.
     Checkpoint(ContainerName, Option<u64>),
     /// `/podInfo`: the status of one pod.
     PodInfo(PodName),
@@ -73,13 +73,13 @@ pub enum Route {
     Machine,
     /// `/logs/<path>`: the node's logs.
     NodeLogs(String, Result<Option<NodeLogQuery>, BadQuery>),
-    /// `/exec/…`: a command in a container, with these streams.
+    /// `/exec/…`: runs a command in a container, with these streams.
     Exec(ContainerName, Vec<String>, StdStreams),
-    /// `/attach/…`: the first process of a container.
+    /// `/attach/…`: attaches to the first process of a container.
     Attach(ContainerName, StdStreams),
-    /// `/portForward/…`: ports of a pod.
+    /// `/portForward/…`: connects to ports of a pod.
     PortForward(PodName, Vec<u16>),
-    /// `/run/…`: a command in a container, to its end. Without a command here it is in the body.
+    /// `/run/…`: runs a command in a container to completion. `None` if the command is in the body.
     Run(ContainerName, Option<Vec<String>>),
     /// `/containerLogs/…`: the log of a container.
     ContainerLogs(ContainerName, LogQuery),
@@ -99,7 +99,7 @@ impl Route {
     }
 }
 
-/// How a row's parts become a route.
+/// Parses the parts of a request to the route of a table entry.
 pub(super) type Parse = fn(&RouteParts) -> Result<Route, RouteError>;
 
 pub(super) fn nothing(_: &RouteParts) -> Result<Route, RouteError> {
@@ -115,7 +115,7 @@ pub(super) fn health_check(parts: &RouteParts) -> Result<Route, RouteError> {
 }
 
 pub(super) fn node_logs(parts: &RouteParts) -> Result<Route, RouteError> {
-    // Without the logs of services the query has no meaning, whatever it is.
+    // If logs of services are disabled, the query is ignored, even an invalid one.
     let query = NodeLogQuery::parse(parts);
     Ok(Route::NodeLogs(parts.path("path"), query))
 }
@@ -137,7 +137,7 @@ pub(super) fn pod_page(parts: &RouteParts) -> Result<Route, RouteError> {
     Ok(Route::PodPage(pod, OverviewQuery::parse(parts)?))
 }
 
-/// As upstream: anything but exactly one `true` means everything.
+/// As upstream, any value other than exactly one `true` requests everything.
 pub(super) fn summary(parts: &RouteParts) -> Result<Route, RouteError> {
     let only = parts.all("only_cpu_and_memory")? == ["true"];
     Ok(Route::Summary(only))

@@ -1,5 +1,5 @@
-//! The table of routes, as data. Paths are parsed in `route.rs`, the authorization reads the subresources, and
-//! `docs/routes.md` is generated from it.
+//! The route table. Paths are parsed in `route.rs`, the authorization uses the subresources, and `docs/routes.md` is
+//! generated from it.
 
 use super::route::{self, Parse};
 use crate::model::validation::MAX_MANIFEST_BYTES;
@@ -9,22 +9,22 @@ use std::fmt::Write as _;
 /// The port of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// `healthzPort`: health alone, unauthenticated.
+    /// `healthzPort`: health checks only, unauthenticated.
     Health,
-    /// `readOnlyPort`: reading, unauthenticated; off by default.
+    /// `readOnlyPort`: read-only routes, unauthenticated; disabled by default.
     ReadOnly,
-    /// `port`: everything, with authentication and authorization.
+    /// `port`: all routes, with authentication and authorization.
     Main,
-    /// The socket in the root directory: everything, for root.
+    /// The socket in the root directory: all routes, for root only.
     Local,
 }
 
-/// A setting that switches a group of routes off.
+/// A setting that enables or disables a group of routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Switch {
     /// `enableDebuggingHandlers`.
     Debugging,
-    /// The same, for routes that do not exist without it.
+    /// `enableDebuggingHandlers`, for routes that do not exist when it is off.
     DebuggingPages,
     /// `enableSystemLogHandler`.
     SystemLogs,
@@ -32,7 +32,7 @@ pub enum Switch {
     Profiling,
     /// `enableDebugFlagsHandler`.
     DebugFlags,
-    /// `--allow-posted-pods`; off by default.
+    /// `--allow-posted-pods`; disabled by default.
     PostedPods,
 }
 
@@ -48,8 +48,8 @@ impl Switch {
         }
     }
 
-    /// How a route with this switch is refused, given all switches that are off: `None` when it is served, else
-    /// the text of a 405, or a 404 without a text. The texts are upstream's.
+    /// How a route with this switch responds, given all disabled switches: `None` if it is served, else a 405 with a
+    /// text, or a 404 without one. The texts are upstream's.
     pub(in crate::server) fn refusal(self, disabled: &[Self]) -> Option<Option<&'static str>> {
         if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
             let gone = matches!(self, Self::DebuggingPages | Self::DebugFlags);
@@ -66,22 +66,22 @@ impl Switch {
     }
 }
 
-/// One row of the table.
+/// An entry of the route table.
 #[derive(Debug)]
 pub struct RouteEntry {
-    /// The path. `{name}` matches one segment, `{name...}` the rest. A trailing slash here is optional in a
-    /// request; without one here, a request must have none.
+    /// The path pattern. `{name}` matches one segment, `{name...}` the rest. A trailing slash in the pattern is
+    /// optional in a request; without one, a request must have none.
     pub pattern: &'static str,
-    /// Its methods. GET includes HEAD.
+    /// The methods. GET includes HEAD.
     pub methods: &'static [&'static str],
-    /// Its ports.
+    /// The ports that serve it.
     pub ports: &'static [Port],
-    /// On [`Port::Main`]: subresources of `nodes`. The user needs the right to one of them; they are checked in
-    /// this order, the narrowest first.
+    /// On [`Port::Main`]: subresources of `nodes`, of which the user needs access to one; checked in this order, the
+    /// most specific first.
     pub subresources: &'static [&'static str],
-    /// Longest body, bytes; `None` where none is expected.
+    /// Maximum size of the body in bytes; `None` if no body is expected.
     pub body: Option<usize>,
-    /// The setting that switches the route off.
+    /// The setting that disables the route.
     pub switch: Option<Switch>,
     /// The description in `docs/routes.md`.
     pub about: &'static str,
@@ -89,12 +89,12 @@ pub struct RouteEntry {
 }
 
 impl RouteEntry {
-    /// Whether the port has it.
+    /// Whether the port serves it.
     pub fn is_on(&self, port: Port) -> bool {
         self.ports.contains(&port)
     }
 
-    /// Whether it has the method.
+    /// Whether it has this method.
     pub fn allows(&self, method: &str) -> bool {
         let requested = if method == "HEAD" { "GET" } else { method };
         self.methods.contains(&requested)
@@ -105,16 +105,16 @@ const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Lo
 const GUARDED: &[Port] = &[Port::Main, Port::Local];
 const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
-/// Longest manifest, bytes.
+/// Maximum size of a manifest, in bytes.
 const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
 
 const GET: &[&str] = &["GET"];
 const GET_OR_POST: &[&str] = &["GET", "POST"];
 
-/// Longest form, bytes.
+/// Maximum size of a form, in bytes.
 const FORM: usize = 64 * 1024;
 
-/// A route that reads and cannot be switched off; others are changed from it.
+/// Template of routes that read and cannot be disabled.
 const READ: RouteEntry = RouteEntry {
     pattern: "",
     methods: GET,
@@ -126,7 +126,7 @@ const READ: RouteEntry = RouteEntry {
     parse: route::nothing,
 };
 
-/// The removed statistics of upstream; others are changed from it.
+/// Template of the statistics routes that upstream has removed.
 const INFO: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
     ports: GUARDED,
@@ -136,7 +136,7 @@ const INFO: RouteEntry = RouteEntry {
     ..READ
 };
 
-/// Every route, in the order of the documentation. No two match the same path.
+/// All routes, in the order of the documentation. Patterns do not overlap.
 pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/healthz",
@@ -454,7 +454,7 @@ pub static ENTRIES: &[RouteEntry] = &[
     },
 ];
 
-/// The table as Markdown.
+/// Generates the table as Markdown.
 pub fn document() -> String {
     let mut text = String::from(
         "# Routes\n\nWritten from the table in `src/server/routes/table.rs`; a test compares them.\n\n\

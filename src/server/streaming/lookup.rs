@@ -6,31 +6,31 @@ use crate::{
     pods::pod_sync::PodWithStatus,
 };
 
-/// 404. The texts begin as upstream's.
+/// The pod or container does not exist: 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::server) enum MissingContainer {
     /// No pod has that name.
     #[error("pod does not exist")]
     Pod,
-    /// The pod of that name has another UID.
+    /// The pod of that name has a different UID.
     #[error("pod not found: the pod of that name has another UID")]
     Uid,
     /// The pod has no such container.
     #[error("container not found ({0:?})")]
     Container(String),
-    /// The container does not run.
+    /// The container is not running.
     #[error("container not found ({name:?}): {why}")]
     NotRunning {
         name: String,
-        /// Its state instead.
+        /// Its state.
         why: String,
     },
-    /// No sandbox has a network.
+    /// No sandbox of the pod has a network.
     #[error("pod not found ({0:?}): it has no sandbox that is ready")]
     Sandbox(String),
 }
 
-/// The pod of a name; with a UID, the one of several that has it. The first one is the desired one.
+/// The pod of this name; with a UID, the one with this UID. Without, the first one, which is the desired one.
 pub(in crate::server) fn pod(
     pods: impl IntoIterator<Item = PodWithStatus>,
     name: &PodName,
@@ -47,7 +47,7 @@ pub(in crate::server) fn pod(
     Err(missing)
 }
 
-/// Whether a pod has a container of that name, of any kind.
+/// Whether a pod has a container of this name, of any kind.
 pub(in crate::server) fn has_container(pod: &Pod, name: &str) -> bool {
     let Some(spec) = &pod.spec else {
         return false;
@@ -95,7 +95,7 @@ fn instead(container: &ContainerStatus) -> String {
     }
 }
 
-/// The ready sandbox, whose ports are reachable.
+/// The ready sandbox, to whose ports connections can be forwarded.
 pub(super) fn sandbox(
     pod: &Pod,
     runtime_status: &PodStatus,

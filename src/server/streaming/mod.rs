@@ -1,8 +1,7 @@
-//! `/exec`, `/attach`, `/run` and `/portForward`: connections that are proxied to the runtime's streaming
-//! server.
+//! `/exec`, `/attach`, `/run` and `/portForward`: connections that are proxied to the runtime's streaming server.
 //!
-//! The kubelet finds the container, requests a URL from the runtime, makes the client's upgrade there, and then
-//! copies bytes. Their protocol (SPDY, WebSocket) is between client and runtime.
+//! The kubelet finds the container, requests a URL from the runtime, forwards the client's upgrade request to it, and
+//! then copies bytes. The protocol inside (SPDY or WebSocket) is only known to client and runtime.
 //!
 //! Answers to upstream's `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
 //! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
@@ -50,26 +49,26 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::Code;
 use upgrade::{Failure, Switched};
 
-/// Concurrent streams and commands.
+/// Maximum number of concurrent streams and commands.
 const MAX_STREAMS: usize = 512;
-/// A client must read the response to its upgrade within this time.
+/// Timeout for the client to read the response to its upgrade.
 const SWITCH: Duration = Duration::from_secs(10);
-/// `Retry-After` when there are too many streams: the lifetime of a runtime's tokens, as upstream.
+/// `Retry-After` if there are too many streams: the lifetime of a runtime's tokens, as upstream.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("60");
 
-/// What streams need.
+/// Dependencies of streams.
 pub struct StreamParts {
     /// The runtime of the streams.
     pub runtime: RuntimeClient,
-    /// Counts WebSocket streams.
+    /// Metrics of WebSocket streams.
     pub metrics: StreamMetrics,
     /// The runtime status of every pod.
     pub cache: PodCache,
-    /// Every known pod.
+    /// All known pods.
     pub pods: PodsView,
-    /// Ends when the pods are known.
+    /// Waits until the pods are known.
     pub ready: ViewsReady,
-    /// `streamingConnectionIdleTimeout`: an idle stream is closed after this time; zero means no limit.
+    /// `streamingConnectionIdleTimeout`: idle streams are closed after this time; zero means never.
     pub idle: Duration,
 }
 
@@ -87,7 +86,7 @@ pub struct StreamTable {
 enum StreamRefusal {
     #[error(transparent)]
     Missing(#[from] MissingContainer),
-    /// Upstream's text.
+    /// The text is upstream's.
     #[error("Upgrade request required")]
     NoUpgrade,
     #[error("query parameter \"port\" is required")]
@@ -100,7 +99,7 @@ enum StreamRefusal {
     Target(#[from] target::RefusedUrl),
     #[error(transparent)]
     Upgrade(#[from] Failure),
-    /// The text of `CodeExitError` upstream.
+    /// The text is that of upstream's `CodeExitError`.
     #[error("command '{cmd}' exited with {code}: {stderr}")]
     Exited {
         cmd: String,
@@ -110,7 +109,7 @@ enum StreamRefusal {
 }
 
 impl StreamTable {
-    /// Streams are closed soon after `shutdown`.
+    /// Streams are closed shortly after `shutdown`.
     pub fn new(parts: StreamParts, shutdown: CancellationToken) -> Self {
         Self {
             parts: Arc::new(parts),
@@ -120,7 +119,7 @@ impl StreamTable {
         }
     }
 
-    /// Waits for shutdown, and then until the last stream is closed.
+    /// Waits for shutdown, and then until all streams are closed.
     pub async fn drained(self) -> anyhow::Result<()> {
         self.shutdown.cancelled().await;
         self.open.close();
@@ -170,7 +169,7 @@ impl StreamTable {
         self.answer("attach", url.await, request).await
     }
 
-    /// Connects to ports of a pod. Over WebSocket the request names them; over SPDY the stream does.
+    /// Connects to ports of a pod. Over WebSocket the request has the ports; over SPDY each stream has its port.
     pub(super) async fn port_forward(
         &self,
         request: Request<()>,
@@ -196,8 +195,8 @@ impl StreamTable {
         self.answer("port-forward", url.await, request).await
     }
 
-    /// Runs a command in a container to its end and responds with both outputs, one after the other. A command
-    /// that is not in the query is in the body, a form of at most `most` bytes.
+    /// Runs a command in a container to completion, and responds with its output and error output, one after the
+    /// other. A command that is not in the query is in the body, a form of at most `most` bytes.
     pub(super) async fn run(
         &self,
         request: BodyRequest,
@@ -216,7 +215,7 @@ impl StreamTable {
             let (found, runtime_status) = self.find(&name.pod).await?;
             let id = lookup::container(&found.0, &runtime_status, name)?;
             let _slot = self.free_slot()?;
-            // Without a deadline, as upstream: it ends with the command or with the client.
+            // Without a timeout, as upstream: it ends with the command, or when the client disconnects.
             let run = self
                 .parts
                 .runtime
@@ -243,7 +242,7 @@ impl StreamTable {
     /// The running instance of a container.
     ///
     /// # Errors
-    /// The response to the client.
+    /// The response for the client.
     pub(super) async fn running(
         &self,
         name: &ContainerName,
@@ -267,7 +266,7 @@ impl StreamTable {
         Ok((found, runtime_status))
     }
 
-    /// A place for a stream, if the request is an upgrade.
+    /// A permit for a stream, if the request is an upgrade.
     fn slot(&self, request: &Request<()>) -> Result<OwnedSemaphorePermit, StreamRefusal> {
         if is_upgrade(request.headers()) {
             self.free_slot()
@@ -281,7 +280,7 @@ impl StreamTable {
         free.map_err(|_| StreamRefusal::TooMany)
     }
 
-    /// Makes the client's upgrade at the runtime's URL and forwards the response.
+    /// Forwards the client's upgrade request to the runtime's URL, and forwards the response.
     async fn answer(
         &self,
         what: &'static str,
@@ -300,7 +299,7 @@ impl StreamTable {
         let mut response = Response::new(Body::default());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         *response.headers_mut() = std::mem::take(&mut switched.headers);
-        // They have no meaning in this response and confuse clients.
+        // They are meaningless in this response, and some clients fail on them.
         for framing in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
             response.headers_mut().remove(framing);
         }
@@ -320,7 +319,7 @@ impl StreamTable {
     }
 }
 
-/// Connects both sides once they have switched protocols, to the end of the stream.
+/// Copies between both sides after the protocol switch, until the stream ends.
 async fn stream(
     client: OnUpgrade,
     switched: Switched,
@@ -332,7 +331,7 @@ async fn stream(
     Ok(splice(client, runtime, idle, shutdown).await)
 }
 
-/// The command in a form.
+/// The command in the form of a request's body.
 async fn of_form(request: BodyRequest, most: usize) -> Result<Vec<String>, Box<Response<Body>>> {
     let body = read_body(request, most).await?;
     let form = String::from_utf8_lossy(&body);
@@ -376,14 +375,14 @@ struct SubresourceLabels {
     subresource: &'static str,
 }
 
-/// Handles to the families of streams. Clones share them.
+/// Handles to the metrics of streams. Clones share them.
 #[derive(Clone)]
 pub struct StreamMetrics {
     websockets: Family<SubresourceLabels, Counter>,
 }
 
 impl StreamMetrics {
-    /// Declares the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             websockets: metrics.register(
@@ -394,7 +393,7 @@ impl StreamMetrics {
         }
     }
 
-    /// There is a stream for a request over WebSocket.
+    /// Counts a WebSocket stream.
     pub(super) fn websocket(&self, subresource: &'static str) {
         let subresource = SubresourceLabels { subresource };
         self.websockets.get_or_create_owned(&subresource).inc();

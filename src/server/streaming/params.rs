@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Decoded parameters in their order.
+/// Decoded parameters, in order.
 pub(in crate::server) type Pairs = [(String, String)];
 
 /// A container, as in the path of a request.
@@ -40,12 +40,12 @@ pub struct PodName {
     pub namespace: String,
     /// Name, with the node's suffix.
     pub name: String,
-    /// This one of several of the name.
+    /// Selects one of several pods of this name.
     pub uid: Option<String>,
 }
 
 impl PodName {
-    /// `<namespace>/<name>`, for the log.
+    /// `<namespace>/<name>`, for log messages.
     pub(in crate::server) fn log_name(&self) -> PodLogName<'_> {
         PodLogName {
             namespace: &self.namespace,
@@ -63,7 +63,7 @@ impl PodName {
     }
 }
 
-/// The pod in the query of `/podInfo`.
+/// The pod in the query of the legacy path `/podInfo`.
 pub(in crate::server) fn legacy_pod_name(parts: &RouteParts) -> Result<PodName, BadQuery> {
     let needed = |parameter: &str| {
         let value = parts.last(parameter)?.filter(|value| !value.is_empty());
@@ -76,11 +76,11 @@ pub(in crate::server) fn legacy_pod_name(parts: &RouteParts) -> Result<PodName, 
     })
 }
 
-/// The streams of exec and attach. A terminal has no standard error of its own, so it is left out then, as
-/// upstream.
+/// The streams of exec and attach. As upstream, standard error is left out with a terminal, which has only one
+/// output.
 ///
 /// # Errors
-/// A flag has another value, or no stream is requested.
+/// A flag has an invalid value, or no stream is requested.
 pub(in crate::server) fn std_streams(query: &Pairs) -> Result<StdStreams, BadQuery> {
     let tty = flag(query, &["tty"])?;
     let streams = StdStreams {
@@ -98,7 +98,7 @@ pub(in crate::server) fn std_streams(query: &Pairs) -> Result<StdStreams, BadQue
     Ok(streams)
 }
 
-/// The command of exec: every `command`, in order.
+/// The command of exec: all `command` parameters, in order.
 ///
 /// # Errors
 /// There is no command.
@@ -110,7 +110,7 @@ pub(in crate::server) fn command(query: &Pairs) -> Result<Vec<String>, BadQuery>
     }
 }
 
-/// The command of run: `cmd`, split at spaces; `None` when it is not in the query.
+/// The command of run: `cmd`, split at spaces; `None` if it is not in the query.
 ///
 /// # Errors
 /// It is empty.
@@ -130,11 +130,11 @@ pub(in crate::server) fn no_cmd() -> BadQuery {
     bad("cmd", "a command is required")
 }
 
-/// The ports of a port-forward: every `port`, each one or several with commas between. None is valid: over SPDY
-/// the stream names them.
+/// The ports of port-forward: all `port` parameters, each of which may be a comma-separated list. None is valid: over
+/// SPDY the stream has the port.
 ///
 /// # Errors
-/// One is not a number from 1 to 65535.
+/// A value is not a number from 1 to 65535.
 pub(in crate::server) fn ports(query: &Pairs) -> Result<Vec<u16>, BadQuery> {
     let one = |text: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 && text.bytes().all(|b| b.is_ascii_digit()) => Ok(port),
@@ -147,7 +147,7 @@ pub(in crate::server) fn ports(query: &Pairs) -> Result<Vec<u16>, BadQuery> {
     texts.map(one).collect()
 }
 
-/// Every value of a parameter.
+/// All values of a parameter.
 pub(in crate::server) fn all<'q>(
     query: &'q Pairs,
     name: &'q str,
@@ -160,7 +160,7 @@ pub(in crate::server) fn bad(parameter: &str, detail: &str) -> BadQuery {
     BadQuery::new(parameter, detail)
 }
 
-/// Whether a flag is set under one of its names.
+/// Whether a flag is set by one of its names.
 fn flag(query: &Pairs, names: &[&str]) -> Result<bool, BadQuery> {
     let mut set = false;
     for name in names {

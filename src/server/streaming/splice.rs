@@ -1,4 +1,4 @@
-//! Copies bytes both ways until both sides have closed or neither sends anything.
+//! Copies bytes in both directions until both sides have closed or the idle timeout expires.
 
 use crate::server::observed::{ObservedStream, Observer};
 use std::{
@@ -16,28 +16,27 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Buffer of each direction, bytes.
+/// Buffer size per direction, in bytes.
 const BUFFER: usize = 32 * 1024;
-/// How long a stream may last at shutdown, so that what has been sent arrives.
+/// How long a stream may continue at shutdown, so that data in flight arrives.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SpliceEnd {
-    /// Both sides closed, after so many bytes to the runtime and from it.
+    /// Both sides closed, after this many bytes to the runtime and from it.
     #[error("closed after {0} bytes to the runtime and {1} from it")]
     Closed(u64, u64),
     #[error("connection failed: {0}")]
     Broken(io::Error),
-    /// Neither side sent anything for so long.
+    /// The idle timeout, during which no side sent anything.
     #[error("idle for {0:?}")]
     Idle(Duration),
     #[error("the kubelet is stopping")]
     Stopped,
 }
 
-/// Copies until both sides have closed. The end of one side is forwarded to the other, which may go on sending.
-/// Each byte is read once and written once; what a side does not take is not read from the other. `idle` of
-/// zero means no limit.
+/// Copies until both sides have closed. The end of one direction is forwarded, and the other direction may continue.
+/// A side is not read faster than the other one accepts the data. `idle` of zero means no timeout.
 pub(super) async fn splice<C, R>(
     client: C,
     mut runtime: R,
@@ -49,7 +48,7 @@ where
     R: AsyncRead + AsyncWrite + Unpin,
 {
     let activity = Activity::now();
-    // Every byte of either direction passes here.
+    // Observes the bytes of both directions.
     let mut client = ObservedStream::new(client, activity.clone());
     let copied = copy_bidirectional_with_sizes(&mut client, &mut runtime, BUFFER, BUFFER);
     let stopped = async {
@@ -70,7 +69,7 @@ where
 #[derive(Clone)]
 struct Activity {
     start: Instant,
-    /// Milliseconds after `start`.
+    /// In milliseconds after `start`.
     last: Arc<AtomicU64>,
 }
 
@@ -87,7 +86,7 @@ impl Activity {
         self.last.store(since, Ordering::Relaxed);
     }
 
-    /// Ends after so long without activity; never when that is zero.
+    /// Waits until there was no activity for `idle`; forever if that is zero.
     async fn quiet_for(&self, idle: Duration) {
         if idle.is_zero() {
             std::future::pending().await

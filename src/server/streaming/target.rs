@@ -1,7 +1,7 @@
 //! The runtime's streaming URL, and whether the kubelet may connect to it. Pure.
 //!
-//! The server at that URL gets the client's input, so it must be on this node: a broken or deceived runtime
-//! must not make the kubelet a proxy into the network.
+//! The server at that URL receives the client's input, so it must be on this node: a faulty or compromised runtime
+//! must not be able to use the kubelet as a proxy into the network.
 
 use crate::base::percent_decoded;
 use http::Uri;
@@ -10,14 +10,14 @@ use std::{
     path::PathBuf,
 };
 
-/// Longest URL, bytes.
+/// Maximum length of a URL, in bytes.
 const MAX_URL: usize = 8 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    /// A port of this node.
+    /// A TCP port of this node.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
@@ -25,18 +25,18 @@ pub(super) enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StreamingTarget {
     pub(super) address: Address,
-    /// For the `Host` header.
+    /// The value of the `Host` header.
     pub(super) host: String,
-    /// Path and query. They contain a token, which is a secret until it is used.
+    /// Path and query. They contain a token, which is secret until it is used.
     pub(super) path: String,
 }
 
-/// A URL that must not be used. Its text does not repeat the token.
+/// Why a URL must not be used. The text does not contain the token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the runtime's streaming URL cannot be used: {0}")]
 pub(super) struct RefusedUrl(String);
 
-/// Reads a URL: `http` with a loopback address, or `unix` (also `http+unix`) with a socket, as
+/// Parses a URL: `http` with a loopback address, or `unix` (also `http+unix`) with a socket, as
 /// `unix://%2Frun%2Fstreams.sock/exec/token` or, without a path, `unix:///run/streams.sock`.
 pub(super) fn parse(url: &str) -> Result<StreamingTarget, RefusedUrl> {
     let refuse = |why: &str| Err(RefusedUrl(why.to_owned()));

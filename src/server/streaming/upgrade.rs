@@ -1,4 +1,4 @@
-//! Makes the client's upgrade at the runtime's streaming server.
+//! Forwards the client's upgrade request to the runtime's streaming server.
 
 use super::{
     super::websocket::{self, is_websocket},
@@ -20,17 +20,17 @@ use tokio::{
 };
 use tokio_util::either::Either;
 
-/// The server is on this node.
+/// Timeout for connecting to the server, which is on this node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The server must respond to the upgrade within this time.
+/// Timeout for the server's response to the upgrade.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest head of a response, bytes.
+/// Maximum size of the response's head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Longest text of a refusal that is forwarded, bytes.
+/// Maximum size of an error text that is forwarded, in bytes.
 const MAX_TEXT: usize = 16 * 1024;
 
-/// Headers that negotiate the protocol. Others are not forwarded, credentials above all; nor are subprotocols
-/// that contain a token.
+/// Headers that negotiate the protocol. Others are not forwarded, especially credentials; nor are subprotocols that
+/// contain a token.
 const PASSED: [&str; 4] = [
     "upgrade",
     "origin",
@@ -39,15 +39,15 @@ const PASSED: [&str; 4] = [
 ];
 const WEBSOCKET: &str = "sec-websocket-";
 
-/// A connection to the runtime that speaks the client's protocol.
+/// A connection to the runtime after the protocol switch.
 pub(super) struct Switched {
-    /// The headers of the response that the client must get.
+    /// Headers of the response that are forwarded to the client.
     pub(super) headers: HeaderMap,
-    /// What follows the response.
+    /// The connection after the response.
     pub(super) stream: Upgraded,
 }
 
-/// Why there is no stream.
+/// Why the upgrade failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("cannot connect to the runtime's streaming server: {0}")]
@@ -57,7 +57,7 @@ pub(super) enum Failure {
     /// The response is not HTTP, or the connection was closed.
     #[error("the runtime's streaming server does not speak HTTP: {0}")]
     Garbage(#[from] hyper::Error),
-    /// 4xx or 5xx, with its text.
+    /// A 4xx or 5xx response, with its text.
     #[error("the runtime's streaming server refuses: {1}")]
     Refused(StatusCode, String),
     /// Any other status.
@@ -65,14 +65,14 @@ pub(super) enum Failure {
     NotSwitched(StatusCode),
 }
 
-/// Whether it carries SPDY in WebSocket messages, as API servers offer for port-forward.
+/// Whether it is a WebSocket that tunnels SPDY, as API servers support for port-forward.
 pub(super) fn is_tunnel(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let mut offered = offered.filter_map(|value| value.to_str().ok());
     is_websocket(headers) && offered.any(|list| list.contains("SPDY/3.1+portforward.k8s.io"))
 }
 
-/// Whether it is WebSocket in the version that closes single streams, which `kubectl exec` uses.
+/// Whether it is the WebSocket protocol version that can close individual streams, which `kubectl exec` uses.
 pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
     let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
     let mut offered = offered.filter_map(|value| value.to_str().ok());
@@ -80,7 +80,7 @@ pub(super) fn closes_streams(headers: &HeaderMap) -> bool {
     is_websocket(headers) && offered.any(closes)
 }
 
-/// Connects and makes the upgrade.
+/// Connects and sends the upgrade request.
 pub(super) async fn switch<B>(
     target: StreamingTarget,
     request: &Request<B>,
@@ -109,11 +109,11 @@ async fn connect(address: &Address) -> io::Result<RuntimeStream> {
     })
 }
 
-/// The request for the runtime, with the headers it needs.
+/// The request to the runtime, with the required headers.
 fn outgoing_request<B>(target: &StreamingTarget, request: &Request<B>) -> Request<Empty<Bytes>> {
     let mut outgoing = Request::new(Empty::new());
     *outgoing.method_mut() = request.method().clone();
-    // Path and host have been parsed before.
+    // Path and host were validated before.
     *outgoing.uri_mut() = target.path.parse().unwrap_or_default();
     let headers = outgoing.headers_mut();
     if let Ok(host) = HeaderValue::from_str(&target.host) {
@@ -142,7 +142,7 @@ async fn send(stream: RuntimeStream, request: Request<Empty<Bytes>>) -> Result<S
     client.exchange(stream, request, switched).await
 }
 
-/// The stream, once the connection has switched protocols.
+/// The stream, if the connection has switched protocols.
 async fn switched(mut response: Response<Incoming>) -> Result<Switched, Failure> {
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
@@ -157,7 +157,7 @@ async fn switched(mut response: Response<Incoming>) -> Result<Switched, Failure>
     }
 }
 
-/// The text of a refusal, as far as it arrives soon and is not too long.
+/// The error text of a response, within the limits of time and size.
 async fn text_of(answer: Response<Incoming>) -> String {
     let body = Limited::new(answer.into_body(), MAX_TEXT).collect();
     let body = timeout(Duration::from_secs(5), body).await;

@@ -15,13 +15,13 @@ use rustls::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// The authorities in one version of the file.
+/// The certificate authorities in one version of the file.
 #[derive(Debug)]
 pub struct Authorities {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-/// `clientCAFile`, in its current version.
+/// The certificate authorities in the current version of `clientCAFile`.
 #[derive(Debug)]
 pub struct ClientAuthorities {
     file: Arc<Reloaded<Authorities>>,
@@ -31,7 +31,7 @@ impl ClientAuthorities {
     /// Reads the file. Blocking.
     ///
     /// # Errors
-    /// It cannot be read, or contains no usable certificate.
+    /// It cannot be read, or contains no valid certificate.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let own = path.to_path_buf();
         let read = move || Authorities::read(&own);
@@ -48,12 +48,12 @@ impl ClientAuthorities {
         })
     }
 
-    /// The current ones; the file is checked once a second at most.
+    /// The current authorities; the file is checked at most once a second.
     pub(in crate::server) async fn current(&self) -> Arc<Authorities> {
         self.file.current().await
     }
 
-    /// The ones that were read last.
+    /// The authorities that were read last, without a check of the file.
     pub(super) fn first(&self) -> Arc<Authorities> {
         self.file.latest()
     }
@@ -73,10 +73,10 @@ impl Authorities {
         })
     }
 
-    /// Whether these authorities have signed a certificate that is valid at this time, for clients.
+    /// Verifies that the certificate is signed by these authorities, valid at this time, and allowed for clients.
     ///
     /// # Errors
-    /// Why they have not.
+    /// The reason why it is not.
     pub(in crate::server) fn verify(
         &self,
         certificate: &CertificateDer<'_>,
@@ -88,9 +88,9 @@ impl Authorities {
     }
 }
 
-/// Requests a client certificate and accepts any or none; the handshake verifies only that the client holds its
-/// key, and each request the rest. So upstream does (`tls.RequestClientCert`): a client with an expired
-/// certificate gets a 401 instead of a broken connection, and may have a token as well.
+/// Requests a client certificate, and accepts any or none; the handshake only verifies that the client has its
+/// private key, and the rest is verified for each request. As upstream (`tls.RequestClientCert`): a client with an
+/// expired certificate gets a 401 instead of a failed handshake, and may also have a token.
 #[derive(Debug)]
 pub(super) struct RequestCertificate {
     authorities: Arc<Authorities>,

@@ -1,4 +1,4 @@
-//! A certificate with its key.
+//! A certificate chain with its private key.
 
 use crate::base::x509::{self, CertificateFacts};
 use anyhow::Context as _;
@@ -9,7 +9,7 @@ use rustls::{
 };
 use std::{fmt, fs, path::Path, sync::Arc};
 
-/// A certificate chain with its key.
+/// A certificate chain with its private key.
 pub(super) struct Pair {
     certified: Arc<CertifiedKey>,
     facts: CertificateFacts,
@@ -27,7 +27,7 @@ impl Pair {
     /// Reads both files. Blocking.
     ///
     /// # Errors
-    /// One cannot be read or has no usable content, or they do not match.
+    /// A file cannot be read or parsed, or they do not match.
     pub(super) fn read(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
         let (shown, shown_key) = (certificate.display(), key.display());
         let pem = fs::read(certificate).with_context(|| format!("cannot read {shown}"))?;
@@ -38,7 +38,7 @@ impl Pair {
         Self::of(chain, key).with_context(|| format!("cannot use {shown} with {shown_key}"))
     }
 
-    /// Of a certificate with those that follow it, and its key.
+    /// From a certificate chain and its key.
     pub(super) fn of(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -52,26 +52,26 @@ impl Pair {
         })
     }
 
-    /// Its subject and validity.
+    /// Subject and validity of the certificate.
     pub(super) fn facts(&self) -> &CertificateFacts {
         &self.facts
     }
 
-    /// The certificate of the key, without those of its issuers.
+    /// The leaf certificate.
     pub(super) fn certificate(&self) -> Option<&CertificateDer<'static>> {
         self.certified.cert.first()
     }
 
-    /// Presents it to every client.
+    /// A rustls resolver that presents it to every client.
     pub(super) fn resolver(&self) -> Arc<SingleCertAndKey> {
         Arc::new(SingleCertAndKey::from(CertifiedKey::clone(&self.certified)))
     }
 }
 
-/// All certificates of a PEM file; other content is ignored.
+/// Parses all certificates in a PEM file; other content is ignored.
 ///
 /// # Errors
-/// There is none, or one cannot be decoded.
+/// There is no certificate, or one cannot be decoded.
 pub(super) fn certificates(pem: &[u8]) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.context("a certificate cannot be decoded")?;

@@ -1,10 +1,9 @@
-//! The TLS of the secured port.
+//! TLS of the main port.
 //!
-//! * Owns: the serving certificate, the authorities of client certificates, and the rustls configuration of
-//!   both.
-//! * Woken by a connection or a request; files are checked then, once a second at most.
-//! * Publishes: the configuration of the next handshake, and the current authorities.
-//! * Must never end a connection because a file has changed, replace a usable file by an unusable one, or
+//! * Owns: the serving certificate, the authorities of client certificates, and the rustls configuration with both.
+//! * Woken by a connection or a request; files are checked then, at most once a second.
+//! * Publishes: the configuration for the next handshake, and the current authorities.
+//! * Must never close a connection because a file has changed, replace a valid file's content by an invalid one's, or
 //!   reveal a key.
 //! * Answers to upstream's `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
 //!   `k8s.io/client-go/util/cert`.
@@ -34,10 +33,10 @@ use std::{
     sync::Arc,
 };
 
-/// HTTP/1.1 alone, which can be upgraded to a stream.
+/// Only HTTP/1.1, because HTTP/2 connections cannot be upgraded to streams.
 const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];
 
-/// The settings of the secured port.
+/// TLS settings of the main port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
     /// The serving certificate.
@@ -46,23 +45,22 @@ pub struct TlsSettings {
     pub terms: TlsOptions,
 }
 
-/// Where the serving certificate is.
+/// The source of the serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServingCertificate {
-    /// In files that another program maintains.
+    /// Files that another program maintains.
     Files {
-        /// Certificate chain, PEM.
+        /// Certificate chain in PEM.
         certificate: PathBuf,
-        /// Key, PEM.
+        /// Private key in PEM.
         key: PathBuf,
     },
-    /// `kubelet.crt` and `kubelet.key` in this directory, generated unless there is a usable pair.
+    /// `kubelet.crt` and `kubelet.key` in this directory; generated unless they exist and are valid.
     Own {
         /// The directory.
         directory: PathBuf,
     },
-    /// `kubelet-server-current.pem` in this directory, issued by the cluster. There is none at first, and no handshake
-    /// succeeds until there is.
+    /// `kubelet-server-current.pem` in this directory, issued by the cluster. Until it exists, handshakes fail.
     Issued {
         /// The directory.
         directory: PathBuf,
@@ -78,7 +76,7 @@ pub struct Tls {
     made: Mutex<LoadedTls>,
 }
 
-/// The configuration, and its inputs.
+/// The rustls configuration, and the files' content that it was built from.
 #[derive(Debug)]
 struct LoadedTls {
     config: Arc<ServerConfig>,
@@ -90,7 +88,7 @@ impl Tls {
     /// Reads the certificate, or generates one for this name and these addresses. Blocking.
     ///
     /// # Errors
-    /// What cannot be read or used, with its path.
+    /// A file that cannot be read or is invalid, with its path.
     pub fn open(
         settings: &TlsSettings,
         (name, addresses): (&str, &[IpAddr]),
@@ -153,7 +151,7 @@ impl Tls {
         if !same || !Arc::ptr_eq(&made.pair, &pair) {
             match config(&self.terms, pair.as_ref().as_ref(), authorities.as_ref()) {
                 Ok(config) => made.config = config,
-                // Everything that is read has been checked, so this does not happen; the old configuration is
+                // The content was validated when it was read, so this does not happen; the old configuration stays
                 // valid.
                 Err(error) => tracing::error!(
                     err = chain(error.as_ref()),
@@ -166,7 +164,7 @@ impl Tls {
     }
 }
 
-/// The certificate that the cluster has issued; `None` while there is none that can be used. Blocking.
+/// The certificate issued by the cluster; `None` if there is no valid one. Blocking.
 fn issued(path: &Path) -> Option<Pair> {
     if !path.exists() {
         return None;
@@ -179,7 +177,7 @@ fn issued(path: &Path) -> Option<Pair> {
     .ok()
 }
 
-/// Ends every handshake: a client that gets a certificate of the cluster must never get another one.
+/// Makes every handshake fail: a node that uses certificates of the cluster must never present another one.
 #[derive(Debug)]
 struct NoCertificate;
 

@@ -1,6 +1,6 @@
-//! A self-signed serving certificate, for a node that has no other.
+//! The self-signed serving certificate of a node without another one.
 //!
-//! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, with the node's name alone.
+//! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, but only with the node's name.
 
 use super::key_pair::Pair;
 use crate::base::{atomic_file, chain};
@@ -24,12 +24,12 @@ use std::{
 };
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Validity of a new certificate.
+/// Validity of a new certificate: a year.
 const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// It is replaced when no more than this remains.
+/// The certificate is replaced when its remaining validity is less than this: 30 days.
 const REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The names of the node in the certificate.
+/// The names in the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateNames {
     node: String,
@@ -37,7 +37,7 @@ pub(super) struct CertificateNames {
 }
 
 impl CertificateNames {
-    /// The node's name, where it can be in a certificate, and its addresses.
+    /// The node's name, if it is valid in a certificate, and its addresses.
     pub(super) fn of(node: &str, addresses: &[IpAddr]) -> Self {
         let name = ServerName::try_from(node.to_owned()).ok();
         let addresses = addresses.iter().map(|address| ServerName::from(*address));
@@ -48,23 +48,23 @@ impl CertificateNames {
     }
 }
 
-/// The certificate's file and its key's.
+/// The paths of the certificate and of the private key.
 pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
     [directory.join("kubelet.crt"), directory.join("kubelet.key")]
 }
 
-/// Whether it must be replaced because of its age.
+/// Whether it must be replaced because it expires soon.
 pub(super) fn is_due(pair: &Pair) -> bool {
     is_ours(&pair.facts().common_name) && !lasts(pair, SystemTime::now())
 }
 
-/// Whether a kubelet generated it: its subject is a name and the time of the generation.
+/// Whether a kubelet generated it: its subject is `<name>@<time>`.
 fn is_ours(common_name: &str) -> bool {
     let made = common_name.rsplit_once('@').map(|(_, second)| second);
     made.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// Whether it is valid now and for a while.
+/// Whether it is valid now and does not expire soon.
 fn lasts(pair: &Pair, now: SystemTime) -> bool {
     let facts = pair.facts();
     let (from, until) = (
@@ -74,8 +74,8 @@ fn lasts(pair: &Pair, now: SystemTime) -> bool {
     from <= now && now + REST < until
 }
 
-/// Why the existing certificate must be replaced, if so. One that no kubelet generated was put there on purpose
-/// and stays.
+/// Why the existing certificate has to be replaced, if it has to. A certificate that no kubelet generated was
+/// installed deliberately and is kept.
 fn objection(pair: &Pair, names: &CertificateNames, now: SystemTime) -> Option<String> {
     let facts = pair.facts();
     if !is_ours(&facts.common_name) {
@@ -94,11 +94,10 @@ fn objection(pair: &Pair, names: &CertificateNames, now: SystemTime) -> Option<S
     Some(format!("it is not for {}", other.to_str()))
 }
 
-/// The pair of the directory while it is usable, else a new one, which is written there. For the start;
-/// blocking.
+/// Reads the pair in the directory if it is valid, else generates and writes a new one. Called at start; blocking.
 ///
 /// # Errors
-/// A new one cannot be generated or written.
+/// A new certificate cannot be generated or written.
 pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let why = match Pair::read(&certificate, &key) {
@@ -112,11 +111,11 @@ pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyh
     create_because(&why, directory, names)
 }
 
-/// The pair of the directory again, after a change or at its expiry. An unreadable file stays, because it may
-/// be in the middle of a replacement. Blocking.
+/// Reads the pair again after a change or before it expires. An unreadable file is not replaced, because another
+/// program may be writing it. Blocking.
 ///
 /// # Errors
-/// It cannot be read, or a new one cannot be generated or written.
+/// The pair cannot be read, or a new one cannot be generated or written.
 pub(super) fn read_again(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
     let [certificate, key] = files(directory);
     let pair = Pair::read(&certificate, &key)?;
@@ -163,7 +162,7 @@ fn create(names: &CertificateNames, (certificate, key): (&Path, &Path)) -> anyho
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    // Clocks of clients may be a little slow.
+    // Tolerates clients whose clocks are slow.
     params.not_before = (now - DAY).into();
     params.not_after = (now + LIFE).into();
     let made_key = KeyPair::generate()?;
@@ -172,7 +171,8 @@ fn create(names: &CertificateNames, (certificate, key): (&Path, &Path)) -> anyho
         vec![made.der().clone()],
         PrivateKeyDer::try_from(made_key.serialize_der()).map_err(anyhow::Error::msg)?,
     )?;
-    // A kubelet that is killed in between leaves a certificate and a key that do not match, which are rejected.
+    // A kubelet killed between the two writes leaves a certificate and a key that do not match, which the next one
+    // rejects.
     atomic_file::write(key, made_key.serialize_pem().as_bytes())?;
     atomic_file::write(certificate, made.pem().as_bytes())?;
     fs::set_permissions(certificate, fs::Permissions::from_mode(0o644))?;

@@ -1,4 +1,4 @@
-//! TLS versions, cipher suites and curves by Go's names. Pure.
+//! TLS versions, cipher suites and curves, by Go's names. Pure.
 //!
 //! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
 
@@ -13,29 +13,29 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
     only_tls13: bool,
-    /// Suites of TLS 1.2; `None` for all.
+    /// Cipher suites of TLS 1.2; `None` for all.
     suites: Option<Vec<CipherSuite>>,
-    /// Groups of key exchange; `None` for all.
+    /// Key exchange groups; `None` for all.
     groups: Option<Vec<NamedGroup>>,
 }
 
-/// An invalid option: the field of the configuration, and its error.
+/// An invalid option: the configuration field, and its error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {message}")]
 pub struct TlsOptionError {
-    /// With the index of the entry, if one entry is wrong.
+    /// Has the index of the entry, if one entry is invalid.
     pub field: String,
     /// The error.
     pub message: String,
 }
 
-/// Whether something with a name in Go is supported here.
+/// Whether an option that Go knows is supported by rustls.
 enum GoSupport<T> {
     Here(T),
     NotHere,
 }
 
-/// The version of a name in Go.
+/// The cipher suite with Go's name.
 fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
     let here = match name {
         "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
@@ -57,7 +57,7 @@ fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
     Some(GoSupport::Here(here))
 }
 
-/// Suites without forward secrecy or with CBC, RC4 or 3DES: Go has them, rustls does not.
+/// Suites that Go supports and rustls does not: without forward secrecy, or with CBC, RC4 or 3DES.
 const NOT_HERE: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -77,24 +77,24 @@ const NOT_HERE: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// The group of Go's number (`tls.CurveID`).
+/// The key exchange group with Go's number (`tls.CurveID`).
 fn curve(number: i32) -> Option<GoSupport<NamedGroup>> {
     Some(match number {
         23 => GoSupport::Here(NamedGroup::secp256r1),
         24 => GoSupport::Here(NamedGroup::secp384r1),
         29 => GoSupport::Here(NamedGroup::X25519),
-        // P-521, and the groups with ML-KEM.
+        // P-521, and groups with ML-KEM.
         25 | 4587 | 4588 | 4589 => GoSupport::NotHere,
         _ => return None,
     })
 }
 
 impl TlsOptions {
-    /// From `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones mean the defaults. Entries
-    /// that Go has and rustls has not are left out, if something remains.
+    /// Parses `tlsMinVersion`, `tlsCipherSuites` and `tlsCurvePreferences`. Empty ones mean the defaults. Entries
+    /// that rustls does not support are ignored, unless no entry is left.
     ///
     /// # Errors
-    /// Every unknown entry, and a list of which nothing remains.
+    /// All unknown entries, and a list without any supported entry.
     pub fn of(
         min_version: &str,
         suites: &[String],
@@ -165,7 +165,7 @@ impl TlsOptions {
         if self.only_tls13 { &ONLY } else { &BOTH }
     }
 
-    /// As in Go, a list of suites is about TLS 1.2; those of 1.3 are always enabled.
+    /// As in Go, the list of suites applies only to TLS 1.2; those of TLS 1.3 are always enabled.
     pub(super) fn provider(&self) -> Arc<CryptoProvider> {
         let mut provider = ring::default_provider();
         if let Some(suites) = &self.suites {
@@ -183,7 +183,8 @@ impl TlsOptions {
     }
 }
 
-/// Entries that are left out because rustls does not have them, and a version that means 1.2; for a warning.
+/// Entries that are ignored because rustls does not support them, and versions that are replaced by TLS 1.2; for a
+/// warning.
 pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> Vec<String> {
     let version = match min_version {
         "VersionTLS10" | "VersionTLS11" => Some(format!("tlsMinVersion {min_version}")),

@@ -3,7 +3,7 @@
 //! * Owns: per pod and claim, the PersistentVolume that the claim is bound to. The claim is read until it is bound, and
 //!   not again, because binding is permanent, and a node may get these objects but not watch them. Pods do not share
 //!   results: a later pod may use a new claim of the same name.
-//! * Woken by its callers and by the clock.
+//! * Woken by: its callers and timers.
 //! * Publishes: the set of pods whose claims were bound.
 //! * Must never treat a failed request as a missing claim.
 //! * Answers to the claims of upstream's `pkg/kubelet/volumemanager/populator`.

@@ -1,7 +1,7 @@
 //! Service account tokens for pod volumes.
 //!
 //! * Owns: a token per service account and token specification that a pod mounts, renewed before it expires.
-//! * Woken by its callers and by the clock.
+//! * Woken by: its callers and timers.
 //! * Publishes: the set of pods whose tokens changed.
 //! * Must never log a token, or remove one before it expires because it cannot be renewed.
 //! * Answers to upstream's `pkg/kubelet/token`.

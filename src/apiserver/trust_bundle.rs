@@ -1,7 +1,7 @@
 //! ClusterTrustBundles for projected volumes.
 //!
 //! * Owns: one watch of all bundles, while a pod on the node mounts one.
-//! * Woken by its callers and by the watch.
+//! * Woken by: its callers and by the watch.
 //! * Publishes: the set of pods that mount bundles, when bundles change.
 //! * Must never treat a failed request as a missing bundle.
 //! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.

@@ -11,7 +11,7 @@ const PAGE: f64 = 4096.0;
 /// Whether containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Swap {
-    /// No setting: the kernel does not limit swap.
+    /// No setting, because the kernel cannot limit swap.
     #[default]
     Unlimited,
     /// No swap.

@@ -2,7 +2,7 @@
 //!
 //! * Owns: for pods from the API server, a watch per object that one of them uses; for static pods, reads of a
 //!   directory of the node, if configured (`--local-objects-dir`, an extension of this kubelet).
-//! * Woken by its callers, for volumes and for environment variables, and by watches.
+//! * Woken by: its callers, for volumes and for environment variables, and by watches.
 //! * Publishes: the set of pods whose objects changed.
 //! * Must never log or reveal the data of an object, read outside of its directory, give a static pod an object of the
 //!   API server or another pod a local file, or treat a failed read as a missing object.

@@ -27,7 +27,6 @@ pub(super) enum SignatureKind {
 }
 
 impl SignatureKind {
-    /// The AlgorithmIdentifier.
     fn identifier(self) -> Vec<u8> {
         match self {
             Self::EcdsaSha256 => value(SEQUENCE, &[&ECDSA_SHA256]),

@@ -295,10 +295,8 @@ impl PodStateStore {
     }
 }
 
-/// The result of a write.
 #[derive(Clone, Copy, Debug, Default)]
 struct WriteResult {
-    /// Number of pods.
     number: usize,
     /// Whether all writes succeeded; failed ones are marked as pending again.
     all: bool,

@@ -55,7 +55,7 @@ pub enum ListError {
     /// A later registration has replaced this one.
     #[error("the plugin has registered again")]
     Replaced,
-    /// The list exceeds [`MAX_DEVICES`].
+    /// The list exceeds `MAX_DEVICES`.
     #[error("all plugins together would have {total} devices, more than {MAX_DEVICES}")]
     TooMany {
         /// The total number with this list.
@@ -179,7 +179,7 @@ impl DeviceManagerCache {
 
     // -- plugins -----------------------------------------------------------------------------------------------
 
-    /// Whether this resource can register within [`MAX_RESOURCES`].
+    /// Whether this resource can register within `MAX_RESOURCES`.
     pub fn has_room_for(&self, resource: &str) -> bool {
         self.resources.len() < MAX_RESOURCES || self.resources.contains_key(resource)
     }

@@ -1,6 +1,7 @@
 //! Number of devices that device plugins offer, by resource.
 //!
-//! * Owns: capacity and allocatable of each extended resource; both are zero once its plugin is gone.
+//! * Owns: capacity and allocatable of each extended resource. Allocatable becomes zero when the plugin disconnects,
+//!   capacity after a grace period.
 //! * Woken by: the device manager, the only writer.
 //! * Publishes: the amounts, for the node status.
 
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 pub struct Capacity {
     /// All devices.
     pub capacity: usize,
-    /// Healthy devices.
+    /// Healthy devices of a connected plugin.
     pub allocatable: usize,
 }
 

@@ -111,7 +111,7 @@ fn pod_in(name: &str, pods: &HashSet<PodUid>) -> Option<PodUid> {
     uids.next().cloned()
 }
 
-/// The cgroup of a pod: the ancestor of its container's cgroup with the pod's UID in its name.
+/// The cgroup of a pod: the parent of its container's cgroup, if its name has the pod's UID.
 pub(super) fn pod_cgroup<'a>(container: &'a str, uid: &str) -> Option<&'a str> {
     let (parent, _) = container.rsplit_once('/')?;
     let name = parent.rsplit('/').next()?;

@@ -174,8 +174,8 @@ impl PodCache {
         self.shared.snapshot.lock().settled(uid)
     }
 
-    /// Waits until every touched item of a pod was read again, and returns its status. No timeout; the caller may drop the
-    /// future.
+    /// Waits until every touched item of a pod was read again, and returns its status. No timeout; the caller may drop
+    /// the future.
     pub async fn settled(&self, uid: &PodUid) -> Arc<PodStatus> {
         loop {
             if let Some(status) = self.try_settled(uid) {
@@ -214,8 +214,8 @@ impl PodCache {
         }
     }
 
-    /// Reports an item as created or changed: the pod is unsettled until the item was read again. `sandbox` is that of a
-    /// container.
+    /// Reports an item as created or changed: the pod is unsettled until the item was read again. `sandbox` is that of
+    /// a container.
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
         self.shared
@@ -364,8 +364,8 @@ impl PodCacheWriter {
         self.shared.listed.notify_waiters();
     }
 
-    /// Records that a list equal to the last one was read at `seq`. False if an item was read or touched since: then the
-    /// list has to be decoded and applied.
+    /// Records that a list equal to the last one was read at `seq`. False if an item was read or touched since: then
+    /// the list has to be decoded and applied.
     pub fn confirm_list(&self, seq: Seq) -> bool {
         self.shared.snapshot.lock().confirm_list(seq)
     }
@@ -400,8 +400,8 @@ impl PodCacheInner {
         }
     }
 
-    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read that
-    /// settles the pod wakes it. Otherwise all waiters on it are woken to check again.
+    /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read
+    /// that settles the pod wakes it. Otherwise all waiters on it are woken to check again.
     fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
         let mut waiters = self.waiters.lock();
         let listed = waiters

@@ -123,8 +123,9 @@ impl PodSnapshot {
             .collect()
     }
 
-    /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container that
-    /// has a newer instance counts as read with an unknown exit: no rule depends on the exit of a superseded container.
+    /// Records that a read of an item, begun at `seq`, failed; `listed` is the container in a list. An exited container
+    /// that has a newer instance counts as read with an unknown exit: no rule depends on the exit of a superseded
+    /// container.
     pub(super) fn failed(
         &mut self,
         id: &ItemId,

@@ -31,7 +31,7 @@ impl QosClass {
 const GUARANTEED_OOM_SCORE_ADJ: i64 = -997;
 /// oom_score_adj of BestEffort pods.
 const BEST_EFFORT_OOM_SCORE_ADJ: i64 = 1000;
-/// Priority class of static pods that get the OOM score of Guaranteed pods.
+/// Priority class of pods that get the OOM score of Guaranteed pods, if they are static or of critical priority.
 const NODE_CRITICAL: &str = "system-node-critical";
 
 /// The QoS class of a pod, by its spec (upstream's `ComputePodQOS`). Pod-level resources, if set, determine it alone;

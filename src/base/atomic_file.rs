@@ -14,14 +14,14 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, |_| Ok(()))
 }
 
-/// As [`write`], for files that must survive a power failure: the file is synced before the rename, and the directory
+/// As [`write()`], for files that must survive a power failure: the file is synced before the rename, and the directory
 /// before this returns.
 pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace(path, bytes, fs::File::sync_all)?;
     path.parent().map_or(Ok(()), sync_directory)
 }
 
-/// As [`write`], with this mode, for files that are not used by the kubelet alone: after a power failure the file has
+/// As [`write()`], with this mode, for files that are not used by the kubelet alone: after a power failure the file has
 /// the old content or the new one.
 pub fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

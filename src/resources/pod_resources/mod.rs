@@ -125,7 +125,7 @@ pub struct PodResources {
 pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
 
 impl PodResourcesSocket {
-    /// Binds the socket; connections wait until [`Self::serve`]. A failure is logged. Blocking.
+    /// Binds the socket; connections wait until [`serve`]. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
         let bound = bind(path).inspect_err(|error| {
             tracing::error!(err = %chain(error.as_ref()), "Failed to create listener for podResources endpoint");

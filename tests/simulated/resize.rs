@@ -1,6 +1,6 @@
 //! Pods that request other amounts of CPU and memory while they run.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tonic::Code;
@@ -247,6 +247,36 @@ async fn a_resize_that_is_taken_back_is_over() {
     request_resize(&api, "web", 100, "64Mi");
     wait_resized(&api, "web", "100m").await;
     assert_eq!(updates(&node.fake), Vec::<String>::new());
+}
+
+/// `kubectl` and others take a resize for done when its version of the pod is observed and has no condition.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resize_is_not_shown_as_observed_before_it_is_decided() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), sized("web", 100, "64Mi"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", "100m").await;
+    for round in 0..40 {
+        let milli = 100 + 10 * ((round + 1) % 2);
+        request_resize(&api, "web", milli, "64Mi");
+        let requested = api.object(&path("web")).expect("the pod");
+        let generation = &requested["metadata"]["generation"];
+        let deadline = Instant::now() + WAIT_LIMIT;
+        let shown = loop {
+            let status = status(&api, "web");
+            let is_over = ["PodResizePending", "PodResizeInProgress"]
+                .iter()
+                .all(|type_| condition(&api, "web", type_).is_none());
+            if status["observedGeneration"] == *generation && is_over {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{status}");
+            tokio::task::yield_now().await;
+        };
+        let allocated = &shown["containerStatuses"][0]["allocatedResources"]["cpu"];
+        assert_eq!(*allocated, format!("{milli}m"), "round {round}: {shown}");
+    }
 }
 
 #[tokio::test]

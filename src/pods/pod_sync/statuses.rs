@@ -280,6 +280,8 @@ impl StatusPublisher {
         let probe_results = |id: &_| self.results.get(id);
         let devices = |name: &str| self.runtime.devices().health_of(pod, name);
         let resize = self.runtime.allocations().conditions(&pod.uid());
+        let resizing = resize.in_progress.as_ref();
+        let in_force = resizing.and_then(|_| self.runtime.allocations().in_force(pod));
         let live = notes.stage == PodStage::Live;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
@@ -298,6 +300,7 @@ impl StatusPublisher {
             pod_is_terminal: notes.stage == PodStage::Ended,
             failed_because: notes.failed_because.as_ref(),
             resize: &resize,
+            in_force: in_force.as_ref(),
             devices: &devices,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
             ..StatusInputs::new(pod, runtime_status, now)

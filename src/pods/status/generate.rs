@@ -82,6 +82,8 @@ pub struct StatusInputs<'a> {
     pub failed_because: Option<&'a FailedBecause>,
     /// How far the resize of the pod is.
     pub resize: &'a ResizeConditions,
+    /// The pod with the amounts that are in force, while they are not those that it was allocated.
+    pub in_force: Option<&'a Pod>,
     /// The health of a container's devices, if it has some.
     pub devices: &'a dyn Fn(&str) -> Option<Vec<ResourceStatus>>,
     /// The runtime can mount a whole tree read-only.
@@ -110,6 +112,7 @@ impl<'a> StatusInputs<'a> {
             host_ips: &[],
             failed_because: None,
             resize: const { &ResizeConditions::NONE },
+            in_force: None,
             devices: &|_| None,
             recursive_read_only_mounts: false,
             now,
@@ -158,10 +161,12 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     let of_host = |ip: &String| HostIP { ip: ip.clone() };
     let host_ips = inputs.host_ips.iter().map(of_host).collect();
 
-    let resources = resources::of_pod(inputs.pod);
+    let allocated = resources::of_pod(inputs.pod);
+    let in_force = inputs.in_force.filter(|_| phase == PodPhase::Running);
+    let in_force = in_force.map(resources::of_pod);
     let status = PodStatus {
-        allocated_resources: resources.requests.clone(),
-        resources: Some(resources),
+        allocated_resources: allocated.requests.clone(),
+        resources: Some(in_force.unwrap_or(allocated)),
         conditions: Some(conditions),
         container_statuses: none_if_empty(regular),
         ephemeral_container_statuses: none_if_empty(ephemeral),

@@ -260,6 +260,7 @@ impl SyncLoop {
         // The version in the store has the allocated resources, which may differ from the requested ones of the update.
         let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
         let known = |uid: &PodUid| manager.get(uid);
+        let mut resized = Vec::new();
         for step in dispatch(&update, &known, &|uid| self.precedence(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
@@ -282,6 +283,12 @@ impl SyncLoop {
                     self.publish(&pod);
                     self.workers.refresh(pod);
                 }
+                // Until that is decided its worker would report the new version as observed, and no resize.
+                DispatchStep::Update(pod)
+                    if update.op == PodOp::Update && self.resizes.is_wanted(&pod.uid()) =>
+                {
+                    resized.push(pod);
+                }
                 DispatchStep::Update(pod) => {
                     let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
                     self.workers.update_known_pod(update);
@@ -296,6 +303,10 @@ impl SyncLoop {
             PodOp::Remove => ResizeTrigger::PodsChanged,
             _ => ResizeTrigger::PodUpdated,
         });
+        for pod in resized {
+            let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
+            self.workers.update_known_pod(update);
+        }
     }
 
     /// Publishes the status of a new pod before the pod is stored, so that no client sees it without a status. While

@@ -79,6 +79,11 @@ impl Resizes {
         !self.wanted.is_empty()
     }
 
+    /// Whether a resize of this pod is pending.
+    pub(super) fn is_wanted(&self, uid: &PodUid) -> bool {
+        self.wanted.contains_key(uid)
+    }
+
     /// The pending resizes in the order in which they are tried: first those that need no more resources than before,
     /// then by priority, QoS class and time of waiting.
     fn in_order(&self, allocated: impl Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Arc<Pod>> {

@@ -129,6 +129,13 @@ impl Allocations {
         self.0.state.lock().actuated.get(uid).cloned()
     }
 
+    /// The pod with the amounts that are in force while a resize is carried out; `None` if those are the allocated ones.
+    pub fn in_force(&self, pod: &Pod) -> Option<Pod> {
+        let mut amounts = PodAmounts::clone(&*self.actuated(&pod.uid())?);
+        amounts.complete(PodAmounts::of(pod));
+        with_amounts(pod, &amounts)
+    }
+
     /// Records the amounts that a container of the pod was created or updated with.
     pub fn set_actuated(&self, pod: &Pod, container: &Container) {
         let amounts = amounts::of_container(container);

@@ -205,3 +205,31 @@ fn events_name_the_amounts_of_all_containers() {
         r#"Pod resize started: {"initContainers":[{"name":"first","resources":{}}],"containers":[{"name":"a","resources":{"requests":{"cpu":"1"}}}],"generation":2}"#
     );
 }
+
+#[test]
+fn what_is_in_force_is_what_was_actuated_until_that_is_what_was_allocated() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let level = |memory: &str| {
+        let mut pod = Pod::clone(&pod("u", json!({"limits": {"memory": memory}})));
+        let level = json!({"limits": {"memory": memory}});
+        pod.spec.as_mut().unwrap().resources = serde_json::from_value(level).unwrap();
+        pod
+    };
+    let (before, after) = (level("30Mi"), level("10Mi"));
+    assert!(allocations.in_force(&after).is_none());
+    allocations.set_actuated_pod_level(&before);
+    let shown = |pod: &Pod| {
+        let in_force = allocations.in_force(pod)?;
+        let amounts = PodAmounts::of(&in_force);
+        let of_pod = amounts.pod?.limits?["memory"].0.clone();
+        let of_container = amounts.containers["a"].limits.clone()?["memory"].0.clone();
+        Some((of_pod, of_container))
+    };
+    // Nothing is known of the container.
+    let expected = ("30Mi".to_owned(), "10Mi".to_owned());
+    assert_eq!(shown(&after), Some(expected));
+    assert_eq!(shown(&before), None);
+    allocations.set_actuated_pod_level(&after);
+    assert_eq!(shown(&after), None);
+}

@@ -4,7 +4,7 @@ use crate::base::metrics::Metrics;
 use crate::resources::{
     cpu::CpuManager,
     memory::MemoryManager,
-    topology::{TopologyAdmission, TopologyManager, TopologyPolicy},
+    topology::{TopologyAdmission, TopologyManager, TopologyPolicy, TopologyScope},
 };
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -110,6 +110,21 @@ impl ManagerMetrics {
                 "Duration in milliseconds to serve a pod admission request.",
                 Histogram::new(buckets),
             ),
+        }
+    }
+
+    /// Makes the series of both scopes, at zero. Without a policy there are none.
+    pub(super) fn make_alignments(&self, topology: &TopologyManager) {
+        if topology.policy() == TopologyPolicy::None {
+            return;
+        }
+        for scope in [TopologyScope::Container, TopologyScope::Pod] {
+            let alignment = Alignment {
+                scope: scope.as_str(),
+                boundary: NUMA_NODE,
+            };
+            drop(self.aligned.get_or_create(&alignment));
+            drop(self.misaligned.get_or_create(&alignment));
         }
     }
 

@@ -118,6 +118,7 @@ impl ResourceManagers {
             memory,
             ..Managers::default()
         };
+        deps.metrics.make_alignments(&topology);
         deps.metrics.update(&managers.cpu, &managers.memory);
         Self(Some(Arc::new(ResourceManagersInner {
             deps,

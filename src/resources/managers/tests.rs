@@ -47,3 +47,22 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
         assert_eq!(woken, wakes, "{uid} {runs}");
     }
 }
+
+#[test]
+fn alignments_of_both_scopes_are_there_before_the_first_pod_unless_nothing_is_aligned() {
+    use crate::resources::topology::{TopologyOptions, TopologyPolicy, TopologyScope};
+    for (policy, expected) in [
+        (TopologyPolicy::None, 0),
+        (TopologyPolicy::SingleNumaNode, 4),
+    ] {
+        let metrics = Metrics::new();
+        let (scope, options) = (TopologyScope::Pod, TopologyOptions::default());
+        let topology = TopologyManager::new(policy, scope, options, vec![(0, vec![10])]).unwrap();
+        ManagerMetrics::new(&metrics).make_alignments(&topology);
+        let text = metrics.text();
+        let zeros = text
+            .lines()
+            .filter(|line| line.contains("boundary=\"numa_node\"") && line.ends_with(" 0"));
+        assert_eq!(zeros.count(), expected, "{text}");
+    }
+}

@@ -140,3 +140,33 @@ fn the_pod_has_what_it_requests_as_a_whole() {
     assert_eq!(plain["resources"], json!({}));
     assert_eq!(plain.get("allocatedResources"), None);
 }
+
+#[test]
+fn a_pod_that_runs_shows_what_is_in_force_beside_what_it_was_allocated() {
+    let sized = |memory: &str| {
+        let mut pod = requesting(&json!({}));
+        let level = json!({"requests": {"memory": memory}, "limits": {"memory": memory}});
+        pod.spec.as_mut().unwrap().resources = serde_json::from_value(level).unwrap();
+        pod
+    };
+    let (allocated, in_force) = (sized("10Ki"), sized("30Mi"));
+    for (containers, in_force, expected) in [
+        (vec![running("a", "c1")], Some(&in_force), "30Mi"),
+        (vec![running("a", "c1")], None, "10Ki"),
+        (vec![], Some(&in_force), "10Ki"),
+    ] {
+        let runtime = runtime_status(&containers);
+        let inputs = StatusInputs {
+            in_force,
+            ..StatusInputs::new(&allocated, &runtime, now())
+        };
+        let status = generate_api_pod_status(&inputs).unwrap();
+        let shown = serde_json::to_value((&status.allocated_resources, &status.resources)).unwrap();
+        let of = |memory: &str| json!({"memory": memory});
+        assert_eq!(
+            shown,
+            json!([of("10Ki"), {"requests": of(expected), "limits": of(expected)}]),
+            "{containers:?}"
+        );
+    }
+}

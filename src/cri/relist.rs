@@ -3,7 +3,7 @@
 //!
 //! Runtimes keep their items in hash maps: the order of entries, and of labels and annotations inside an entry, differs
 //! from reply to reply. Therefore the fingerprint of a reply is a sum over its entries, and that of an entry is a sum over
-//! its fields, so neither order matters. The hash has a random key per process, so that nobody can construct different
+//! its fields, so neither order matters. The hash has a random key per process, so no caller can construct different
 //! replies with the same fingerprint.
 
 use bytes::Bytes;

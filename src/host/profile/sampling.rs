@@ -45,7 +45,7 @@ struct SampleSlot {
     held: UnsafeCell<Held>,
 }
 
-// Whoever changed `state` from FREE to TAKEN, or found it FULL, has exclusive access to `held`.
+// The thread that changed `state` from FREE to TAKEN, or found it FULL, has exclusive access to `held`.
 unsafe impl Sync for SampleSlot {}
 
 struct Held {

@@ -20,7 +20,7 @@ impl PodSync {
     }
 
     /// Publishes a pod as failed because the node rejects it; its worker then terminates it. A rejection is not
-    /// recorded: after a restart of the kubelet, the pod is admitted anew.
+    /// recorded: after a restart of the kubelet, the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
         tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
         self.events

@@ -60,7 +60,7 @@ async fn what_an_empty_dir_takes_up_is_counted_for_its_project_until_it_is_torn_
             base.join(plugin).join(name)
         };
         fs::create_dir(volume("a").join("d")).unwrap();
-        // More than the volume may take: the limit of the quota stops nobody.
+        // More than the volume may take: the limit of the quota is never reached.
         fs::write(volume("a").join("d/file"), vec![1; 3 << 20]).unwrap();
         fs::hard_link(volume("a").join("d/file"), volume("a").join("again")).unwrap();
         rustix::fs::sync();

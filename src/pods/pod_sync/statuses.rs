@@ -9,7 +9,7 @@ use crate::{
     pods::status::{
         StatusManager, Statuses,
         generate::{FailedBecause, StatusInputs},
-        generate_api_pod_status, restored,
+        generate_api_pod_status, lacks_container_statuses, restored, restores_the_same,
     },
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
@@ -165,7 +165,7 @@ impl StatusPublisher {
                     starts.published(&mut notes.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
-                    self.remember_status(&uid);
+                    self.remember_status(pod);
                 }
             }
             Err(error) => tracing::error!(
@@ -235,7 +235,8 @@ impl StatusPublisher {
     /// Stores the status, so that transition times (P-26) and the pod's active deadline survive a restart of the kubelet.
     /// Of a status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod
     /// that was rejected or stopped for a node shutdown may run later.
-    fn remember_status(&self, uid: &PodUid) {
+    fn remember_status(&self, pod: &Pod) {
+        let uid = &pod.uid();
         let Some(mut status) = self.statuses().get(uid) else {
             return;
         };
@@ -246,11 +247,21 @@ impl StatusPublisher {
                 ..api::PodStatus::default()
             });
         }
-        self.state_store.update(uid, |record| {
+        let ignored = self.state_store.read(uid, |record| {
+            let stored = record.status.as_ref();
+            stored.is_some_and(|stored| restores_the_same(pod, stored, &status))
+        });
+        let change = |record: &mut PodRecord| {
             if record.terminal.is_none() {
                 record.status = Some(status);
             }
-        });
+        };
+        if ignored {
+            // Else each restart of the kubelet would write the records of all static pods.
+            self.state_store.update_in_memory(uid, change);
+        } else {
+            self.state_store.update(uid, change);
+        }
     }
 
     fn generate(
@@ -457,12 +468,6 @@ impl StatusPublisher {
     }
 }
 
-/// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
-fn lacks_container_statuses(stored: &api::PodStatus, remote: Option<&api::PodStatus>) -> bool {
-    let has_containers = |status: &api::PodStatus| status.container_statuses.is_some();
-    !has_containers(stored) && remote.is_some_and(has_containers)
-}
-
 fn qos_class(pod: &Pod) -> &'static str {
     resources::pod_qos(pod).map_or("BestEffort", |class| class.as_str())
 }
@@ -475,26 +480,4 @@ fn with_restart_policy_always(pod: &Pod, names: &[String]) -> Pod {
         container.restart_policy = Some("Always".into());
     }
     pod
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_stored_in_part_does_not_hide_the_containers_that_the_api_server_has() {
-        let part = api::PodStatus::default();
-        let whole = api::PodStatus {
-            container_statuses: Some(vec![api::ContainerStatus::default()]),
-            ..api::PodStatus::default()
-        };
-        for (stored, remote, expected) in [
-            (&part, Some(&whole), true),
-            (&part, Some(&part), false),
-            (&part, None, false),
-            (&whole, Some(&whole), false),
-        ] {
-            assert_eq!(lacks_container_statuses(stored, remote), expected);
-        }
-    }
 }

@@ -15,7 +15,7 @@ mod terminate;
 mod tests;
 
 pub use generate::generate_api_pod_status;
-pub use restored::restored;
+pub use restored::{lacks_container_statuses, restored, restores_the_same};
 
 use crate::{
     base::DirtySet,

@@ -12,13 +12,34 @@ use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 /// deadline is one instant.
 pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
     let mut status = stored.clone();
-    let has_deadline = |spec: &k8s_openapi::api::core::v1::PodSpec| spec.active_deadline_seconds;
-    if pod.spec().and_then(has_deadline).is_none() {
+    if !keeps_start(pod) {
         status.start_time = None;
     }
     let init = status.init_container_statuses.iter_mut().flatten();
     init.for_each(mark_lost);
     status
+}
+
+/// Whether a later kubelet takes over the same from both statuses of a pod.
+pub fn restores_the_same(pod: &Pod, a: &PodStatus, b: &PodStatus) -> bool {
+    let ignored = pod.is_static() && !keeps_start(pod);
+    a.start_time != b.start_time
+        && ignored
+        && PodStatus {
+            start_time: b.start_time.clone(),
+            ..a.clone()
+        } == *b
+}
+
+/// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
+pub fn lacks_container_statuses(stored: &PodStatus, remote: Option<&PodStatus>) -> bool {
+    let has_containers = |status: &PodStatus| status.container_statuses.is_some();
+    !has_containers(stored) && remote.is_some_and(has_containers)
+}
+
+fn keeps_start(pod: &Pod) -> bool {
+    pod.spec()
+        .is_some_and(|spec| spec.active_deadline_seconds.is_some())
 }
 
 /// This state is shown only where the runtime has no instance of the container.
@@ -80,5 +101,50 @@ mod tests {
             ]
         );
         assert_eq!(messages(status.container_statuses), [None]);
+    }
+
+    #[test]
+    fn a_later_kubelet_ignores_the_start_of_a_static_pod_without_a_deadline() {
+        let file = json!({"kubernetes.io/config.source": "file"});
+        let pod = |annotations: &serde_json::Value, deadline: Option<i64>| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"annotations": annotations},
+                "spec": {"containers": [], "activeDeadlineSeconds": deadline},
+            }))
+            .unwrap()
+        };
+        let later = PodStatus {
+            start_time: Some(serde_json::from_value(json!("2026-01-02T03:04:06Z")).unwrap()),
+            ..stored()
+        };
+        let other = PodStatus {
+            phase: Some("Failed".into()),
+            ..later.clone()
+        };
+        for (pod, status, expected) in [
+            (pod(&file, None), &later, true),
+            (pod(&file, None), &other, false),
+            (pod(&file, Some(60)), &later, false),
+            (pod(&json!({}), None), &later, false),
+        ] {
+            assert_eq!(restores_the_same(&pod, &stored(), status), expected);
+        }
+    }
+
+    #[test]
+    fn a_status_stored_in_part_does_not_hide_the_containers_that_the_api_server_has() {
+        let part = PodStatus::default();
+        let whole = PodStatus {
+            container_statuses: Some(vec![ContainerStatus::default()]),
+            ..PodStatus::default()
+        };
+        for (stored, remote, expected) in [
+            (&part, Some(&whole), true),
+            (&part, Some(&part), false),
+            (&part, None, false),
+            (&whole, Some(&whole), false),
+        ] {
+            assert_eq!(lacks_container_statuses(stored, remote), expected);
+        }
     }
 }

@@ -108,6 +108,11 @@ impl PodStateStore {
         }
     }
 
+    /// Changes the record of a pod without writing it: for what no later kubelet reads. The next write has the change.
+    pub fn update_in_memory(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {
+        self.change(uid, change);
+    }
+
     /// Changes the record of a pod and waits for the write. A failed write is logged and retried later, and this
     /// returns. If the caller drops the future, the record is written all the same.
     pub async fn record(&self, uid: &PodUid, change: impl FnOnce(&mut PodRecord)) {

@@ -58,12 +58,14 @@ impl RunningStops {
             drop(listed);
             report.send_replace(Some(result));
         });
-        spawn(PanicScope::ContainerStop, stopping);
         let running = RunningStop {
             grace: Arc::new(sender),
             ended,
         };
         stops.insert(id.clone(), running.clone());
+        // A process that ends drops the task here and now, and `listed` takes the lock.
+        drop(stops);
+        spawn(PanicScope::ContainerStop, stopping);
         running
     }
 }
@@ -152,6 +154,18 @@ mod tests {
         let second = stops.join_or_begin(&id, grace(10), |_| async { panic!("a second stop") });
         second.ended().await;
         assert_eq!(started_at.elapsed(), Duration::from_secs(8));
+    }
+
+    #[test]
+    fn a_stop_that_begins_while_the_process_ends_is_dropped_at_once() {
+        let tokio_runtime = tokio::runtime::Runtime::new().unwrap();
+        let handle = tokio_runtime.handle().clone();
+        drop(tokio_runtime);
+        let _entered = handle.enter();
+        let stops = RunningStops::default();
+        let stop = stops.join_or_begin(&"c".into(), grace(1), |_| async { Ok(()) });
+        assert!(stops.stops.lock().is_empty());
+        assert!(stop.ended.has_changed().is_err(), "its task is gone");
     }
 
     #[tokio::test]

@@ -42,7 +42,10 @@ fn status(api: &FakeApiServer, name: &str) -> Value {
 }
 
 fn condition(api: &FakeApiServer, name: &str, type_: &str) -> Option<Value> {
-    let status = status(api, name);
+    condition_of(&status(api, name), type_)
+}
+
+fn condition_of(status: &Value, type_: &str) -> Option<Value> {
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|one| one["type"] == type_)
 }
@@ -267,7 +270,7 @@ async fn a_resize_is_not_shown_as_observed_before_it_is_decided() {
             let status = status(&api, "web");
             let is_over = ["PodResizePending", "PodResizeInProgress"]
                 .iter()
-                .all(|type_| condition(&api, "web", type_).is_none());
+                .all(|type_| condition_of(&status, type_).is_none());
             if status["observedGeneration"] == *generation && is_over {
                 break status;
             }

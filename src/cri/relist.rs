@@ -1,9 +1,9 @@
-//! Compares a list reply with the previous one without decoding it, because decoding is most of the cost of a relist that
-//! finds no change. Pure.
+//! Compares a list reply with the previous one without decoding it, because decoding is most of the cost of a relist
+//! that finds no change. Pure.
 //!
 //! Runtimes keep their items in hash maps: the order of entries, and of labels and annotations inside an entry, differs
-//! from reply to reply. Therefore the fingerprint of a reply is a sum over its entries, and that of an entry is a sum over
-//! its fields, so neither order matters. The hash has a random key per process, so no caller can construct different
+//! from reply to reply. Therefore the fingerprint of a reply is a sum over its entries, and that of an entry is a sum
+//! over its fields, so neither order matters. The hash has a random key per process, so no caller can construct different
 //! replies with the same fingerprint.
 
 use bytes::Bytes;

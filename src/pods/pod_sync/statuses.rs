@@ -7,9 +7,9 @@ use crate::{
         reasons, runs_again,
     },
     pods::status::{
-        StatusManager, Statuses,
+        StatusManager, Statuses, differs_in_ignored_start,
         generate::{FailedBecause, StatusInputs},
-        generate_api_pod_status, lacks_container_statuses, restored, restores_the_same,
+        generate_api_pod_status, lacks_container_statuses, restored,
     },
     resources,
     runtime::kuberuntime::{KubeGenericRuntimeManager, StartFailure, SyncReport},
@@ -249,7 +249,7 @@ impl StatusPublisher {
         }
         let ignored = self.state_store.read(uid, |record| {
             let stored = record.status.as_ref();
-            stored.is_some_and(|stored| restores_the_same(pod, stored, &status))
+            stored.is_some_and(|stored| differs_in_ignored_start(pod, stored, &status))
         });
         let change = |record: &mut PodRecord| {
             if record.terminal.is_none() {

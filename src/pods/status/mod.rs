@@ -15,7 +15,7 @@ mod terminate;
 mod tests;
 
 pub use generate::generate_api_pod_status;
-pub use restored::{lacks_container_statuses, restored, restores_the_same};
+pub use restored::{differs_in_ignored_start, lacks_container_statuses, restored};
 
 use crate::{
     base::DirtySet,

@@ -1,15 +1,15 @@
-//! Pure. What a kubelet takes over of the status of a static pod that the kubelet before it stored.
+//! Pure. What a kubelet takes over of the status of a pod that the kubelet before it stored.
 //!
-//! Upstream's kubelet has no such status: to it the pod starts with the kubelet, and of an init container that the
-//! runtime has lost it knows only that the pod is past it. Clients tell a restarted kubelet by these two facts, and
-//! upstream's node suite does, so they are shown; all else is what was known.
+//! Upstream's kubelet has no such status of a static pod: to it the pod starts with the kubelet, and of an init
+//! container that the runtime has lost it knows only that the pod is past it. Clients tell a restarted kubelet by these
+//! two facts, and upstream's node suite does, so they are shown; all else is what was known.
 
 use super::generate::INIT_CONTAINER_LOST;
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// The stored status as the old one of a kubelet that has just started. A pod with a deadline keeps its start: the
-/// deadline is one instant.
+/// The stored status of a static pod as the old one of a kubelet that has just started. A pod with a deadline keeps its
+/// start: the deadline is one instant.
 pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
     let mut status = stored.clone();
     if !keeps_start(pod) {
@@ -20,15 +20,14 @@ pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
     status
 }
 
-/// Whether a later kubelet takes over the same from both statuses of a pod.
-pub fn restores_the_same(pod: &Pod, a: &PodStatus, b: &PodStatus) -> bool {
+/// Whether two statuses of a pod differ only in a start time that a later kubelet does not take over.
+pub fn differs_in_ignored_start(pod: &Pod, stored: &PodStatus, status: &PodStatus) -> bool {
     let ignored = pod.is_static() && !keeps_start(pod);
-    a.start_time != b.start_time
-        && ignored
-        && PodStatus {
-            start_time: b.start_time.clone(),
-            ..a.clone()
-        } == *b
+    let with_its_start = || PodStatus {
+        start_time: status.start_time.clone(),
+        ..stored.clone()
+    };
+    ignored && stored.start_time != status.start_time && with_its_start() == *status
 }
 
 /// Whether a stored status lacks the container statuses that the API server has: it was stored only in part.
@@ -127,7 +126,7 @@ mod tests {
             (pod(&file, Some(60)), &later, false),
             (pod(&json!({}), None), &later, false),
         ] {
-            assert_eq!(restores_the_same(&pod, &stored(), status), expected);
+            assert_eq!(differs_in_ignored_start(&pod, &stored(), status), expected);
         }
     }
 

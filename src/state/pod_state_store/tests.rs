@@ -165,6 +165,20 @@ async fn what_was_flushed_is_on_disk() {
 }
 
 #[tokio::test]
+async fn a_change_in_memory_is_written_with_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = state_store(dir.path());
+    let uid = PodUid::from("abc");
+    let on_disk = || state_store(dir.path()).get(&uid).initialized_in;
+    first.update_in_memory(&uid, |r| r.initialized_in = Some("s".into()));
+    first.flush().await;
+    assert_eq!(on_disk(), None);
+    first.update(&uid, |r| r.pre_stop_ran = vec!["c".into()]);
+    first.flush().await;
+    assert_eq!(on_disk().as_deref(), Some("s"));
+}
+
+#[tokio::test]
 async fn what_changes_after_the_writer_has_ended_is_written_by_a_flush() {
     let dir = tempfile::tempdir().unwrap();
     let state_store = PodStateStore::open(dir.path().to_path_buf()).unwrap();

@@ -57,6 +57,7 @@ pub async fn measure() {
             "events",
             "start to healthy ms",
             "own share of a start ms (mid/max)",
+            "CPU per start ms",
             "all started s",
             "death to replacement ms (mid/max)",
             "restart: true status s",
@@ -93,6 +94,7 @@ pub async fn measure() {
                 word,
                 round.healthy,
                 round.own_share,
+                format!("{:.1}", round.cpu_per_start),
                 round.all_started,
                 round.replacement,
                 round.true_status,
@@ -118,6 +120,7 @@ struct Round {
     calls_per_minute: String,
     healthy: String,
     own_share: String,
+    cpu_per_start: f64,
     all_started: String,
     replacement: String,
     true_status: String,
@@ -143,7 +146,11 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
 
     let (rss, anon) = memory(kubelet.pid());
     let (cpu_per_minute, calls_per_minute) = idle(&kubelet, &mut fake, window).await;
+    let mut meter = CpuMeter::default();
+    let before = meter.look(kubelet.pid());
     let own_share = middle_and_worst(single_starts(&kubelet, &mut fake, "single", n).await);
+    let used = meter.look(kubelet.pid()).saturating_sub(before);
+    let cpu_per_start = used.as_secs_f64() * 1e3 / SAMPLES as f64;
     let replacement = middle_and_worst(deaths(&mut fake, n).await);
 
     kubelet.kill();
@@ -159,6 +166,7 @@ async fn round(n: usize, events: bool, window: Duration) -> Round {
         calls_per_minute,
         healthy,
         own_share,
+        cpu_per_start,
         all_started,
         replacement,
         true_status,

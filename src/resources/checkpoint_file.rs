@@ -1,4 +1,4 @@
-//! A checkpoint file, written durably and only when its content changes.
+//! A checkpoint file, written only when its content changes. After a power failure it has the old content or the new one.
 
 use crate::base::atomic_file;
 use std::{
@@ -11,6 +11,8 @@ use tokio::{
     task::spawn_blocking,
 };
 
+/// Mode of the file.
+const MODE: u32 = 0o600;
 /// Suffix of the name of a file that cannot be used.
 const DAMAGED: &str = ".damaged";
 
@@ -88,7 +90,8 @@ impl CheckpointWriter {
         if *self.written != bytes {
             // After a failure the content of the file is unknown.
             self.written.clear();
-            atomic_file::write_durable(&self.path, &bytes).map_err(|error| error.to_string())?;
+            atomic_file::write_synced(&self.path, &bytes, MODE)
+                .map_err(|error| error.to_string())?;
             *self.written = bytes;
         }
         Ok(())

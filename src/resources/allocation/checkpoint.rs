@@ -9,7 +9,7 @@ use crate::{
 };
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 #[derive(Serialize, Deserialize)]
 struct AllocationFile {
@@ -18,18 +18,18 @@ struct AllocationFile {
 }
 
 #[derive(Serialize, Deserialize)]
-struct AllocationData {
+struct AllocationData<'a> {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    entries: BTreeMap<String, AllocatedPodEntry>,
+    entries: BTreeMap<Cow<'a, str>, AllocatedPodEntry<'a>>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct AllocatedPodEntry {
+struct AllocatedPodEntry<'a> {
     #[serde(default)]
-    container_resources: Option<BTreeMap<String, ResourceRequirements>>,
+    container_resources: Option<Cow<'a, BTreeMap<String, ResourceRequirements>>>,
     #[serde(default)]
-    pod_level_resources: Option<ResourceRequirements>,
+    pod_level_resources: Option<Cow<'a, ResourceRequirements>>,
 }
 
 /// Decodes the content of a checkpoint.
@@ -45,10 +45,10 @@ pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
         serde_json::from_str(&file.data).map_err(|error| error.to_string())?;
     let entries = data.entries.into_iter().map(|(uid, entry)| {
         let amounts = PodAmounts {
-            containers: entry.container_resources.unwrap_or_default(),
-            pod: entry.pod_level_resources,
+            containers: entry.container_resources.unwrap_or_default().into_owned(),
+            pod: entry.pod_level_resources.map(Cow::into_owned),
         };
-        (PodUid::from(uid.as_str()), Arc::new(amounts))
+        (PodUid::from(&*uid), Arc::new(amounts))
     });
     Ok(entries.collect())
 }
@@ -60,10 +60,10 @@ pub(super) fn decode(text: &[u8]) -> Result<AmountsByPod, String> {
 pub(super) fn encode(known: &AmountsByPod) -> serde_json::Result<Vec<u8>> {
     let entries = known.iter().map(|(uid, amounts)| {
         let entry = AllocatedPodEntry {
-            container_resources: Some(amounts.containers.clone()),
-            pod_level_resources: amounts.pod.clone(),
+            container_resources: Some(Cow::Borrowed(&amounts.containers)),
+            pod_level_resources: amounts.pod.as_ref().map(Cow::Borrowed),
         };
-        (uid.to_string(), entry)
+        (Cow::Borrowed(uid.as_str()), entry)
     });
     let data = serde_json::to_string(&AllocationData {
         entries: entries.collect(),

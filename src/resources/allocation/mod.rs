@@ -47,6 +47,9 @@ pub const ACTUATED_FILE: &str = "actuated_pods_state";
 /// Delay of a write, so that changes within this time share it. A kubelet that is killed meanwhile loses them: a pod
 /// without an entry is assumed to be allocated the amounts in its spec.
 const GATHERED: Duration = Duration::from_millis(100);
+/// Pause after a write. A checkpoint has all pods and is synced to disk: while pods start one after another, writes would
+/// take a fifth of the kubelet's CPU time.
+const PAUSE: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 
 type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
@@ -237,6 +240,7 @@ impl Allocations {
                 while !self.write(&files).await {
                     tokio::time::sleep(RETRY).await;
                 }
+                tokio::time::sleep(PAUSE).await;
             }
         };
         shutdown.run_until_cancelled(work).await;
@@ -246,14 +250,17 @@ impl Allocations {
 
     /// Writes the checkpoints that changed; false if a write failed.
     async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
-        let contents = {
+        let amounts = {
             let state = self.0.state.lock();
-            [&state.allocated, &state.actuated].map(checkpoint::encode)
+            [state.allocated.clone(), state.actuated.clone()]
         };
         let mut all = true;
-        for (file, content) in files.iter().zip(contents) {
-            let content = content.map_err(|error| chain(&error));
-            if let Err(err) = file.update(|file| file.write(content?)).await {
+        for (file, amounts) in files.iter().zip(amounts) {
+            let written = file.update(move |file| {
+                let content = checkpoint::encode(&amounts).map_err(|error| chain(&error))?;
+                file.write(content)
+            });
+            if let Err(err) = written.await {
                 tracing::error!(
                     err,
                     file = %file.path().display(),

@@ -11,7 +11,11 @@ mod exits;
 mod record;
 
 use crate::{
-    base::{DirtySet, atomic_file, chain, panics::PanicScope, spawn},
+    base::{
+        DirtySet, atomic_file, chain,
+        panics::{PanicScope, contain_blocking},
+        with_own_files,
+    },
     model::{PodSource, PodUid},
 };
 use anyhow::Context as _;
@@ -53,7 +57,7 @@ struct PodStateStoreInner {
     directory: PathBuf,
     records: Mutex<HashMap<PodUid, PodRecord>>,
     dirty: DirtySet<PodUid>,
-    writing: tokio::sync::Mutex<()>,
+    writing: Arc<tokio::sync::Mutex<()>>,
     /// Whether the last write failed; then the failure is already in the log.
     failing: AtomicBool,
 }
@@ -77,7 +81,7 @@ impl PodStateStore {
                 directory,
                 records: Mutex::new(records),
                 dirty: DirtySet::default(),
-                writing: tokio::sync::Mutex::new(()),
+                writing: Arc::default(),
                 failing: AtomicBool::new(false),
             }),
         }
@@ -220,22 +224,27 @@ impl PodStateStore {
         true
     }
 
-    /// Writes the pending changes of one pod or of all. Runs in its own task, so that a write completes even if the
-    /// caller is dropped, and no later write can overtake it.
+    /// Writes the pending changes of one pod or of all. Once begun, it completes even if the caller is dropped, and no later
+    /// write can overtake it.
     async fn write(&self, only: Option<PodUid>) -> WriteResult {
+        let one_at_a_time = self.shared.writing.clone().lock_owned().await;
         let state_store = self.clone();
-        let writing = async move { state_store.write_marked(only).await };
-        match spawn(PanicScope::StateWrite, writing).await {
-            Ok(written) => written.unwrap_or_default(),
+        let write = move || {
+            let written = state_store.write_marked(only);
+            drop(one_at_a_time);
+            written
+        };
+        match with_own_files(write).await {
+            Ok(written) => written,
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
         }
     }
 
-    async fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
+    /// Blocking; one at a time.
+    fn write_marked(&self, only: Option<PodUid>) -> WriteResult {
         let dirty = &self.shared.dirty;
-        let _one_at_a_time = self.shared.writing.lock().await;
-        // Taken only now, under the lock: changes that another write has written meanwhile are not written again.
+        // Taken only now: changes that another write has written meanwhile are not written again.
         let uids: Vec<PodUid> = match only {
             Some(uid) => dirty.unmark(&uid).then_some(uid).into_iter().collect(),
             None => dirty.take_now().into_iter().collect(),
@@ -252,13 +261,11 @@ impl PodStateStore {
             };
             uids.iter().filter_map(entry).collect()
         };
-        let failed = match tokio::task::spawn_blocking(move || write_all(batch)).await {
+        let failed = match contain_blocking(PanicScope::StateWrite, || write_all(batch)) {
             Ok(failed) => {
                 self.report(&failed);
                 failed.into_iter().map(|failure| failure.uid).collect()
             }
-            // The tokio runtime is shutting down. The caller must not go on as if this was written.
-            Err(error) if error.is_cancelled() => std::future::pending().await,
             Err(error) => {
                 tracing::error!(err = %error, "Writing pod state panicked");
                 uids
@@ -300,7 +307,7 @@ impl PodStateStore {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct WriteResult {
     number: usize,
     /// Whether all writes succeeded; failed ones are marked as pending again.

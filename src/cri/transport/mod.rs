@@ -87,6 +87,12 @@ impl Service<Request<Body>> for CriService {
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
+/// Limit of concurrent heavy calls, and of pods that start at the same time: twice the processors.
+pub fn max_heavy_calls() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    MIN_HEAVY_CALLS.max(2 * processors)
+}
+
 /// Builds the service; connects when the first call is made. Needs a running tokio runtime.
 pub(super) fn service(
     endpoint: &RuntimeEndpoint,
@@ -99,9 +105,7 @@ pub(super) fn service(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .connect_with_connector_lazy(connector::UnixConnector::new(endpoint.clone()));
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let calls = MIN_HEAVY_CALLS.max(2 * processors);
-    let limit = || EarlyReleaseSemaphore::new(calls, PERMIT_HOLD);
+    let limit = || EarlyReleaseSemaphore::new(max_heavy_calls(), PERMIT_HOLD);
     CriService {
         channel,
         request_timeout: timeout,

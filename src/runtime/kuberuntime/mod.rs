@@ -30,7 +30,7 @@ mod fixtures;
 use crate::{
     apiserver::ClusterObjects,
     base::{EarlyReleaseSemaphore, metrics::Metrics},
-    cri::{FeaturesReader, RuntimeClient},
+    cri::{FeaturesReader, RuntimeClient, transport},
     images::ImageManager,
     model::{ContainerId, GraceDeadline, Pod, PodExt, PodStatus, PodUid},
     resources::{ContainerDevices, ResourceArea, allocation::Allocations},
@@ -237,7 +237,7 @@ impl KubeGenericRuntimeManager {
             resizer: Arc::new(resizer),
             allocations: deps.resources.allocations,
             start_permits: EarlyReleaseSemaphore::new(
-                sync::MAX_CONCURRENT_STARTS,
+                transport::max_heavy_calls(),
                 sync::PERMIT_HOLD,
             ),
             replaced: ReplacedContainers::default(),

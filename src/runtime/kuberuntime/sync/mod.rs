@@ -31,4 +31,4 @@ pub(super) use replaced::ReplacedContainers;
 pub(super) use resize::PodResizer;
 pub(super) use restart_all::PodRestarter;
 pub(super) use sandbox::SandboxCreator;
-pub(super) use sync_pod::{MAX_CONCURRENT_STARTS, PERMIT_HOLD};
+pub(super) use sync_pod::PERMIT_HOLD;

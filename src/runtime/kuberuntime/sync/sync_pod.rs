@@ -28,11 +28,9 @@ use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Limit of pods that start at the same time. It is larger than the limit of concurrent runtime calls, so it does not
-/// slow down starts; it only keeps hundreds of starting pods from building their requests at once, which takes memory.
-pub(in crate::runtime::kuberuntime) const MAX_CONCURRENT_STARTS: usize = 32;
-
-/// A start that takes longer releases its permit and continues, so that no pod waits for one that hangs or pulls an image.
+/// Only as many pods start at the same time as the runtime is given calls; more would take turns, and the first ones would
+/// run later. A start that takes longer than this releases its permit and continues, so that no pod waits for one that
+/// hangs or pulls an image.
 pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
 impl KubeGenericRuntimeManager {

@@ -79,6 +79,8 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     .await;
     let crashes = calls(&fake, "crashy", Rpc::StartContainer);
     kubelet.kill();
+    let written_at = || std::fs::metadata(&state_store).unwrap().modified().unwrap();
+    let written = written_at();
     fake.clear_calls();
     kubelet.respawn();
     let port = kubelet.read_only_port;
@@ -118,6 +120,11 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
         ["web", "done"].map(|name| (of(name).id, of(name).containers[0].id.clone()))
     };
     assert_eq!(ids(&fake.pods()), ids(&before));
+    assert_eq!(
+        written_at(),
+        written,
+        "an unchanged record is written again"
+    );
     for call in mutating(&fake) {
         let expected: &[Rpc] = if call.subject.pod == full("crashy") {
             &[

@@ -54,8 +54,7 @@ impl RuntimeClasses {
     /// # Errors
     /// The class does not exist, or the classes have not been listed yet.
     pub async fn handler(&self, pod: &Pod) -> Result<String, RuntimeClassError> {
-        let is_looked_up = !pod.is_static() && class_of(pod).is_some();
-        if let Some((_, classes)) = self.0.as_ref().filter(|_| is_looked_up) {
+        if let Some((_, classes)) = self.0.as_ref().filter(|_| class_of(pod).is_some()) {
             classes.is_listed().await;
         }
         self.handler_now(pod)
@@ -69,7 +68,7 @@ impl RuntimeClasses {
         let Some(name) = class_of(pod) else {
             return Ok(String::new());
         };
-        let Some((_, classes)) = self.0.as_ref().filter(|_| !pod.is_static()) else {
+        let Some((_, classes)) = &self.0 else {
             return Err(RuntimeClassError::NotFound(name));
         };
         let key = (String::new(), name);
@@ -140,7 +139,6 @@ mod tests {
         assert_eq!(handler.unwrap(), "kata-qemu");
         let now = classes.handler_now(&pod("api", "kata"));
         assert_eq!(now.unwrap(), "kata-qemu");
-        assert!(classes.handler(&pod("file", "kata")).await.is_err());
         assert!(
             RuntimeClasses::default()
                 .handler(&pod("api", "kata"))

@@ -19,6 +19,7 @@ use crate::{
     state::{State, node_object::HostIps},
 };
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Starts every task; the sync loop is the last.
 ///
@@ -103,11 +104,11 @@ pub(super) async fn start(
         tasks.spawn("logs.rotation", rotation.run(tasks.shutdown()));
     }
 
+    let profile = settings::profile(config);
+    let initial_node = node::initial_node(&profile, &machine, system.sys.clone()).await?;
     let node = match opened.api {
         Some(_) => state.node_object.clone(),
-        None => {
-            node::unregistered(&settings::profile(config), &machine, system.sys.clone()).await?
-        }
+        None => watch::channel(Some(initial_node.clone())).1,
     };
     let admission = PodAdmission {
         resources: resources.managers.clone(),
@@ -122,6 +123,7 @@ pub(super) async fn start(
         features,
         standalone: opened.api.is_none(),
         node,
+        initial_node,
     };
     let enforcement = &resources.enforcement;
     let (api, facts) = (opened.api.clone(), &opened.facts);

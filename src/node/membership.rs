@@ -20,23 +20,19 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     resources::devices::DeviceManager,
     state::{
-        State,
-        device_capacity::Capacities,
-        events::ObjectRef,
-        node_object::{NodeObject, NodeObjectWriter},
+        State, device_capacity::Capacities, events::ObjectRef, node_object::NodeObjectWriter,
         node_pressure::NodePressure,
     },
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeSystemInfo;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// Directory names of volume plugins that never attach a device.
 const OWN_VOLUMES: [&str; 6] = [
@@ -222,16 +218,16 @@ fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -
     }
 }
 
-/// The Node object that admission uses in standalone mode: the one that would be registered. `sys` is the path of
-/// `/sys`.
+/// The Node object as the kubelet registers it (upstream's `initialNode`), for admission while that of the API server is
+/// not known. `sys` is the path of `/sys`.
 ///
 /// # Errors
 /// The machine cannot be read.
-pub async fn unregistered(
+pub async fn initial_node(
     profile: &NodeProfile,
     facts: &HostMachine,
     sys: PathBuf,
-) -> anyhow::Result<NodeObject> {
+) -> anyhow::Result<Arc<Node>> {
     let (facts, measured) = (facts.clone(), profile.clone());
     let read = move || {
         let mut machine = machine(&facts, &measured)?;
@@ -252,8 +248,7 @@ pub async fn unregistered(
         now: Timestamp::now(),
     };
     let generated = node_status::generate(&registration::initial(&registration), &facts);
-    let node = registration::new_node(&registration, generated);
-    Ok(watch::channel(Some(Arc::new(node))).1)
+    Ok(Arc::new(registration::new_node(&registration, generated)))
 }
 
 /// Reads the facts of the machine. Blocking.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use kubelet::model::Pod;
 use kubelet::model::validation::{
     FieldError, LocalObjects, decode_pod, decode_pod_or_list, default_pod, static_pod_references,
-    unsupported_fields, unsupported_warnings, validate_pod,
+    unsupported_fields, validate_pod,
 };
 
 const SEEDS: &[&str] = &[
@@ -118,7 +118,6 @@ fn judge(mut pod: Pod) -> Vec<FieldError> {
     let mut errors = validate_pod(&pod);
     errors.extend(static_pod_references(&pod, LocalObjects::None));
     errors.extend(unsupported_fields(&pod));
-    unsupported_warnings(&pod);
     for error in &errors {
         assert!(!error.to_string().is_empty());
     }

@@ -107,7 +107,6 @@ impl Case<'_> {
         match read {
             Ok(manifest) => {
                 self.unknown(bytes);
-                self.remarks(&manifest);
                 manifest.pods
             }
             Err(BadManifest::Unreadable(error)) => {
@@ -157,13 +156,6 @@ impl Case<'_> {
         };
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
-        }
-    }
-
-    fn remarks(&mut self, manifest: &Manifest) {
-        let others = manifest.remarks.iter();
-        for remark in others.filter(|remark| remark.field.is_empty()) {
-            self.push(Severity::Warning, "", remark.text.clone());
         }
     }
 
@@ -233,10 +225,7 @@ impl Case<'_> {
             self.blanked.push(error.field.clone());
             let bytes = tree.to_json();
             match self.read(&bytes, source) {
-                Ok(manifest) => {
-                    self.unknown(&bytes);
-                    return self.remarks(&manifest);
-                }
+                Ok(_) => return self.unknown(&bytes),
                 Err(BadManifest::Unreadable(next)) => {
                     if !self.is_blanked(&next.field) {
                         self.push(Severity::Error, &next.field, next.message.clone());

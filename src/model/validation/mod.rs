@@ -5,7 +5,7 @@
 //! * Woken by nothing and publishes nothing: all functions are pure.
 //! * Must never log, wait, or read a clock or a file; must never print string values of a manifest other than names
 //!   (a value may be a secret).
-//! * Answers to upstream's `pkg/apis/core/v1` defaults, `pkg/apis/core/validation` and the decoding half of
+//! * Upstream: `pkg/apis/core/v1` defaults, `pkg/apis/core/validation` and the decoding half of
 //!   `pkg/kubelet/config`.
 
 mod decode;
@@ -26,7 +26,7 @@ pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
 pub use validate::{
     LocalObjects, api_pod_names, own_annotations, static_pod_references, unsupported_api_fields,
-    unsupported_fields, unsupported_warnings, validate_pod,
+    unsupported_fields, validate_pod,
 };
 
 /// Whether a text is a DNS subdomain, like a driver name.

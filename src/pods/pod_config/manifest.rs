@@ -2,39 +2,22 @@
 
 use super::static_pod::{InvalidPod, ManifestOrigin, static_pod};
 use crate::base::panics::{PanicScope, Panicked, contain_blocking};
-use crate::model::validation::{
-    DecodeError, FieldError, decode_pod, decode_pod_or_list, unsupported_warnings,
-};
+use crate::model::validation::{DecodeError, FieldError, decode_pod, decode_pod_or_list};
 use crate::model::{Pod, PodExt};
 use jiff::Timestamp;
 use std::fmt;
 use std::sync::Arc;
 
-/// Limit of remarks about one manifest.
-const MAX_REMARKS: usize = 30;
+/// Limit of warnings about one manifest.
+const MAX_WARNINGS: usize = 30;
 
 /// The pods of one manifest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Manifest {
     /// The pods, all of them good.
     pub pods: Vec<Arc<Pod>>,
-    /// Warnings about a valid manifest: unknown fields, and fields that are not fully supported.
-    pub remarks: Vec<Remark>,
-}
-
-/// A warning about a valid manifest. Displays its text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// Path of the unknown field; empty for other warnings.
-    pub field: String,
-    /// For people.
-    pub text: String,
-}
-
-impl fmt::Display for Remark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
+    /// Warnings: one per unknown field.
+    pub warnings: Vec<String>,
 }
 
 /// Why a manifest cannot be used. Displays on one line, for people, with line and field where known.
@@ -133,10 +116,10 @@ pub fn read_file(
 ) -> Result<Manifest, BadManifest> {
     let decoded = decode_pod(bytes).map_err(BadManifest::Unreadable)?;
     let pod = static_pod(decoded.value, origin, now).map_err(BadManifest::InvalidPod)?;
-    let mut manifest = Manifest::default();
-    manifest.unknown(&decoded.unknown_fields);
-    manifest.take(pod);
-    Ok(manifest)
+    Ok(Manifest {
+        pods: vec![Arc::new(pod)],
+        warnings: warnings(&decoded.unknown_fields),
+    })
 }
 
 /// Reads the response of a URL: a pod or a list. One invalid pod makes the whole list invalid, so that a list is never
@@ -150,13 +133,15 @@ pub fn read_url(
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
     let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
-    let mut manifest = Manifest::default();
-    manifest.unknown(&decoded.unknown_fields);
+    let mut manifest = Manifest {
+        pods: Vec::new(),
+        warnings: warnings(&decoded.unknown_fields),
+    };
     let mut bad = Vec::new();
     for (index, pod) in decoded.value.into_iter().enumerate() {
         let name = pod.name().to_string();
         match static_pod(pod, origin, now) {
-            Ok(pod) => manifest.take(pod),
+            Ok(pod) => manifest.pods.push(Arc::new(pod)),
             Err(invalid) => bad.push(InvalidItem {
                 prefix: if decoded.is_list {
                     format!("items[{index}].")
@@ -175,28 +160,10 @@ pub fn read_url(
     }
 }
 
-impl Manifest {
-    fn take(&mut self, pod: Pod) {
-        let remark = |text| Remark {
-            field: String::new(),
-            text,
-        };
-        self.remark(unsupported_warnings(&pod).into_iter().map(remark));
-        self.pods.push(Arc::new(pod));
-    }
-
-    fn unknown(&mut self, fields: &[String]) {
-        let remark = |field: &String| Remark {
-            field: field.clone(),
-            text: format!("unknown field {field:?} is ignored"),
-        };
-        self.remark(fields.iter().map(remark));
-    }
-
-    fn remark(&mut self, remarks: impl Iterator<Item = Remark>) {
-        let room = MAX_REMARKS.saturating_sub(self.remarks.len());
-        self.remarks.extend(remarks.take(room));
-    }
+fn warnings(unknown_fields: &[String]) -> Vec<String> {
+    let warning = |field| format!("unknown field {field:?} is ignored");
+    let fields = unknown_fields.iter().take(MAX_WARNINGS);
+    fields.map(warning).collect()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ mod static_pod;
 pub use api::ApiConfig;
 pub use file::{Clash, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
 pub use http::HttpConfig;
-pub use manifest::{BadManifest, InvalidItem, Manifest, Remark, read_file, read_url};
+pub use manifest::{BadManifest, InvalidItem, Manifest, read_file, read_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use posted::{PostError, PostedPods};

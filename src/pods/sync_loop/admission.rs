@@ -34,9 +34,10 @@ pub struct NodeView<'a> {
     pub shutting_down: bool,
     /// The pod already runs here, so rules about resources and placement do not apply.
     pub in_place: bool,
-    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet would
-    /// register.
+    /// The Node object of the API server, once it is known; without an API server, `initial`.
     pub object: Option<&'a Node>,
+    /// The Node object as the kubelet registers it.
+    pub initial: &'a Node,
     /// There is no API server.
     pub standalone: bool,
     /// The other pods that were admitted and have not ended.
@@ -158,7 +159,7 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     let staying = &node.others.staying;
     match node.object {
         _ if node.in_place => Ok(()),
-        None if pod.is_static() => Ok(()),
+        None if pod.is_static() && predicates::matches_node(pod, node.initial) => Ok(()),
         None => Err(AdmissionRefusal::NotYet {
             why: "the Node object is not known yet".into(),
             rejection: None,

@@ -172,6 +172,7 @@ impl SyncLoop {
             shutting_down: *admission.shutting_down.borrow(),
             in_place: runs,
             object: object.as_deref(),
+            initial: &admission.initial_node,
             standalone: admission.standalone,
             others: &others,
             devices: None,

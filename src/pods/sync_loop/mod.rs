@@ -83,8 +83,9 @@ pub struct PodAdmission {
     pub shutting_down: NodeShutdownReader,
     /// There is no API server.
     pub standalone: bool,
-    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet would
-    /// register.
+    /// The Node object of the API server, once it is known; without an API server, `initial_node`.
+    /// The Node object as the kubelet registers it.
+    pub initial_node: Arc<Node>,
     pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,

@@ -80,3 +80,37 @@ pub async fn a_mirror_follows_its_manifest_and_its_deletion_touches_nothing() {
         Value::Array(vec![])
     );
 }
+
+const RUNTIME_CLASS: &str = "
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: plain}
+handler: runc
+";
+
+pub async fn a_static_pod_may_name_a_runtime_class_and_labels_of_the_node() {
+    let cluster = Cluster::start();
+    cluster.create(RUNTIME_CLASS);
+    cluster.kubectl(&["label", "node", "node1", "disk=ssd"]);
+    let manifests = cluster.manifests();
+    let on_disk = |name: &str, disk: &str| {
+        let spec = format!("spec:\n  runtimeClassName: plain\n  nodeSelector: {{disk: {disk}}}");
+        let manifest = manifest("any").replace("name: static", &format!("name: {name}"));
+        manifest.replace("spec:", &spec)
+    };
+    manifests.put("static.yaml", &on_disk("static", "ssd"));
+    manifests.put("elsewhere.yaml", &on_disk("elsewhere", "hdd"));
+    mirror(&cluster, |pod| pod["spec"]["runtimeClassName"] == "plain").await;
+    let pods = cluster.crictl(&["pods"]);
+    let handlers: Vec<_> = pods["items"].as_array().unwrap().iter().collect();
+    assert_eq!(handlers.len(), 1, "{pods}");
+    assert_eq!(handlers[0]["runtimeHandler"], "runc");
+    let reason = "jsonpath={.status.reason}";
+    wait_for("the other pod is rejected", DEADLINE, || async {
+        match cluster.try_kubectl(&["get", "pod", "elsewhere-node1", "-o", reason])? {
+            shown if shown == "NodeAffinity" => Ok(()),
+            shown => Err(shown),
+        }
+    })
+    .await;
+}

@@ -49,6 +49,7 @@ scenarios! {
     workloads::a_deployment_rolls_out_scales_and_is_undone,
     access::logs_commands_files_and_ports_of_a_pod_are_within_reach,
     mirrors::a_mirror_follows_its_manifest_and_its_deletion_touches_nothing,
+    mirrors::a_static_pod_may_name_a_runtime_class_and_labels_of_the_node,
     refusals::what_is_not_supported_is_named_and_hostile_annotations_are_ignored,
     absences::an_api_server_that_is_away_and_a_killed_kubelet_restart_nothing,
     objects::objects_and_tokens_reach_a_pod_and_their_changes_too,

@@ -55,8 +55,8 @@ pub(super) enum ManifestReading {
 pub(super) enum Notice {
     /// The manifest cannot be used.
     Refused(String),
-    /// The manifest is used, with a remark.
-    Remark(String),
+    /// The manifest is used, with a warning.
+    Warning(String),
 }
 
 struct CachedManifest {
@@ -143,9 +143,9 @@ impl ManifestCache {
                 let before = std::mem::replace(&mut record.good, good.clone());
                 replace_pod(&mut self.names, &mut self.pods, before, good);
                 let path = path.display();
-                let notice = |remark| Notice::Remark(format!("{path}: {remark}"));
+                let notice = |warning| Notice::Warning(format!("{path}: {warning}"));
                 self.notices
-                    .extend(manifest.remarks.into_iter().map(notice));
+                    .extend(manifest.warnings.into_iter().map(notice));
             }
             ManifestReading::Bad(digest, why) => {
                 let same = record.digest == Some(digest);

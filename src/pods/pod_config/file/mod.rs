@@ -236,7 +236,9 @@ fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
             Notice::Refused(text) => {
                 recorder.warning(node, reasons::event::FAILED_VALIDATION, text.as_str());
             }
-            Notice::Remark(text) => tracing::warn!(manifest = %text, "Static pod manifest"),
+            Notice::Warning(text) => {
+                tracing::warn!(warning = %text, "Static pod manifest has a warning")
+            }
         }
     }
 }

@@ -181,8 +181,8 @@ impl HttpSource {
         });
         match parsed.await.context("reading pods from a URL")? {
             Ok(manifest) => {
-                for remark in &manifest.remarks {
-                    tracing::warn!(url, %remark, "Static pod manifest");
+                for warning in &manifest.warnings {
+                    tracing::warn!(url, %warning, "Static pod manifest has a warning");
                 }
                 self.deliver(manifest.pods).await
             }

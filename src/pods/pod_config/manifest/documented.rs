@@ -1,8 +1,8 @@
 //! Manifests of everything that the documentation of Kubernetes shows of pods, in `tests/manifests`.
-//! The remarks at the head of each have the expected outcome:
+//! The comments at the head of each have the expected outcome:
 //!
 //! * `# refused: FIELD: WHY` for each field that is refused, in order; without one the pod is good;
-//! * `# remark: TEXT` for each remark about a good one;
+//! * `# warning: TEXT` for each warning about a good one;
 //! * `# unreadable: TEXT` when it is not a pod, with a part of the reason;
 //! * `# objects: files` when the node has config maps and secrets as files.
 
@@ -16,7 +16,7 @@ use std::{fs, path::Path};
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     refused: Vec<String>,
-    remarks: Vec<String>,
+    warnings: Vec<String>,
     unreadable: Option<String>,
 }
 
@@ -27,7 +27,7 @@ impl Outcome {
         for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
             match line.split_once(": ") {
                 Some(("refused", what)) => expected.refused.push(what.into()),
-                Some(("remark", what)) => expected.remarks.push(what.into()),
+                Some(("warning", what)) => expected.warnings.push(what.into()),
                 Some(("unreadable", what)) => expected.unreadable = Some(what.into()),
                 Some(("objects", "files")) => objects = LocalObjects::Files,
                 _ => {}
@@ -46,8 +46,7 @@ impl Outcome {
         let mut outcome = Self::default();
         match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
             Ok(manifest) => {
-                let remarks = manifest.remarks.iter();
-                outcome.remarks = remarks.map(ToString::to_string).collect();
+                outcome.warnings = manifest.warnings;
                 for pod in &manifest.pods {
                     // What is accepted can be given its volumes as well.
                     let volumes = plan::plan(pod, &NodeFacts::default());
@@ -82,7 +81,7 @@ fn each_documented_manifest_has_the_outcome_at_its_head() {
                 path.display()
             ));
         }
-        assert!(text.starts_with("# "), "{} has no remark", path.display());
+        assert!(text.starts_with("# "), "{} has no comment", path.display());
         names.push(path);
     }
     assert!(names.len() >= 100, "{} manifests", names.len());

@@ -1,7 +1,7 @@
 //! Whether a pod fits this node as the scheduler sees it: resources, selectors, ports, taints. Pure.
 //!
 //! The scheduler has decided the same, but the node may have changed since, and a pod may name its node itself.
-//! Answers to upstream's `pkg/kubelet/lifecycle/predicate.go`, with its reasons and texts.
+//! Upstream: `pkg/kubelet/lifecycle/predicate.go`, with its reasons and texts.
 
 use super::Rejection;
 use crate::{
@@ -196,7 +196,8 @@ fn requested(pod: &Pod) -> Result<BTreeMap<String, i64>, Rejection> {
 
 // -- node selector and affinity ----------------------------------------------------------------------------------
 
-fn matches_node(pod: &Pod, node: &Node) -> bool {
+/// Whether the pod's node selector and required node affinity select the node.
+pub(super) fn matches_node(pod: &Pod, node: &Node) -> bool {
     let Some(spec) = pod.spec() else {
         return true;
     };

@@ -11,6 +11,7 @@ struct EmptyNode {
     sysctls: Allowlist,
     others: Others,
     allocated: BTreeMap<String, i64>,
+    initial: Node,
 }
 
 impl EmptyNode {
@@ -19,6 +20,7 @@ impl EmptyNode {
             sysctls: Allowlist::new("6.1", &[]).unwrap(),
             others: Others::default(),
             allocated: BTreeMap::new(),
+            initial: Node::default(),
         }
     }
 
@@ -33,6 +35,7 @@ impl EmptyNode {
             shutting_down: false,
             in_place: false,
             object: None,
+            initial: &self.initial,
             standalone: false,
             others: &self.others,
             devices: None,
@@ -81,6 +84,38 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
             _ => None,
         };
         assert_eq!(reason.as_deref(), expected);
+    }
+}
+
+#[test]
+fn a_static_pod_is_placed_by_the_labels_that_are_known() {
+    let with_label = |label: &str| {
+        let node = json!({"metadata": {"labels": {"disk": label}}});
+        serde_json::from_value::<Node>(node).unwrap()
+    };
+    let (ssd, hdd) = (with_label("ssd"), with_label("hdd"));
+    let spec = json!({"containers": [{"name": "c"}], "nodeSelector": {"disk": "ssd"}});
+    for (source, initial, object, expected) in [
+        ("file", &ssd, None, "admitted"),
+        ("file", &hdd, None, "not yet"),
+        ("api", &ssd, None, "not yet"),
+        ("file", &hdd, Some(&ssd), "admitted"),
+        ("file", &ssd, Some(&hdd), "NodeAffinity"),
+    ] {
+        let annotations = json!({"kubernetes.io/config.source": source});
+        let pod = pod(json!({"annotations": annotations}), spec.clone());
+        let empty = EmptyNode::new();
+        let view = NodeView {
+            initial,
+            object,
+            ..empty.view()
+        };
+        let shown = match admit(&pod, &view) {
+            Ok(()) => "admitted".to_owned(),
+            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(_) => "not yet".to_owned(),
+        };
+        assert_eq!(shown, expected, "{source} {initial:?} {object:?}");
     }
 }
 

@@ -111,20 +111,6 @@ fn what_is_not_built_yet_is_refused_by_name() {
             json!({"volumes": [{"name": "v", "nfs": {"path": "p", "server": "s"}}]}),
             "spec.volumes[0].nfs",
         ),
-        (json!({"runtimeClassName": "r"}), "spec.runtimeClassName"),
-        (json!({"overhead": {"cpu": "1"}}), "spec.overhead"),
-        (
-            json!({"readinessGates": [{"conditionType": "x"}]}),
-            "spec.readinessGates",
-        ),
-        (
-            json!({"nodeSelector": {"disk": "ssd"}}),
-            "spec.nodeSelector[disk]",
-        ),
-        (
-            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}),
-            "spec.affinity.nodeAffinity",
-        ),
         (
             container(&json!({"volumeDevices": [{"name": "d", "devicePath": "/d"}]})),
             "spec.containers[0].volumeDevices",
@@ -188,20 +174,4 @@ fn parts_of_volumes_read_only_trees_and_other_hostnames_are_given() {
         assert_eq!(errors(&patch), [""; 0]);
         assert_eq!(lines(&unsupported_fields(&pod(&patch))), [""; 0]);
     }
-}
-
-#[test]
-fn what_is_accepted_without_full_effect_is_named() {
-    let mut patch = container(&json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}}));
-    merge(
-        &mut patch,
-        &json!({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}]}),
-    );
-    assert_eq!(
-        unsupported_warnings(&pod(&patch)),
-        [
-            "limits.ephemeral-storage of container c is not enforced",
-            "emptyDir.sizeLimit of volume v is not enforced"
-        ]
-    );
 }

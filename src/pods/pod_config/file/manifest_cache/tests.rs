@@ -13,7 +13,7 @@ fn good(name: &str) -> ManifestReading {
     pod.metadata.name = Some(name.into());
     let manifest = Manifest {
         pods: vec![Arc::new(pod)],
-        remarks: vec![],
+        warnings: vec![],
     };
     ManifestReading::Good([1; 16], manifest)
 }
@@ -33,7 +33,7 @@ fn names(cache: &mut ManifestCache) -> Vec<String> {
 
 fn reports(cache: &mut ManifestCache) -> Vec<String> {
     let text = |notice| match notice {
-        Notice::Refused(text) | Notice::Remark(text) => text,
+        Notice::Refused(text) | Notice::Warning(text) => text,
     };
     cache
         .outcome(&ScanScope::Everything)

@@ -6,7 +6,7 @@
 //! * Woken by: its callers and timers.
 //! * Publishes: the set of pods whose claims were bound.
 //! * Must never treat a failed request as a missing claim.
-//! * Answers to the claims of upstream's `pkg/kubelet/volumemanager/populator`.
+//! * Upstream: the claims of `pkg/kubelet/volumemanager/populator`.
 
 use super::{
     ApiError, ApiServer, ResourcePath,

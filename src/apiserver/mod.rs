@@ -4,7 +4,7 @@
 //! * Woken by: its callers. Publishes nothing.
 //! * Must never log a token or an object's data, treat a failed request as an empty response, or make a caller wait
 //!   without a deadline.
-//! * Answers to `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to
+//! * Upstream: `k8s.io/client-go/tools/clientcmd`, `k8s.io/client-go/transport` (renewed certificates) and to
 //!   the clients of `TokenReview` and `SubjectAccessReview` in
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 

@@ -5,7 +5,7 @@
 //! * Woken by: its callers, the watch of a pending request, and timers.
 //! * Publishes: the set of pods whose certificates changed; notices that become events ([`CertificateNotice`]).
 //! * Must never log a key, or remove a certificate because it cannot be refreshed.
-//! * Answers to upstream's `pkg/kubelet/podcertificate`.
+//! * Upstream: `pkg/kubelet/podcertificate`.
 
 mod certificate;
 mod der;

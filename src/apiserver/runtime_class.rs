@@ -3,7 +3,7 @@
 //! * Owns: one watch of all RuntimeClasses, reduced to their handlers.
 //! * Woken by: the watch. Publishes the pods whose class was missing.
 //! * Must never treat a failed request as a missing class.
-//! * Answers to upstream's `pkg/kubelet/runtimeclass`.
+//! * Upstream: `pkg/kubelet/runtimeclass`.
 
 use super::{ApiServer, collection::Collection};
 use crate::{
@@ -135,8 +135,10 @@ mod tests {
         );
         let marked = tokio::time::timeout(Duration::from_secs(20), changed.take());
         assert!(marked.await.unwrap().contains(&PodUid::from("u1")));
-        let handler = classes.handler(&pod("api", "kata")).await;
-        assert_eq!(handler.unwrap(), "kata-qemu");
+        for source in ["api", "file"] {
+            let handler = classes.handler(&pod(source, "kata")).await;
+            assert_eq!(handler.unwrap(), "kata-qemu");
+        }
         let now = classes.handler_now(&pod("api", "kata"));
         assert_eq!(now.unwrap(), "kata-qemu");
         assert!(

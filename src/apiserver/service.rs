@@ -4,7 +4,7 @@
 //!   while the API server is unavailable.
 //! * Woken by: the watch. Publishes the pods that waited for the first list.
 //! * Must never treat a failed request as an empty list.
-//! * Answers to the service lister of upstream's `pkg/kubelet`.
+//! * Upstream: the service lister of `pkg/kubelet`.
 
 use super::{ApiServer, collection::Collection};
 use crate::{

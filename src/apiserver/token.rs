@@ -4,7 +4,7 @@
 //! * Woken by: its callers and timers.
 //! * Publishes: the set of pods whose tokens changed.
 //! * Must never log a token, or remove one before it expires because it cannot be renewed.
-//! * Answers to upstream's `pkg/kubelet/token`.
+//! * Upstream: `pkg/kubelet/token`.
 
 use super::{
     ApiError, ApiServer, ResourcePath,

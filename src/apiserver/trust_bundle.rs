@@ -4,7 +4,7 @@
 //! * Woken by: its callers and by the watch.
 //! * Publishes: the set of pods that mount bundles, when bundles change.
 //! * Must never treat a failed request as a missing bundle.
-//! * Answers to upstream's `pkg/kubelet/clustertrustbundle`.
+//! * Upstream: `pkg/kubelet/clustertrustbundle`.
 
 use super::{
     ApiError, ApiItem, ApiServer, Selection, WatchEvent, pem,

@@ -4,7 +4,7 @@
 //! * Woken by: the signals SIGTERM and SIGINT, and a task that exits before shutdown.
 //! * Publishes: the exit of the process.
 //! * Must never decide anything about pods, and never stop a container because the kubelet stops.
-//! * Answers to upstream's `cmd/kubelet/app/server.go` and `NewMainKubelet`.
+//! * Upstream: `cmd/kubelet/app/server.go` and `NewMainKubelet`.
 //!
 //! Start: bind the sockets, wait for the runtime, start the tasks. Stop: accept no new work, let workers finish
 //! their current step, drain the servers and flush the pod state store, within 12 seconds in all.
@@ -56,7 +56,7 @@ pub struct App {
 /// Intervals of checks that find changes without an event. Not configurable; tests shorten them.
 #[derive(Clone, Debug)]
 pub struct Periods {
-    /// The PLEG's intervals of relist, audit and status.
+    /// The PLEG's intervals.
     pub pleg: pleg::Config,
     /// The interval of housekeeping.
     pub housekeeping: Duration,

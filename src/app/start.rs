@@ -61,7 +61,7 @@ pub(super) async fn start(
         cache: state.cache.clone(),
         events: state.events.clone(),
         metrics: metrics.clone(),
-        all_delivered: reader.all_delivered.clone(),
+        all_sources_seen: reader.all_sources_seen.clone(),
         active_pods: active_pods(&state, &reader),
     };
     let resources = resources::start(settings::resources(config, &machine), &deps, tasks).await?;

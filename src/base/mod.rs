@@ -4,7 +4,7 @@
 //!   files, values reloaded from files, named tasks with a common shutdown, panic containment, limited blocking work
 //!   on files, URLs with credentials, Go's durations and quoting, YAML and JSON as trees with positions.
 //! * Woken by its callers; publishes nothing of its own; must never know about pods or containers.
-//! * Answers to the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
+//! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
 pub mod metrics;
 pub mod otel;

@@ -33,8 +33,8 @@ pub enum PanicScope {
     Inspection,
     /// The cleanup of a pod.
     CleanUp,
-    /// An audit.
-    Audit,
+    /// The background part of housekeeping.
+    Housekeeping,
     /// The prefetch of an image.
     ImagePrefetch,
     /// The parsing of a manifest.
@@ -60,7 +60,7 @@ impl PanicScope {
         Self::Connection,
         Self::Inspection,
         Self::CleanUp,
-        Self::Audit,
+        Self::Housekeeping,
         Self::ImagePrefetch,
         Self::Manifest,
         Self::LogRotation,
@@ -79,7 +79,7 @@ impl PanicScope {
             Self::Connection => "connection",
             Self::Inspection => "inspection",
             Self::CleanUp => "clean_up",
-            Self::Audit => "audit",
+            Self::Housekeeping => "housekeeping",
             Self::ImagePrefetch => "image_prefetch",
             Self::Manifest => "manifest",
             Self::LogRotation => "log_rotation",

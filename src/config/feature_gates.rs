@@ -132,7 +132,7 @@ impl FeatureGate {
 }
 
 /// The warning about given gates without effect; `None` if there are none.
-pub(super) fn remark(gates: &BTreeMap<String, bool>) -> Option<String> {
+pub(super) fn warning(gates: &BTreeMap<String, bool>) -> Option<String> {
     let gate = |name: &str| {
         FeatureGate::ALL
             .into_iter()

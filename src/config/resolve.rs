@@ -396,7 +396,7 @@ fn warnings(config: &KubeletConfiguration, flags: &Flags) -> Vec<String> {
         warnings.push(format!("deprecated flags given: {}", names.join(", ")));
     }
     let gates = config.feature_gates.as_ref();
-    warnings.extend(gates.and_then(feature_gates::remark));
+    warnings.extend(gates.and_then(feature_gates::warning));
     warnings.extend(server::warnings(config));
     warnings.extend(cgroups::warning(config));
     if flags.bootstrap_kubeconfig.is_some() && flags.kubeconfig.is_none() {

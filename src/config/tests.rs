@@ -363,7 +363,7 @@ syncFrequency: 30s
 }
 
 #[test]
-fn deprecated_flags_and_feature_gates_are_remarked_on() {
+fn deprecated_flags_and_feature_gates_are_warned_about() {
     let list = [
         "--max-pods=110",
         "--pod-infra-container-image=p",

@@ -7,7 +7,7 @@
 //! * **Publishes** hints that a container changed, in a bounded set that loses none.
 //! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an event as
 //!   more than a hint, or log a request or reply (they may contain secrets).
-//! * **Answers to** upstream's `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
+//! * Upstream: `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;
 mod endpoint;

@@ -57,7 +57,7 @@ pub enum Rpc {
 
 /// The two kinds of heavy calls, each with its own concurrency limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Lane {
+pub(super) enum HeavyCallKind {
     /// Calls that start something; more at once make each of them slower.
     Start,
     /// Calls that stop or remove something; they never wait for starts.
@@ -234,11 +234,13 @@ impl Rpc {
     }
 
     /// The kind of a heavy call; `None` for calls without a concurrency limit.
-    pub(super) fn lane(self) -> Option<Lane> {
+    pub(super) fn heavy_kind(self) -> Option<HeavyCallKind> {
         match self {
-            Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer => Some(Lane::Start),
+            Rpc::RunPodSandbox | Rpc::CreateContainer | Rpc::StartContainer => {
+                Some(HeavyCallKind::Start)
+            }
             Rpc::StopPodSandbox | Rpc::RemovePodSandbox | Rpc::RemoveContainer => {
-                Some(Lane::TearDown)
+                Some(HeavyCallKind::TearDown)
             }
             _ => None,
         }
@@ -301,7 +303,7 @@ mod tests {
     fn what_outlives_its_deadline_also_changes_things() {
         for rpc in Rpc::ALL {
             assert!(
-                rpc.mutates() || (!rpc.outlives_deadline() && rpc.lane().is_none()),
+                rpc.mutates() || (!rpc.outlives_deadline() && rpc.heavy_kind().is_none()),
                 "{rpc}"
             );
         }

@@ -5,7 +5,7 @@
 //! * Woken by its callers; publishes nothing; keeps no state.
 //! * Must never know about pods, and never follow a link or cross a mount while deleting.
 //! * Functions that access the machine block: call them from `spawn_blocking`.
-//! * Answers to `k8s.io/mount-utils` and the parts of cAdvisor that a kubelet uses: machine info, cgroup usage, disk
+//! * Upstream: `k8s.io/mount-utils` and the parts of cAdvisor that a kubelet uses: machine info, cgroup usage, disk
 //!   usage of directories.
 
 mod address;

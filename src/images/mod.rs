@@ -6,7 +6,7 @@
 //! * **Woken by** a pod that is about to start a container.
 //! * **Publishes** events about the container, and the image reference to create it with.
 //! * **Must never** cache that an image is present, because users may remove it, nor log credentials.
-//! * **Answers to** upstream's `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
+//! * Upstream: `pkg/kubelet/images`, `pkg/credentialprovider` and `pkg/util/parsers`.
 
 mod backoff;
 pub mod credentials;

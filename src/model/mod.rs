@@ -3,7 +3,7 @@
 //! * Owns: identifiers, the runtime status of a pod ([`PodStatus`]), properties of the node ([`NodeFacts`]), pod
 //!   updates, probe results, and every string that users or other kubelets see (labels, annotations, reasons).
 //! * Woken by nothing, publishes nothing; it must never do I/O.
-//! * Answers to upstream's `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
+//! * Upstream: `pkg/kubelet/types` and the data half of `pkg/kubelet/container`.
 
 mod addresses;
 mod grace;

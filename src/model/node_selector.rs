@@ -1,4 +1,4 @@
-//! Matches node selectors with a node. Pure; answers to upstream's `k8s.io/component-helpers/scheduling/corev1`.
+//! Matches node selectors with a node. Pure. Upstream: `k8s.io/component-helpers/scheduling/corev1`.
 
 use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 

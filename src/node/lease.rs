@@ -4,7 +4,7 @@
 //! * Woken by: a timer, and by the Node object while there is no lease.
 //! * Publishes: nothing.
 //! * Must never depend on pods or the runtime: the lease only shows that the kubelet process is alive.
-//! * Answers to upstream's `k8s.io/component-helpers/apimachinery/lease`.
+//! * Upstream: `k8s.io/component-helpers/apimachinery/lease`.
 
 use crate::{
     apiserver::{ApiError, ApiServer, Recovery, ResourcePath},

@@ -6,7 +6,7 @@
 //! * Publishes: [`node_object`](crate::state::node_object), [`node_pressure`](crate::state::node_pressure) and
 //!   [`node_shutdown`](crate::state::node_shutdown); kills through the pod workers.
 //! * Must never stop a container itself.
-//! * Answers to upstream's `nodestatus`, `nodelease`, `eviction`, `nodeshutdown`, `certificate` and `stats`.
+//! * Upstream: `nodestatus`, `nodelease`, `eviction`, `nodeshutdown`, `certificate` and `stats`.
 
 pub mod stats;
 pub mod certificates;

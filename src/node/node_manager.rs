@@ -4,7 +4,7 @@
 //! * Woken by: the watch of the Node object, changes of runtime status, devices and pressure, and a timer.
 //! * Publishes: the Node object; events about the node.
 //! * Must never block pods, or treat an unavailable API server as a deleted node.
-//! * Answers to upstream's `pkg/kubelet/kubelet_node_status.go`.
+//! * Upstream: `pkg/kubelet/kubelet_node_status.go`.
 
 use crate::{
     apiserver::{

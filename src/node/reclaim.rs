@@ -68,7 +68,7 @@ impl Reclaim {
     /// pod object. The wait is bounded, so that a source that never delivers does not prevent collection; images of
     /// existing containers are safe anyway.
     async fn wait_for(&self, sources: &SourcesReadyReader) {
-        let _listed = self.cache.complete().await;
+        let _listed = self.cache.wait_runtime_listed().await;
         let until = Instant::now() + PERIOD;
         while sources.all_ready().is_none() && Instant::now() < until {
             tokio::time::sleep(LOOK_FOR_SOURCES).await;
@@ -109,7 +109,7 @@ impl Reclaim {
     /// Removes superseded containers, and all containers of the pods for which `has_ended` is true. Failures do not
     /// prevent image collection.
     async fn collect_containers(&self, has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync)) {
-        let Some(complete) = self.cache.is_complete() else {
+        let Some(complete) = self.cache.runtime_listed() else {
             return;
         };
         let mut settled = self.cache.pods();

@@ -1,11 +1,11 @@
-//! The face of the area: its stores, which others read from the start on, and its parts, which exist once the runtime
-//! has answered.
+//! Public interface of the area: its stores, which are readable at once, and its parts, which exist once the runtime is
+//! reachable.
 
 use super::{
     mirror::{MirrorDeps, MirrorPods},
     pleg::{self, Pleg, PlegMetrics, RuntimeStateReader},
     pod_config::{self, PodConfig, PostedPods, SourcesReadyReader},
-    pod_sync::{ClusterInputs, KnownPods, PodStartMetrics, PodSync, StatusPublisher},
+    pod_sync::{ClusterInputs, PodLister, PodStartMetrics, PodSync, StatusPublisher},
     pod_workers::{self, Delays, PodSyncObserver, PodWorkers, WorkerPhase},
     prober::{ProbeManager, ProberDeps, container_view},
     status::{StatusManager, Statuses},
@@ -40,21 +40,21 @@ pub struct PodsReader {
     /// The API statuses of pods.
     pub statuses: Statuses,
     /// The pods that are shown.
-    pub known: KnownPods,
+    pub known: PodLister,
     /// Pods that clients posted; `None` when that is not allowed.
     pub posted: Option<PostedPods>,
     /// When the sync loop last ran.
     pub heartbeat: Heartbeat,
     /// Whether every source has delivered.
-    pub all_delivered: watch::Receiver<bool>,
-    /// The parts of the area; `None` until the runtime has answered.
+    pub all_sources_seen: watch::Receiver<bool>,
+    /// The parts of the area; `None` until the runtime is reachable.
     pub parts: watch::Receiver<Option<Pods>>,
 }
 
 /// The writing ends of the area's stores, for [`build`].
 pub struct PodsWriters {
     statuses: StatusManager,
-    all_delivered: watch::Sender<bool>,
+    all_sources_seen: watch::Sender<bool>,
     parts: watch::Sender<Option<Pods>>,
 }
 
@@ -64,14 +64,14 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     let statuses = StatusManager::marking(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
         statuses,
-        all_delivered: watch::Sender::new(false),
+        all_sources_seen: watch::Sender::new(false),
         parts: watch::Sender::new(None),
     };
     let statuses = writers.statuses.reader();
     let counted = statuses.clone();
     state.sizes.add("statuses", move || counted.len());
     let reader = PodsReader {
-        known: KnownPods::new(
+        known: PodLister::new(
             state.pods.clone(),
             statuses.clone(),
             state.state_store.clone(),
@@ -79,7 +79,7 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
         statuses,
         posted,
         heartbeat: Heartbeat::new(),
-        all_delivered: writers.all_delivered.subscribe(),
+        all_sources_seen: writers.all_sources_seen.subscribe(),
         parts: writers.parts.subscribe(),
     };
     (reader, writers)
@@ -140,7 +140,7 @@ pub struct Config {
 
 /// What the area works with.
 pub struct PodsDeps<'a> {
-    /// The API server; `None` for a node of its own.
+    /// The API server; `None` in standalone mode.
     pub api: Option<ApiServer>,
     /// The runtime.
     pub client: RuntimeClient,
@@ -182,7 +182,7 @@ pub struct PodsTasks {
     pleg: Pleg,
     events: EventStream,
     cluster: Option<(MirrorPods, StatusWriter)>,
-    all_delivered: watch::Receiver<bool>,
+    all_sources_seen: watch::Receiver<bool>,
     sync_loop: SyncLoop,
 }
 
@@ -279,7 +279,7 @@ pub fn build(
         heartbeat: reader.heartbeat.clone(),
         resizes: Resizes::new(config.resize_rules, deps.resources.resize_metrics.clone()),
         housekeeping_period: config.housekeeping_period,
-        all_delivered: writers.all_delivered,
+        all_sources_seen: writers.all_sources_seen,
         runtime_returned: pleg.returned.clone(),
     });
     writers.parts.send_replace(Some(pods.clone()));
@@ -288,7 +288,7 @@ pub fn build(
         pleg,
         events,
         cluster,
-        all_delivered: reader.all_delivered.clone(),
+        all_sources_seen: reader.all_sources_seen.clone(),
         sync_loop,
     };
     Ok((pods, tasks))
@@ -297,7 +297,7 @@ pub fn build(
 fn show_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     let probes = pods.probes.clone();
     state.sizes.add("probed_pods", move || probes.len());
-    state.sizes.add("status_notes", move || statuses.len());
+    state.sizes.add("status_overrides", move || statuses.len());
     let workers = pods.workers.clone();
     state.sizes.add_all(move || workers.sizes());
     let runtime = pods.runtime.clone();
@@ -340,7 +340,7 @@ impl PodsTasks {
         let shutdown = tasks.shutdown();
         self.sources.start(tasks);
         if let Some((mirrors, statuses)) = self.cluster {
-            let mirrors = mirrors.run(self.all_delivered, shutdown.clone());
+            let mirrors = mirrors.run(self.all_sources_seen, shutdown.clone());
             tasks.spawn("mirror_pods", mirrors);
             tasks.spawn("status_writer", statuses.run(shutdown.clone()));
         }

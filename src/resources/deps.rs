@@ -35,7 +35,7 @@ pub struct Deps {
     /// Registry for the area's metrics.
     pub metrics: Metrics,
     /// Whether all sources of pods have delivered.
-    pub all_delivered: watch::Receiver<bool>,
+    pub all_sources_seen: watch::Receiver<bool>,
     /// The pods whose requests count for QoS cgroups.
     pub active_pods: ActivePodsReader,
 }

@@ -6,7 +6,7 @@
 //!   [`plugin_manager`] finds by their sockets; the PodResources API ([`pod_resources`]).
 //! * Woken by, publishes: see these modules; the rest is pure.
 //! * Must never read the machine outside of [`cm`]: [`NodeFacts`](crate::model::NodeFacts) are an input.
-//! * Answers to upstream's `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
+//! * Upstream: `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
 //!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.
 
 mod checkpoint;

@@ -4,18 +4,18 @@ use super::{
     Handlers,
     checkpoint::Checkpoints,
     container_logs::{LogParts, LogReaders},
+    dispatcher::RouteHandlers,
     health::HealthChecks,
     metrics::HttpMetrics,
     node_logs::NodeLogs,
     pod_reporter::{PendingVolumesOf, PodReporter},
     pods::PodLists,
     process::Process,
-    router::Views,
     routes::Switch,
     scrapes::{BeforeScrape, Scrapes},
     stats::StatsViews,
     streaming::{StreamMetrics, StreamParts, StreamTable},
-    views::{FlushStatuses, PodsView, ViewsReady},
+    views::{FlushStatuses, ListPods, WaitForPods},
 };
 use crate::{
     base::{metrics::Metrics, otel::Tracer},
@@ -93,8 +93,8 @@ pub fn build(
 ) -> (Handlers, StreamTable) {
     let node_name: Arc<str> = config.node_name.into();
     let known = deps.pods.known.clone();
-    let pods: PodsView = Arc::new(move || known.list());
-    let ready = pods_known(deps.pods.all_delivered.clone());
+    let pods: ListPods = Arc::new(move || known.list());
+    let ready = pods_known(deps.pods.all_sources_seen.clone());
     let streams = StreamParts {
         runtime: deps.runtime.clone(),
         metrics: StreamMetrics::new(deps.metrics),
@@ -131,7 +131,7 @@ pub fn build(
     };
     let node_logs = NodeLogs::of(NODE_LOGS);
     let (metrics, sli_metrics) = (deps.metrics.clone(), deps.sli_metrics.clone());
-    let views = Views {
+    let views = RouteHandlers {
         streams: StreamTable::new(streams, shutdown),
         logs: LogReaders::new(logs),
         scrapes: Scrapes::new(
@@ -169,12 +169,12 @@ pub fn build(
 
 /// Waits until all sources have delivered, because an earlier response would show too few pods. Waits at most until
 /// [`STARTUP_WAIT`] after the start, because a source may be slow.
-fn pods_known(all_delivered: watch::Receiver<bool>) -> ViewsReady {
+fn pods_known(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {
-        let mut all_delivered = all_delivered.clone();
+        let mut all_sources_seen = all_sources_seen.clone();
         Box::pin(async move {
-            let known = all_delivered.wait_for(|all_delivered| *all_delivered);
+            let known = all_sources_seen.wait_for(|all_sources_seen| *all_sources_seen);
             let _ = tokio::time::timeout_at(deadline, known).await;
         })
     })

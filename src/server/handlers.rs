@@ -1,15 +1,15 @@
-//! The request handling of one port: its layers and its router.
+//! The request handling of one port: its layers and its dispatcher.
 
 use super::{
     auth::KubeletAuth,
+    dispatcher::{Dispatcher, DispatcherState, RouteHandlers},
     health::HealthChecks,
     layers::{
-        Access, Authentication, AuthorizationLayer, ContainPanics, MetricsLayer, ResponseFuture,
-        RoutedRequest, Trace,
+        Access, AuthenticationService, AuthorizationService, ContainPanics, MetricsService,
+        ResponseFuture, RoutedRequest, TraceService,
     },
     metrics::HttpMetrics,
     response::{Body, BodyError, Request},
-    router::{Router, RouterState, Views},
     routes::{Port, Switch},
 };
 use crate::base::otel::Tracer;
@@ -41,7 +41,7 @@ pub struct Handlers {
     access: Access,
     tracer: Tracer,
     metrics: Option<HttpMetrics>,
-    state: Arc<RouterState>,
+    state: Arc<DispatcherState>,
 }
 
 impl fmt::Debug for Handlers {
@@ -55,7 +55,7 @@ impl fmt::Debug for Handlers {
 impl Handlers {
     /// The handlers of the health port.
     pub fn health(checks: HealthChecks) -> Self {
-        let state = RouterState {
+        let state = DispatcherState {
             checks,
             views: None,
             disabled: Vec::new(),
@@ -70,9 +70,9 @@ impl Handlers {
     }
 
     /// The handlers of the read-only port; routes of `disabled` are rejected.
-    pub fn read_only(checks: HealthChecks, views: Views, disabled: Vec<Switch>) -> Self {
+    pub fn read_only(checks: HealthChecks, views: RouteHandlers, disabled: Vec<Switch>) -> Self {
         let metrics = views.http.clone();
-        let state = RouterState {
+        let state = DispatcherState {
             checks,
             views: Some(views),
             disabled,
@@ -131,7 +131,7 @@ impl Handlers {
         }
     }
 
-    /// Builds the layers around the router. When `stopping` is cancelled, requests that wait for a change are
+    /// Builds the layers around the dispatcher. When `stopping` is cancelled, requests that wait for a change are
     /// answered immediately.
     pub(super) fn service(&self, stopping: &CancellationToken) -> RequestService {
         let (port, access) = (self.port, self.access.clone());
@@ -139,12 +139,12 @@ impl Handlers {
         let (metrics, tracer) = (self.metrics.clone(), self.tracer.clone());
         let stack = ServiceBuilder::new()
             .map_request(move |request| RoutedRequest::new(port, request))
-            .layer_fn(move |inner| MetricsLayer::new(metrics.clone(), inner))
+            .layer_fn(move |inner| MetricsService::new(metrics.clone(), inner))
             .layer_fn(ContainPanics::new)
-            .layer_fn(move |inner| Authentication::new(access.clone(), inner))
-            .layer_fn(move |inner| AuthorizationLayer::new(&for_authorization, inner))
-            .layer_fn(move |inner| Trace::new(tracer.clone(), inner))
-            .service(Router::new(self.state.clone(), stopping.clone()));
+            .layer_fn(move |inner| AuthenticationService::new(access.clone(), inner))
+            .layer_fn(move |inner| AuthorizationService::new(&for_authorization, inner))
+            .layer_fn(move |inner| TraceService::new(tracer.clone(), inner))
+            .service(Dispatcher::new(self.state.clone(), stopping.clone()));
         RequestService(BoxCloneSyncService::new(stack))
     }
 }

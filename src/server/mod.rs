@@ -7,9 +7,9 @@
 //! * Forwards: exec, attach, port-forward and checkpoints to the runtime; posted pods to their store.
 //! * Must never decide about pods, call the runtime for data that a store has, hold a whole list in memory as text,
 //!   or let one client exhaust shared resources (connections, headers, bodies, streams and idle time are limited).
-//! * Answers to upstream's `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
+//! * Upstream: `pkg/kubelet/server` and `k8s.io/apiserver/pkg/server/healthz`.
 //!
-//! A request passes through the listener, the layers (`layers`, assembled in `handlers.rs`) and the router.
+//! A request passes through the listener, the layers (`layers`, assembled in `handlers.rs`) and the dispatcher.
 
 mod query;
 mod response;
@@ -46,7 +46,7 @@ mod gzip;
 mod files;
 mod node_logs;
 mod process;
-mod router;
+mod dispatcher;
 mod handlers;
 mod pod_reporter;
 mod listener;
@@ -57,6 +57,7 @@ pub use area::{Config, ServerDeps, build};
 pub use checkpoint::Checkpoints;
 pub use connections::ConnectionLimits;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
+pub use dispatcher::RouteHandlers;
 pub use events::EventsQuery;
 pub use explanations::{
     ExplainQuery, ExplainView, Explanations, OverviewQuery, OverviewVersion, OverviewView,
@@ -73,12 +74,11 @@ pub use ports::{Ports, ServerConfig};
 pub use posted::PostMode;
 pub use process::Process;
 pub use route_parts::RouteError;
-pub use router::Views;
 pub use routes::{ENTRIES, Port, Route, RouteEntry, Switch, document, route, subresources};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};
-pub use views::{FlushStatuses, PodsView, RunningPodsView, ViewsReady};
+pub use views::{FlushStatuses, ListPods, ListRunningPods, WaitForPods};
 
 #[cfg(test)]
 mod tests;

@@ -86,7 +86,7 @@ impl PodReporter {
         Overview {
             version,
             node: self.node_name.to_string(),
-            remarks: parts.map_or_else(unreached, |parts| parts.runtime_errors()),
+            warnings: parts.map_or_else(unreached, |parts| parts.runtime_errors()),
             pods,
         }
     }

@@ -4,7 +4,7 @@ use super::{
     list,
     response::{Body, json_object, json_stream, not_found},
     streaming::{PodName, lookup},
-    views::{FlushStatuses, PodsView, RunningPodsView, ViewsReady, flushed, unless_stopping},
+    views::{FlushStatuses, ListPods, ListRunningPods, WaitForPods, flushed, unless_stopping},
 };
 use crate::{
     host::HostMachine,
@@ -46,11 +46,11 @@ impl Serialize for PodItem {
 #[derive(Clone)]
 pub struct PodLists {
     /// All known pods.
-    pub pods: PodsView,
+    pub pods: ListPods,
     /// All running pods.
-    pub running: RunningPodsView,
+    pub running: ListRunningPods,
     /// Waits until the pods are known.
-    pub ready: ViewsReady,
+    pub ready: WaitForPods,
     /// Waits until pod statuses are on disk.
     pub flush: FlushStatuses,
 }

@@ -87,12 +87,12 @@ pub(super) fn runtime() -> Vec<Arc<PodStatus>> {
     ]
 }
 
-pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> Views {
+pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteHandlers {
     let events = EventRecorder::new();
     events.warning(&ObjectRef::container(&pod("a"), "c"), "BackOff", "first");
     events.normal(&ObjectRef::pod(&pod("b")), "Killing", "second");
     events.normal(&ObjectRef::node("n1"), "Starting", "third");
-    Views {
+    RouteHandlers {
         pods: PodLists {
             pods: Arc::new(move || pods.clone()),
             running: Arc::new(runtime),

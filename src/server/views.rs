@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Returns all known pods with their current status; see [`PodWithStatus`].
-pub type PodsView = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
+pub type ListPods = Arc<dyn Fn() -> Vec<PodWithStatus> + Send + Sync>;
 /// Returns the runtime status of all running pods.
-pub type RunningPodsView = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
+pub type ListRunningPods = Arc<dyn Fn() -> Vec<Arc<PodStatus>> + Send + Sync>;
 /// Waits until the node's pods are known, with a timeout.
-pub type ViewsReady = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+pub type WaitForPods = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 /// Waits until the statuses that the views show are on disk.
 pub type FlushStatuses = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 

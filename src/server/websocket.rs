@@ -1,7 +1,7 @@
 //! Detects upgrades, and extracts a bearer token from the subprotocols of a WebSocket, the only place where a page in
 //! a browser can pass one. Pure.
 //!
-//! Answers to upstream's `k8s.io/apiserver/pkg/authentication/request/websocket`.
+//! Upstream: `k8s.io/apiserver/pkg/authentication/request/websocket`.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, header};

@@ -10,7 +10,7 @@
 //!   whose objects or tokens changed, or whose volumes became ready after a sync timed out.
 //! * Must never delete through a mount or a link, nor unmount what it did not mount, nor remove a volume of another
 //!   plugin, nor log the content of a volume.
-//! * Answers to upstream's `pkg/kubelet/volumemanager`,
+//! * Upstream: `pkg/kubelet/volumemanager`,
 //!   `pkg/volume/{emptydir,hostpath,local,configmap,secret,downwardapi,projected}`, `pkg/volume/util` and the
 //!   directory half of `pkg/kubelet/kubelet_volumes.go`.
 

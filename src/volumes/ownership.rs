@@ -1,6 +1,6 @@
 //! `fsGroup` of volumes on paths of the node: changes the group of all files. Blocking.
 //!
-//! Answers to upstream's `pkg/volume/volume_linux.go`.
+//! Upstream: `pkg/volume/volume_linux.go`.
 
 use super::{
     PodDir, SetUpError,

@@ -12,7 +12,7 @@ use crate::support::kubelet_process::{KubeletProcess, Settings};
 use crate::support::wait::{holds, wait_for};
 
 /// Within which anything happens that needs no back-off, also where the machine has much else to do; sooner
-/// than an audit would find what was missed.
+/// than a relist would find what was missed.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
 /// Fields are dropped in this order: the kubelet first, the directory last.

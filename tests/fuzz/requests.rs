@@ -14,8 +14,8 @@ use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogParts,
-    LogReaders, NodeLogs, PodLists, Process, Scrapes, StatsViews, StreamMetrics, StreamParts,
-    StreamTable, Switch, TextPieces, Views,
+    LogReaders, NodeLogs, PodLists, Process, RouteHandlers, Scrapes, StatsViews, StreamMetrics,
+    StreamParts, StreamTable, Switch, TextPieces,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -150,8 +150,8 @@ fn pod() -> Arc<Pod> {
     })
 }
 
-fn views() -> Views {
-    let known = || -> kubelet::server::ViewsReady { Arc::new(|| Box::pin(ready(()))) };
+fn views() -> RouteHandlers {
+    let known = || -> kubelet::server::WaitForPods { Arc::new(|| Box::pin(ready(()))) };
     let events = EventRecorder::new();
     events.warning(
         &ObjectRef::container(&pod(), "c"),
@@ -159,7 +159,7 @@ fn views() -> Views {
         "<x>\u{1b} first",
     );
     let nowhere = || PathBuf::from("/nonexistent");
-    Views {
+    RouteHandlers {
         pods: PodLists {
             pods: Arc::new(pods),
             running: Arc::new(Vec::new),
@@ -232,7 +232,7 @@ fn pods() -> Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)> {
 }
 
 /// Streams of a runtime that was never started.
-fn streams(known: kubelet::server::ViewsReady) -> StreamTable {
+fn streams(known: kubelet::server::WaitForPods) -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
     let parts = StreamParts {

@@ -65,7 +65,7 @@ async fn pods_of_the_api_server_are_left_alone_whatever_the_flags() {
             .wait_until("the orphan of the file is removed", WAIT_LIMIT, gone)
             .await;
         let names = ["from-the-api", "unmarked", "ended"];
-        // Several audits.
+        // Several runs of housekeeping.
         let touched = |fake: &FakeRuntime| !done_to(fake, &names).is_empty();
         assert!(
             node.never(Duration::from_millis(1500), touched).await,

@@ -143,7 +143,7 @@ async fn a_process_in_other_namespaces_is_refused_on_the_socket() {
 #[tokio::test]
 async fn the_socket_goes_with_the_kubelet_and_who_asks_then_is_told_so() {
     let mut node = Node::started().await;
-    wait_for("it has nothing to remark", WAIT_LIMIT, async || {
+    wait_for("there is no warning", WAIT_LIMIT, async || {
         let report = node.report(&["pods"]).await;
         holds(report == "No pods.\n", report)
     })
@@ -177,7 +177,7 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
         "{report}"
     );
     node.fake.come_back();
-    wait_for("the remark is gone", WAIT_LIMIT, async || {
+    wait_for("the warning is gone", WAIT_LIMIT, async || {
         let report = node.report(&["pods"]).await;
         holds(!report.contains('!'), report)
     })

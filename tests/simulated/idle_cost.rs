@@ -213,7 +213,7 @@ async fn kept(node: &Node) -> Vec<String> {
 async fn of_pods_that_are_gone_nothing_is_kept() {
     let mut node = Node::new().await;
     // What is removed is remembered until the next list.
-    node.periods().pleg.audit_period = Duration::from_secs(1);
+    node.periods().pleg.relist_period_with_events = Duration::from_secs(1);
     node.start().await;
     let crashes = Behaviour::exits(Duration::ZERO, 1);
     let own_uid = json!({"uid": "chosen"});

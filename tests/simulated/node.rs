@@ -19,7 +19,7 @@ use crate::support::wait::{holds, wait_for};
 use crate::threaded_kubelet::ThreadedKubelet;
 
 /// Far longer than anything takes that does not wait for a long timer of its own, also where the machine has
-/// much else to do; sooner than an audit would find what was missed.
+/// much else to do; sooner than a relist would find what was missed.
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(45);
 
 /// How often ports are chosen again that another process took meanwhile.

@@ -149,7 +149,7 @@ async fn a_name_that_another_source_may_still_want_is_not_taken_before_that_has_
 }
 
 #[tokio::test]
-async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
+async fn while_the_runtime_hangs_one_housekeeping_run_hangs_with_it_and_no_more() {
     let mut node = Node::new().await;
     node.periods().housekeeping = Duration::from_millis(200);
     node.start().await;
@@ -173,14 +173,14 @@ async fn while_the_runtime_hangs_one_audit_hangs_with_it_and_no_more() {
         calls.iter().filter(|call| call.code.is_none()).count()
     };
     node.fake
-        .wait_until("an audit hangs", WAIT_LIMIT, |fake| hanging(fake) == 1)
+        .wait_until("a run hangs", WAIT_LIMIT, |fake| hanging(fake) == 1)
         .await;
     let more = |fake: &FakeRuntime| hanging(fake) > 1;
     assert!(node.never(Duration::from_secs(2), more).await);
     node.fake.clear_faults();
     let one_left = |fake: &FakeRuntime| fake.pod(&full("web")).unwrap().containers.len() == 1;
     node.fake
-        .wait_until("the audits go on", WAIT_LIMIT, one_left)
+        .wait_until("the runs go on", WAIT_LIMIT, one_left)
         .await;
 }
 

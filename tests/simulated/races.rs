@@ -141,7 +141,7 @@ impl History {
         node.fake.behave(IMAGES[2], Behaviour::ignores_term());
         // What a lost event or a failed call leaves is found soon.
         node.periods().housekeeping = Duration::from_secs(1);
-        node.periods().pleg.audit_period = Duration::from_secs(2);
+        node.periods().pleg.relist_period_with_events = Duration::from_secs(2);
         let mut history = History {
             node,
             log: Log::new(),

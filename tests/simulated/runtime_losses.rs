@@ -87,7 +87,7 @@ async fn what_happened_while_nobody_listened_is_found_when_listening_again() {
 #[tokio::test]
 async fn one_event_that_nobody_heard_is_made_up_for_by_the_next_list() {
     let mut node = Node::new().await;
-    node.periods().pleg.audit_period = Duration::from_secs(2);
+    node.periods().pleg.relist_period_with_events = Duration::from_secs(2);
     node.start().await;
     node.put(&simple("web"));
     node.wait_runs("web").await;
@@ -105,7 +105,7 @@ async fn one_event_that_nobody_heard_is_made_up_for_by_the_next_list() {
 #[tokio::test]
 async fn a_sandbox_whose_death_nobody_heard_is_replaced_after_the_next_list() {
     let mut node = Node::new().await;
-    node.periods().pleg.audit_period = Duration::from_secs(2);
+    node.periods().pleg.relist_period_with_events = Duration::from_secs(2);
     node.start().await;
     node.put(&simple("web"));
     let first = node.wait_runs("web").await;

@@ -6,7 +6,7 @@
 //! * Publishes: the set of pods whose objects changed.
 //! * Must never log or reveal the data of an object, read outside of its directory, give a static pod an object of the
 //!   API server or another pod a local file, or treat a failed read as a missing object.
-//! * Answers to upstream's `pkg/kubelet/configmap` and `pkg/kubelet/secret`.
+//! * Upstream: `pkg/kubelet/configmap` and `pkg/kubelet/secret`.
 
 mod api;
 mod local;

@@ -5,7 +5,7 @@
 //! * **Woken by** scrapes only.
 //! * **Publishes** text in Prometheus' exposition format 0.0.4.
 //! * **Must never** know the meaning of a family, or hold a lock while its owner writes a sample.
-//! * **Answers to** upstream's `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
+//! * Upstream: `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
 
 mod at_scrape;
 mod text;

@@ -7,7 +7,7 @@
 //!   and is propagated to the runtime.
 //! * **Must never** block a caller, exceed its queue's size, log or export what may be a secret, or connect anywhere
 //!   without the configuration's `tracing` section.
-//! * **Answers to** upstream's `k8s.io/component-base/tracing`; `docs/adr/0002-traces.md` explains why no library is
+//! * Upstream: `k8s.io/component-base/tracing`; `docs/adr/0002-traces.md` explains why no library is
 //!   used.
 
 mod collector;

@@ -90,7 +90,7 @@ impl Span {
     }
 
     /// Adds attributes, which are computed only if the span is sampled. Values must not be secrets.
-    pub fn note<I>(&mut self, attributes: impl FnOnce() -> I)
+    pub fn set_attributes<I>(&mut self, attributes: impl FnOnce() -> I)
     where
         I: IntoIterator<Item = (&'static str, AttributeValue)>,
     {
@@ -100,7 +100,7 @@ impl Span {
     }
 
     /// Marks the span as failed; the message is computed only if the span is sampled.
-    pub fn fail(&mut self, why: impl FnOnce() -> String) {
+    pub fn set_error(&mut self, why: impl FnOnce() -> String) {
         if let Some(recording) = &mut self.recording {
             let mut why = why();
             why.truncate(why.floor_char_boundary(MAX_FAILURE));
@@ -109,7 +109,7 @@ impl Span {
     }
 
     /// Runs work as the current operation of this span.
-    pub async fn around<F: Future>(&self, work: F) -> F::Output {
+    pub async fn in_scope<F: Future>(&self, work: F) -> F::Output {
         CURRENT.scope(self.context.clone(), work).await
     }
 }
@@ -153,9 +153,9 @@ pub async fn traced<F: Future>(
     let Some(mut span) = span else {
         return work.await;
     };
-    let done = span.around(work).await;
+    let done = span.in_scope(work).await;
     if let Some(why) = failure(&done) {
-        span.fail(|| why);
+        span.set_error(|| why);
     }
     done
 }

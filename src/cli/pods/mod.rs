@@ -75,7 +75,7 @@ fn first(args: &Pods, term: Term, overview: &Overview) -> anyhow::Result<String>
 
 fn next(args: &Pods, term: Term, old: &Overview, new: &Overview) -> anyhow::Result<String> {
     Ok(match (args.output, term.size) {
-        (Output::Json, _) if (&old.pods, &old.remarks) == (&new.pods, &new.remarks) => {
+        (Output::Json, _) if (&old.pods, &old.warnings) == (&new.pods, &new.warnings) => {
             String::new()
         }
         (Output::Json, _) => json(new, false)?,
@@ -91,13 +91,13 @@ fn print_error_above(
     shown: &mut Overview,
     error: &ClientError,
 ) -> anyhow::Result<()> {
-    let remark = format!("{}; trying again", chain(error));
-    if shown.remarks.first() == Some(&remark) {
+    let warning = format!("{}; trying again", chain(error));
+    if shown.warnings.first() == Some(&warning) {
         return Ok(());
     }
     let mut troubled = shown.clone();
-    troubled.remarks.insert(0, remark);
+    troubled.warnings.insert(0, warning);
     print(&next(args, term, shown, &troubled)?)?;
-    shown.remarks = troubled.remarks;
+    shown.warnings = troubled.warnings;
     Ok(())
 }

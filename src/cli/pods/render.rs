@@ -21,7 +21,7 @@ pub(super) struct RenderOptions {
 
 /// The complete table.
 pub(super) fn text(overview: &Overview, options: RenderOptions) -> String {
-    let mut lines = remarks(&overview.remarks, options);
+    let mut lines = warnings(&overview.warnings, options);
     if overview.pods.is_empty() {
         lines.push("No pods.".into())
     } else {
@@ -63,12 +63,12 @@ pub(super) fn screen(
 
 /// The rows of pods that changed or were removed.
 pub(super) fn changed_lines(old: &Overview, new: &Overview, options: RenderOptions) -> String {
-    let fresh = new.remarks.iter();
+    let fresh = new.warnings.iter();
     let fresh: Vec<String> = fresh
-        .filter(|remark| !old.remarks.contains(remark))
+        .filter(|warning| !old.warnings.contains(warning))
         .cloned()
         .collect();
-    let mut lines = remarks(&fresh, options);
+    let mut lines = warnings(&fresh, options);
     let changed = new.pods.iter().filter(|pod| !old.pods.contains(pod));
     let mut changed: Vec<PodRow> = changed.cloned().collect();
     let gone = |pod: &&PodRow| !new.pods.iter().any(|known| known.uid == pod.uid);
@@ -87,9 +87,9 @@ fn joined(lines: &[String]) -> String {
     lines.iter().flat_map(|line| [line, "\n"]).collect()
 }
 
-fn remarks(remarks: &[String], options: RenderOptions) -> Vec<String> {
-    let remark = |text: &String| options.paint.yellow(&format!("! {}", one_line(text, 200)));
-    remarks.iter().map(remark).collect()
+fn warnings(warnings: &[String], options: RenderOptions) -> Vec<String> {
+    let warning = |text: &String| options.paint.yellow(&format!("! {}", one_line(text, 200)));
+    warnings.iter().map(warning).collect()
 }
 
 /// The header, and a row for each pod.
@@ -225,9 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_table_and_remarks_are_printed() {
+    fn an_empty_table_and_warnings_are_printed() {
         let mut overview = overview(vec![]);
-        overview.remarks = vec!["waiting for\nthe runtime".into()];
+        overview.warnings = vec!["waiting for\nthe runtime".into()];
         assert_eq!(
             text(&overview, options()),
             "! waiting for the runtime\nNo pods.\n"
@@ -254,7 +254,7 @@ mod tests {
     fn only_what_changed_is_appended() {
         let old = overview(vec![pod("a", "Running"), pod("b", "Running")]);
         let mut new = overview(vec![pod("a", "Running"), crashing()]);
-        new.remarks = vec!["the network is down".into()];
+        new.warnings = vec!["the network is down".into()];
         let lines = changed_lines(&old, &new, options());
         let lines: Vec<_> = lines.lines().collect();
         assert_eq!(lines[0], "! the network is down");

@@ -109,7 +109,7 @@ impl Case<'_> {
                 self.unknown(bytes);
                 manifest.pods
             }
-            Err(BadManifest::Unreadable(error)) => {
+            Err(BadManifest::Decode(error)) => {
                 self.unreadable(&error);
                 self.find_further(error);
                 Vec::new()
@@ -127,7 +127,7 @@ impl Case<'_> {
         if self.validator.source == PodSource::Http {
             return "the whole response is refused; the previous pods are kept".into();
         }
-        let is_list = matches!(bad, BadManifest::Unreadable(error) if error.field == "kind");
+        let is_list = matches!(bad, BadManifest::Decode(error) if error.field == "kind");
         if is_list && let Ok(list) = self.read(bytes, PodSource::Http) {
             let pods = list.pods.len();
             return format!(
@@ -226,7 +226,7 @@ impl Case<'_> {
             let bytes = tree.to_json();
             match self.read(&bytes, source) {
                 Ok(_) => return self.unknown(&bytes),
-                Err(BadManifest::Unreadable(next)) => {
+                Err(BadManifest::Decode(next)) => {
                     if !self.is_blanked(&next.field) {
                         self.push(Severity::Error, &next.field, next.message.clone());
                     }

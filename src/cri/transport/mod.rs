@@ -22,7 +22,7 @@ pub(super) use deadline::CallDeadline;
 
 use super::endpoint::RuntimeEndpoint;
 use super::metrics::CriMetrics;
-use super::rpc::{Lane, Rpc};
+use super::rpc::{HeavyCallKind, Rpc};
 use crate::base::EarlyReleaseSemaphore;
 use crate::base::otel::Tracer;
 
@@ -48,9 +48,9 @@ impl CriService {
         let Some(rpc) = Rpc::from_path(request.uri().path()) else {
             return self.channel.oneshot(request).await.map_err(Into::into);
         };
-        let limit = match rpc.lane() {
-            Some(Lane::Start) => Some(self.starts.clone()),
-            Some(Lane::TearDown) => Some(self.tear_downs.clone()),
+        let limit = match rpc.heavy_kind() {
+            Some(HeavyCallKind::Start) => Some(self.starts.clone()),
+            Some(HeavyCallKind::TearDown) => Some(self.tear_downs.clone()),
             None => None,
         };
         match limit {

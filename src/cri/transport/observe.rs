@@ -43,7 +43,7 @@ where
 fn begin_span(tracer: &Tracer, request: &mut Request<Body>) -> Option<Span> {
     let name = || request.uri().path().trim_start_matches('/').to_owned();
     let mut span = tracer.start(TraceSpanKind::Client, Parent::Current, || name().into())?;
-    span.note(|| {
+    span.set_attributes(|| {
         let name = name();
         let (service, method) = name.split_once('/').unwrap_or_default();
         [
@@ -105,10 +105,10 @@ impl CallRecord {
         let failed = code != Code::Ok && !stopped_watching;
         self.metrics.observe(self.rpc, took, failed);
         if let Some(mut span) = self.span.take() {
-            span.note(|| [("rpc.grpc.status_code", i64::from(i32::from(code)).into())]);
+            span.set_attributes(|| [("rpc.grpc.status_code", i64::from(i32::from(code)).into())]);
             if failed {
                 // The runtime's message may contain secrets, so only the code is recorded.
-                span.fail(|| code.to_string());
+                span.set_error(|| code.to_string());
             }
         }
         tracing::debug!(rpc = %self.rpc, ?code, ?took, "CRI call ended");

@@ -6,7 +6,7 @@
 //! * **Publishes** the logins for one image, the most specific first.
 //! * **Must never** expose a password in a log, an error or an event; nor fail a pull because of an unusable file,
 //!   which is logged once and skipped.
-//! * **Answers to** upstream's `pkg/credentialprovider`.
+//! * Upstream: `pkg/credentialprovider`.
 
 mod auths;
 mod docker_config;

@@ -6,7 +6,7 @@
 //! * **Publishes** the events `FreeDiskSpaceFailed` and `InvalidDiskCapacity` of the node, and a metric of removals.
 //! * **Must never** remove an image of a container (running or exited) or of a desired pod, nor a pinned one; nor
 //!   remove anything if a list failed.
-//! * **Answers to** upstream's `image_gc_manager.go`.
+//! * Upstream: `image_gc_manager.go`.
 
 mod history;
 mod plan;

@@ -7,7 +7,7 @@
 //! * **Publishes** whether a present image has to be pulled again (`PullRecords::must_pull`).
 //! * **Must never** lose a readable record of another kubelet, nor treat an image as preloaded because its record
 //!   cannot be read.
-//! * **Answers to** upstream's `pkg/kubelet/images/pullmanager`.
+//! * Upstream: `pkg/kubelet/images/pullmanager`.
 
 mod disk;
 mod policy;

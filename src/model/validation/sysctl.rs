@@ -1,4 +1,4 @@
-//! Names of sysctls, and their namespaces. Answers to upstream's `k8s.io/component-helpers/node/util/sysctl` and its
+//! Names of sysctls, and their namespaces. Upstream: `k8s.io/component-helpers/node/util/sysctl` and its
 //! rules for sysctl names and patterns.
 
 use std::borrow::Cow;

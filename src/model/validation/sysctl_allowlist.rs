@@ -1,4 +1,4 @@
-//! The sysctls that pods may set. Pure; answers to upstream's `pkg/kubelet/sysctl`.
+//! The sysctls that pods may set. Pure. Upstream: `pkg/kubelet/sysctl`.
 
 use super::sysctl::{self, Namespace, PATTERN_RULE, namespace_of};
 

@@ -5,7 +5,7 @@
 //! * Woken by: timers, changed node addresses, and responses to a CertificateSigningRequest.
 //! * Publishes: files, which the API client and the kubelet's HTTPS server reload.
 //! * Must never reveal a key, replace a usable certificate by an unusable one, or send requests without a back-off.
-//! * Answers to `pkg/kubelet/certificate` with its `bootstrap`, and `k8s.io/client-go/util/certificate`.
+//! * Upstream: `pkg/kubelet/certificate` with its `bootstrap`, and `k8s.io/client-go/util/certificate`.
 
 mod bootstrap;
 mod failure;

@@ -4,7 +4,7 @@
 //! * Woken by: the outbox of the event recorder.
 //! * Publishes: core/v1 Events of the component `kubelet`.
 //! * Must never block callers that record events, or grow without bound while the API server is unavailable.
-//! * Answers to upstream's `client-go/tools/record`.
+//! * Upstream: `client-go/tools/record`.
 
 mod correlate;
 mod lru;

@@ -5,7 +5,7 @@
 //! * Publishes: the node's pressure; kills through the pod workers; events.
 //! * Must never evict a critical pod, nor a pod while evicted pods that still terminate will free enough; nor wait for a
 //!   disk or the runtime, because memory has to be measured meanwhile.
-//! * Answers to upstream's `pkg/kubelet/eviction`.
+//! * Upstream: `pkg/kubelet/eviction`.
 
 pub mod thresholds;
 pub mod decide;
@@ -363,7 +363,7 @@ impl EvictionManager {
             .collect();
         self.terminating.update(&usage);
         let cache = &self.deps.reclaim.cache;
-        let was_listed = cache.is_complete().is_some();
+        let was_listed = cache.runtime_listed().is_some();
         let active = active_pods(&self.deps.pods, &self.deps.workers);
         let active: HashSet<PodUid> = active.iter().map(|pod| pod.uid()).collect();
         let pods = pods.into_iter().filter(|pod| {

@@ -2,7 +2,7 @@
 //!
 //! * Owns: nothing; a status is computed from facts and the previous status.
 //! * Must never drop conditions, resources or addresses that other components set.
-//! * Answers to upstream's `pkg/kubelet/nodestatus` and the arithmetic of `pkg/kubelet/cm`.
+//! * Upstream: `pkg/kubelet/nodestatus` and the arithmetic of `pkg/kubelet/cm`.
 
 mod conditions;
 mod patch;

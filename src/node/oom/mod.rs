@@ -4,7 +4,7 @@
 //! * Woken by: messages in the kernel log.
 //! * Publishes: the event `SystemOOM` about the node.
 //! * Must never act on an OOM kill. Killed containers are found by their status.
-//! * Answers to upstream's `pkg/kubelet/oom` and cAdvisor's `oomparser`.
+//! * Upstream: `pkg/kubelet/oom` and cAdvisor's `oomparser`.
 
 mod parser;
 

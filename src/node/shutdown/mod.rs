@@ -5,7 +5,7 @@
 //! * Publishes: the shutdown flag; kills through the pod workers; events; two gauges.
 //! * Must never delay the shutdown for longer than configured, or release the lock before the pods have terminated or
 //!   their time has passed.
-//! * Answers to upstream's `pkg/kubelet/nodeshutdown`.
+//! * Upstream: `pkg/kubelet/nodeshutdown`.
 
 pub mod plan;
 mod record;

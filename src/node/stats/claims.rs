@@ -1,6 +1,6 @@
 //! Usage of volumes with a PersistentVolumeClaim, for `/metrics` (`kubelet_volume_stats_*`).
 //!
-//! Answers to upstream's `pkg/kubelet/metrics/collectors/volume_stats.go`.
+//! Upstream: `pkg/kubelet/metrics/collectors/volume_stats.go`.
 
 use super::{SLOW_SOURCE, blocking, source::CachedReading};
 use crate::{

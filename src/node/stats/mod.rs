@@ -7,7 +7,7 @@
 //! * Publishes: results. The samples of a pod are removed with the first scrape after its end.
 //! * Must never read a cgroup, a disk or the runtime on an async thread, let one of these delay another, or walk a
 //!   directory more often than once per period (P-23).
-//! * Answers to upstream's `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and to
+//! * Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and to
 //!   cAdvisor.
 //!
 //! CPU and memory are read from cgroup files. The runtime is called only for writable layers, and for containers

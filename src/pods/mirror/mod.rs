@@ -5,7 +5,7 @@
 //! * Publishes: nothing here; mirrors come back through the source of API pods.
 //! * Must never act on a static pod, delete a mirror while a static pod of its name is still ending, or take
 //!   a mirror for an orphan before the sources of static pods have delivered.
-//! * Answers to upstream's `pkg/kubelet/pod/mirror_client.go`.
+//! * Upstream: `pkg/kubelet/pod/mirror_client.go`.
 
 mod plan;
 #[cfg(test)]

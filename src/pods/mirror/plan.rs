@@ -1,6 +1,6 @@
 //! What is to be done about the mirror of a static pod. Pure.
 //!
-//! Answers to upstream's `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
+//! Upstream: `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
 use crate::model::{Pod, PodExt, is_other_manifest, keys};
 use k8s_openapi::{

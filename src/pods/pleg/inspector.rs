@@ -44,7 +44,7 @@ enum InspectionOutcome {
     Unknown,
     Failed(CriError),
     TimedOut,
-    /// A bug. Retried like a failure, or the item would stay unread.
+    /// A bug. Retried like a failure, or the item would stay stale.
     Panicked(Panicked),
 }
 
@@ -202,7 +202,7 @@ async fn read_sandbox(
 ) -> Result<(Seq, InspectedItem), CriError> {
     match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
-            tracing::trace!(pod = %owner.log_name(), sandbox = %id, "Read a sandbox");
+            tracing::trace!(pod = %owner.log_name(), podSandboxID = %id, "Read a sandbox");
             let status = translate::sandbox_status(
                 &reply.sandbox,
                 context.cache.strings(),
@@ -233,7 +233,7 @@ async fn read_container(
         Err(error) if error.is_not_found() => return Ok((seq, InspectedItem::Gone)),
         Err(error) => return Err(error),
     };
-    tracing::trace!(pod = %owner.log_name(), container = %id, "Read a container");
+    tracing::trace!(pod = %owner.log_name(), containerID = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
         return Ok((seq, InspectedItem::Gone));

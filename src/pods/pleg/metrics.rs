@@ -11,7 +11,7 @@ use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
 use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// Handles to the families.
+/// Handles to the metrics.
 #[derive(Clone)]
 pub struct PlegMetrics {
     duration: Histogram,

@@ -7,7 +7,7 @@
 //!   an outage.
 //! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
 //!   change anything in the runtime.
-//! * Answers to upstream's `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
+//! * Upstream: `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
 //!
 //! ```text
 //! runtime events --> hints --.                       .--> pod cache --> dirty pods
@@ -47,7 +47,7 @@ pub struct Config {
     /// Relist period if the runtime has no events.
     pub relist_period: Duration,
     /// Relist period if it has: a relist then only repairs missed events.
-    pub audit_period: Duration,
+    pub relist_period_with_events: Duration,
     /// How often the runtime's `Status` is called.
     pub status_period: Duration,
 }
@@ -56,7 +56,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             relist_period: Duration::from_secs(1),
-            audit_period: Duration::from_secs(45),
+            relist_period_with_events: Duration::from_secs(45),
             status_period: Duration::from_secs(5),
         }
     }

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Wait after the first failed list; doubles up to [`RETRY_CAP`].
+/// Half of the wait after the first failed list; doubles up to [`RETRY_CAP`].
 const RETRY_BASE: Duration = Duration::from_millis(200);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
@@ -54,7 +54,7 @@ impl RelistTrigger {
             changed
         });
         if changed {
-            tracing::info!(?mode, "Runtime events");
+            tracing::info!(?mode, "Source of runtime events changed");
         }
     }
 }
@@ -139,7 +139,9 @@ impl RelistTask {
     fn period(&self, mode: EventsMode) -> Duration {
         match mode {
             EventsMode::None => self.context.config.relist_period,
-            EventsMode::Cri | EventsMode::Containerd => self.context.config.audit_period,
+            EventsMode::Cri | EventsMode::Containerd => {
+                self.context.config.relist_period_with_events
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::{sync::watch, time::Instant};
 
 /// How long `Status` may fail before the runtime counts as down; as upstream.
-const GRACE: Duration = Duration::from_secs(30);
+const MAX_WAIT_FOR_RUNTIME: Duration = Duration::from_secs(30);
 
 /// The runtime's last status.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +29,7 @@ impl RuntimeState {
     pub fn runtime_error(&self, now: Instant) -> Option<String> {
         match self.answered {
             None => Some("container runtime status check may not have completed yet".into()),
-            Some(at) if now.saturating_duration_since(at) > GRACE => Some(format!(
+            Some(at) if now.saturating_duration_since(at) > MAX_WAIT_FOR_RUNTIME => Some(format!(
                 "container runtime is down: {}",
                 self.runtime_message
             )),

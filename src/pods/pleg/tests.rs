@@ -22,7 +22,7 @@ fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {
     let long = Duration::from_secs(60);
     let config = Config {
         relist_period: long,
-        audit_period: long,
+        relist_period_with_events: long,
         status_period: long,
     };
     let context = PlegContext {

@@ -31,8 +31,8 @@ fn is_of_another_kubelet(status: &PodStatus) -> bool {
             .is_some_and(|sandbox| sandbox.ready && sandbox.spec_digest.is_none())
 }
 
-/// Whether a pod of the runtime was started by a kubelet of this kind.
-pub(super) fn is_own(status: &PodStatus) -> bool {
+/// Whether a pod of the runtime was started by this kubelet implementation, of any version.
+pub(super) fn is_own_implementation(status: &PodStatus) -> bool {
     let newest = status.newest_sandbox();
     newest.is_some_and(|sandbox| sandbox.spec_digest.is_some())
 }

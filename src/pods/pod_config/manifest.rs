@@ -24,7 +24,7 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq)]
 pub enum BadManifest {
     /// The bytes are not pods.
-    Unreadable(DecodeError),
+    Decode(DecodeError),
     /// A file's pod breaks rules.
     InvalidPod(InvalidPod),
     /// Pods of a list break rules; there is at least one.
@@ -47,7 +47,7 @@ pub struct InvalidItem {
 impl fmt::Display for BadManifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(error) => error.fmt(f),
+            Self::Decode(error) => error.fmt(f),
             Self::Panicked(error) => write!(f, "reading the manifest {error}"),
             Self::InvalidPod(invalid) => write!(f, "invalid pod: {invalid}"),
             Self::InvalidPods(items) => {
@@ -76,7 +76,7 @@ impl BadManifest {
             errors.map(path).collect::<Vec<_>>()
         };
         match self {
-            Self::Unreadable(_) | Self::Panicked(_) => Vec::new(),
+            Self::Decode(_) | Self::Panicked(_) => Vec::new(),
             Self::InvalidPod(invalid) => with_prefix("", invalid),
             Self::InvalidPods(items) => items
                 .iter()
@@ -114,7 +114,7 @@ pub fn read_file(
     origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
-    let decoded = decode_pod(bytes).map_err(BadManifest::Unreadable)?;
+    let decoded = decode_pod(bytes).map_err(BadManifest::Decode)?;
     let pod = static_pod(decoded.value, origin, now).map_err(BadManifest::InvalidPod)?;
     Ok(Manifest {
         pods: vec![Arc::new(pod)],
@@ -132,7 +132,7 @@ pub fn read_url(
     origin: ManifestOrigin<'_>,
     now: Timestamp,
 ) -> Result<Manifest, BadManifest> {
-    let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
+    let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Decode)?;
     let mut manifest = Manifest {
         pods: Vec::new(),
         warnings: warnings(&decoded.unknown_fields),

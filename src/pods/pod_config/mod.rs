@@ -14,7 +14,7 @@
 //! * Publishes: [`PodUpdate`]s, at most one message per kind and list; [`SourcesReady`].
 //! * Must never take a source that cannot be read for an empty one, and never log a manifest's
 //!   values or a URL's secrets.
-//! * Answers to upstream's `pkg/kubelet/config`.
+//! * Upstream: `pkg/kubelet/config`.
 //!
 //! A deviation from upstream: a file that becomes invalid keeps its last valid pod (upstream drops the
 //! pod at the next re-list), so that a half-saved edit does not stop a control plane. The last valid version is in
@@ -45,7 +45,7 @@ use crate::base::Tasks;
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::PodCache;
-use adopted_uids::{AdoptedUids, is_generated, is_own};
+use adopted_uids::{AdoptedUids, is_generated, is_own_implementation};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -185,7 +185,7 @@ async fn merge_all(
     let work = async {
         // Which UIDs to adopt is only known from a complete list of the runtime. This delays nothing: the sync loop
         // handles no update before that list, either.
-        cache.complete().await;
+        cache.wait_runtime_listed().await;
         let mut adopted_uids = AdoptedUids::new(running_static_pods(&cache).await);
         let mut sources: HashMap<PodSource, SourcePods> = HashMap::new();
         let mut sent: HashMap<PodSource, Completeness> = HashMap::new();
@@ -253,7 +253,7 @@ async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
             return status;
         }
         let status = cache.latest(uid);
-        if is_own(&status) {
+        if is_own_implementation(&status) {
             return status;
         }
         sleep(STATUS_POLL_INTERVAL).await;

@@ -125,7 +125,7 @@ impl PostedPods {
     ) -> Result<(BTreeMap<PathBuf, Vec<u8>>, Vec<Arc<Pod>>), PostError> {
         let inner = &self.inner;
         let (mut wanted, mut pods) = (BTreeMap::new(), Vec::new());
-        let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Unreadable)?;
+        let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Decode)?;
         for written in decoded.value {
             let meta = &written.metadata;
             let name = meta.name.as_deref().unwrap_or_default();

@@ -6,7 +6,7 @@ use crate::{
     pods::status::generate::FailedBecause,
     resources::{ContainerDevices, allocation::Allocations},
     state::events::ObjectRef,
-    state::pod_cache::Complete,
+    state::pod_cache::RuntimeListed,
     state::pod_history::Action,
     state::pod_state_store::PodOrigin,
 };
@@ -77,7 +77,7 @@ impl PodSync {
     }
 
     /// Records a warning about the pod.
-    pub fn warn(
+    pub fn warning_event(
         &self,
         pod: &Pod,
         reason: impl Into<Cow<'static, str>>,
@@ -87,7 +87,7 @@ impl PodSync {
     }
 
     /// Records a normal event about the pod.
-    pub fn report(&self, pod: &Pod, reason: &'static str, message: String) {
+    pub fn normal_event(&self, pod: &Pod, reason: &'static str, message: String) {
         self.events.normal(&ObjectRef::pod(pod), reason, message);
     }
 
@@ -105,7 +105,7 @@ impl PodSync {
     pub async fn collect_all_superseded(
         &self,
         pods: &[Arc<PodStatus>],
-        proof: Complete,
+        proof: RuntimeListed,
     ) -> anyhow::Result<()> {
         self.runtime.collect_dead(pods, &|_| false, proof).await
     }

@@ -7,7 +7,7 @@ use crate::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, is_sidecar,
         runs_again,
     },
-    state::pod_cache::{Complete, Owner},
+    state::pod_cache::{Owner, RuntimeListed},
     state::pod_state_store::PodOrigin,
 };
 use anyhow::Context as _;
@@ -72,7 +72,7 @@ impl PodSync {
                 "Failed to remove all of a pod, retrying"
             );
         }
-        let exits = back.map(|pod| restarted(pod, &runtime_status));
+        let exits = back.map(|pod| exits_to_keep(pod, &runtime_status));
         self.probes.remove_pod(uid);
         self.status_publisher.forget(uid);
         self.runtime.forget_pod(uid);
@@ -97,7 +97,7 @@ impl PodSync {
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
-        _proof: Complete,
+        _proof: RuntimeListed,
     ) -> HashSet<PodUid> {
         let is_gone = |uid: &PodUid| {
             self.state_store
@@ -114,7 +114,7 @@ impl PodSync {
         &self,
         claimed: &HashSet<PodUid>,
         gone: impl Fn(&PodUid, Option<&PodOrigin>) -> bool,
-        _proof: Complete,
+        _proof: RuntimeListed,
     ) -> anyhow::Result<HashSet<PodUid>> {
         let is_gone = |uid: &PodUid| {
             self.state_store
@@ -166,7 +166,7 @@ impl PodSync {
 
 /// The last exits of containers and sidecars that the restart policy restarts after any exit code; their restart counts
 /// continue when the pod starts again.
-fn restarted<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatus> {
+fn exits_to_keep<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatus> {
     let sidecars = pod.init_containers().iter().filter(|one| is_sidecar(one));
     let containers = sidecars.chain(pod.containers());
     let ended = containers.filter_map(|container| {

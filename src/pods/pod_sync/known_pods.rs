@@ -14,13 +14,13 @@ pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 
 /// Reads the pods of this node; cheap to clone.
 #[derive(Clone)]
-pub struct KnownPods {
+pub struct PodLister {
     manager: PodManager,
     statuses: Statuses,
     state_store: PodStateStore,
 }
 
-impl KnownPods {
+impl PodLister {
     /// A reader of these stores.
     pub fn new(manager: PodManager, statuses: Statuses, state_store: PodStateStore) -> Self {
         Self {

@@ -39,7 +39,7 @@ struct DueMeasurement {
     started: bool,
 }
 
-/// Handles to the families.
+/// Handles to the metrics.
 #[derive(Clone)]
 pub struct PodStartMetrics {
     running: Histogram,
@@ -50,7 +50,7 @@ pub struct PodStartMetrics {
 }
 
 impl PodStartMetrics {
-    /// Registers the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         let histogram = |name, help| metrics.register(name, help, Histogram::new(BUCKETS));
         Self {

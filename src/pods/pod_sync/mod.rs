@@ -4,7 +4,7 @@
 //! * Woken by: the pod's worker, one sync at a time; statuses also by the sync loop.
 //! * Publishes: API statuses through the status manager.
 //! * Must never run concurrently for one UID, or wait for another pod.
-//! * Answers to upstream's `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
+//! * Upstream: `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
 mod bookkeeping;
 mod clean_up;
@@ -14,7 +14,7 @@ mod known_pods;
 mod metrics;
 mod statuses;
 pub mod syncer;
-mod unread;
+mod stale;
 
 use crate::{
     base::chain,
@@ -45,12 +45,12 @@ use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use known_pods::{KnownPods, PodWithStatus};
+pub use known_pods::{PodLister, PodWithStatus};
 pub use metrics::PodStartMetrics;
 pub use statuses::{ClusterInputs, StatusPublisher};
 
 /// Delay before the next sync of a pod whose runtime status changed before its status could be published.
-const UNSETTLED_AGAIN: Duration = Duration::from_millis(50);
+const UNSETTLED_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// The syncer of real pods.
 pub struct PodSync {
@@ -108,7 +108,7 @@ impl PodSync {
         let Some(status) = self.status_publisher.publish(&pod) else {
             // The runtime status changed again before the pod status could be published. That is no failure.
             let next = NextSync {
-                at: Some(Instant::now() + UNSETTLED_AGAIN),
+                at: Some(Instant::now() + UNSETTLED_RETRY_DELAY),
                 delay: RetryDelay::Error,
             };
             return synced(Ok(false), next);
@@ -125,7 +125,7 @@ impl PodSync {
         }
         let down = self.state.borrow().runtime_error(Instant::now());
         if let Some(text) = down {
-            self.record_history(&pod, Action::Hold, text);
+            self.record_history(&pod, Action::Wait, text);
             if !self.runtime_recovered(deadline, &cancel).await {
                 let next = NextSync {
                     at: Some(Instant::now()),
@@ -143,7 +143,7 @@ impl PodSync {
             let object = ObjectRef::pod(&pod);
             self.events
                 .warning(&object, event::NETWORK_NOT_READY, text.clone());
-            self.record_history(&pod, Action::Hold, text.clone());
+            self.record_history(&pod, Action::Wait, text.clone());
             return synced(Err(anyhow::anyhow!(text)), RetryDelay::NetworkNotReady);
         }
         let sync_cancel = cancel.child_token();
@@ -244,10 +244,10 @@ impl PodSync {
                 .warning(&ObjectRef::pod(pod), event::FAILED_MOUNT, text);
         };
         if runtime_status.is_empty() {
-            // The record of a new pod has to be on disk before anything else of it is: files and containers of a pod
-            // without a record are never removed, because their origin is unknown.
+            // The record of a new pod has to be on disk before anything else of it is: files of a pod without a record
+            // and without containers are never removed, because their origin is unknown.
             let recorded = cancel.run_until_cancelled(self.state_store.flush()).await;
-            anyhow::ensure!(recorded.is_some(), "the pod is to be synced again");
+            anyhow::ensure!(recorded.is_some(), "the sync was cancelled");
         }
         // Before the volumes are ready, because containers of the pod may run already.
         self.probes.add_pod(pod);
@@ -282,7 +282,7 @@ impl PodSync {
             cancel,
         };
         let report = Box::pin(self.runtime.sync_pod(request)).await;
-        if report.acted {
+        if report.changed_runtime {
             // If this is cancelled, housekeeping removes them.
             let collecting = Box::pin(self.collect_superseded(pod));
             cancel.run_until_cancelled(collecting).await;
@@ -313,12 +313,15 @@ impl PodSync {
         deadline: Deadline,
     ) -> PodSyncResult {
         if report.is_clean() && !report.cancelled {
-            self.pod_history.all_well(&pod.uid());
+            self.pod_history.record_success(&pod.uid());
         }
-        self.status_publisher.note_report(&pod.uid(), &report);
+        self.status_publisher.record_report(&pod.uid(), &report);
         self.note_resize(pod, &report);
         self.status_publisher.publish(pod);
-        let at = [report.again, deadline.at()].into_iter().flatten().min();
+        let at = [report.next_sync_at, deadline.at()]
+            .into_iter()
+            .flatten()
+            .min();
         let delay = if report.needs_retry() {
             RetryDelay::Error
         } else {
@@ -370,7 +373,7 @@ impl PodSync {
             message: message.into(),
             disruption: false,
         };
-        if self.status_publisher.note_failed(&pod.uid(), because) {
+        if self.status_publisher.record_failed(&pod.uid(), because) {
             self.record_history(pod, Action::StopPod, message.into());
             self.events
                 .normal(&ObjectRef::pod(pod), event::DEADLINE_EXCEEDED, message);
@@ -392,18 +395,18 @@ impl PodSync {
         self.pod_history
             .set_current_step(&uid, Some("stopping the pod".into()));
         if let Some(because) = reason.failed_because() {
-            self.status_publisher.note_failed(&uid, because);
+            self.status_publisher.record_failed(&uid, because);
         }
         if reason == TerminationReason::NodeShutdown && pod.is_static() {
-            self.status_publisher.note_runs_again(&uid);
+            self.status_publisher.set_runs_again(&uid);
         }
         self.runtime.stop_prefetches(&uid);
-        self.status_publisher.note_stage(&uid, PodStage::Ending);
+        self.status_publisher.record_stage(&uid, PodStage::Ending);
         self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
         let status = self.runtime.status_to_stop(&Owner::of(&pod), left).await;
-        self.report_unread(&pod);
+        self.report_stale(&pod);
         let killed = match status {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
             Err(error) => Err(error),
@@ -420,7 +423,7 @@ impl PodSync {
         // Before the status shows that the pod has ended, because its claims may be given to another pod then.
         self.runtime.devices().dra.recover(&pod).await;
         self.unprepare_resources(&uid).await?;
-        self.status_publisher.note_stage(&uid, PodStage::Ended);
+        self.status_publisher.record_stage(&uid, PodStage::Ended);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("failed to check whether the pod has ended")?;
         self.status_publisher.publish(&pod);

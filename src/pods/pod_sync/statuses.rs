@@ -38,7 +38,7 @@ pub(super) enum PodStage {
 
 /// Inputs of a pod's status that neither a store nor the runtime has.
 #[derive(Debug, Default)]
-struct PodNotes {
+struct PodStatusOverrides {
     failures: Vec<StartFailure>,
     stage: PodStage,
     failed_because: Option<FailedBecause>,
@@ -59,7 +59,7 @@ pub struct StatusPublisher {
     state_store: PodStateStore,
     starts: Option<PodStartMetrics>,
     cluster: Option<ClusterInputs>,
-    notes: Mutex<HashMap<PodUid, PodNotes>>,
+    overrides: Mutex<HashMap<PodUid, PodStatusOverrides>>,
 }
 
 /// The inputs that exist only on a node with an API server.
@@ -80,7 +80,7 @@ impl StatusPublisher {
         results: ProbeResults,
         state_store: PodStateStore,
     ) -> Self {
-        let notes = Mutex::default();
+        let overrides = Mutex::default();
         Self {
             runtime,
             runtime_name,
@@ -90,7 +90,7 @@ impl StatusPublisher {
             state_store,
             starts: None,
             cluster: None,
-            notes,
+            overrides,
         }
     }
 
@@ -144,12 +144,12 @@ impl StatusPublisher {
         let pod = &self.newest(pod);
         // The lock is held until the status is stored: a worker and the sync loop call this concurrently, and a status
         // made from older inputs must not replace one made from newer inputs.
-        let mut notes = self.notes.lock();
-        let notes = notes.entry(uid.clone()).or_default();
+        let mut overrides = self.overrides.lock();
+        let overrides = overrides.entry(uid.clone()).or_default();
         let Some(runtime_status) = self.cache.try_settled(&uid) else {
             return self.statuses().get(&uid);
         };
-        if notes.rejected && runtime_status.is_empty() {
+        if overrides.rejected && runtime_status.is_empty() {
             return self.statuses().get(&uid);
         }
         self.remember_origin(pod);
@@ -158,11 +158,11 @@ impl StatusPublisher {
         let runtime_status = self.without_pending_hooks(runtime_status);
         let runtime_status = self.with_exits(runtime_status);
         let old = (old.as_deref(), remote.as_ref());
-        match self.generate(pod, &runtime_status, old, notes) {
+        match self.generate(pod, &runtime_status, old, overrides) {
             Ok(status) => {
                 if let Some(starts) = &self.starts {
                     let pulling = || self.runtime.take_pulling_time(&uid);
-                    starts.published(&mut notes.start, pod, &status, pulling);
+                    starts.published(&mut overrides.start, pod, &status, pulling);
                 }
                 if self.manager.set_pod_status(pod, status) {
                     self.remember_status(pod);
@@ -269,7 +269,7 @@ impl StatusPublisher {
         pod: &Arc<Pod>,
         runtime_status: &PodStatus,
         (old, remote): (Option<&api::PodStatus>, Option<&api::PodStatus>),
-        notes: &PodNotes,
+        overrides: &PodStatusOverrides,
     ) -> Result<api::PodStatus, crate::pods::status::generate::IllegalTransition> {
         let now = Timestamp::now();
         let plan = self.runtime.plan_summary(pod, runtime_status);
@@ -281,7 +281,7 @@ impl StatusPublisher {
             if replaced.iter().any(|replaced| replaced == name) {
                 return Some((reasons::CONTAINER_CREATING.into(), "being replaced".into()));
             }
-            let failure = notes.failures.iter().find(|f| f.container == name)?;
+            let failure = overrides.failures.iter().find(|f| f.container == name)?;
             Some((failure.reason.to_string(), failure.message.clone()))
         };
         let back_off = |name: &str| {
@@ -292,8 +292,8 @@ impl StatusPublisher {
         let devices = |name: &str| self.runtime.devices().health_of(pod, name);
         let resize = self.runtime.allocations().conditions(&pod.uid());
         let resizing = resize.in_progress.as_ref();
-        let in_force = resizing.and_then(|_| self.runtime.allocations().in_force(pod));
-        let live = notes.stage == PodStage::Live;
+        let actuated_pod = resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod));
+        let live = overrides.stage == PodStage::Live;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
@@ -308,10 +308,10 @@ impl StatusPublisher {
             host_ips: &host_ips,
             needs_new_sandbox: plan.needs_new_sandbox,
             restart_all: plan.restart_all,
-            pod_is_terminal: notes.stage == PodStage::Ended,
-            failed_because: notes.failed_because.as_ref(),
+            pod_is_terminal: overrides.stage == PodStage::Ended,
+            failed_because: overrides.failed_because.as_ref(),
             resize: &resize,
-            in_force: in_force.as_ref(),
+            actuated_pod: actuated_pod.as_ref(),
             devices: &devices,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
             ..StatusInputs::new(pod, runtime_status, now)
@@ -346,9 +346,9 @@ impl StatusPublisher {
 
     /// Stores the start failures of a sync. A restart back-off is not stored: the status is generated from the back-off
     /// itself, which ends with time.
-    pub(super) fn note_report(&self, uid: &PodUid, report: &SyncReport) {
-        let mut notes = self.notes.lock();
-        let failures = &mut notes.entry(uid.clone()).or_default().failures;
+    pub(super) fn record_report(&self, uid: &PodUid, report: &SyncReport) {
+        let mut overrides = self.overrides.lock();
+        let failures = &mut overrides.entry(uid.clone()).or_default().failures;
         failures.retain(|known| {
             let again = report.failures.iter();
             let mut again = again.filter(|failure| failure.container == known.container);
@@ -359,15 +359,15 @@ impl StatusPublisher {
         failures.extend(kept.cloned());
     }
 
-    pub(super) fn note_stage(&self, uid: &PodUid, stage: PodStage) {
-        self.notes.lock().entry(uid.clone()).or_default().stage = stage;
+    pub(super) fn record_stage(&self, uid: &PodUid, stage: PodStage) {
+        self.overrides.lock().entry(uid.clone()).or_default().stage = stage;
     }
 
     /// Publishes a pod as rejected by the node.
     pub(super) fn reject(&self, pod: &Arc<Pod>, because: FailedBecause) {
-        let mut notes = self.notes.lock();
-        let notes = notes.entry(pod.uid()).or_default();
-        notes.rejected = true;
+        let mut overrides = self.overrides.lock();
+        let overrides = overrides.entry(pod.uid()).or_default();
+        overrides.rejected = true;
         let status = api::PodStatus {
             observed_generation: pod.metadata.generation,
             phase: Some("Failed".into()),
@@ -376,14 +376,14 @@ impl StatusPublisher {
             qos_class: Some(qos_class(pod).into()),
             ..api::PodStatus::default()
         };
-        notes.failed_because = Some(because);
+        overrides.failed_because = Some(because);
         self.manager.set_pod_status(pod, status);
     }
 
     /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
-    pub(super) fn note_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
-        let mut notes = self.notes.lock();
-        let known = &mut notes.entry(uid.clone()).or_default().failed_because;
+    pub(super) fn record_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
+        let mut overrides = self.overrides.lock();
+        let known = &mut overrides.entry(uid.clone()).or_default().failed_because;
         let first = known.is_none();
         known.get_or_insert(because);
         first
@@ -391,18 +391,18 @@ impl StatusPublisher {
 
     /// Marks a static pod that is stopped for a node shutdown: it starts again if the shutdown is cancelled, because no
     /// API server replaces it.
-    pub(super) fn note_runs_again(&self, uid: &PodUid) {
-        let mut notes = self.notes.lock();
-        notes.entry(uid.clone()).or_default().runs_again = true;
+    pub(super) fn set_runs_again(&self, uid: &PodUid) {
+        let mut overrides = self.overrides.lock();
+        overrides.entry(uid.clone()).or_default().runs_again = true;
     }
 
     /// Whether a pod ended, or was rejected, only because the node was going to shut down.
     pub fn ended_by_shutdown(&self, uid: &PodUid) -> bool {
-        self.notes.lock().get(uid).is_some_and(|notes| {
-            let because = notes.failed_because.as_ref();
+        self.overrides.lock().get(uid).is_some_and(|overrides| {
+            let because = overrides.failed_because.as_ref();
             let for_shutdown =
                 because.is_some_and(|because| because.reason == reasons::NODE_SHUTDOWN);
-            notes.runs_again || notes.rejected && for_shutdown
+            overrides.runs_again || overrides.rejected && for_shutdown
         })
     }
 
@@ -420,10 +420,10 @@ impl StatusPublisher {
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &Arc<api::PodStatus>) {
         let uid = &pod.uid();
         if self
-            .notes
+            .overrides
             .lock()
             .get(uid)
-            .is_some_and(|notes| notes.rejected || notes.runs_again)
+            .is_some_and(|overrides| overrides.rejected || overrides.runs_again)
         {
             return;
         }
@@ -451,19 +451,19 @@ impl StatusPublisher {
         self.manager.mark(&pod.uid());
     }
 
-    /// Number of pods with notes.
+    /// Number of pods with overrides.
     pub fn len(&self) -> usize {
-        self.notes.lock().len()
+        self.overrides.lock().len()
     }
 
-    /// Whether no pod has notes.
+    /// Whether no pod has overrides.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Forgets a pod.
     pub fn forget(&self, uid: &PodUid) {
-        self.notes.lock().remove(uid);
+        self.overrides.lock().remove(uid);
         self.manager.remove(uid);
     }
 }

@@ -41,7 +41,7 @@ pub enum TerminationReason {
     /// Its source no longer has it, or it was deleted.
     Deleted,
     /// It reached a terminal phase by itself.
-    Finished,
+    PodTerminal,
     /// The node needs its resources back.
     Evicted {
         /// For the status, CamelCase.
@@ -75,7 +75,7 @@ impl TerminationReason {
                 message: "Pod was terminated in response to imminent node shutdown.".into(),
                 disruption: true,
             }),
-            Self::Deleted | Self::Finished | Self::Orphaned => None,
+            Self::Deleted | Self::PodTerminal | Self::Orphaned => None,
         }
     }
 }
@@ -84,7 +84,7 @@ impl fmt::Display for TerminationReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deleted => f.write_str("removed from its source"),
-            Self::Finished => f.write_str("it is terminal"),
+            Self::PodTerminal => f.write_str("it is terminal"),
             Self::Evicted {
                 reason, message, ..
             } => write!(f, "{reason}: {message}"),

@@ -24,13 +24,13 @@ impl PodSync {
         }
         let fields: Vec<_> = fields.iter().map(ToString::to_string).collect();
         let text = format!(
-            "the pod runs on, but nothing of it is started: {}",
+            "unsupported fields; running containers are kept, none is started: {}",
             fields.join(", ")
         );
         self.probes.add_pod(pod);
         self.events
             .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-        self.record_history(pod, Action::Hold, text);
+        self.record_history(pod, Action::Wait, text);
         Some(synced(Ok(false), RetryDelay::Resync))
     }
 

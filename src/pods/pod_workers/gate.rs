@@ -41,7 +41,7 @@ impl StartGate {
     }
 
     /// Blocks the name, because this pod runs already or is being stopped.
-    pub(super) fn hold(&mut self, name: &PodFullName, uid: &PodUid) {
+    pub(super) fn block(&mut self, name: &PodFullName, uid: &PodUid) {
         let lane = self.lanes.entry(name.clone()).or_default();
         lane.waiting.retain(|waiting| waiting != uid);
         if !lane.running.contains(uid) {
@@ -123,9 +123,9 @@ mod tests {
     #[test]
     fn a_pod_that_still_runs_keeps_others_out_but_not_itself() {
         let (mut gate, name, [a, b, c]) = gate();
-        gate.hold(&name, &a);
+        gate.block(&name, &a);
         assert!(gate.arrive(&name, &a), "adopted");
-        gate.hold(&name, &b);
+        gate.block(&name, &b);
         assert!(!gate.arrive(&name, &c));
         assert_eq!(gate.leave(&name, &a), None);
         assert_eq!(gate.leave(&name, &b), Some(c));
@@ -136,7 +136,7 @@ mod tests {
         let (mut gate, name, [a, b, c]) = gate();
         gate.arrive(&name, &a);
         gate.arrive(&name, &b);
-        gate.hold(&name, &b);
+        gate.block(&name, &b);
         assert!(!gate.arrive(&name, &c));
         assert_eq!(gate.leave(&name, &a), None);
         assert_eq!(gate.leave(&name, &b), Some(c));

@@ -6,7 +6,7 @@
 //! * Publishes: the phases, and the set of finished or forgotten pods that the sync loop has to collect.
 //! * Must never forget a pod that has been started and is not finished, start a container after the termination of
 //!   its pod began, or lengthen a grace period.
-//! * Answers to upstream's `pkg/kubelet/pod_workers.go`, with three deviations: the grace period is one absolute
+//! * Upstream: `pkg/kubelet/pod_workers.go`, with three deviations: the grace period is one absolute
 //!   deadline that starts when stopping begins; an explicit grace period of zero means the minimum of a second instead
 //!   of "not given"; and the start gate wakes the next pod of a name instead of having it poll.
 
@@ -84,13 +84,13 @@ pub struct WorkerStatus {
     pub waits_for: Vec<PodUid>,
 }
 
-/// The result of [`PodWorkers::collect`].
+/// The result of [`PodWorkers::remove_terminated`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collected {
+pub enum WorkerRemoval {
     /// The pod keeps its worker.
     Kept,
     /// The pod has no worker (any more). If it is desired, it has to be created.
-    Forgotten,
+    Removed,
 }
 
 /// The result of [`PodWorkers::sync_known_pods`].
@@ -175,23 +175,23 @@ impl PodWorkers {
     }
 
     /// Waits for pods that finished, were forgotten, or were added again after they finished, and takes them. For the
-    /// sync loop, which then calls [`PodWorkers::collect`].
+    /// sync loop, which then calls [`PodWorkers::remove_terminated`].
     pub async fn finished(&self) -> HashSet<PodUid> {
         self.shared.finished.take().await
     }
 
-    /// Forgets a finished pod if no source has it (`wanted` is false) or it was added again.
-    pub fn collect(&self, uid: &PodUid, wanted: bool) -> Collected {
+    /// Removes the worker of a finished pod if no source has it (`desired` is false) or it was added again.
+    pub fn remove_terminated(&self, uid: &PodUid, desired: bool) -> WorkerRemoval {
         let mut map = self.shared.map.lock();
         match map.state(uid) {
-            None => Collected::Forgotten,
+            None => WorkerRemoval::Removed,
             Some(state) => {
                 let restart = state.end().is_some_and(|end| end.restart);
-                if !state.is_finished() || (wanted && !restart) {
-                    return Collected::Kept;
+                if !state.is_finished() || (desired && !restart) {
+                    return WorkerRemoval::Kept;
                 }
                 map.forget(uid);
-                Collected::Forgotten
+                WorkerRemoval::Removed
             }
         }
     }
@@ -225,7 +225,7 @@ impl PodWorkers {
 
     /// Blocks the full names of static pods that run without a worker, and releases names whose pod no longer runs.
     /// Called with the statuses of all pods, before the first update and then by housekeeping.
-    pub fn observe_runtime(&self, pods: &[Arc<PodStatus>]) {
+    pub fn update_start_gate(&self, pods: &[Arc<PodStatus>]) {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
         for uid in map.observe(pods) {

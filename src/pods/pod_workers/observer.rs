@@ -31,7 +31,7 @@ pub struct PodSyncObserver {
 }
 
 impl PodSyncObserver {
-    /// Registers the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics, tracer: &Tracer) -> Self {
         Self {
             tracer: tracer.clone(),
@@ -76,7 +76,7 @@ impl PodSyncObserver {
         let mut span = tracer.start(TraceSpanKind::Internal, Parent::Current, || {
             call.operation().into()
         })?;
-        span.note(|| {
+        span.set_attributes(|| {
             let (namespace, name, uid) = call.pod();
             let full = match namespace {
                 "" => name.to_owned(),

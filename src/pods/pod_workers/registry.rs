@@ -32,8 +32,8 @@ pub(super) struct WorkerMap {
     entries: HashMap<PodUid, WorkerEntry>,
     gate: StartGate,
     /// Full names that are blocked by pods that run without a worker.
-    held: HashMap<PodUid, PodFullName>,
-    generations: u64,
+    blocked_names: HashMap<PodUid, PodFullName>,
+    last_worker_id: u64,
     /// The workers were compared with all desired pods at least once (upstream's `podsSynced`).
     pub(super) synced: bool,
 }
@@ -41,7 +41,7 @@ pub(super) struct WorkerMap {
 struct WorkerEntry {
     state: PodState,
     full_name: PodFullName,
-    generation: u64,
+    worker_id: u64,
     /// The task; `None` before the first update is delivered and after the pod is finished.
     handle: Option<Box<WorkerHandle>>,
 }
@@ -78,8 +78,8 @@ impl WorkerMap {
 
     /// Numbers of workers, and of blocked full names.
     pub(super) fn sizes(&self) -> [(&'static str, usize); 2] {
-        let names = self.gate.len() + self.held.len();
-        [("workers", self.entries.len()), ("held_names", names)]
+        let names = self.gate.len() + self.blocked_names.len();
+        [("workers", self.entries.len()), ("blocked_names", names)]
     }
 
     pub(super) fn known(&self) -> Vec<WorkerPod> {
@@ -121,18 +121,18 @@ impl WorkerMap {
             let is_static = pod.source() != PodSource::Api;
             if is_static && !self.entries.contains_key(&pod.uid) {
                 let name = PodFullName::of(&pod.name, &pod.namespace);
-                self.gate.hold(&name, &pod.uid);
-                self.held.insert(pod.uid.clone(), name);
+                self.gate.block(&name, &pod.uid);
+                self.blocked_names.insert(pod.uid.clone(), name);
             }
         }
         let mut may_start = Vec::new();
         let Self {
-            held,
+            blocked_names,
             gate,
             entries,
             ..
         } = self;
-        held.retain(|uid, name| {
+        blocked_names.retain(|uid, name| {
             if entries.contains_key(uid) {
                 return false;
             }
@@ -146,9 +146,9 @@ impl WorkerMap {
     }
 
     /// The entry of a worker task. `None` if the pod was forgotten, even if a new pod of the UID has an entry.
-    fn entry(&mut self, uid: &PodUid, generation: u64) -> Option<&mut WorkerEntry> {
+    fn entry(&mut self, uid: &PodUid, worker_id: u64) -> Option<&mut WorkerEntry> {
         let entry = self.entries.get_mut(uid)?;
-        (entry.generation == generation).then_some(entry)
+        (entry.worker_id == worker_id).then_some(entry)
     }
 
     #[cfg(test)]
@@ -176,15 +176,15 @@ impl PodWorkersInner {
         let Some((state, effects)) = PodState::first(options, now) else {
             return;
         };
-        map.generations += 1;
+        map.last_worker_id += 1;
         let entry = WorkerEntry {
             full_name: state.full_name(),
-            generation: map.generations,
+            worker_id: map.last_worker_id,
             state,
             handle: None,
         };
         map.entries.insert(uid.clone(), entry);
-        map.held.remove(&uid);
+        map.blocked_names.remove(&uid);
         self.apply(&mut map, &uid, effects, now);
     }
 
@@ -255,7 +255,7 @@ impl PodWorkersInner {
                 let may_start = map.gate.arrive(&entry.full_name, uid);
                 return may_start.then(|| uid.clone());
             }
-            Effect::BlockName => map.gate.hold(&entry.full_name, uid),
+            Effect::BlockName => map.gate.block(&entry.full_name, uid),
             Effect::ReleaseName => return map.gate.leave(&entry.full_name, uid),
             Effect::MarkFinished => self.finished.mark(uid.clone()),
             Effect::Drop => {
@@ -268,10 +268,10 @@ impl PodWorkersInner {
 
     /// Sends an update to the worker's task, which is started first if there is none.
     fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: UpdateKind) {
-        let generation = entry.generation;
+        let worker_id = entry.worker_id;
         let handle = entry.handle.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(1);
-            let worker = task::run(self.clone(), uid.clone(), generation, receiver);
+            let worker = task::run(self.clone(), uid.clone(), worker_id, receiver);
             self.tasks.spawn(worker);
             Box::new(WorkerHandle::new(sender))
         });
@@ -282,12 +282,12 @@ impl PodWorkersInner {
     pub(super) fn begin(
         self: &Arc<Self>,
         uid: &PodUid,
-        generation: u64,
+        worker_id: u64,
         update: Option<UpdateKind>,
         now: Instant,
     ) -> Option<SyncJob> {
         let mut map = self.map.lock();
-        let entry = map.entry(uid, generation)?;
+        let entry = map.entry(uid, worker_id)?;
         let handle = entry.handle.as_deref_mut()?;
         handle.busy = true;
         // One call serves all updates that arrived meanwhile; the strongest of them decides what it is.
@@ -314,12 +314,12 @@ impl PodWorkersInner {
     pub(super) fn end(
         self: &Arc<Self>,
         uid: &PodUid,
-        generation: u64,
+        worker_id: u64,
         outcome: SyncOutcome,
         now: Instant,
     ) -> Option<Instant> {
         let mut map = self.map.lock();
-        let entry = map.entry(uid, generation)?;
+        let entry = map.entry(uid, worker_id)?;
         let (next, effects) = entry.state.end_call(outcome);
         let due = next.map(|next| delay::due(next, &self.delays, now, fastrand::f64()));
         let wake_at = entry
@@ -331,9 +331,9 @@ impl PodWorkersInner {
     }
 
     /// Recovers from a panic in the bookkeeping of a worker: discards the interrupted call and retries after a delay.
-    pub(super) fn recover(&self, uid: &PodUid, generation: u64, now: Instant) -> Option<Instant> {
+    pub(super) fn recover(&self, uid: &PodUid, worker_id: u64, now: Instant) -> Option<Instant> {
         let mut map = self.map.lock();
-        let entry = map.entry(uid, generation)?;
+        let entry = map.entry(uid, worker_id)?;
         entry.state.interrupt();
         entry
             .handle

@@ -4,10 +4,11 @@
 //!  Waiting --> Starting --> Syncing --> Terminating --> Terminated --> Finished
 //!     |           |                        ^  ^                          ^
 //!     '-----------'--- may run already ----'  '-- known to the runtime   |
-//!     '-----------'--- killed before it ever ran ------------------------'
+//!     '-----------'--- static pod, killed before it ever ran -------------'
 //! ```
 //!
-//! Phases only move to the right. A finished pod only takes a create, which restarts it, or is forgotten.
+//! Phases only move to the right; a pod that has a terminal phase already begins as terminated. A create of a finished pod
+//! only sets `restart`: the sync loop then replaces the worker.
 
 use super::{
     phase::{Grace, PodEnd, Subject, WorkerPhase},
@@ -40,17 +41,17 @@ pub(super) enum Input {
 /// How a call of the syncer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncOutcome {
-    /// [`PodSyncCall::Sync`], failed or not.
-    Synced {
+    /// [`PodSyncCall::Sync`] ended, with or without an error.
+    SyncEnded {
         /// The pod has reached a terminal phase by itself.
         terminal: bool,
         /// When to sync it next.
         next: NextSync,
     },
     /// A stop or a clean-up succeeded.
-    Done,
+    StopSucceeded,
     /// A stop or a clean-up failed and has to be retried.
-    Failed,
+    StopFailed,
 }
 
 /// One call of the syncer.
@@ -142,7 +143,7 @@ impl PodState {
         let subject = Subject::Pod(pod.clone());
         if pod.is_terminal() && !may_run {
             // It had ended before this kubelet started; only the clean-up may be missing.
-            let end = PodEnd::new(TerminationReason::Finished);
+            let end = PodEnd::new(TerminationReason::PodTerminal);
             let state = Self::new(subject, WorkerPhase::Terminated { end });
             return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
         }
@@ -250,7 +251,7 @@ impl PodState {
                 return Some(TerminationReason::Deleted);
             }
             if pod.is_terminal() {
-                return Some(TerminationReason::Finished);
+                return Some(TerminationReason::PodTerminal);
             }
         }
         Some(options.kill.as_ref()?.reason.clone())
@@ -359,33 +360,34 @@ impl PodState {
         let Some(call) = self.running.take() else {
             return (None, Vec::new());
         };
-        if outcome == SyncOutcome::Done {
+        if outcome == SyncOutcome::StopSucceeded {
             self.failed_stops = 0;
         }
         match (call, outcome) {
-            (PodSyncCall::Sync(..), SyncOutcome::Synced { terminal, next }) => {
+            (PodSyncCall::Sync(..), SyncOutcome::SyncEnded { terminal, next }) => {
                 (self.synced(terminal, next), Vec::new())
             }
             (PodSyncCall::Sync(..), _) => {
                 (self.synced(false, RetryDelay::Error.into()), Vec::new())
             }
-            (_, SyncOutcome::Failed | SyncOutcome::Synced { .. }) => {
+            (_, SyncOutcome::StopFailed | SyncOutcome::SyncEnded { .. }) => {
                 self.failed_stops = self.failed_stops.saturating_add(1);
                 let delay = RetryDelay::Stop(self.failed_stops);
                 (Some(delay.into()), Vec::new())
             }
-            (PodSyncCall::Terminating(..), SyncOutcome::Done) => {
+            (PodSyncCall::Terminating(..), SyncOutcome::StopSucceeded) => {
                 if let WorkerPhase::Terminating { end, .. } = &self.phase {
                     self.phase = WorkerPhase::Terminated { end: end.clone() };
                 }
                 (None, Vec::new())
             }
-            (PodSyncCall::TerminatingRuntime(..), SyncOutcome::Done) => match self.subject {
+            (PodSyncCall::TerminatingRuntime(..), SyncOutcome::StopSucceeded) => match self.subject
+            {
                 Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Drop]),
                 // The spec arrived while the pod was being stopped as an orphan: stop it again, with its hooks.
                 Subject::Pod(_) => (None, Vec::new()),
             },
-            (PodSyncCall::Terminated(_), SyncOutcome::Done) => {
+            (PodSyncCall::Terminated(_), SyncOutcome::StopSucceeded) => {
                 if let WorkerPhase::Terminated { end } = &self.phase {
                     self.phase = WorkerPhase::Finished { end: end.clone() };
                 }
@@ -400,7 +402,7 @@ impl PodState {
         }
         self.failed = next.delay == RetryDelay::Error;
         if terminal {
-            self.terminate(TerminationReason::Finished, None);
+            self.terminate(TerminationReason::PodTerminal, None);
             return None;
         }
         Some(next)

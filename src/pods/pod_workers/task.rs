@@ -31,7 +31,7 @@ pub(super) struct SyncJob {
 pub(super) async fn run(
     shared: Arc<PodWorkersInner>,
     uid: PodUid,
-    generation: u64,
+    worker_id: u64,
     mut inbox: mpsc::Receiver<UpdateKind>,
 ) {
     let mut due = None;
@@ -50,20 +50,20 @@ pub(super) async fn run(
                 return;
             }
             // Contained like a panic in the sync: otherwise this pod would never be synced again.
-            let begin = || shared.begin(&uid, generation, update.take(), Instant::now());
+            let begin = || shared.begin(&uid, worker_id, update.take(), Instant::now());
             let ended = match contain_blocking(PanicScope::Sync, begin) {
                 Ok(None) => return,
                 Ok(Some(job)) => {
                     // Boxed, so that an idle worker does not hold the memory of a sync.
                     let outcome = Box::pin(sync(&shared, job)).await;
-                    let end = || shared.end(&uid, generation, outcome, Instant::now());
+                    let end = || shared.end(&uid, worker_id, outcome, Instant::now());
                     contain_blocking(PanicScope::Sync, end)
                 }
                 Err(panicked) => Err(panicked),
             };
             due = ended.unwrap_or_else(|panicked| {
                 tracing::error!(podUID = %uid, err = %panicked, "Pod worker panicked, retrying");
-                shared.recover(&uid, generation, Instant::now())
+                shared.recover(&uid, worker_id, Instant::now())
             });
             if due.is_some() {
                 break;
@@ -126,13 +126,13 @@ fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> SyncOutc
         }
     }
     match result {
-        Ok(terminal) if is_sync => SyncOutcome::Synced { terminal, next },
-        Err(_) if is_sync => SyncOutcome::Synced {
+        Ok(terminal) if is_sync => SyncOutcome::SyncEnded { terminal, next },
+        Err(_) if is_sync => SyncOutcome::SyncEnded {
             terminal: false,
             next,
         },
-        Ok(_) => SyncOutcome::Done,
-        Err(_) => SyncOutcome::Failed,
+        Ok(_) => SyncOutcome::StopSucceeded,
+        Err(_) => SyncOutcome::StopFailed,
     }
 }
 

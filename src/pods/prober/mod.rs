@@ -8,7 +8,7 @@
 //!   that a restart resumes where it stopped, and failures as events.
 //! * **Must never** run two probes of one kind on a container at once, count an error of the kubelet as a failure of the
 //!   container, or wait for a reader.
-//! * **Answers to** upstream's `pkg/kubelet/prober`.
+//! * Upstream: `pkg/kubelet/prober`.
 //!
 //! ```text
 //!  pod_changed --> watch per pod --> probe.<container> --> probe_results, pod state store, events

@@ -1,7 +1,7 @@
 //! The API status of a pod, as a function of what is known about it. Pure.
 //!
 //! Everything a person sees with `kubectl get pod -o yaml` or in `/pods` is decided here, from the
-//! runtime status, the probe results and the old status. Answers to upstream's
+//! runtime status, the probe results and the old status. Upstream:
 //! `generateAPIPodStatus` and `pkg/kubelet/status/generate.go`.
 
 mod conditions;
@@ -74,7 +74,7 @@ pub struct StatusInputs<'a> {
     pub needs_new_sandbox: bool,
     /// How far the pod is with restarting all of its containers.
     pub restart_all: RestartAllStage,
-    /// The pod is known to be ending: its containers will not be started again.
+    /// All containers have ended, and none is started again.
     pub pod_is_terminal: bool,
     /// The node's addresses; empty without an API server.
     pub host_ips: &'a [String],
@@ -82,8 +82,8 @@ pub struct StatusInputs<'a> {
     pub failed_because: Option<&'a FailedBecause>,
     /// How far the resize of the pod is.
     pub resize: &'a ResizeConditions,
-    /// The pod with the amounts that are in force, while they are not those that it was allocated.
-    pub in_force: Option<&'a Pod>,
+    /// The pod with its actuated resources, while they differ from the allocated ones.
+    pub actuated_pod: Option<&'a Pod>,
     /// The health of a container's devices, if it has some.
     pub devices: &'a dyn Fn(&str) -> Option<Vec<ResourceStatus>>,
     /// The runtime can mount a whole tree read-only.
@@ -112,7 +112,7 @@ impl<'a> StatusInputs<'a> {
             host_ips: &[],
             failed_because: None,
             resize: const { &ResizeConditions::NONE },
-            in_force: None,
+            actuated_pod: None,
             devices: &|_| None,
             recursive_read_only_mounts: false,
             now,
@@ -162,11 +162,11 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     let host_ips = inputs.host_ips.iter().map(of_host).collect();
 
     let allocated = resources::of_pod(inputs.pod);
-    let in_force = inputs.in_force.filter(|_| phase == PodPhase::Running);
-    let in_force = in_force.map(resources::of_pod);
+    let actuated_pod = inputs.actuated_pod.filter(|_| phase == PodPhase::Running);
+    let actuated_pod = actuated_pod.map(resources::of_pod);
     let status = PodStatus {
         allocated_resources: allocated.requests.clone(),
-        resources: Some(in_force.unwrap_or(allocated)),
+        resources: Some(actuated_pod.unwrap_or(allocated)),
         conditions: Some(conditions),
         container_statuses: none_if_empty(regular),
         ephemeral_container_statuses: none_if_empty(ephemeral),

@@ -1,12 +1,12 @@
 //! API statuses of pods: generated and kept.
 //!
 //! * Owns: the current API status of every pod, with the version at which it last changed.
-//! * Woken by: pod workers, which set the status of their own pod, and the sync loop, for pods without a worker.
+//! * Woken by: pod workers and the sync loop, through `StatusPublisher`, which serializes them.
 //! * Publishes: statuses through [`Statuses`], a version counter that moves with every change, and the set of
 //!   pods to compare with the API server.
 //! * Must never go back from a terminal phase, call a runtime or an API server, or hold more of a pod
 //!   than its shared object and one status.
-//! * Answers to upstream's `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
+//! * Upstream: `pkg/kubelet/status` and the status half of `kubelet_pods.go`.
 
 pub mod generate;
 mod restored;
@@ -50,7 +50,7 @@ struct StatusStore {
     changed: Option<Arc<DirtySet<PodUid>>>,
 }
 
-/// The writing end. Pod workers share it; each writes only about its own pod.
+/// The writing end, for `StatusPublisher`.
 #[derive(Debug)]
 pub struct StatusManager {
     store: Arc<StatusStore>,

@@ -1,6 +1,6 @@
 //! The patch from the API server's status to the kubelet's. Pure.
 //!
-//! Answers to upstream's `mergePodStatus` and the two-way merge patch that is made from it.
+//! Upstream: `mergePodStatus` and the two-way merge patch that is made from it.
 
 use crate::{
     model::Pod,

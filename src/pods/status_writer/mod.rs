@@ -5,7 +5,7 @@
 //! * Publishes: nothing in this process; it patches and deletes pods of the API server.
 //! * Must never send a status that the API server has, delete a pod that still has containers or volumes here, or have
 //!   two requests about one pod at once. A failed request loses nothing, because the status stays in its store.
-//! * Answers to upstream's `status_manager.go`, without its read before each write: a status is compared
+//! * Upstream: `status_manager.go`, without its read before each write: a status is compared
 //!   with the watched object, and the patch has the UID of that object as its precondition.
 
 mod merge;

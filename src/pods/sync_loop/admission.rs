@@ -1,7 +1,7 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
 //! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that only a temporary
-//! condition keeps out, such as pods that are still ending, is not rejected but waits. Answers to upstream's admit
+//! condition keeps out, such as pods that are still ending, is not rejected but waits. Upstream: admit
 //! handlers, in their order.
 
 mod app_armor;
@@ -41,7 +41,7 @@ pub struct NodeView<'a> {
     /// There is no API server.
     pub standalone: bool,
     /// The other pods that were admitted and have not ended.
-    pub others: &'a Others,
+    pub others: &'a AdmittedPods,
     /// Why devices could not be allocated to the pod, if that failed.
     pub devices: Option<&'a AdmissionRefusal>,
     /// The number of allocated devices of each resource, if this pod has some; otherwise empty. Allocatable is raised to
@@ -49,16 +49,16 @@ pub struct NodeView<'a> {
     pub allocated: &'a BTreeMap<String, i64>,
 }
 
-/// The pods that use resources of the node.
+/// The other admitted pods, which use resources of the node.
 #[derive(Clone, Debug, Default)]
-pub struct Others {
-    /// Those that stay.
+pub struct AdmittedPods {
+    /// Pods that keep their resources.
     pub staying: Vec<Arc<Pod>>,
-    /// Those that are being stopped.
+    /// Pods that are being stopped and will release their resources.
     pub ending: Vec<Arc<Pod>>,
 }
 
-impl Others {
+impl AdmittedPods {
     fn all(&self) -> Vec<Arc<Pod>> {
         self.staying.iter().chain(&self.ending).cloned().collect()
     }
@@ -187,7 +187,7 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
 pub(super) fn fits_critical(
     pod: &Pod,
     object: &Node,
-    others: &Others,
+    others: &AdmittedPods,
     allocated: &BTreeMap<String, i64>,
     lenient: bool,
 ) -> Result<(), AdmissionRefusal> {
@@ -230,7 +230,7 @@ pub(super) fn fits_critical(
 pub(super) fn fits_with(
     pod: &Pod,
     object: &Node,
-    others: &Others,
+    others: &AdmittedPods,
     allocated: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
     predicates::admit(pod, object, &others.all(), allocated)

@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    admission::{AdmissionRefusal, NodeView, Others, Rejection, admit, may_have_devices},
+    admission::{AdmissionRefusal, AdmittedPods, NodeView, Rejection, admit, may_have_devices},
     dispatch::Precedence,
     waiting::{INTERVAL, Wait},
 };
@@ -42,7 +42,7 @@ impl SyncLoop {
     }
 
     /// Admits or rejects a pod. The status of a rejected pod is published as Failed; its worker then terminates it.
-    /// False if neither is decided yet, and the pod is held.
+    /// False if neither is decided yet, and the pod is deferred.
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
@@ -91,7 +91,8 @@ impl SyncLoop {
                 requestingPod = %pod.log_name(),
                 "Preempting pod to free up resources"
             );
-            self.pod_sync.warn(&victim, event::PREEMPTING, PREEMPTED);
+            self.pod_sync
+                .warning_event(&victim, event::PREEMPTING, PREEMPTED);
             self.metrics.preempted(resource);
             let reason = TerminationReason::Evicted {
                 reason: event::PREEMPTING.to_owned(),
@@ -118,7 +119,7 @@ impl SyncLoop {
                 "Failed to allocate exclusive resources of a pod that runs already"
             );
             let text = format!("{WITHOUT_EXCLUSIVE_RESOURCES}: {error}");
-            self.pod_sync.warn(pod, error.reason, text);
+            self.pod_sync.warning_event(pod, error.reason, text);
             return Ok(());
         }
         Err(Rejection {
@@ -161,7 +162,7 @@ impl SyncLoop {
         let others = if object.is_some() && !runs {
             self.admitted_except(&pod.uid())
         } else {
-            Others::default()
+            AdmittedPods::default()
         };
         let before = NodeView {
             sysctls: &admission.sysctls,
@@ -201,8 +202,8 @@ impl SyncLoop {
     }
 
     /// The admitted pods other than `uid` that still use resources of the node.
-    pub(super) fn admitted_except(&self, uid: &PodUid) -> Others {
-        let mut others = Others::default();
+    pub(super) fn admitted_except(&self, uid: &PodUid) -> AdmittedPods {
+        let mut others = AdmittedPods::default();
         for pod in self.manager.reader().pods() {
             let other = pod.uid();
             let in_use = || {
@@ -221,19 +222,20 @@ impl SyncLoop {
         others
     }
 
-    /// Whether the wait for admission has timed out; if not, the pod is held, with an event after `event_delay`.
+    /// Whether the wait for admission has timed out; if not, the pod is deferred, with an event after `event_delay`.
     fn admission_timed_out(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> bool {
         let uid = pod.uid();
         if !self.waiting.contains(&uid) {
-            self.hold(pod, why);
+            self.defer(pod, why);
         }
         let wait = self.waiting.wait(uid.clone(), Instant::now(), event_delay);
         if wait == Wait::TimedOut {
             return true;
         }
-        self.held.insert(uid);
+        self.deferred.insert(uid);
         if wait == Wait::Announce {
-            self.pod_sync.warn(pod, event::ADMISSION_PENDING, why);
+            self.pod_sync
+                .warning_event(pod, event::ADMISSION_PENDING, why);
         }
         false
     }
@@ -248,7 +250,7 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in self.waiting.in_order() {
             if let Some(pod) = manager.get(&uid) {
-                self.create_held(pod);
+                self.create_deferred(pod);
             } else {
                 self.waiting.remove(&uid);
             }

@@ -2,7 +2,7 @@
 
 use super::{
     SyncLoop,
-    orphans::{PodOwners, find},
+    orphans::{OrphanCriteria, find},
     resize::ResizeTrigger,
     uid_owner::UidOwner,
 };
@@ -11,8 +11,8 @@ use crate::{
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{Collected, UpdateOptions},
-    state::pod_cache::Complete,
+    pods::pod_workers::{UpdateOptions, WorkerRemoval},
+    state::pod_cache::RuntimeListed,
     state::pod_state_store::PodOrigin,
 };
 use std::{collections::HashSet, sync::Arc};
@@ -50,9 +50,9 @@ impl SyncLoop {
     pub(super) fn handle_pod_removal(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if self.waiting.remove(&uid) {
-            self.held.remove(&uid);
+            self.deferred.remove(&uid);
             self.start_removal(uid);
-        } else if self.held.remove(&uid) {
+        } else if self.deferred.remove(&uid) {
             // It was never started: containers under its UID belong to another pod or to an orphan.
             self.housekeeping_schedule.run_soon();
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
@@ -75,14 +75,14 @@ impl SyncLoop {
             self.removals.finish(&uid);
             let wanted = manager.get(&uid);
             let knew = self.workers.knows(&uid);
-            let collected = self.workers.collect(&uid, wanted.is_some());
-            if let (Collected::Forgotten, Some(pod)) = (collected, wanted) {
+            let collected = self.workers.remove_terminated(&uid, wanted.is_some());
+            if let (WorkerRemoval::Removed, Some(pod)) = (collected, wanted) {
                 if knew {
                     self.metrics.restarted(&pod);
                 }
                 // What could not be removed is left to housekeeping.
                 if !gone && self.uid_owner(&pod) != UidOwner::Itself {
-                    self.held.insert(uid);
+                    self.deferred.insert(uid);
                 } else {
                     self.create(pod);
                 }
@@ -127,29 +127,31 @@ impl SyncLoop {
 
     /// Looks for orphans. Acts only on settled runtime statuses from a complete list, and only on pods
     /// whose source has delivered.
-    pub(super) fn housekeeping(&mut self, complete: Complete) {
+    pub(super) fn housekeeping(&mut self, complete: RuntimeListed) {
         let manager = self.manager.reader();
-        let held: Vec<_> = self
-            .held
+        let deferred: Vec<_> = self
+            .deferred
             .iter()
             .filter_map(|uid| manager.get(uid))
             .collect();
-        held.into_iter().for_each(|pod| self.create_held(pod));
+        deferred
+            .into_iter()
+            .for_each(|pod| self.create_deferred(pod));
         let pods = self.cache.pods();
-        self.workers.observe_runtime(&pods);
-        let (pods, unread): (Vec<_>, Vec<_>) = pods
+        self.workers.update_start_gate(&pods);
+        let (pods, unsettled): (Vec<_>, Vec<_>) = pods
             .into_iter()
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
         let wanted = self.manager.reader().uids();
-        let claimed = |uid: &PodUid| {
+        let is_known = |uid: &PodUid| {
             wanted.contains(uid) || self.workers.knows(uid) || self.removals.contains(uid)
         };
-        let claims = PodOwners {
-            claimed: &claimed,
-            gone: &|pod| self.is_gone(pod),
+        let criteria = OrphanCriteria {
+            is_known: &is_known,
+            source_ready: &|pod| self.is_gone(pod),
         };
-        let orphans = find(&pods, &claims);
-        let unread_orphans = unread.iter().any(|pod| !claimed(&pod.uid));
+        let orphans = find(&pods, &criteria);
+        let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
         for orphan in orphans.running {
             tracing::info!(
                 pod = %orphan.log_name(),
@@ -159,13 +161,13 @@ impl SyncLoop {
             self.metrics.orphan();
             self.workers.update_pod(UpdateOptions::orphan(orphan));
         }
-        for remains in orphans.remains {
-            self.start_removal(remains.uid.clone());
+        for orphan in orphans.stopped {
+            self.start_removal(orphan.uid.clone());
         }
         // Workers are compared with the desired pods only once all of those are known.
-        let all_delivered = self.sources.all_ready().is_some();
-        let is_full = self.housekeeping_schedule.begin(all_delivered);
-        if unread_orphans {
+        let all_ready = self.sources.all_ready().is_some();
+        let is_full = self.housekeeping_schedule.begin(all_ready);
+        if unsettled_orphans {
             // The inspection of such a pod wakes the loop only if its status changes.
             self.housekeeping_schedule.retry_later();
         }
@@ -182,7 +184,7 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in found.to_create {
             // Pods that were forgotten just now are removed first.
-            let waits = self.removals.contains(&uid) || self.held.contains(&uid);
+            let waits = self.removals.contains(&uid) || self.deferred.contains(&uid);
             if found.forgotten.contains(&uid) || waits {
                 continue;
             }
@@ -199,12 +201,12 @@ impl SyncLoop {
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut claimed: HashSet<PodUid>,
-        complete: Complete,
+        complete: RuntimeListed,
     ) {
         claimed.extend(self.removals.uids().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
-        let all_delivered = self.sources.all_ready().is_some();
-        if all_delivered {
+        let all_ready = self.sources.all_ready().is_some();
+        if all_ready {
             self.check_devices(&claimed);
             let allocations = self.pod_sync.allocations();
             allocations.keep(|uid| claimed.contains(uid));
@@ -212,7 +214,7 @@ impl SyncLoop {
         let (pod_sync, orphans_on_disk) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
-            if all_delivered {
+            if all_ready {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
                 let found = pod_sync.recorded_orphans(&claimed, gone, complete);
                 metrics.swept(found.len());
@@ -272,10 +274,13 @@ impl SyncLoop {
                 let why = format!(
                     "UID {uid} is already in use by pod {namespace}/{name} of the API server"
                 );
-                self.pod_sync.warn(pod, event::FAILED_SYNC, why.as_str());
-                self.hold(pod, &why);
+                self.pod_sync
+                    .warning_event(pod, event::FAILED_SYNC, why.as_str());
+                self.defer(pod, &why);
             }
-            UidOwner::Unread => self.hold(pod, "the runtime status of its UID is not known yet"),
+            UidOwner::StaleItem => {
+                self.defer(pod, "the runtime status of its UID is not known yet")
+            }
         }
         false
     }
@@ -293,7 +298,7 @@ impl SyncLoop {
             if !replaced {
                 continue;
             }
-            if self.is_unread(other) && !self.workers.knows(&other.uid) {
+            if self.is_unsettled(other) && !self.workers.knows(&other.uid) {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
                 self.workers

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     started: Instant,
-    /// Seconds since then, one more than they are; zero while the loop has not begun.
+    /// Seconds from `started` to the last iteration, plus one; zero before the first.
     last: Arc<AtomicU64>,
 }
 
@@ -39,7 +39,7 @@ impl Heartbeat {
     /// The check of `/healthz`: whether an iteration began within `limit`.
     ///
     /// # Errors
-    /// None did; upstream's text.
+    /// No iteration began within `limit`; upstream's text.
     pub fn check(&self, limit: Duration) -> Result<(), String> {
         if self.age() > limit {
             return Err("sync Loop took longer than expected".to_owned());

@@ -86,7 +86,7 @@ impl HousekeepingSchedule {
     pub(super) fn start(&mut self, work: impl Future<Output = ()> + Send + 'static) {
         self.missed = self.running.is_some();
         if !self.missed {
-            self.running = Some(spawn(PanicScope::Audit, work));
+            self.running = Some(spawn(PanicScope::Housekeeping, work));
         }
     }
 }
@@ -108,7 +108,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     #[tokio::test(start_paused = true)]
-    async fn one_audit_runs_at_a_time_and_a_missed_one_follows_it() {
+    async fn one_run_at_a_time_and_a_missed_one_follows_it() {
         let mut schedule = HousekeepingSchedule::every(HOUSEKEEPING_PERIOD);
         let (begun, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let work = || {

@@ -33,7 +33,7 @@ struct PreemptionLabels {
     preemption_signal: &'static str,
 }
 
-/// Handles to the families.
+/// Handles to the metrics.
 #[derive(Clone)]
 pub struct LoopMetrics {
     rejections: Family<RejectionLabels, Counter>,
@@ -46,7 +46,7 @@ pub struct LoopMetrics {
 }
 
 impl LoopMetrics {
-    /// Registers the families.
+    /// Registers the metrics.
     pub fn new(metrics: &Metrics, manager: &PodManager, workers: &PodWorkers) -> Self {
         let pods = manager.clone();
         metrics.register(

@@ -7,9 +7,8 @@
 //! * Must never wait for a pod: every branch takes microseconds. Must never clean up without proof that a complete
 //!   list of the runtime was applied and that the source of the pod has delivered.
 //!
-//! A desired pod normally has a worker. Two kinds have none yet: a *held* pod, because another pod in the runtime may
-//! have its UID or name, and among those a *waiting* pod, which the node may admit in a moment.
-//! * Answers to upstream's `syncLoopIteration` and `HandlePodCleanups`.
+//! A desired pod without a worker is *deferred*: its UID or name may be in use in the runtime, or its admission is pending.
+//! * Upstream: `syncLoopIteration` and `HandlePodCleanups`.
 
 mod admit;
 pub mod admission;
@@ -84,9 +83,9 @@ pub struct PodAdmission {
     /// There is no API server.
     pub standalone: bool,
     /// The Node object of the API server, once it is known; without an API server, `initial_node`.
+    pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The Node object as the kubelet registers it.
     pub initial_node: Arc<Node>,
-    pub node: watch::Receiver<Option<Arc<Node>>>,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,
 }
@@ -118,7 +117,7 @@ pub struct SyncLoopDeps {
     /// Period of housekeeping.
     pub housekeeping_period: Duration,
     /// Whether every source has delivered.
-    pub all_delivered: watch::Sender<bool>,
+    pub all_sources_seen: watch::Sender<bool>,
     /// Notified when the runtime answers again after an outage.
     pub runtime_returned: Arc<Notify>,
 }
@@ -137,12 +136,12 @@ pub struct SyncLoop {
     heartbeat: Heartbeat,
     resizes: Resizes,
     housekeeping_schedule: HousekeepingSchedule,
-    all_delivered: watch::Sender<bool>,
+    all_sources_seen: watch::Sender<bool>,
     runtime_returned: Arc<Notify>,
     /// Pods whose containers, files and records are being removed.
     removals: Removals,
     /// Desired pods without a worker: another pod in the runtime may have their UID or name, or they are not admitted.
-    held: HashSet<PodUid>,
+    deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
     waiting: WaitingPods,
     /// Orphans that housekeeping found only by their record, files or cgroup.
@@ -165,10 +164,10 @@ impl SyncLoop {
             heartbeat: deps.heartbeat,
             resizes: deps.resizes,
             housekeeping_schedule: HousekeepingSchedule::every(deps.housekeeping_period),
-            all_delivered: deps.all_delivered,
+            all_sources_seen: deps.all_sources_seen,
             runtime_returned: deps.runtime_returned,
             removals: Removals::default(),
-            held: HashSet::new(),
+            deferred: HashSet::new(),
             waiting: WaitingPods::default(),
             orphans_on_disk: Arc::default(),
         }
@@ -178,16 +177,16 @@ impl SyncLoop {
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         self.heartbeat.beat();
         let complete = tokio::select! {
-            complete = self.cache.complete() => complete,
+            complete = self.cache.wait_runtime_listed() => complete,
             () = shutdown.cancelled() => return Ok(()),
         };
         tokio::select! {
             () = self.first_inspection() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
-        self.workers.observe_runtime(&self.cache.pods());
+        self.workers.update_start_gate(&self.cache.pods());
         // Without any source, no update would ever set this.
-        self.all_delivered.send_replace(self.sources.all_seen());
+        self.all_sources_seen.send_replace(self.sources.all_seen());
         let mut next_retry = Instant::now();
         loop {
             self.heartbeat.beat();
@@ -298,7 +297,7 @@ impl SyncLoop {
             }
         }
         self.sources.mark_seen(update.source, update.completeness);
-        self.all_delivered.send_replace(self.sources.all_seen());
+        self.all_sources_seen.send_replace(self.sources.all_seen());
         self.retry_waiting();
         self.retry_resizes(match update.op {
             PodOp::Remove => ResizeTrigger::PodsChanged,
@@ -348,7 +347,7 @@ impl SyncLoop {
         pods.retain(|pod| {
             let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
-                && (pod.source() != PodSource::Api || self.is_unread(pod))
+                && (pod.source() != PodSource::Api || self.is_unsettled(pod))
                 && !wanted.contains(&pod.uid)
                 && may_run()
         });
@@ -362,7 +361,7 @@ impl SyncLoop {
         for uid in uids {
             self.pod_sync.runtime_status_changed(&uid);
             match manager.get(&uid) {
-                Some(pod) if self.held.contains(&uid) => self.create_held(pod),
+                Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
                 None if self.workers.knows(&uid) => self.workers.status_changed(&uid),
                 None => orphans = true,
@@ -398,14 +397,14 @@ impl SyncLoop {
         // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
         let is_anothers = self.workers.wants_restart(&uid)
             || self.removals.contains(&uid)
-            || self.held.contains(&uid);
+            || self.deferred.contains(&uid);
         if !is_anothers {
             self.pod_sync.publish(pod);
         }
     }
 
     /// Whether the source of a pod of the runtime is not known yet: it is read from a sandbox.
-    fn is_unread(&self, pod: &PodStatus) -> bool {
+    fn is_unsettled(&self, pod: &PodStatus) -> bool {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
@@ -415,28 +414,28 @@ impl SyncLoop {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
         } else {
-            self.hold(
+            self.defer(
                 &pod,
                 "the runtime status of a pod of its name is not known yet",
             );
         }
     }
 
-    /// Tries again to create the worker of a pod that was held.
-    fn create_held(&mut self, pod: Arc<Pod>) {
-        self.held.remove(&pod.uid());
+    /// Tries again to create the worker of a pod that was deferred.
+    fn create_deferred(&mut self, pod: Arc<Pod>) {
+        self.deferred.remove(&pod.uid());
         let predecessors = self.predecessors(std::slice::from_ref(&pod));
         self.create_after(&predecessors, pod);
     }
 
-    /// Holds a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping.
-    fn hold(&mut self, pod: &Pod, why: &str) {
-        self.pod_sync.record_history(pod, Action::Hold, why.into());
-        self.held.insert(pod.uid());
+    /// Defers a desired pod: it gets no worker yet. Retried when its runtime status changes, and by housekeeping.
+    fn defer(&mut self, pod: &Pod, why: &str) {
+        self.pod_sync.record_history(pod, Action::Wait, why.into());
+        self.deferred.insert(pod.uid());
     }
 
     /// Admits a pod and creates its worker. A rejected pod gets a worker, too, which terminates it at once. A pod that
-    /// is not admitted yet is held. A pod whose UID an earlier pod still has is admitted once that one is removed.
+    /// is not admitted yet is deferred. A pod whose UID an earlier pod still has is admitted once that one is removed.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
         if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {

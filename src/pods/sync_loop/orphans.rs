@@ -3,12 +3,12 @@
 use crate::model::{PodStatus, PodUid};
 use std::sync::Arc;
 
-/// Which pods have an owner.
-pub struct PodOwners<'a> {
+/// What makes a pod of the runtime an orphan.
+pub struct OrphanCriteria<'a> {
     /// A source or a worker has the pod.
-    pub claimed: &'a dyn Fn(&PodUid) -> bool,
-    /// The source of the pod has delivered, so a pod that is not claimed is an orphan.
-    pub gone: &'a dyn Fn(&PodStatus) -> bool,
+    pub is_known: &'a dyn Fn(&PodUid) -> bool,
+    /// The source of the pod has delivered, so a pod that is not known is an orphan.
+    pub source_ready: &'a dyn Fn(&PodStatus) -> bool,
 }
 
 /// Orphans to stop, and orphans to remove.
@@ -17,20 +17,20 @@ pub struct Orphans {
     /// A container or a sandbox runs.
     pub running: Vec<Arc<PodStatus>>,
     /// Only dead containers and sandboxes are left.
-    pub remains: Vec<Arc<PodStatus>>,
+    pub stopped: Vec<Arc<PodStatus>>,
 }
 
 /// Finds orphans: only among pods whose source has delivered.
-pub fn find(pods: &[Arc<PodStatus>], claims: &PodOwners<'_>) -> Orphans {
+pub fn find(pods: &[Arc<PodStatus>], criteria: &OrphanCriteria<'_>) -> Orphans {
     let mut orphans = Orphans::default();
     for pod in pods {
-        if (claims.claimed)(&pod.uid) || !(claims.gone)(pod) {
+        if (criteria.is_known)(&pod.uid) || !(criteria.source_ready)(pod) {
             continue;
         }
         if pod.is_active() {
             orphans.running.push(pod.clone());
         } else {
-            orphans.remains.push(pod.clone());
+            orphans.stopped.push(pod.clone());
         }
     }
     orphans
@@ -59,13 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_pod_is_never_an_orphan() {
+    fn a_known_pod_is_never_an_orphan() {
         let pods = [pod("u", Some(PodSource::File), true)];
-        let claims = PodOwners {
-            claimed: &|_| true,
-            gone: &|_| true,
+        let criteria = OrphanCriteria {
+            is_known: &|_| true,
+            source_ready: &|_| true,
         };
-        assert_eq!(find(&pods, &claims), Orphans::default());
+        assert_eq!(find(&pods, &criteria), Orphans::default());
     }
 
     #[test]
@@ -78,12 +78,12 @@ mod tests {
             pod("unmarked", None, true),
         ];
         let found = |delivered: &[PodSource]| {
-            let claims = PodOwners {
-                claimed: &|_| false,
-                gone: &|pod| delivered.contains(&pod.source()),
+            let criteria = OrphanCriteria {
+                is_known: &|_| false,
+                source_ready: &|pod| delivered.contains(&pod.source()),
             };
-            let orphans = find(&pods, &claims);
-            [orphans.running, orphans.remains].map(|pods| uids(&pods).join(" "))
+            let orphans = find(&pods, &criteria);
+            [orphans.running, orphans.stopped].map(|pods| uids(&pods).join(" "))
         };
         use PodSource::{Api, File, Http};
         assert_eq!(found(&[]), ["", ""]);

@@ -1,7 +1,7 @@
 //! Which pods are preempted for a critical one. Pure.
 //!
 //! As few guaranteed pods as possible, then as few burstable ones, then as few best-effort ones; within a class, those
-//! that leave the least of the shortage. Answers to upstream's `pkg/kubelet/preemption`.
+//! that leave the least of the shortage. Upstream: `pkg/kubelet/preemption`.
 
 use crate::{
     model::{Pod, PodExt, Quantity},

@@ -229,7 +229,8 @@ impl SyncLoop {
             self.resizes.metrics.accepted_late(trigger.as_str());
         }
         let text = event_message("Pod resize started", &pod, generation, "");
-        self.pod_sync.report(&pod, event::RESIZE_STARTED, text);
+        self.pod_sync
+            .normal_event(&pod, event::RESIZE_STARTED, text);
         self.manager.set(pod.clone());
         self.publish(&pod);
         let update = UpdateOptions::sync(UpdateKind::Update, pod);
@@ -257,7 +258,7 @@ impl SyncLoop {
                 PendingReason::Deferred => event::RESIZE_DEFERRED,
                 PendingReason::Infeasible => event::RESIZE_INFEASIBLE,
             };
-            self.pod_sync.warn(pod, reason, text);
+            self.pod_sync.warning_event(pod, reason, text);
         }
         if pending.reason == PendingReason::Infeasible {
             self.resizes.metrics.infeasible(refused.detail);

@@ -8,7 +8,7 @@
 //! * Woken by: admission, accepted resizes, and containers that were started or updated.
 //! * Publishes: pods with their allocated amounts; the resize conditions of a pod.
 //! * Must never change allocated amounts on its own.
-//! * Answers to upstream's `pkg/kubelet/allocation` and the resize conditions of `status.Manager`.
+//! * Upstream: `pkg/kubelet/allocation` and the resize conditions of `status.Manager`.
 
 mod amounts;
 mod checkpoint;
@@ -133,7 +133,7 @@ impl Allocations {
     }
 
     /// The pod with the amounts that are in force while a resize is carried out; `None` if those are the allocated ones.
-    pub fn in_force(&self, pod: &Pod) -> Option<Pod> {
+    pub fn actuated_pod(&self, pod: &Pod) -> Option<Pod> {
         let mut amounts = PodAmounts::clone(&*self.actuated(&pod.uid())?);
         amounts.complete(PodAmounts::of(pod));
         with_amounts(pod, &amounts)

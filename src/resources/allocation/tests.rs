@@ -217,11 +217,11 @@ fn what_is_in_force_is_what_was_actuated_until_that_is_what_was_allocated() {
         pod
     };
     let (before, after) = (level("30Mi"), level("10Mi"));
-    assert!(allocations.in_force(&after).is_none());
+    assert!(allocations.actuated_pod(&after).is_none());
     allocations.set_actuated_pod_level(&before);
     let shown = |pod: &Pod| {
-        let in_force = allocations.in_force(pod)?;
-        let amounts = PodAmounts::of(&in_force);
+        let actuated_pod = allocations.actuated_pod(pod)?;
+        let amounts = PodAmounts::of(&actuated_pod);
         let of_pod = amounts.pod?.limits?["memory"].0.clone();
         let of_container = amounts.containers["a"].limits.clone()?["memory"].0.clone();
         Some((of_pod, of_container))

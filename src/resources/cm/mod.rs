@@ -6,7 +6,7 @@
 //! * Publishes: the cgroup parent of each pod; events when the node's limits cannot be set.
 //! * Must never remove or kill anything outside of these cgroups, or of a pod that should run, nor move a process out
 //!   of a cgroup other than the root.
-//! * Answers to the parts of upstream's `pkg/kubelet/cm` about cgroups.
+//! * Upstream: the parts of `pkg/kubelet/cm` about cgroups.
 
 mod cgroup_manager;
 mod config;

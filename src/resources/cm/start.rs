@@ -64,7 +64,7 @@ pub async fn start(
     };
     let manager = tokio::task::spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
-    let delivered = deps.all_delivered.clone();
+    let delivered = deps.all_sources_seen.clone();
     tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
     Ok(manager)
 }

@@ -306,7 +306,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
 
     *tree.pods.lock() = Vec::new();
     let manager = tree.start().unwrap();
-    let (all_delivered, delivered) = watch::channel(false);
+    let (all_sources_seen, delivered) = watch::channel(false);
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(manager.clone().run(delivered, shutdown.clone()));
     *tree.pods.lock() = vec![one.clone()];
@@ -314,7 +314,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(shares(), "512");
 
-    all_delivered.send_replace(true);
+    all_sources_seen.send_replace(true);
     while shares() != "102" {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }

@@ -5,7 +5,7 @@
 //! * Publishes: the CPUs of each container.
 //! * Must never give a CPU to two containers at once, except to an init container and a later container of its pod;
 //!   must never change the exclusive CPUs of a container.
-//! * Answers to upstream's `pkg/kubelet/cm/cpumanager`.
+//! * Upstream: `pkg/kubelet/cm/cpumanager`.
 
 mod checkpoint;
 mod cpuset;

@@ -4,7 +4,7 @@
 //! * Woken by: plugins that register or send device lists; callers that allocate; a timer for disconnected plugins.
 //! * Publishes: [`crate::state::device_capacity`]; the pods whose devices changed ([`DeviceManager::changed`]).
 //! * Must never give a device to two pods, call a plugin without a timeout, or block the admission of a pod.
-//! * Answers to upstream's `pkg/kubelet/cm/devicemanager`.
+//! * Upstream: `pkg/kubelet/cm/devicemanager`.
 
 pub mod allocation;
 pub mod checkpoint;

@@ -7,7 +7,7 @@
 //! * Publishes: the pods whose drivers or device health changed ([`DraManager::changed`]).
 //! * Must never unprepare a claim that another pod uses, call a driver without a timeout, or prepare a claim that is
 //!   not in the checkpoint, because it would never be unprepared.
-//! * Answers to upstream's `pkg/kubelet/cm/dra`.
+//! * Upstream: `pkg/kubelet/cm/dra`.
 
 mod checkpoint;
 mod claims;

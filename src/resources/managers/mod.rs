@@ -6,7 +6,7 @@
 //! * Publishes: CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` calls for containers whose CPUs
 //!   changed.
 //! * Must never release the resources of a pod that may be running, or update a container whose CPUs are correct.
-//! * Answers to `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
+//! * Upstream: `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
 
 mod metrics;
 mod open;
@@ -275,7 +275,7 @@ impl ResourceManagers {
     }
 
     /// Removes the CPU quota from the sandbox configuration of a pod without CPU quota.
-    pub fn creating_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
+    pub fn pre_create_sandbox(&self, pod: &Pod, config: &mut PodSandboxConfig) {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
             && resources.cpu_quota != 0
@@ -287,7 +287,7 @@ impl ResourceManagers {
 
     /// Sets CPUs and NUMA nodes in a container's configuration, and saves the checkpoint. A failed write is logged and
     /// retried by the task.
-    pub async fn creating(
+    pub async fn pre_create_container(
         &self,
         pod: &Pod,
         container: &str,
@@ -315,7 +315,7 @@ impl ResourceManagers {
     }
 
     /// Records that a container was created with these CPUs.
-    pub fn created(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
+    pub fn add_container(&self, pod: &Pod, container: &str, id: &ContainerId, cpus: &str) {
         let Some(inner) = &self.0 else {
             return;
         };

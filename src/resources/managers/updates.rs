@@ -20,7 +20,7 @@ impl ResourceManagers {
             return Ok(());
         };
         tokio::select! {
-            _ = inner.deps.cache.complete() => {}
+            _ = inner.deps.cache.wait_runtime_listed() => {}
             () = shutdown.cancelled() => return Ok(()),
         }
         loop {

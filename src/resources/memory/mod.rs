@@ -4,7 +4,7 @@
 //! * Woken by: the admission of a pod, the creation of its containers, and removed pods.
 //! * Publishes: the NUMA nodes of each container.
 //! * Must never assign memory twice, or use a node both alone and in a group.
-//! * Answers to upstream's `pkg/kubelet/cm/memorymanager`.
+//! * Upstream: `pkg/kubelet/cm/memorymanager`.
 
 mod checkpoint;
 mod hints;

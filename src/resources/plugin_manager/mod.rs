@@ -3,7 +3,7 @@
 //! * Owns: the known sockets, and one task for each.
 //! * Woken by: inotify events of the directory; a timer, in case an event was lost.
 //! * Must never let one plugin delay another one.
-//! * Answers to upstream's `pkg/kubelet/pluginmanager`.
+//! * Upstream: `pkg/kubelet/pluginmanager`.
 
 pub mod connection;
 #[cfg(test)]

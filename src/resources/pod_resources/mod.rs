@@ -3,7 +3,7 @@
 //! * Owns: the socket `pod-resources/kubelet.sock`.
 //! * Woken by: requests, at most 100 per second.
 //! * Must never list a terminated pod, because its devices may belong to another one.
-//! * Answers to upstream's `pkg/kubelet/apis/podresources`.
+//! * Upstream: `pkg/kubelet/apis/podresources`.
 
 mod v1alpha1;
 

@@ -4,7 +4,7 @@
 //! * Woken by: the admission of a pod.
 //! * Publishes: nothing; [`TopologyManager::admit`] passes the affinity to each provider for its allocation.
 //! * Must never keep state: a provider returns a hint for its existing allocation.
-//! * Answers to upstream's `pkg/kubelet/cm/topologymanager`.
+//! * Upstream: `pkg/kubelet/cm/topologymanager`.
 //!
 //! Resource managers implement [`HintProvider`].
 

@@ -6,7 +6,7 @@
 //! * **Publishes** outcomes to its caller, the `LifecycleHTTPFallback` event and its counter.
 //! * **Must never** take a failure of this process (no ports, no memory, no processor time) for one of
 //!   the container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of an answer.
-//! * **Answers to** upstream's `pkg/probe` and `pkg/kubelet/lifecycle`.
+//! * Upstream: `pkg/probe` and `pkg/kubelet/lifecycle`.
 
 mod deadline;
 mod exec;
@@ -50,9 +50,9 @@ pub enum ProbeOutcome {
         /// What it answered.
         output: String,
     },
-    /// It is well, with a remark for the user.
+    /// It is well, with a warning for the user.
     Warning {
-        /// The remark.
+        /// The warning.
         output: String,
     },
     /// It is not well.

@@ -26,7 +26,7 @@ pub(super) struct ExitRecords {
 
 impl ExitRecords {
     /// Records final exits, so that these containers are not started again if they are removed from the runtime.
-    pub(super) fn note_all(&self, pod: &Pod, status: &PodStatus) {
+    pub(super) fn record_all(&self, pod: &Pod, status: &PodStatus) {
         let uid = pod.uid();
         if self.state_store.read(&uid, |r| r.restart_all.is_some()) {
             // All containers are being restarted, so no exit is final.

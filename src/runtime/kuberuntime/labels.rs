@@ -6,13 +6,13 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};
 use std::collections::HashMap;
 
 /// A runtime object's labels or annotations.
-pub type Map = HashMap<String, String>;
+pub type StringMap = HashMap<String, String>;
 
 /// Limit of JSON in an annotation; no kubelet writes more.
 const MAX_JSON: usize = 256 * 1024;
 
 /// Labels of a sandbox: those of the pod, and its name, namespace and UID.
-pub fn sandbox_labels(pod: &Pod) -> Map {
+pub fn sandbox_labels(pod: &Pod) -> StringMap {
     let own = pod.metadata.labels.iter().flatten();
     own.map(|(key, value)| (key.clone(), value.clone()))
         .chain(identity_labels(pod))
@@ -20,14 +20,14 @@ pub fn sandbox_labels(pod: &Pod) -> Map {
 }
 
 /// Annotations of a sandbox: the pod's.
-pub fn sandbox_annotations(pod: &Pod) -> Map {
+pub fn sandbox_annotations(pod: &Pod) -> StringMap {
     let own = pod.metadata.annotations.iter().flatten();
     own.map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }
 
 /// Labels of a container: the pod's name, namespace and UID, and the container's name. The pod's labels are not repeated.
-pub fn container_labels(pod: &Pod, container: &Container) -> Map {
+pub fn container_labels(pod: &Pod, container: &Container) -> StringMap {
     identity_labels(pod)
         .into_iter()
         .chain([(keys::CONTAINER_NAME.to_string(), container.name.clone())])
@@ -43,9 +43,9 @@ fn identity_labels(pod: &Pod) -> [(String, String); 3] {
 }
 
 /// Annotations of a container, by which a kubelet without the pod's spec can stop it with its hook and grace period.
-pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u32) -> Map {
+pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u32) -> StringMap {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let mut map = Map::from([
+    let mut map = StringMap::from([
         (keys::CONTAINER_HASH.into(), container_hash(container)),
         (
             keys::CONTAINER_RESTART_COUNT.into(),
@@ -102,7 +102,7 @@ pub struct PodLabels<'a> {
 }
 
 /// The pod of a sandbox or container; `None` if a label is missing, because another client of the runtime created it.
-pub fn pod_of(labels: &Map) -> Option<PodLabels<'_>> {
+pub fn pod_of(labels: &StringMap) -> Option<PodLabels<'_>> {
     Some(PodLabels {
         uid: non_empty(labels, keys::POD_UID)?,
         name: non_empty(labels, keys::POD_NAME)?,
@@ -111,11 +111,11 @@ pub fn pod_of(labels: &Map) -> Option<PodLabels<'_>> {
 }
 
 /// Name of the container in its pod.
-pub fn container_name(labels: &Map) -> Option<&str> {
+pub fn container_name(labels: &StringMap) -> Option<&str> {
     non_empty(labels, keys::CONTAINER_NAME)
 }
 
-fn non_empty<'a>(map: &'a Map, key: &str) -> Option<&'a str> {
+fn non_empty<'a>(map: &'a StringMap, key: &str) -> Option<&'a str> {
     map.get(key).map(String::as_str).filter(|s| !s.is_empty())
 }
 
@@ -142,7 +142,7 @@ pub struct UnreadableAnnotation {
 impl OrphanRecord {
     /// Reads annotations of [`container_annotations`] or of the Go kubelet. An invalid annotation is returned as an error
     /// and counts as absent.
-    pub fn read(annotations: &Map) -> (Self, Vec<UnreadableAnnotation>) {
+    pub fn read(annotations: &StringMap) -> (Self, Vec<UnreadableAnnotation>) {
         let mut errors = Vec::new();
         let record = Self {
             pre_stop: read_json(annotations, keys::PRE_STOP_HANDLER, &mut errors),
@@ -153,7 +153,7 @@ impl OrphanRecord {
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(
-    annotations: &Map,
+    annotations: &StringMap,
     key: &'static str,
     errors: &mut Vec<UnreadableAnnotation>,
 ) -> Option<T> {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(record.pre_stop.as_ref(), hook);
         assert_eq!(Some(record.ports), container.ports);
         assert_eq!(
-            OrphanRecord::read(&Map::new()).0,
+            OrphanRecord::read(&StringMap::new()).0,
             OrphanRecord::default(),
             "nothing is noted of a container without hook and ports"
         );
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_go_kubelets_annotations_are_read() {
-        let annotations = Map::from([
+        let annotations = StringMap::from([
             (
                 keys::PRE_STOP_HANDLER.into(),
                 r#"{"exec":{"command":["sh","-c","a \u0026\u0026 b"]}}"#.into(),
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn unreadable_annotations_are_reported_and_count_as_absent() {
         let huge = format!("[{}]", " ".repeat(MAX_JSON));
-        let annotations = Map::from([
+        let annotations = StringMap::from([
             (keys::PRE_STOP_HANDLER.into(), "{".into()),
             (keys::CONTAINER_PORTS.into(), huge),
         ]);

@@ -28,7 +28,7 @@ struct HandlerLabels {
     runtime_handler: String,
 }
 
-/// Handles to the families. Clones share them.
+/// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub(super) struct StartMetrics {
     pods: Counter,

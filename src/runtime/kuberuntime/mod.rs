@@ -5,7 +5,7 @@
 //! * Woken by: the syncs of a pod's worker; clean-up.
 //! * Publishes: changed items to the pod cache (`touch`), events, records to the pod state store; a report per sync.
 //! * Must never stop a sandbox before the runtime reported that its containers have exited.
-//! * Answers to upstream's `pkg/kubelet/kuberuntime`.
+//! * Upstream: `pkg/kubelet/kuberuntime`.
 
 pub mod actions;
 mod exits;
@@ -37,7 +37,7 @@ use crate::{
     runtime::handlers::{Hooks, runtime_exec},
     state::State,
     state::events::EventRecorder,
-    state::pod_cache::{Complete, Owner},
+    state::pod_cache::{Owner, RuntimeListed},
     state::pod_history::PodHistory,
     state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResults,
@@ -375,7 +375,7 @@ impl KubeGenericRuntimeManager {
         self.killer.settle_stopped(uid).await
     }
 
-    /// Removes the superseded dead containers and sandboxes of one pod; with `content_goes`, all of them. Sends no request
+    /// Removes the superseded dead containers and sandboxes of one pod; with `remove_all`, all of them. Sends no request
     /// if there is nothing to remove.
     ///
     /// # Errors
@@ -384,9 +384,9 @@ impl KubeGenericRuntimeManager {
         &self,
         status: &Arc<PodStatus>,
         owner: &Owner,
-        content_goes: bool,
+        remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.gc.collect_pod(status, owner, content_goes).await
+        self.gc.collect_pod(status, owner, remove_all).await
     }
 
     /// Garbage collection: removes superseded containers that no worker removed, and all dead containers of pods for which
@@ -398,7 +398,7 @@ impl KubeGenericRuntimeManager {
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
-        proof: Complete,
+        proof: RuntimeListed,
     ) -> anyhow::Result<()> {
         self.back_off.collect(Timestamp::now());
         self.gc.collect_dead(pods, has_ended, proof).await

@@ -31,11 +31,11 @@ pub(super) struct RestartBackOff {
     state_store: PodStateStore,
 }
 
-/// Whether the back-off allows a start.
+/// What the back-off decides about a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StartAdmission {
+pub(super) enum BackOffDecision {
     /// Start now.
-    Go,
+    Start,
     Wait {
         /// The whole delay, for messages.
         delay: Duration,
@@ -68,10 +68,10 @@ impl RestartBackOff {
         container: &Container,
         newest: Option<&ContainerStatus>,
         now: Timestamp,
-    ) -> StartAdmission {
+    ) -> BackOffDecision {
         match self.ended(pod, container, newest) {
             Some(ended) => self.admit_after(pod, container, ended, now),
-            None => StartAdmission::Go,
+            None => BackOffDecision::Start,
         }
     }
 
@@ -82,9 +82,9 @@ impl RestartBackOff {
         container: &Container,
         ended: Timestamp,
         now: Timestamp,
-    ) -> StartAdmission {
+    ) -> BackOffDecision {
         if let Some((delay, left)) = self.in_back_off_since(pod, container, ended, now) {
-            return StartAdmission::Wait { delay, left };
+            return BackOffDecision::Wait { delay, left };
         }
         let key = key_of(pod, container);
         let cap = self.cap_of(pod);
@@ -97,7 +97,7 @@ impl RestartBackOff {
             };
             record.back_off.insert(container.name.clone(), step);
         });
-        StartAdmission::Go
+        BackOffDecision::Start
     }
 
     /// The whole delay and the rest of it, if the container is in its back-off at `now`.
@@ -304,7 +304,7 @@ mod tests {
         let now = Timestamp::now();
         assert_eq!(
             back_off.admit_after(&pod, &container, now, now),
-            StartAdmission::Go
+            BackOffDecision::Start
         );
         let held = || back_off.in_back_off_since(&pod, &container, now, now);
         assert!(held().is_some() && back_off.len() == 1);
@@ -327,17 +327,17 @@ mod tests {
                 .back_off
                 .admit(&bed.pod, &bed.container, Some(&status), exit)
             {
-                StartAdmission::Go => gaps.push(0),
-                StartAdmission::Wait { left, .. } => {
+                BackOffDecision::Start => gaps.push(0),
+                BackOffDecision::Wait { left, .. } => {
                     let early = at(left - Duration::from_millis(1));
                     let now = bed
                         .back_off
                         .admit(&bed.pod, &bed.container, Some(&status), early);
-                    assert!(matches!(now, StartAdmission::Wait { .. }));
+                    assert!(matches!(now, BackOffDecision::Wait { .. }));
                     let now = bed
                         .back_off
                         .admit(&bed.pod, &bed.container, Some(&status), at(left));
-                    assert_eq!(now, StartAdmission::Go);
+                    assert_eq!(now, BackOffDecision::Start);
                     gaps.push(left.as_secs());
                     exit = at(left);
                 }
@@ -356,11 +356,11 @@ mod tests {
                     .admit(&bed.pod, &bed.container, Some(&status), now)
             };
             let left = match admit(exit) {
-                StartAdmission::Go => return 0,
-                StartAdmission::Wait { left, .. } => left,
+                BackOffDecision::Start => return 0,
+                BackOffDecision::Wait { left, .. } => left,
             };
             exit += left;
-            assert_eq!(admit(exit), StartAdmission::Go);
+            assert_eq!(admit(exit), BackOffDecision::Start);
             left.as_secs()
         };
         (0..ends).map(|_| gap()).collect()
@@ -407,13 +407,13 @@ mod tests {
         assert_eq!(
             bed.back_off
                 .admit(&bed.pod, &bed.container, Some(&status), t(0)),
-            StartAdmission::Go
+            BackOffDecision::Start
         );
         let second = RestartBackOff::new(Duration::from_secs(300), bed.state_store.clone());
         let status = exit_at(t(1));
         let admission = second.admit(&bed.pod, &bed.container, Some(&status), t(2));
         let (delay, left) = (Duration::from_secs(10), Duration::from_secs(9));
-        assert_eq!(admission, StartAdmission::Wait { delay, left });
+        assert_eq!(admission, BackOffDecision::Wait { delay, left });
     }
 
     #[test]
@@ -426,7 +426,7 @@ mod tests {
         let admission = bed
             .back_off
             .admit(&bed.pod, &bed.container, Some(&exit_at(t(1))), t(1));
-        assert_eq!(admission, StartAdmission::Go);
+        assert_eq!(admission, BackOffDecision::Start);
     }
 
     #[test]
@@ -448,12 +448,12 @@ mod tests {
             bed.back_off
                 .admit(&bed.pod, &bed.container, Some(newest), now)
         };
-        assert_eq!(admit(&later), StartAdmission::Go, "another attempt");
-        assert_ne!(admit(&created), StartAdmission::Go);
+        assert_eq!(admit(&later), BackOffDecision::Start, "another attempt");
+        assert_ne!(admit(&created), BackOffDecision::Start);
         bed.back_off.collect(now + Duration::from_secs(3600));
         assert_eq!(
             admit(&created),
-            StartAdmission::Go,
+            BackOffDecision::Start,
             "it is forgotten with time"
         );
     }
@@ -466,11 +466,11 @@ mod tests {
         for _ in 0..5 {
             bed.back_off.start_failed(&bed.pod, &bed.container, now);
             let left = match admit(now) {
-                StartAdmission::Go => Duration::ZERO,
-                StartAdmission::Wait { left, .. } => left,
+                BackOffDecision::Start => Duration::ZERO,
+                BackOffDecision::Wait { left, .. } => left,
             };
             now += left;
-            assert!(left.is_zero() || admit(now) == StartAdmission::Go);
+            assert!(left.is_zero() || admit(now) == BackOffDecision::Start);
             gaps.push(left.as_secs());
         }
         assert_eq!(gaps, [0, 10, 20, 40, 80]);
@@ -482,7 +482,7 @@ mod tests {
         let bed = bed();
         assert_eq!(
             bed.back_off.admit(&bed.pod, &bed.container, None, t(0)),
-            StartAdmission::Go
+            BackOffDecision::Start
         );
         let created = ContainerStatus {
             state: ContainerState::Created,
@@ -491,6 +491,6 @@ mod tests {
         let admission = bed
             .back_off
             .admit(&bed.pod, &bed.container, Some(&created), t(0));
-        assert_eq!(admission, StartAdmission::Go);
+        assert_eq!(admission, BackOffDecision::Start);
     }
 }

@@ -36,7 +36,7 @@ pub struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    fn new(labels: &labels::Map, strings: &Strings, object: T) -> Option<Self> {
+    fn new(labels: &labels::StringMap, strings: &Strings, object: T) -> Option<Self> {
         let pod = labels::pod_of(labels)?;
         Some(Self {
             uid: PodUid::new(strings.share(pod.uid)),
@@ -213,7 +213,7 @@ fn state(state: i32) -> ContainerState {
     }
 }
 
-fn restart_count(annotations: &labels::Map, metadata: Option<&v1::ContainerMetadata>) -> u32 {
+fn restart_count(annotations: &labels::StringMap, metadata: Option<&v1::ContainerMetadata>) -> u32 {
     annotations
         .get(keys::CONTAINER_RESTART_COUNT)
         .and_then(|count| count.parse().ok())
@@ -229,21 +229,21 @@ fn image(image: Option<&v1::ImageSpec>, strings: &Strings) -> Arc<str> {
     strings.share(cut(name, MAX_TEXT))
 }
 
-fn hash(annotations: &labels::Map, strings: &Strings) -> Arc<str> {
+fn hash(annotations: &labels::StringMap, strings: &Strings) -> Arc<str> {
     let hash = annotations.get(keys::CONTAINER_HASH);
     strings.share(hash.map_or("", |hash| cut(hash, 64)))
 }
 
-fn grace_seconds(annotations: &labels::Map) -> Option<u32> {
+fn grace_seconds(annotations: &labels::StringMap) -> Option<u32> {
     let seconds = annotations.get(keys::POD_TERMINATION_GRACE_PERIOD)?;
     seconds.parse().ok()
 }
 
-fn source(annotations: &labels::Map) -> Option<PodSource> {
+fn source(annotations: &labels::StringMap) -> Option<PodSource> {
     PodSource::parse(annotations.get(keys::CONFIG_SOURCE)?)
 }
 
-fn digest(annotations: &labels::Map, strings: &Strings) -> Option<Arc<str>> {
+fn digest(annotations: &labels::StringMap, strings: &Strings) -> Option<Arc<str>> {
     let digest = annotations.get(keys::SPEC_DIGEST)?;
     Some(strings.share(cut(digest, MAX_TEXT)))
 }

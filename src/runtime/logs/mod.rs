@@ -5,7 +5,7 @@
 //! * Publishes: streams of what containers wrote.
 //! * Must never hold more of a file than a fixed amount, whatever is in it or however slow its reader
 //!   is; write to a log; read on an async thread; show or log lines that are not of the format.
-//! * Answers to upstream's `pkg/kubelet/kuberuntime/logs` and `pkg/kubelet/logs`.
+//! * Upstream: `pkg/kubelet/kuberuntime/logs` and `pkg/kubelet/logs`.
 //!
 //! Pure: the format ([`LogLine`]), `names`, `read::decode`, `read::choose`, `rotation::plan`.
 

@@ -5,10 +5,10 @@
 //! * Publishes: the user, or the error response.
 //! * Must never store or log a token, call the API server without a timeout, or derive rights from a path: the
 //!   required subresources come from the route.
-//! * Answers to upstream's `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
+//! * Upstream: `cmd/kubelet/app/auth.go`, `pkg/kubelet/server/auth.go` and
 //!   `k8s.io/apiserver/pkg/{authentication,authorization}`.
 
-mod admission;
+mod review_limiter;
 mod attributes;
 mod cache;
 mod certificate;
@@ -22,10 +22,10 @@ pub use settings::{AuthSettings, AuthorizationMode, InvalidAuthSettings};
 pub use user::User;
 
 use self::{
-    admission::ReviewAdmission,
     attributes::{access_review, allows, forbidden, review_failed, verb},
     cache::{ReviewCache, ReviewKey},
     metrics::TokenMetrics,
+    review_limiter::ReviewLimiter,
     user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
 };
 use super::{tls::ClientAuthorities, websocket};
@@ -94,7 +94,7 @@ struct AuthState {
     node_name: String,
     authorities: Option<Arc<ClientAuthorities>>,
     api: Option<ApiServer>,
-    admission: ReviewAdmission,
+    limiter: ReviewLimiter,
     token_reviews: ReviewCache<AuthenticationOutcome, ReviewFailure>,
     metrics: Option<TokenMetrics>,
     access_reviews: ReviewCache<bool, ReviewFailure>,
@@ -123,14 +123,14 @@ impl KubeletAuth {
         api: Option<ApiServer>,
     ) -> Result<Self, InvalidAuthSettings> {
         settings.check(api.is_some())?;
-        let admission = ReviewAdmission::new(settings.review_qps, settings.review_burst);
+        let limiter = ReviewLimiter::new(settings.review_qps, settings.review_burst);
         Ok(Self {
             inner: Arc::new(AuthState {
                 settings,
                 node_name: node_name.to_owned(),
                 authorities,
                 api,
-                admission,
+                limiter,
                 token_reviews: ReviewCache::new(CACHE_SIZE),
                 metrics: None,
                 access_reviews: ReviewCache::new(CACHE_SIZE),
@@ -228,17 +228,17 @@ impl AuthState {
             return Ok(outcome);
         }
         let review = || {
-            let (api, token, admission) = (api.clone(), token.to_owned(), self.admission.clone());
+            let (api, token, limiter) = (api.clone(), token.to_owned(), self.limiter.clone());
             let metrics = self.metrics.clone();
             async move {
                 let in_flight = metrics.as_ref().map(TokenMetrics::in_flight);
-                let is_known = admission.knows(&key);
+                let is_known = limiter.knows(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
-                let outcome = with_deadline(admission.run(is_known, reviewed)).await;
+                let outcome = with_deadline(limiter.run(is_known, reviewed)).await;
                 drop(in_flight);
                 metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
                 if matches!(outcome, Ok(AuthenticationOutcome::User(_))) {
-                    admission.accept(key);
+                    limiter.accept(key);
                 }
                 outcome
             }
@@ -306,11 +306,11 @@ impl AuthState {
         let spec = access_review(user, verb, &self.node_name, subresource);
         let key = digest(&serde_json::to_vec(&spec).unwrap_or_default());
         let review = || {
-            let (api, admission) = (api.clone(), self.admission.clone());
+            let (api, limiter) = (api.clone(), self.limiter.clone());
             let is_known = !user.is_anonymous();
             with_deadline(async move {
                 let review = async { Ok(api.review_access(&spec).await?) };
-                let status = admission.run(is_known, review).await?;
+                let status = limiter.run(is_known, review).await?;
                 allows(&status).map_err(ReviewFailure::Contradiction)
             })
         };
@@ -319,7 +319,7 @@ impl AuthState {
     }
 }
 
-/// Runs a review with a timeout, which includes waiting for its admission.
+/// Runs a review with a timeout, which includes waiting for its limiter.
 async fn with_deadline<T>(
     review: impl Future<Output = Result<T, ReviewFailure>>,
 ) -> Result<T, ReviewFailure> {

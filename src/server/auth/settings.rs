@@ -38,7 +38,7 @@ pub enum AuthorizationMode {
 pub enum InvalidAuthSettings {
     /// The settings need an API server.
     #[error(
-        "{} for the kubelet's server (enableServer is true), and --kubeconfig is not given. A node of its own needs \
+        "{} for the kubelet's server (enableServer is true), and --kubeconfig is not given. A node without a cluster needs \
          these lines in its configuration file:\n{}\
          or, to do without that server:\n\nenableServer: false",
         .fields.join(" and "), lines(*.known)

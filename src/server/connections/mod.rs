@@ -94,9 +94,9 @@ impl ConnectionSlot {
     ///
     /// # Errors
     /// That limit is reached, and each of those connections has a request in progress.
-    pub(super) fn authenticated(&self) -> Result<(), Full> {
+    pub(super) fn mark_authenticated(&self) -> Result<(), Full> {
         let mut table = self.table.lock();
-        let closed = table.state.authenticated(self.id)?;
+        let closed = table.state.mark_authenticated(self.id)?;
         table.close(closed);
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Default for ConnectionLimits {
 
 /// Connections younger than this are closed for another one only if there are no older ones, because their TLS
 /// handshake may be in progress.
-const GRACE: Duration = Duration::from_millis(250);
+const MIN_EVICTION_AGE: Duration = Duration::from_millis(250);
 
 /// Prefix length of IPv6 networks that count as one client, because a client can choose addresses within its network.
 const PREFIX: u32 = 64;
@@ -89,7 +89,7 @@ struct TrackedConnection {
 
 impl TrackedConnection {
     fn is_past_grace(&self, now: Instant) -> bool {
-        now >= self.since + GRACE
+        now >= self.since + MIN_EVICTION_AGE
     }
 }
 
@@ -158,7 +158,7 @@ impl PortConnections {
     ///
     /// # Errors
     /// There is no room for another authenticated connection.
-    pub(super) fn authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
+    pub(super) fn mark_authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
         let known = self.connections.get(&id);
         if known.is_none_or(|connection| connection.authenticated) {
             return Ok(None);
@@ -274,7 +274,7 @@ mod tests {
         port.state.begin(1);
         assert_eq!(port.open(1, 5), [2], "a request in progress is not cut off");
         port.state.end(1, port.at(6));
-        port.state.authenticated(4).unwrap();
+        port.state.mark_authenticated(4).unwrap();
         assert!(
             port.open(1, 7).is_empty(),
             "who is authenticated counts elsewhere"
@@ -330,15 +330,15 @@ mod tests {
         for seconds in 0..4 {
             port.open(1, seconds);
         }
-        assert_eq!(port.state.authenticated(0), Ok(None));
-        assert_eq!(port.state.authenticated(1), Ok(None));
-        assert_eq!(port.state.authenticated(1), Ok(None), "it is already");
+        assert_eq!(port.state.mark_authenticated(0), Ok(None));
+        assert_eq!(port.state.mark_authenticated(1), Ok(None));
+        assert_eq!(port.state.mark_authenticated(1), Ok(None), "it is already");
         port.state.begin(0);
-        assert_eq!(port.state.authenticated(2), Ok(Some(1)));
+        assert_eq!(port.state.mark_authenticated(2), Ok(Some(1)));
         port.state.begin(2);
-        assert_eq!(port.state.authenticated(3), Err(Full));
+        assert_eq!(port.state.mark_authenticated(3), Err(Full));
         port.state.remove(0);
-        assert_eq!(port.state.authenticated(3), Ok(None));
+        assert_eq!(port.state.mark_authenticated(3), Ok(None));
         // Unauthenticated clients take nothing from them.
         for last in 0..200 {
             assert!(port.open(last, 100).iter().all(|id| *id > 3));

@@ -1,6 +1,6 @@
 //! `/containerLogs`: the log of a container.
 //!
-//! Answers to upstream's `getContainerLogs` of `pkg/kubelet/server` and `GetKubeletContainerLogs` of
+//! Upstream: `getContainerLogs` of `pkg/kubelet/server` and `GetKubeletContainerLogs` of
 //! `pkg/kubelet`.
 
 pub(super) mod params;
@@ -10,7 +10,7 @@ pub use params::LogQuery;
 use super::{
     response::{Body, BodyError, LongRunning, TEXT, closing, respond, text, until_sent},
     streaming::{ContainerName, lookup},
-    views::{PodsView, ViewsReady},
+    views::{ListPods, WaitForPods},
 };
 use crate::{
     base::chain,
@@ -37,9 +37,9 @@ pub struct LogParts {
     /// Reads log files.
     pub logs: ContainerLogs,
     /// All known pods.
-    pub pods: PodsView,
+    pub pods: ListPods,
     /// Waits until the pods are known.
-    pub ready: ViewsReady,
+    pub ready: WaitForPods,
     /// `PodLogsQuerySplitStreams`: whether stdout and stderr can be requested separately.
     pub split_streams: bool,
     /// `streamingConnectionIdleTimeout`: a client that does not read for this time is disconnected; zero means no

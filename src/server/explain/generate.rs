@@ -10,7 +10,7 @@ use crate::{
     base::GoDuration,
     model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons},
     pods::pod_workers::{WorkerPhase, WorkerStatus},
-    state::pod_history::{Noted, PodHistoryRecord},
+    state::pod_history::{PodHistoryRecord, RecordedDecision},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -143,7 +143,7 @@ fn waits(
         Some((WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }, _)) => return waits,
         Some((WorkerPhase::Starting { .. } | WorkerPhase::Syncing, _)) | None => {}
     }
-    let held = inputs.record.trouble("");
+    let held = inputs.record.pending_problem("");
     if let Some(held) = held {
         waits.push(of_pod(held.why.to_string(), later(held.until(), inputs)));
     }
@@ -194,8 +194,8 @@ fn what_it_waits_for(
         "waiting" if !usual.contains(&container.reason.as_str()) => {
             let held = inputs
                 .record
-                .trouble(&container.name)
-                .and_then(Noted::until);
+                .pending_problem(&container.name)
+                .and_then(RecordedDecision::until);
             let (reason, message) = (&container.reason, &container.message);
             let what = if message.is_empty() {
                 format!("a retry ({reason})")
@@ -252,8 +252,8 @@ fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
     for container in containers.chain(inputs.pod.containers()) {
         let held = inputs
             .record
-            .trouble(&container.name)
-            .and_then(Noted::until);
+            .pending_problem(&container.name)
+            .and_then(RecordedDecision::until);
         let held = later(held.filter(|_| !restarts(&container.name)), inputs);
         push(held, format!("{} is tried again", container.name));
     }
@@ -380,7 +380,7 @@ fn conditions(status: Option<&PodStatus>) -> Vec<ConditionView> {
         .collect()
 }
 
-fn history_entry(noted: &Noted) -> HistoryReport {
+fn history_entry(noted: &RecordedDecision) -> HistoryReport {
     HistoryReport {
         action: noted.action,
         container: noted.container.to_string(),

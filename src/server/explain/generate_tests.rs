@@ -106,7 +106,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     let mut bed = bed(
         json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
     );
-    let held = HistoryEntry::about(Action::Hold, "main", "ImagePullBackOff: …".into());
+    let held = HistoryEntry::about(Action::Wait, "main", "ImagePullBackOff: …".into());
     bed.record.note(held.until(t(7)), t(-3));
     let explanation = bed.explain();
     assert_eq!(
@@ -217,13 +217,14 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
 #[test]
 fn failures_of_the_whole_pod_come_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
-    let failed = HistoryEntry::about_pod(Action::Fail, "cannot create the sandbox: no CNI".into());
+    let failed =
+        HistoryEntry::about_pod(Action::Fail, "failed to create pod sandbox: no CNI".into());
     bed.record.note(failed, t(-5));
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
-        "ContainerCreating: cannot create the sandbox: no CNI"
+        "ContainerCreating: failed to create pod sandbox: no CNI"
     );
     assert_eq!(explanation.pod_history[0].last, t(-5));
 }

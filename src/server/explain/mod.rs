@@ -5,7 +5,7 @@
 //! * Woken by a request; keeps no state.
 //! * Publishes nothing.
 //! * Must never contain a value of an environment variable, or anything else that may be a secret.
-//! * The column STATUS answers to `kubectl get pods` (upstream's `pkg/printers/internalversion`).
+//! * The column STATUS is that of `kubectl get pods` (upstream's `pkg/printers/internalversion`).
 
 pub mod generate;
 pub mod row;
@@ -29,7 +29,7 @@ pub struct Overview {
     pub node: String,
     /// Conditions of the node that need attention.
     #[serde(default)]
-    pub remarks: Vec<String>,
+    pub warnings: Vec<String>,
     /// Sorted by namespace and name.
     pub pods: Vec<PodRow>,
 }

@@ -30,18 +30,18 @@ pub(in crate::server) enum Access {
 
 /// Authenticates the client, and removes its credentials from the request.
 #[derive(Clone)]
-pub(in crate::server) struct Authentication<S> {
+pub(in crate::server) struct AuthenticationService<S> {
     access: Access,
     inner: S,
 }
 
-impl<S> Authentication<S> {
+impl<S> AuthenticationService<S> {
     pub(in crate::server) fn new(access: Access, inner: S) -> Self {
         Self { access, inner }
     }
 }
 
-impl<S: RoutedService> Service<RoutedRequest> for Authentication<S> {
+impl<S: RoutedService> Service<RoutedRequest> for AuthenticationService<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;

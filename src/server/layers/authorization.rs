@@ -17,12 +17,12 @@ use tower::Service;
 
 /// Authorizes the user that the authentication layer found.
 #[derive(Clone)]
-pub(in crate::server) struct AuthorizationLayer<S> {
+pub(in crate::server) struct AuthorizationService<S> {
     auth: Option<KubeletAuth>,
     inner: S,
 }
 
-impl<S> AuthorizationLayer<S> {
+impl<S> AuthorizationService<S> {
     pub(in crate::server) fn new(access: &Access, inner: S) -> Self {
         let auth = match access {
             Access::Secured(auth) => Some(auth.clone()),
@@ -32,7 +32,7 @@ impl<S> AuthorizationLayer<S> {
     }
 }
 
-impl<S: RoutedService> Service<RoutedRequest> for AuthorizationLayer<S> {
+impl<S: RoutedService> Service<RoutedRequest> for AuthorizationService<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -74,7 +74,7 @@ async fn authorize(
     if !user.is_anonymous()
         && let Some(slot) = slot
     {
-        slot.authenticated().map_err(|_| Box::new(busy()))?;
+        slot.mark_authenticated().map_err(|_| Box::new(busy()))?;
     }
     Ok(())
 }

@@ -14,18 +14,18 @@ use tower::Service;
 
 /// The outermost layer, so that rejected requests are counted too.
 #[derive(Clone)]
-pub(in crate::server) struct MetricsLayer<S> {
+pub(in crate::server) struct MetricsService<S> {
     metrics: Option<HttpMetrics>,
     inner: S,
 }
 
-impl<S> MetricsLayer<S> {
+impl<S> MetricsService<S> {
     pub(in crate::server) fn new(metrics: Option<HttpMetrics>, inner: S) -> Self {
         Self { metrics, inner }
     }
 }
 
-impl<S: RoutedService> Service<RoutedRequest> for MetricsLayer<S> {
+impl<S: RoutedService> Service<RoutedRequest> for MetricsService<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;

@@ -1,5 +1,5 @@
 //! The layers of request handling, outermost first: metrics, panics, authentication, authorization, trace. Each one
-//! is a `tower` service that wraps the next; the router is the innermost.
+//! is a `tower` service that wraps the next; the dispatcher is the innermost.
 
 mod authentication;
 mod authorization;
@@ -7,11 +7,11 @@ mod metrics;
 mod panics;
 mod trace;
 
-pub(super) use authentication::{Access, Authentication};
-pub(super) use authorization::AuthorizationLayer;
-pub(super) use metrics::MetricsLayer;
+pub(super) use authentication::{Access, AuthenticationService};
+pub(super) use authorization::AuthorizationService;
+pub(super) use metrics::MetricsService;
 pub(super) use panics::ContainPanics;
-pub(super) use trace::Trace;
+pub(super) use trace::TraceService;
 
 use super::{
     auth::User,

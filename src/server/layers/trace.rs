@@ -18,18 +18,18 @@ use tower::Service;
 
 /// Creates a span for each request, which lasts until its response was sent.
 #[derive(Clone)]
-pub(in crate::server) struct Trace<S> {
+pub(in crate::server) struct TraceService<S> {
     tracer: Tracer,
     inner: S,
 }
 
-impl<S> Trace<S> {
+impl<S> TraceService<S> {
     pub(in crate::server) fn new(tracer: Tracer, inner: S) -> Self {
         Self { tracer, inner }
     }
 }
 
-impl<S: RoutedService> Service<RoutedRequest> for Trace<S> {
+impl<S: RoutedService> Service<RoutedRequest> for TraceService<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -66,7 +66,7 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     // By OpenTelemetry's conventions, a span without a route is named by its method.
     let name = || pattern.unwrap_or(method).into();
     let mut span = tracer.start(TraceSpanKind::Server, parent, name)?;
-    span.note(|| {
+    span.set_attributes(|| {
         let scheme = if port == Port::Main { "https" } else { "http" };
         let route = pattern.map(|pattern| ("http.route", pattern.into()));
         let others = [
@@ -79,14 +79,14 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
 }
 
 async fn within(mut span: Span, response: ResponseFuture) -> Result<Response<Body>, Infallible> {
-    let response = span.around(response).await?;
+    let response = span.in_scope(response).await?;
     let status = response.status();
-    span.note(|| {
+    span.set_attributes(|| {
         let code = i64::from(status.as_u16());
         [("http.response.status_code", code.into())]
     });
     if status.is_server_error() {
-        span.fail(String::new);
+        span.set_error(String::new);
     }
     Ok(until_sent(response, span))
 }

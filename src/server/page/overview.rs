@@ -22,10 +22,10 @@ pub(super) fn head(overview: &Overview) -> Html {
         .own("</h1><p class=\"sum\">")
         .with(&counts(&overview.pods));
     out = out.own("</p>");
-    for remark in &overview.remarks {
+    for warning in &overview.warnings {
         out = out
-            .own("<p class=\"remark\">")
-            .text(remark, LONG)
+            .own("<p class=\"warning\">")
+            .text(warning, LONG)
             .own("</p>");
     }
     if overview.pods.is_empty() {
@@ -220,11 +220,11 @@ mod tests {
     }
 
     #[test]
-    fn the_head_counts_and_remarks() {
+    fn the_head_counts_and_warnings() {
         let mut overview = Overview {
             node: "n<1".into(),
             pods: vec![running(), running(), crashing()],
-            remarks: vec!["the <network> is down".into()],
+            warnings: vec!["the <network> is down".into()],
             ..Overview::default()
         };
         let shown = head(&overview);

@@ -34,7 +34,7 @@ pub fn route(
     Ok((entry, route))
 }
 
-/// The subresources of the node of which the path needs one, for any method. Unknown paths need `nodes/proxy`, so
+/// The `nodes` subresources of a path; access to any one of them is enough. Unknown paths need `nodes/proxy`, so
 /// that only clients with full access learn which paths exist.
 pub fn subresources(port: Port, path: &str) -> Subresources {
     let on_port = ENTRIES.iter().filter(|entry| entry.is_on(port));

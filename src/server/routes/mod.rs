@@ -6,4 +6,5 @@ mod table;
 
 pub use find::{route, subresources};
 pub use route::Route;
+pub(in crate::server) use table::SwitchState;
 pub use table::{ENTRIES, Port, RouteEntry, Switch, document};

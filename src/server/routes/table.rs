@@ -48,22 +48,35 @@ impl Switch {
         }
     }
 
-    /// How a route with this switch responds, given all disabled switches: `None` if it is served, else a 405 with a
-    /// text, or a 404 without one. The texts are upstream's.
-    pub(in crate::server) fn refusal(self, disabled: &[Self]) -> Option<Option<&'static str>> {
+    /// How a route with this switch responds, given all disabled switches. The texts are upstream's.
+    pub(in crate::server) fn state(self, disabled: &[Self]) -> SwitchState {
         if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
-            let gone = matches!(self, Self::DebuggingPages | Self::DebugFlags);
-            return Some((!gone).then_some("Debug endpoints are disabled."));
+            return match self {
+                Self::DebuggingPages | Self::DebugFlags => SwitchState::NotFound,
+                _ => SwitchState::MethodNotAllowed("Debug endpoints are disabled."),
+            };
+        }
+        if !disabled.contains(&self) {
+            return SwitchState::Enabled;
         }
         let text = match self {
             Self::SystemLogs => "logs endpoint is disabled.",
             Self::Profiling => "profiling endpoint is disabled.",
             Self::DebugFlags => "flags endpoint is disabled.",
             Self::PostedPods => "Posted pods are disabled: --allow-posted-pods is not set.",
-            Self::Debugging | Self::DebuggingPages => return None,
+            Self::Debugging | Self::DebuggingPages => return SwitchState::Enabled,
         };
-        disabled.contains(&self).then_some(Some(text))
+        SwitchState::MethodNotAllowed(text)
     }
+}
+
+/// How a route with a [`Switch`] responds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum SwitchState {
+    Enabled,
+    /// 405 with this text.
+    MethodNotAllowed(&'static str),
+    NotFound,
 }
 
 /// An entry of the route table.

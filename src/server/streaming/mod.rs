@@ -3,7 +3,7 @@
 //! The kubelet finds the container, requests a URL from the runtime, forwards the client's upgrade request to it, and
 //! then copies bytes. The protocol inside (SPDY or WebSocket) is only known to client and runtime.
 //!
-//! Answers to upstream's `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
+//! Upstream: `getExec`, `getAttach`, `getRun` and `getPortForward` of `pkg/kubelet/server` and
 //! to `UpgradeAwareHandler` of `k8s.io/apimachinery/pkg/util/proxy`.
 
 pub(super) mod params;
@@ -18,7 +18,7 @@ use super::{
     query::pairs,
     response::{Body, Request as BodyRequest, read_body, text},
     route_parts::RouteError,
-    views::{PodsView, ViewsReady},
+    views::{ListPods, WaitForPods},
     websocket::{is_upgrade, is_websocket},
 };
 use crate::{
@@ -65,9 +65,9 @@ pub struct StreamParts {
     /// The runtime status of every pod.
     pub cache: PodCache,
     /// All known pods.
-    pub pods: PodsView,
+    pub pods: ListPods,
     /// Waits until the pods are known.
-    pub ready: ViewsReady,
+    pub ready: WaitForPods,
     /// `streamingConnectionIdleTimeout`: idle streams are closed after this time; zero means never.
     pub idle: Duration,
 }

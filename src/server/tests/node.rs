@@ -21,7 +21,7 @@ async fn fetch(
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-fn local(views: Views, disabled: Vec<Switch>) -> Handlers {
+fn local(views: RouteHandlers, disabled: Vec<Switch>) -> Handlers {
     Handlers::read_only(HealthChecks::ping(), views, disabled).local()
 }
 
@@ -156,7 +156,7 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
 async fn node_logs_are_those_below_their_directory() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("syslog"), "a line\n").unwrap();
-    let views = Views {
+    let views = RouteHandlers {
         node_logs: NodeLogs::of(dir.path()),
         ..views(vec![])
     };
@@ -184,7 +184,7 @@ async fn logs_of_services_come_from_the_journal_or_from_their_files() {
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&program, executable).unwrap();
     let logs = NodeLogs::of(dir.path());
-    let with = |node_logs| Views {
+    let with = |node_logs| RouteHandlers {
         node_logs,
         ..views(vec![])
     };
@@ -354,7 +354,7 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 #[tokio::test]
 async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
-    let views = Views {
+    let views = RouteHandlers {
         http: Some(HttpMetrics::new(&metrics)),
         ..views(vec![])
     };

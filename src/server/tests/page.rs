@@ -35,7 +35,7 @@ fn row(name: &str, status: &str) -> PodRow {
     }
 }
 
-fn local(views: Views) -> Handlers {
+fn local(views: RouteHandlers) -> Handlers {
     Handlers::read_only(HealthChecks::ping(), views, Vec::new()).local()
 }
 
@@ -147,7 +147,7 @@ async fn a_page_of_five_hundred_pods_comes_in_chunks_and_explains_only_pods_that
 }
 
 /// A node that changes twenty times a second, with pods of hostile names and texts.
-fn changing() -> Views {
+fn changing() -> RouteHandlers {
     let state = Arc::new(AtomicU64::new(1));
     let (shown, reported) = (state.clone(), state.clone());
     let explanations = Explanations {
@@ -156,7 +156,7 @@ fn changing() -> Views {
             Overview {
                 version: state.to_string(),
                 node: HOSTILE.into(),
-                remarks: vec![HOSTILE.into()],
+                warnings: vec![HOSTILE.into()],
                 pods: vec![row(HOSTILE, HOSTILE), row("web", &format!("state-{state}"))],
             }
         }),
@@ -199,7 +199,7 @@ fn changing() -> Views {
         }),
         ..views(vec![]).explanations
     };
-    Views {
+    RouteHandlers {
         explanations,
         ..views(vec![])
     }

@@ -5,7 +5,7 @@
 //! * Publishes: the configuration for the next handshake, and the current authorities.
 //! * Must never close a connection because a file has changed, replace a valid file's content by an invalid one's, or
 //!   reveal a key.
-//! * Answers to upstream's `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
+//! * Upstream: `InitializeTLS` in `cmd/kubelet/app/server.go`, `pkg/kubelet/certificate` and
 //!   `k8s.io/client-go/util/cert`.
 
 mod authorities;

@@ -6,7 +6,7 @@
 //!   reason="BackOff" message="…"`), [`EventRecorder::recent`], and every occurrence to the [`Outbox`], once a consumer
 //!   has taken it.
 //! * Must never block its caller or grow without bound.
-//! * Answers to upstream's `client-go/tools/record`.
+//! * Upstream: `client-go/tools/record`.
 
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;

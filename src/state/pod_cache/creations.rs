@@ -30,7 +30,7 @@ impl Drop for PodCreationGuard {
 impl PodCache {
     /// Marks that an item of this pod is being created, until the guard is dropped, after the item was touched or
     /// observed. Meanwhile an event with an unknown id of this pod does not cause a relist.
-    pub fn creating(&self, uid: PodUid) -> PodCreationGuard {
+    pub fn creation_guard(&self, uid: PodUid) -> PodCreationGuard {
         let creations = self.shared.creations.clone();
         *creations.0.lock().entry(uid.clone()).or_default() += 1;
         PodCreationGuard { creations, uid }
@@ -51,7 +51,10 @@ mod tests {
         let (writer, cache) = super::super::pod_cache();
         let uid = "u".into();
         assert!(!writer.is_creating(&uid));
-        let (first, second) = (cache.creating(uid.clone()), cache.creating(uid.clone()));
+        let (first, second) = (
+            cache.creation_guard(uid.clone()),
+            cache.creation_guard(uid.clone()),
+        );
         assert!(!writer.is_creating(&"other".into()));
         drop(first);
         assert!(writer.is_creating(&uid));

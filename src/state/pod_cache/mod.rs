@@ -4,15 +4,16 @@
 //!   have to be read again.
 //! * Woken by: reads of the PLEG, and workers that changed an item (`touch`).
 //! * Publishes: immutable runtime statuses; the set of pods whose status changed; items to inspect.
-//! * Must never be written from a failed or partial read: a list that failed is not an empty list.
-//! * Answers to upstream's `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a
+//! * Must never apply a failed list, which is not an empty list. A failed read of one item changes nothing, except that a
+//!   superseded exited container counts as read, with an unknown exit code.
+//! * Upstream: `pkg/kubelet/container/cache.go`. There, a worker waits for a status that is newer than a
 //!   wall-clock time (`GetNewerThan`). Here every read takes a number of one sequence *before* it begins. A worker that
 //!   changed an item *touches* it; until a read with a larger number is applied, the pod is *unsettled*, and the next
 //!   sync waits for the *settled* status.
 
 mod creations;
-mod snapshot;
-mod unread;
+mod state;
+mod stale;
 
 use crate::{
     base::{DirtySet, Strings},
@@ -22,7 +23,7 @@ use crate::{
     },
 };
 use parking_lot::Mutex;
-use snapshot::PodSnapshot;
+use state::PodCacheState;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -33,8 +34,8 @@ use std::{
 use tokio::sync::Notify;
 
 pub use creations::PodCreationGuard;
-pub use snapshot::ListEntry;
-pub use unread::Unread;
+pub use stale::StaleItem;
+pub use state::ListEntry;
 
 /// A sandbox or a container of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -116,11 +117,11 @@ pub enum InspectedItem {
 /// Proof that a complete list of the runtime has been applied at least once in this process. Clean-up
 /// takes it, so that it never acts on an empty cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Complete(());
+pub struct RuntimeListed(());
 
 #[derive(Debug, Default)]
 struct PodCacheInner {
-    snapshot: Mutex<PodSnapshot>,
+    state: Mutex<PodCacheState>,
     waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
     watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
     seq: AtomicU64,
@@ -166,12 +167,12 @@ pub fn pod_cache_with(address_order: AddressOrder) -> (PodCacheWriter, PodCache)
 impl PodCache {
     /// The latest status of a pod, settled or not; empty for a pod the runtime has nothing of.
     pub fn latest(&self, uid: &PodUid) -> Arc<PodStatus> {
-        self.shared.snapshot.lock().status(uid)
+        self.shared.state.lock().status(uid)
     }
 
     /// The status of a pod, if it is settled.
     pub fn try_settled(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
-        self.shared.snapshot.lock().settled(uid)
+        self.shared.state.lock().settled(uid)
     }
 
     /// Waits until every touched item of a pod was read again, and returns its status. No timeout; the caller may drop
@@ -218,15 +219,12 @@ impl PodCache {
     /// a container.
     pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
-        self.shared
-            .snapshot
-            .lock()
-            .touch(owner, &item, sandbox, seq);
+        self.shared.state.lock().touch(owner, &item, sandbox, seq);
         self.shared.inspect.mark(item);
     }
 
     /// Applies a read that the caller made; `seq` is the number it took before the read began.
-    pub fn observed(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
+    pub fn apply_read(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
         self.shared.apply(owner, item, seq, read);
     }
 
@@ -247,12 +245,12 @@ impl PodCache {
 
     /// All pods of which the runtime has a sandbox or container.
     pub fn pods(&self) -> Vec<Arc<PodStatus>> {
-        self.shared.snapshot.lock().pods()
+        self.shared.state.lock().pods()
     }
 
     /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 4] {
-        let (pods, items, tombstones) = self.shared.snapshot.lock().sizes();
+        let (pods, items, tombstones) = self.shared.state.lock().sizes();
         let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
         let waiting = waiters.lock().len() + watchers.lock().len();
         [
@@ -269,12 +267,12 @@ impl PodCache {
     }
 
     /// Waits until a complete list of the runtime was applied.
-    pub async fn complete(&self) -> Complete {
+    pub async fn wait_runtime_listed(&self) -> RuntimeListed {
         loop {
             let listed = self.shared.listed.notified();
             tokio::pin!(listed);
             listed.as_mut().enable();
-            if let Some(proof) = self.is_complete() {
+            if let Some(proof) = self.runtime_listed() {
                 return proof;
             }
             listed.await;
@@ -282,12 +280,12 @@ impl PodCache {
     }
 
     /// The proof that a complete list was applied; `None` before the first.
-    pub fn is_complete(&self) -> Option<Complete> {
+    pub fn runtime_listed(&self) -> Option<RuntimeListed> {
         self.shared
-            .snapshot
+            .state
             .lock()
             .was_listed()
-            .then_some(Complete(()))
+            .then_some(RuntimeListed(()))
     }
 }
 
@@ -321,18 +319,18 @@ impl PodCacheWriter {
 
     /// The pod an item belongs to, and the sandbox of a container.
     pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
-        let snapshot = self.shared.snapshot.lock();
-        Some((snapshot.owner(item)?, snapshot.sandbox_of(item)))
+        let state = self.shared.state.lock();
+        Some((state.owner(item)?, state.sandbox_of(item)))
     }
 
     /// Whether a read of the item that began after `seq` has been applied.
     pub fn was_read_since(&self, item: &ItemId, seq: Seq) -> bool {
-        self.shared.snapshot.lock().was_read_since(item, seq)
+        self.shared.state.lock().was_read_since(item, seq)
     }
 
     /// Whether the item was read as gone after the last applied list. Ids are never reused.
     pub fn is_gone(&self, item: &ItemId) -> bool {
-        self.shared.snapshot.lock().is_gone(item)
+        self.shared.state.lock().is_gone(item)
     }
 
     /// Returns the next number in the order of reads; take it *before* the read begins.
@@ -355,7 +353,7 @@ impl PodCacheWriter {
     ) {
         let outcome = self
             .shared
-            .snapshot
+            .state
             .lock()
             .apply_list(seq, sandboxes, containers);
         self.shared.inspect.mark_all(outcome.inspect);
@@ -367,7 +365,7 @@ impl PodCacheWriter {
     /// Records that a list equal to the last one was read at `seq`. False if an item was read or touched since: then
     /// the list has to be decoded and applied.
     pub fn confirm_list(&self, seq: Seq) -> bool {
-        self.shared.snapshot.lock().confirm_list(seq)
+        self.shared.state.lock().confirm_list(seq)
     }
 }
 
@@ -377,7 +375,7 @@ impl PodCacheInner {
     }
 
     fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
-        let applied = self.snapshot.lock().apply(owner, item, seq, read);
+        let applied = self.state.lock().apply(owner, item, seq, read);
         if applied.settled {
             self.wake(std::slice::from_ref(&owner.uid));
         }
@@ -407,7 +405,7 @@ impl PodCacheInner {
         let listed = waiters
             .get(uid)
             .is_some_and(|known| Arc::ptr_eq(known, notify));
-        if listed && self.snapshot.lock().settled(uid).is_none() {
+        if listed && self.state.lock().settled(uid).is_none() {
             return true;
         }
         if listed && let Some(notify) = waiters.remove(uid) {

@@ -32,7 +32,7 @@ fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStat
 }
 
 fn is_settled(cache: &PodCache, uid: &str) -> bool {
-    cache.shared.snapshot.lock().settled(&uid.into()).is_some()
+    cache.shared.state.lock().settled(&uid.into()).is_some()
 }
 
 #[tokio::test]
@@ -200,10 +200,10 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
 #[tokio::test]
 async fn the_first_complete_list_is_a_proof() {
     let (writer, cache) = pod_cache();
-    assert!(cache.is_complete().is_none());
+    assert!(cache.runtime_listed().is_none());
     let waiting = tokio::spawn({
         let cache = cache.clone();
-        async move { cache.complete().await }
+        async move { cache.wait_runtime_listed().await }
     });
     tokio::task::yield_now().await;
     writer.apply_list(writer.next_seq(), vec![], vec![]);

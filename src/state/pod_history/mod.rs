@@ -2,7 +2,7 @@
 //!
 //! * Owns: one [`PodHistoryRecord`] per pod: its latest distinct decisions, with counts of repetitions, and the current
 //!   step of a running sync.
-//! * Woken by: pod workers; each writes about its own pod, during a sync.
+//! * Woken by: pod workers during a sync, and the sync loop, for pods that are deferred or rejected.
 //! * Publishes: [`PodHistory::of`], and a counter that increases with every decision.
 //! * Must never influence a decision, outlive its pod, or take more than about a kilobyte per pod; a pod without
 //!   decisions takes nothing.
@@ -10,7 +10,7 @@
 
 mod record;
 
-pub use record::{Action, HistoryEntry, Noted, PodHistoryRecord};
+pub use record::{Action, HistoryEntry, PodHistoryRecord, RecordedDecision};
 
 use crate::model::PodUid;
 use jiff::Timestamp;
@@ -67,7 +67,7 @@ impl PodHistory {
             }
             None => {
                 if let Some(record) = records.get_mut(uid) {
-                    record.rest();
+                    record.clear_step();
                     if *record == PodHistoryRecord::default() {
                         records.remove(uid);
                     }
@@ -77,9 +77,9 @@ impl PodHistory {
     }
 
     /// Records that a complete sync of a pod succeeded.
-    pub fn all_well(&self, uid: &PodUid) {
+    pub fn record_success(&self, uid: &PodUid) {
         if let Some(record) = self.shared.records.lock().get_mut(uid) {
-            record.all_well(Timestamp::now());
+            record.record_success(Timestamp::now());
         }
     }
 

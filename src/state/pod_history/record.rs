@@ -22,8 +22,8 @@ pub enum Action {
     StopContainer,
     /// Start one container.
     StartContainer,
-    /// Delay the start of one container.
-    Hold,
+    /// The pod or one container waits.
+    Wait,
     /// An action failed.
     Fail,
     /// The pod reached a terminal phase.
@@ -38,7 +38,7 @@ impl fmt::Display for Action {
             Self::RestartAll => "restart all containers",
             Self::StopContainer => "stop",
             Self::StartContainer => "start",
-            Self::Hold => "hold back",
+            Self::Wait => "wait",
             Self::Fail => "failed",
             Self::Finish => "finish",
         })
@@ -93,7 +93,7 @@ impl<'a> HistoryEntry<'a> {
 
 /// A recorded decision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Noted {
+pub struct RecordedDecision {
     /// The kind.
     pub action: Action,
     /// Number of repetitions.
@@ -109,7 +109,7 @@ pub struct Noted {
     until: i64,
 }
 
-impl Noted {
+impl RecordedDecision {
     /// Time of the first occurrence.
     pub fn first(&self) -> Timestamp {
         from_millis(self.first)
@@ -138,36 +138,36 @@ fn from_millis(millis: i64) -> Timestamp {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodHistoryRecord {
     /// Ordered by latest occurrence, oldest first.
-    pod_history: Vec<Noted>,
-    doing: Option<Box<(String, Timestamp)>>,
+    pod_history: Vec<RecordedDecision>,
+    current_step: Option<Box<(String, Timestamp)>>,
     /// Time of the last successful sync, in milliseconds since the epoch.
-    well: i64,
+    last_success: i64,
 }
 
 impl PodHistoryRecord {
     /// The latest distinct decisions, ordered by latest occurrence, oldest first.
-    pub fn pod_history(&self) -> &[Noted] {
+    pub fn pod_history(&self) -> &[RecordedDecision] {
         &self.pod_history
     }
 
     /// The current step of the running sync, with its start time.
     pub fn current_step(&self) -> Option<(&str, Timestamp)> {
-        let (step, since) = self.doing.as_deref()?;
+        let (step, since) = self.current_step.as_deref()?;
         Some((step, *since))
     }
 
     /// The newest decision about a container (or the pod, if the name is empty), if it was made after the last
     /// successful sync and is a delay or a failure.
-    pub fn trouble(&self, container: &str) -> Option<&Noted> {
+    pub fn pending_problem(&self, container: &str) -> Option<&RecordedDecision> {
         let mut newest = self.pod_history.iter().rev();
-        let newest = newest.find(|noted| *noted.container == *container)?;
-        let trouble = matches!(newest.action, Action::Hold | Action::Fail);
-        (trouble && newest.last > self.well).then_some(newest)
+        let newest = newest.find(|decision| *decision.container == *container)?;
+        let is_problem = matches!(newest.action, Action::Wait | Action::Fail);
+        (is_problem && newest.last > self.last_success).then_some(newest)
     }
 
-    /// Records that a complete sync succeeded at `now`: earlier delays and failures are over.
-    pub fn all_well(&mut self, now: Timestamp) {
-        self.well = now.as_millisecond();
+    /// Records that a complete sync succeeded at `now`: pending_problem no longer returns earlier delays and failures.
+    pub fn record_success(&mut self, now: Timestamp) {
+        self.last_success = now.as_millisecond();
     }
 
     /// Records a decision made at `now`. A repetition increases the count of the earlier entry; the oldest entries are
@@ -180,14 +180,14 @@ impl PodHistoryRecord {
             until,
         } = history_entry;
         let why = why.get(..why.floor_char_boundary(MAX_TEXT)).unwrap_or("");
-        let same = |noted: &Noted| {
-            noted.action == action && *noted.container == *container && *noted.why == *why
+        let same = |decision: &RecordedDecision| {
+            decision.action == action && *decision.container == *container && *decision.why == *why
         };
         let known = self.pod_history.iter().position(same);
         let now = now.as_millisecond();
-        let mut noted = match known {
+        let mut decision = match known {
             Some(at) => self.pod_history.remove(at),
-            None => Noted {
+            None => RecordedDecision {
                 action,
                 count: 0,
                 container: container.into(),
@@ -197,13 +197,13 @@ impl PodHistoryRecord {
                 until: 0,
             },
         };
-        noted.count = noted.count.saturating_add(1);
-        noted.last = now;
-        noted.until = until.map_or(0, |until| until.as_millisecond());
-        let mut room = MAX_BYTES.saturating_sub(noted.bytes());
-        let fits = |noted: &&Noted| {
-            let fits = noted.bytes() <= room;
-            room = room.saturating_sub(noted.bytes());
+        decision.count = decision.count.saturating_add(1);
+        decision.last = now;
+        decision.until = until.map_or(0, |until| until.as_millisecond());
+        let mut room = MAX_BYTES.saturating_sub(decision.bytes());
+        let fits = |decision: &&RecordedDecision| {
+            let fits = decision.bytes() <= room;
+            room = room.saturating_sub(decision.bytes());
             fits
         };
         let kept = self.pod_history.iter().rev().take_while(fits).count();
@@ -212,17 +212,17 @@ impl PodHistoryRecord {
             self.pod_history.shrink_to_fit();
         }
         self.pod_history.reserve_exact(1);
-        self.pod_history.push(noted);
+        self.pod_history.push(decision);
     }
 
     /// Sets the current step, which begins at `now`.
     pub fn begin(&mut self, step: String, now: Timestamp) {
-        self.doing = Some(Box::new((step, now)));
+        self.current_step = Some(Box::new((step, now)));
     }
 
     /// Clears the current step.
-    pub fn rest(&mut self) {
-        self.doing = None;
+    pub fn clear_step(&mut self) {
+        self.current_step = None;
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
     fn whys(record: &PodHistoryRecord) -> Vec<(&str, u32)> {
         let pod_history = record.pod_history().iter();
         pod_history
-            .map(|noted| (&*noted.why, noted.count))
+            .map(|decision| (&*decision.why, decision.count))
             .collect()
     }
 
@@ -270,7 +270,7 @@ mod tests {
     fn the_newest_until_counts() {
         let mut record = PodHistoryRecord::default();
         for until in [Some(t(9)), None, Some(t(20))] {
-            let history_entry = HistoryEntry::about(Action::Hold, "main", "why".into());
+            let history_entry = HistoryEntry::about(Action::Wait, "main", "why".into());
             record.note(
                 HistoryEntry {
                     until,
@@ -287,18 +287,18 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
         record.note(fail(), t(0));
-        assert_eq!(&*record.trouble("").unwrap().why, "no network");
-        assert_eq!(record.trouble("main"), None);
+        assert_eq!(&*record.pending_problem("").unwrap().why, "no network");
+        assert_eq!(record.pending_problem("main"), None);
         record.note(
             HistoryEntry::about_pod(Action::CreateSandbox, String::new()),
             t(1),
         );
-        assert_eq!(record.trouble(""), None);
+        assert_eq!(record.pending_problem(""), None);
         record.note(fail(), t(2));
-        record.all_well(t(3));
-        assert_eq!(record.trouble(""), None);
+        record.record_success(t(3));
+        assert_eq!(record.pending_problem(""), None);
         record.note(fail(), t(4));
-        assert!(record.trouble("").is_some());
+        assert!(record.pending_problem("").is_some());
     }
 
     #[test]
@@ -307,9 +307,13 @@ mod tests {
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
             record.note(HistoryEntry::about(Action::Fail, "main", why), t(0));
-            let bytes: usize = record.pod_history().iter().map(Noted::bytes).sum();
+            let bytes: usize = record
+                .pod_history()
+                .iter()
+                .map(RecordedDecision::bytes)
+                .sum();
             assert!(bytes <= MAX_BYTES, "{bytes}");
-            assert!(record.pod_history.capacity() * size_of::<Noted>() <= 1024);
+            assert!(record.pod_history.capacity() * size_of::<RecordedDecision>() <= 1024);
             let last = record.pod_history().last().unwrap();
             assert!(last.why.starts_with(&i.to_string()));
         }

@@ -4,7 +4,7 @@
 //! * Woken by: the sync loop, the only writer.
 //! * Publishes: the pods and mirror pods; the set of changed ones, for the tasks that write to the API server.
 //! * Must never add or remove a pod on its own, or return a mirror pod among the desired pods.
-//! * Answers to upstream's `pkg/kubelet/pod`.
+//! * Upstream: `pkg/kubelet/pod`.
 
 use crate::{
     base::DirtySet,

@@ -144,12 +144,12 @@ impl PodStateStore {
                 })
             };
             let origin = record.origin.take().or_else(by_runtime);
-            let undated = |origin| PodOrigin {
+            let without_digest = |origin| PodOrigin {
                 spec_digest: None,
                 ..origin
             };
             *record = PodRecord {
-                origin: origin.map(undated),
+                origin: origin.map(without_digest),
                 ..PodRecord::default()
             };
         });

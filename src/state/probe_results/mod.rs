@@ -4,7 +4,7 @@
 //! * Woken by: probe tasks, the only writers.
 //! * Publishes: the results, and the set of pods whose results changed.
 //! * Must never block a probe: a newer result replaces the older one.
-//! * Answers to upstream's `pkg/kubelet/prober/results`.
+//! * Upstream: `pkg/kubelet/prober/results`.
 
 use crate::{
     base::DirtySet,

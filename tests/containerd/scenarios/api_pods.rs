@@ -11,8 +11,8 @@ use crate::support::wait::{holds, wait_for};
 const SLEEPER: &str =
     "containers:\n- { name: c, image: \"localhost/busybox:dev\", command: [sleep, \"1000\"] }";
 
-/// Several audits, the first of which comes 100 ms after the start.
-const AUDITS: Duration = Duration::from_secs(5);
+/// Several runs of housekeeping, the first of which comes 100 ms after the start.
+const HOUSEKEEPING: Duration = Duration::from_secs(5);
 
 fn write(dir: &Path, name: &str, what: &Value) -> String {
     let path = dir.join(name);
@@ -91,7 +91,7 @@ pub async fn pods_of_an_api_server_live_on_whatever_the_flags() {
         node.remove("web");
         node.gone("web", WAIT_LIMIT).await;
         // Not to wait for anything, but to see that nothing comes.
-        tokio::time::sleep(AUDITS).await;
+        tokio::time::sleep(HOUSEKEEPING).await;
         assert_eq!(node.runtime.running(), running);
         let names = node.runtime.sandboxes().into_iter().map(|pod| pod.name);
         let mut names: Vec<_> = names.collect();

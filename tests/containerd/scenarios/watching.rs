@@ -17,7 +17,7 @@ const SLEEPER: &str =
     "containers:\n- { name: c, image: \"localhost/busybox:dev\", command: [sleep, \"1000\"] }";
 
 /// Everything is listed this often without a reason.
-const AUDIT: Duration = Duration::from_secs(60);
+const RELIST: Duration = Duration::from_secs(60);
 
 /// The calls that change nothing.
 const READS: [&str; 11] = [
@@ -82,13 +82,13 @@ impl Lists {
         }
     }
 
-    /// Nothing but the audit has listed since. It lists a second time when something was learnt since
+    /// Nothing but the periodic relist has listed since. It lists a second time when something was learnt since
     /// the last one.
     async fn none_since(&self, node: &Node) {
         let now = node.count("list_containers").await;
-        let audits = self.since.elapsed().as_secs() / (AUDIT.as_secs() - 5);
+        let relists = self.since.elapsed().as_secs() / (RELIST.as_secs() - 5);
         let listed = now - self.before;
-        assert!(listed <= 2 * audits, "{listed} lists, {audits} audits");
+        assert!(listed <= 2 * relists, "{listed} lists, {relists} relists");
     }
 }
 

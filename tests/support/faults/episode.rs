@@ -20,7 +20,7 @@ use super::settings::{Fault, Plan};
 use crate::support::kubelet_process::KubeletProcess;
 use crate::support::manifests::Manifests;
 
-/// Within which everything is as the manifests say, once nothing goes wrong any more: sooner than an audit
+/// Within which everything is as the manifests say, once nothing goes wrong any more: sooner than a relist
 /// would find what was missed.
 const SETTLES: Duration = Duration::from_secs(45);
 /// What is not settled after this is noted, for people.

@@ -67,12 +67,12 @@ async fn spans_arrive_as_opentelemetry_has_them() {
     let mut server = tracer
         .start(TraceSpanKind::Server, remote, || "outer".into())
         .unwrap();
-    server.note(|| [("text", "a".into()), ("number", (-7).into())]);
+    server.set_attributes(|| [("text", "a".into()), ("number", (-7).into())]);
     let work = async {
         let mut client = tracer.start(TraceSpanKind::Client, Parent::Current, || "inner".into());
-        client.as_mut().unwrap().fail(|| "é".repeat(1000));
+        client.as_mut().unwrap().set_error(|| "é".repeat(1000));
     };
-    server.around(work).await;
+    server.in_scope(work).await;
     drop(server);
     tracer.flush().await;
 
@@ -165,11 +165,13 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
         let mut span = tracer
             .start(TraceSpanKind::Client, Parent::Current, unnamed)
             .unwrap();
-        span.note(|| -> [(&'static str, AttributeValue); 0] { panic!("nobody wants this") });
-        span.fail(|| panic!("nor this"));
+        span.set_attributes(|| -> [(&'static str, AttributeValue); 0] {
+            panic!("nobody wants this")
+        });
+        span.set_error(|| panic!("nor this"));
         span.context().clone()
     };
-    let below = root.around(below).await;
+    let below = root.in_scope(below).await;
     assert_eq!(below.trace(), root.context().trace());
     assert_ne!(below.span(), root.context().span());
     assert!(below.to_string().ends_with("-00"));
@@ -201,7 +203,7 @@ async fn work_that_another_task_carries_on_keeps_its_span_and_other_work_gets_no
         let plain = tokio::spawn(async { current() });
         (carried.await.unwrap(), plain.await.unwrap())
     };
-    let (carried_on, plain) = span.around(inside).await;
+    let (carried_on, plain) = span.in_scope(inside).await;
     assert_eq!(carried_on.as_ref(), Some(span.context()));
     assert_eq!(plain, None);
     assert_eq!(carried(async { current() }).await, None);

@@ -22,7 +22,7 @@ struct ConfigHash {
     hash: String,
 }
 
-/// Handles to the families.
+/// Handles to the metrics.
 #[derive(Clone)]
 pub(super) struct PluginMetrics {
     errors: Family<PluginLabels, Counter>,

@@ -6,7 +6,7 @@
 //! * **Publishes** logins, and metrics of executions.
 //! * **Must never** let a plugin run for more than a minute or write an unbounded response, nor log any part of a
 //!   response.
-//! * **Answers to** upstream's `pkg/credentialprovider/plugin`. Static pods have no service account.
+//! * Upstream: `pkg/credentialprovider/plugin`. Static pods have no service account.
 
 mod account;
 mod cache;

@@ -185,7 +185,7 @@ impl ApiSource {
     /// Delivers the running pods of the stored list. Others are not started before the API server confirms that they still
     /// exist.
     async fn adopt(&mut self) -> anyhow::Result<()> {
-        self.cache.complete().await;
+        self.cache.wait_runtime_listed().await;
         self.cluster = self.store.cluster().await;
         let mut adopted = Vec::new();
         let deadline = Instant::now() + ADOPT_TIMEOUT;

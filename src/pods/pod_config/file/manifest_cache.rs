@@ -183,10 +183,10 @@ impl ManifestCache {
     /// fault that may have been a half-written file.
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
         let unreported = |fault: &ManifestFault| fault.report != ReportState::Done;
-        let unsettled = self.files.iter().filter(|(_, record)| {
+        let reread = self.files.iter().filter(|(_, record)| {
             record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(unreported)
         });
-        let names = unsettled.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
+        let names = reread.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
     }
 

@@ -110,7 +110,7 @@ pub(super) async fn run(
                     .await
                     .context("the merge of sources has ended")?;
             }
-            let again = if scan.unsettled.is_empty() {
+            let again = if scan.reread.is_empty() {
                 relist
             } else {
                 relist.min(started + WRITE_RETRY)
@@ -125,7 +125,7 @@ pub(super) async fn run(
             let mut hints = drain(&mut events, source.watcher.as_ref());
             hints.extend(first);
             scope = if Instant::now() < relist {
-                ScanScope::of(scan.unsettled, &hints)
+                ScanScope::of(scan.reread, &hints)
             } else {
                 ScanScope::Everything
             };
@@ -218,7 +218,7 @@ impl FileSource {
     fn watch_error(&mut self, text: String) {
         if self.watch_error.as_ref() != Some(&text) {
             tracing::warn!(
-                error = %text,
+                err = %text,
                 "Failed to watch static pod manifests; relying on the periodic scan"
             );
             self.watch_error = Some(text);
@@ -257,7 +257,7 @@ async fn next_event(events: &mut Option<Events>, watcher: Option<&ManifestWatche
                 }
             }
             Some(Err(error)) => {
-                tracing::warn!(%error, "Watching static pod manifests failed; starting over");
+                tracing::warn!(err = %error, "Watching static pod manifests failed; starting over");
                 *events = None;
                 return ScanHint::Anything;
             }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const CLOCK_TICK_NANOS: i128 = 50_000_000;
 
 /// The fault of a link whose target does not exist.
-const NO_FILE: &str = "leads to no file";
+const NO_FILE: &str = "does not exist or is a dangling symbolic link";
 
 /// Scans the manifest path and reads only files that changed since the last scan.
 pub(super) struct Scanner {
@@ -53,7 +53,7 @@ pub(super) struct Scan {
     /// Which manifests are missing from `pods` because they are invalid or unreadable.
     pub(super) completeness: Completeness,
     /// Names of files to read again soon, with or without an event.
-    pub(super) unsettled: BTreeSet<OsString>,
+    pub(super) reread: BTreeSet<OsString>,
     /// Manifests that are symbolic links.
     pub(super) links: Vec<PathBuf>,
 }
@@ -100,7 +100,7 @@ impl Scanner {
                 without_restored: None,
                 notices: self.root_notice(&error),
                 completeness: Completeness::Partial,
-                unsettled: BTreeSet::new(),
+                reread: BTreeSet::new(),
                 links: self.links.clone(),
             },
         }
@@ -159,7 +159,7 @@ impl Scanner {
             pods: Some(pods),
             notices,
             completeness: self.cache.unread().into(),
-            unsettled: self.cache.to_reread(),
+            reread: self.cache.to_reread(),
             links: self.links.clone(),
         }
     }
@@ -179,7 +179,7 @@ impl Scanner {
         }
         self.root_fault = Some(text.clone());
         vec![Notice::Refused(format!(
-            "{text}; nothing is changed until it can be listed"
+            "{text}; keeping the current static pods"
         ))]
     }
 

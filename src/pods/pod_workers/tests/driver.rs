@@ -89,8 +89,8 @@ async fn a_pod_is_synced_resynced_stopped_and_cleaned_up() {
     );
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     assert_eq!(
-        node.workers.collect(&"u".into(), false),
-        Collected::Forgotten
+        node.workers.remove_terminated(&"u".into(), false),
+        WorkerRemoval::Removed
     );
     assert!(node.workers.shared.map.lock().is_empty());
 }
@@ -228,7 +228,7 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     let node = node();
     let old = in_runtime("old", "web", true);
     node.workers
-        .observe_runtime(&[old.clone(), in_runtime("x", "other", false)]);
+        .update_start_gate(&[old.clone(), in_runtime("x", "other", false)]);
     node.create(&static_pod("new", "web")).await;
     node.create(&static_pod("y", "other")).await;
     assert_eq!(node.syncer.busy(), ["y".into()]);
@@ -239,8 +239,8 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     assert_eq!(node.running("new"), "sync");
     assert_eq!(node.workers.finished().await, HashSet::from(["old".into()]));
     assert_eq!(
-        node.workers.collect(&"old".into(), false),
-        Collected::Forgotten
+        node.workers.remove_terminated(&"old".into(), false),
+        WorkerRemoval::Removed
     );
 }
 
@@ -248,13 +248,13 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
 async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
     let node = node();
     node.workers
-        .observe_runtime(&[in_runtime("old", "web", true)]);
+        .update_start_gate(&[in_runtime("old", "web", true)]);
     node.create(&static_pod("new", "web")).await;
     node.workers
-        .observe_runtime(&[in_runtime("old", "web", true)]);
+        .update_start_gate(&[in_runtime("old", "web", true)]);
     settle().await;
     assert_eq!(node.running("new"), "");
-    node.workers.observe_runtime(&[]);
+    node.workers.update_start_gate(&[]);
     settle().await;
     assert_eq!(node.running("new"), "sync");
 }
@@ -263,7 +263,7 @@ async fn a_name_is_free_once_the_runtime_shows_that_its_pod_is_gone() {
 async fn a_running_pod_is_adopted_by_its_own_uid() {
     let node = node();
     node.workers
-        .observe_runtime(&[in_runtime("u", "web", true)]);
+        .update_start_gate(&[in_runtime("u", "web", true)]);
     node.create(&static_pod("u", "web")).await;
     assert_eq!(node.running("u"), "sync");
 }
@@ -303,8 +303,8 @@ async fn the_same_uid_added_again_restarts_after_it_finished() {
     node.end("u", How::Well).await;
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     assert_eq!(
-        node.workers.collect(&"u".into(), true),
-        Collected::Forgotten
+        node.workers.remove_terminated(&"u".into(), true),
+        WorkerRemoval::Removed
     );
     node.create(&pod).await;
     assert_eq!(node.running("u"), "sync");
@@ -314,12 +314,15 @@ async fn the_same_uid_added_again_restarts_after_it_finished() {
         node.end("u", How::Well).await;
     }
     assert_eq!(node.workers.finished().await.len(), 1);
-    assert_eq!(node.workers.collect(&"u".into(), true), Collected::Kept);
+    assert_eq!(
+        node.workers.remove_terminated(&"u".into(), true),
+        WorkerRemoval::Kept
+    );
     node.create(&pod).await;
     assert_eq!(node.workers.finished().await.len(), 1);
     assert_eq!(
-        node.workers.collect(&"u".into(), true),
-        Collected::Forgotten
+        node.workers.remove_terminated(&"u".into(), true),
+        WorkerRemoval::Removed
     );
 }
 

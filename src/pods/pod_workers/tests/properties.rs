@@ -87,7 +87,7 @@ impl World {
     async fn collect(&mut self, wanted: bool) {
         self.workers.shared.finished.take_now();
         for uid in PODS.map(PodUid::from) {
-            if self.workers.collect(&uid, wanted) == Collected::Forgotten {
+            if self.workers.remove_terminated(&uid, wanted) == WorkerRemoval::Removed {
                 self.forgotten(&uid);
             }
         }
@@ -142,7 +142,7 @@ impl World {
                 let runtime_status =
                     |uid: &PodUid| in_runtime(uid.as_str(), &uid.as_str()[..3], true);
                 self.workers
-                    .observe_runtime(&running.iter().map(runtime_status).collect::<Vec<_>>());
+                    .update_start_gate(&running.iter().map(runtime_status).collect::<Vec<_>>());
             }
         }
         settle().await;
@@ -179,7 +179,7 @@ impl World {
 
     /// Ends every sync well and lets time pass until all is quiet.
     async fn finish_everything(&mut self) {
-        self.workers.observe_runtime(&[]);
+        self.workers.update_start_gate(&[]);
         for _ in 0..40 {
             self.workers.sync_known_pods(&HashSet::new());
             tokio::time::advance(Duration::from_secs(15)).await;

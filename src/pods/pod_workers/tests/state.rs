@@ -8,7 +8,7 @@ use crate::{
     model::{ContainerState, ContainerStatus},
     pods::pod_sync::syncer::{NextSync, RetryDelay, TerminationReason, UpdateKind},
 };
-use TerminationReason::{Deleted, Finished, Orphaned};
+use TerminationReason::{Deleted, Orphaned, PodTerminal};
 use UpdateKind::{Create, Sync, Update};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ const REST: NextSync = NextSync {
     at: None,
     delay: RetryDelay::Resync,
 };
-const LIVE: SyncOutcome = SyncOutcome::Synced {
+const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
     terminal: false,
     next: REST,
 };
@@ -128,7 +128,7 @@ fn finished(pod: &Arc<Pod>) -> Pod1 {
     p.update(kill(pod));
     for _ in 0..2 {
         p.begin();
-        p.ended(SyncOutcome::Done);
+        p.ended(SyncOutcome::StopSucceeded);
     }
     assert!(p.state.is_finished());
     p
@@ -149,17 +149,20 @@ fn a_pod_lives_from_create_to_finished() {
     assert!(p.stops());
     for failures in 1..=2 {
         assert_eq!(
-            p.ended(SyncOutcome::Failed),
+            p.ended(SyncOutcome::StopFailed),
             format!("rest:Stop({failures})")
         );
         assert_eq!(p.begin(), "stop:30");
     }
-    assert_eq!(p.ended(SyncOutcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert!(matches!(p.state.phase(), WorkerPhase::Terminated { .. }));
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(SyncOutcome::Done), "releasename markfinished");
+    assert_eq!(
+        p.ended(SyncOutcome::StopSucceeded),
+        "releasename markfinished"
+    );
     assert!(p.state.is_finished());
 }
 
@@ -168,12 +171,12 @@ fn a_pod_that_ends_by_itself_is_stopped_at_once() {
     let pod = api();
     let mut p = syncing(&pod);
     p.begin();
-    let over = SyncOutcome::Synced {
+    let over = SyncOutcome::SyncEnded {
         terminal: true,
         next: REST,
     };
     assert_eq!(p.ended(over), "continue");
-    assert_eq!(p.end().reason, Finished);
+    assert_eq!(p.end().reason, PodTerminal);
     assert_eq!(p.begin(), "stop:30");
 }
 
@@ -190,8 +193,8 @@ fn what_makes_a_pod_end() {
     let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
     for (options, reason) in [
         (sync(Update, &gone), Deleted),
-        (sync(Sync, &failed), Finished),
-        (sync(Update, &succeeded), Finished),
+        (sync(Sync, &failed), PodTerminal),
+        (sync(Update, &succeeded), PodTerminal),
         (kill(&api()), Deleted),
         (UpdateOptions::kill(api(), evicted.clone()), evicted),
         (orphan, Orphaned),
@@ -217,7 +220,7 @@ fn the_first_reason_to_end_stays() {
     assert_eq!(
         p.end(),
         PodEnd {
-            reason: Finished,
+            reason: PodTerminal,
             restart: false
         }
     );
@@ -269,7 +272,7 @@ fn grace_runs_from_the_moment_stopping_begins_and_only_shrinks() {
     assert_eq!(p.update(kill(&pod).with_grace(5)), "shorten:5 kill:5");
     assert_eq!(p.update(kill(&pod).with_grace(8)), "kill:5");
     assert_eq!(p.update(sync(Sync, &pod)), "kill:5");
-    p.ended(SyncOutcome::Failed);
+    p.ended(SyncOutcome::StopFailed);
     p.later(100);
     let call = p.state.begin(None, p.now).unwrap();
     let deadline = call.deadline().unwrap().deadline;
@@ -292,9 +295,9 @@ fn a_pod_of_which_only_the_runtime_knows_is_killed() {
     assert_eq!(said, "blockname kill:1");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
-    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
-    assert_eq!(p.ended(SyncOutcome::Done), "releasename drop");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
 }
 
 #[test]
@@ -317,7 +320,7 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
     assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
     let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
     assert_eq!(p.update(orphan), "kill:20");
-    assert_eq!(p.ended(SyncOutcome::Done), "releasename drop");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
 }
 
 #[test]
@@ -329,10 +332,10 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
     assert_eq!(p.on(Input::StatusChanged), "");
     p.update(kill(&pod));
     p.begin();
-    assert_eq!(p.ended(SyncOutcome::Failed), "rest:Stop(1)");
+    assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.on(Input::StatusChanged), "kill:30");
     p.begin();
-    p.ended(SyncOutcome::Done);
+    p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(p.on(Input::StatusChanged), "kill");
     assert_eq!(finished(&pod).on(Input::StatusChanged), "");
 }
@@ -352,9 +355,9 @@ fn a_spec_that_comes_later_is_used_to_stop_once_more() {
     let (mut p, _) = first(UpdateOptions::orphan(in_runtime("u", "web", true)));
     p.begin();
     assert_eq!(p.update(kill(&api())), "kill:1");
-    assert_eq!(p.ended(SyncOutcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.begin(), "stop:1");
-    assert_eq!(p.ended(SyncOutcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.begin(), "clean-up");
 }
 
@@ -400,7 +403,7 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     // A kill of the second one still hurries the first.
     let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).with_grace(1));
     assert_eq!(hurried, "shorten:1 kill:1");
-    p.ended(SyncOutcome::Done);
+    p.ended(SyncOutcome::StopSucceeded);
     p.update(UpdateOptions::sync(Update, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
     assert!(p.end().restart);
@@ -414,10 +417,13 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     p.begin();
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert!(p.end().restart);
-    assert_eq!(p.ended(SyncOutcome::Done), "continue");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert_eq!(p.begin(), "clean-up");
-    assert_eq!(p.ended(SyncOutcome::Done), "releasename markfinished");
+    assert_eq!(
+        p.ended(SyncOutcome::StopSucceeded),
+        "releasename markfinished"
+    );
     assert!(p.end().restart);
 }
 
@@ -448,7 +454,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
     let mut p = syncing(&pod);
     p.update(kill(&pod));
     p.begin();
-    p.ended(SyncOutcome::Done);
+    p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(
         p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
         ""
@@ -513,10 +519,10 @@ fn an_unwanted_pod_is_stopped_or_forgotten() {
         "a stop that failed has its own delay"
     );
     p.begin();
-    p.ended(SyncOutcome::Done);
+    p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(p.on(Input::Unwanted), "");
     p.begin();
-    p.ended(SyncOutcome::Done);
+    p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(p.on(Input::Unwanted), "drop");
 }
 

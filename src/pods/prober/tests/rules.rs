@@ -343,11 +343,11 @@ fn a_run_that_could_not_be_carried_out_neither_counts_nor_breaks_a_row() {
 fn a_warning_is_a_success() {
     let (mut state, facts, _) = probing(Readiness);
     let id = ContainerId::from("c1");
-    let remark = ProbeOutcome::Warning {
+    let warning = ProbeOutcome::Warning {
         output: "moved".into(),
     };
-    state.probed(&facts, &id, &remark);
-    assert_eq!(state.probed(&facts, &id, &remark), set("c1", Success));
+    state.probed(&facts, &id, &warning);
+    assert_eq!(state.probed(&facts, &id, &warning), set("c1", Success));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Whether AppArmor can be enforced where a pod relies on it. Pure; answers to upstream's
+//! Whether AppArmor can be enforced where a pod relies on it. Pure. Upstream:
 //! `pkg/security/apparmor`.
 
 use super::Rejection;

@@ -9,7 +9,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
 /// What views refer to: nothing, and a kernel of version 6.1.
 struct EmptyNode {
     sysctls: Allowlist,
-    others: Others,
+    others: AdmittedPods,
     allocated: BTreeMap<String, i64>,
     initial: Node,
 }
@@ -18,7 +18,7 @@ impl EmptyNode {
     fn new() -> Self {
         Self {
             sysctls: Allowlist::new("6.1", &[]).unwrap(),
-            others: Others::default(),
+            others: AdmittedPods::default(),
             allocated: BTreeMap::new(),
             initial: Node::default(),
         }
@@ -128,16 +128,16 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         pod(json!({"annotations": annotations}), spec)
     };
     let (other, node) = (Arc::new(with_port("api", 8080)), Node::default());
-    let none = Others::default;
-    let staying = || Others {
+    let none = AdmittedPods::default;
+    let staying = || AdmittedPods {
         staying: vec![other.clone()],
         ..none()
     };
-    let ending = || Others {
+    let ending = || AdmittedPods {
         ending: vec![other.clone()],
         ..none()
     };
-    let both = || Others {
+    let both = || AdmittedPods {
         staying: vec![other.clone()],
         ending: vec![other.clone()],
     };
@@ -222,7 +222,7 @@ fn others_make_room_for_a_critical_pod() {
         } else {
             (pods, none)
         };
-        Others { staying, ending }
+        AdmittedPods { staying, ending }
     };
     for (case, pod, others, expected) in [
         (

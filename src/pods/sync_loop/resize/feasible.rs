@@ -43,7 +43,7 @@ pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
         || amount(&now, MEMORY).value() > amount(&before, MEMORY).value()
 }
 
-/// What cannot be resized on this node. Answers to upstream's `podResizesAdmitHandler`.
+/// What cannot be resized on this node. Upstream: `podResizesAdmitHandler`.
 pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<RefusedResize> {
     let refused = |message: String, detail| RefusedResize {
         reason: PendingReason::Infeasible,

@@ -5,7 +5,7 @@
 //! * Woken by: every sync of a pod, which carries out the plan. The next sync computes a new one.
 //! * Publishes: [`PodActions`], every step with its reason.
 //! * Must never have effects, and never plan two instances of one container at a time.
-//! * Answers to upstream's `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations: whether a pod was
+//! * Upstream: `computePodActions` (`pkg/kubelet/kuberuntime`), with two deviations: whether a pod was
 //!   initialised is read from a record if there is one, and containers of an earlier sandbox are separated from those
 //!   of the present one by the sandbox's id.
 

@@ -2,7 +2,7 @@
 
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActions, StartReason, resize,
-    view::{PlanView, SeenContainer, definition_changed},
+    view::{LastInstance, PlanView, definition_changed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, runs_again,
@@ -43,8 +43,8 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let may_start = !view.inputs.pod.is_being_deleted();
     let mut kept = false;
     for (index, container) in view.inputs.pod.containers().iter().enumerate() {
-        let seen = view.regular(&container.name);
-        match need(view, container, &seen) {
+        let last = view.regular(&container.name);
+        match need(view, container, &last) {
             Need::Keep => kept = true,
             Need::StayDead => {}
             Need::Start(reason) => {
@@ -55,7 +55,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
             }
             Need::Kill { reason, restart } => {
                 let restart = restart && may_start;
-                if let SeenContainer::Instance(status) = seen {
+                if let LastInstance::Present(status) = last {
                     actions.containers_to_kill.push(ContainerKill {
                         id: status.id.clone(),
                         name: container.name.clone(),
@@ -79,7 +79,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     }
 }
 
-fn need(view: &PlanView<'_>, container: &Container, seen: &SeenContainer<'_>) -> Need {
+fn need(view: &PlanView<'_>, container: &Container, last: &LastInstance<'_>) -> Need {
     let after_exit = |code| {
         if runs_again(view.inputs.pod, container, code) {
             Need::Start(StartReason::Exited(code))
@@ -87,10 +87,10 @@ fn need(view: &PlanView<'_>, container: &Container, seen: &SeenContainer<'_>) ->
             Need::StayDead
         }
     };
-    match seen {
-        SeenContainer::Never => Need::Start(StartReason::NoInstance),
-        SeenContainer::Gone(code) => after_exit(*code),
-        SeenContainer::Instance(status) => match status.state {
+    match last {
+        LastInstance::NeverCreated => Need::Start(StartReason::NoInstance),
+        LastInstance::Removed(code) => after_exit(*code),
+        LastInstance::Present(status) => match status.state {
             ContainerState::Created => Need::Start(StartReason::NeverStarted),
             ContainerState::Unknown => kill(KillReason::UnknownState, true),
             ContainerState::Exited => after_exit(status.exit_code),

@@ -2,7 +2,7 @@
 
 use super::{
     ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
-    view::{PlanView, SeenContainer},
+    view::{LastInstance, PlanView},
 };
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, runs_again};
 use k8s_openapi::api::core::v1::Container;
@@ -91,9 +91,9 @@ fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
     let after = |code| runs_again(view.inputs.pod, container, code);
     match view.regular(&container.name) {
-        SeenContainer::Never => true,
-        SeenContainer::Gone(code) => after(code),
-        SeenContainer::Instance(status) => match status.state {
+        LastInstance::NeverCreated => true,
+        LastInstance::Removed(code) => after(code),
+        LastInstance::Present(status) => match status.state {
             ContainerState::Created => true,
             // It is about to be killed, so there is no exit code for its restart rules.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,

@@ -4,14 +4,14 @@ use super::PlanInputs;
 use crate::model::{ContainerState, ContainerStatus, PodExt, RestartPolicy, container_hash};
 use k8s_openapi::api::core::v1::Container;
 
-/// The last known state of a regular container.
-pub(super) enum SeenContainer<'a> {
+/// What is known of the last instance of a regular container.
+pub(super) enum LastInstance<'a> {
     /// It was never created.
-    Never,
+    NeverCreated,
     /// The runtime has no instance, but the exit code of the last one is recorded.
-    Gone(i32),
+    Removed(i32),
     /// The newest instance.
-    Instance(&'a ContainerStatus),
+    Present(&'a ContainerStatus),
 }
 
 pub(super) struct PlanView<'a> {
@@ -34,12 +34,12 @@ impl<'a> PlanView<'a> {
     }
 
     /// The newest instance, or the recorded last exit.
-    pub(super) fn regular(&self, name: &'a str) -> SeenContainer<'a> {
+    pub(super) fn regular(&self, name: &'a str) -> LastInstance<'a> {
         match self.newest(name) {
-            Some(status) => SeenContainer::Instance(status),
+            Some(status) => LastInstance::Present(status),
             None => match self.inputs.facts.exits.get(name) {
-                Some(code) => SeenContainer::Gone(*code),
-                None => SeenContainer::Never,
+                Some(code) => LastInstance::Removed(*code),
+                None => LastInstance::NeverCreated,
             },
         }
     }
@@ -55,7 +55,7 @@ impl<'a> PlanView<'a> {
             .pod
             .containers()
             .iter()
-            .any(|c| !matches!(self.regular(&c.name), SeenContainer::Never))
+            .any(|c| !matches!(self.regular(&c.name), LastInstance::NeverCreated))
     }
 
     /// Whether the pod was initialised in its newest sandbox: by the record, or because the sandbox has a regular

@@ -12,7 +12,7 @@ use crate::{
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
         log_links::LogLinks,
     },
-    state::pod_cache::{Complete, InspectedItem, ItemId, Owner, PodCache},
+    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, RuntimeListed},
     state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
@@ -36,11 +36,11 @@ impl ContainerGc {
         &self,
         status: &Arc<PodStatus>,
         owner: &Owner,
-        content_goes: bool,
+        remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.collect(std::slice::from_ref(status), &|_| content_goes)
+        self.collect(std::slice::from_ref(status), &|_| remove_all)
             .await?;
-        if content_goes {
+        if remove_all {
             self.links.remove_pod_logs(owner).await;
         }
         Ok(())
@@ -53,7 +53,7 @@ impl ContainerGc {
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
-        _proof: Complete,
+        _proof: RuntimeListed,
     ) -> anyhow::Result<()> {
         let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
         let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
@@ -63,9 +63,9 @@ impl ContainerGc {
     async fn collect(
         &self,
         pods: &[Arc<PodStatus>],
-        content_goes: &(dyn Fn(&PodUid) -> bool + Send + Sync),
+        remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
-        let goes = |uid: &PodUid| content_goes(uid);
+        let goes = |uid: &PodUid| remove_all(uid);
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
         let removals = plan::containers(instances(pods), &self.policy, Some(&goes), now);
         let sandbox_removals =
@@ -169,7 +169,7 @@ impl ContainerGc {
         }
         // Gone for good: newer than any read that began while it was being removed.
         let seq = self.cache.next_seq();
-        self.cache.observed(
+        self.cache.apply_read(
             &owner,
             &ItemId::Container(container.clone()),
             seq,
@@ -190,7 +190,7 @@ impl ContainerGc {
             _ => {}
         }
         let seq = self.cache.next_seq();
-        self.cache.observed(
+        self.cache.apply_read(
             &owner,
             &ItemId::Sandbox(id.clone()),
             seq,

@@ -5,7 +5,7 @@
 //! * Publishes: nothing.
 //! * Must never remove on a partial list of the runtime, nor take a pod for gone before every source
 //!   has delivered.
-//! * Answers to upstream's `kuberuntime_gc.go` and `pod_container_deletor.go`.
+//! * Upstream: `kuberuntime_gc.go` and `pod_container_deletor.go`.
 
 mod collect;
 pub mod plan;

@@ -107,12 +107,12 @@ pub struct SandboxRemoval {
 
 /// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
 /// off, the newest instance, which says how it ended, is still there. A created instance without a successor
-/// is about to start: it stays, and takes the place of no dead one. `content_goes` says whether nothing of a
+/// is about to start: it stays, and takes the place of no dead one. `remove_all` says whether nothing of a
 /// pod is to stay; it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
 pub fn containers(
     instances: Vec<ContainerInstance>,
     policy: &ContainerGcPolicy,
-    content_goes: Option<&dyn Fn(&PodUid) -> bool>,
+    remove_all: Option<&dyn Fn(&PodUid) -> bool>,
     now: i64,
 ) -> Vec<ContainerRemoval> {
     let min_age = i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX);
@@ -127,7 +127,7 @@ pub fn containers(
     }
     let mut removals = Vec::new();
     groups.retain(|(pod, _), group| {
-        let goes = content_goes.is_some_and(|goes| goes(pod));
+        let goes = remove_all.is_some_and(|goes| goes(pod));
         group.sort_by(newest_instance_first);
         let starts = |newest: &ContainerInstance| newest.state == ContainerState::Created;
         if !goes && group.first().is_some_and(starts) {
@@ -195,7 +195,7 @@ fn remove(
 /// of a pod that stays. The list has to be complete.
 pub fn sandboxes(
     all: &[GcSandbox],
-    content_goes: Option<&dyn Fn(&PodUid) -> bool>,
+    remove_all: Option<&dyn Fn(&PodUid) -> bool>,
 ) -> Vec<SandboxRemoval> {
     let rank = |s: &GcSandbox| (s.attempt, s.created_at, s.id.clone());
     let mut newest: HashMap<&PodUid, &GcSandbox> = HashMap::new();
@@ -209,7 +209,7 @@ pub fn sandboxes(
         .filter(|s| !s.ready && !s.has_containers)
         .filter_map(|s| {
             let is_newest = newest.get(&s.pod).is_some_and(|n| n.id == s.id);
-            let reason = if content_goes.is_some_and(|goes| goes(&s.pod)) {
+            let reason = if remove_all.is_some_and(|goes| goes(&s.pod)) {
                 Reason::PodGone
             } else if !is_newest {
                 Reason::Superseded

@@ -5,7 +5,7 @@
 //! * Woken by: a sync that creates a sandbox or a container.
 //! * Publishes: nothing; it returns configurations, warnings and errors.
 //! * Must never call the runtime. Only `builder` and `container_files` have effects.
-//! * Answers to upstream's `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `security_context.go`,
+//! * Upstream: `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `security_context.go`,
 //!   `pkg/kubelet/kubelet_pods.go` and `pkg/kubelet/network/dns`.
 
 mod builder;

@@ -4,7 +4,7 @@
 //! * Woken by: plans that stop something, and terminating pods.
 //! * Publishes: nothing; the PLEG reports the exits.
 //! * Must never stop a sandbox while one of its containers may still run, and never lengthen a grace period.
-//! * Answers to upstream's `killContainer`, `killPodWithSyncResult` and `terminationOrdering`
+//! * Upstream: `killContainer`, `killPodWithSyncResult` and `terminationOrdering`
 //!   (`pkg/kubelet/kuberuntime`).
 
 mod stop_tracker;

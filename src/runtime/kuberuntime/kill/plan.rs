@@ -71,15 +71,15 @@ pub fn complete_from_list(
         }
         return status;
     };
-    let is_unread = |id: &ItemId| unread.contains(id);
+    let is_unsettled = |id: &ItemId| unread.contains(id);
     let container = |id: &ContainerId| ItemId::Container(id.clone());
     let sandbox = |id: &SandboxId| ItemId::Sandbox(id.clone());
     status
         .containers
-        .retain(|c| !is_unread(&container(&c.id)) || listed.container(&c.id).is_some());
+        .retain(|c| !is_unsettled(&container(&c.id)) || listed.container(&c.id).is_some());
     for found in &listed.containers {
         match status.containers.iter_mut().find(|c| c.id == found.id) {
-            Some(known) if !is_unread(&container(&known.id)) => {}
+            Some(known) if !is_unsettled(&container(&known.id)) => {}
             Some(known) if known.state == ContainerState::Exited => {}
             Some(known) => known.state = found.state,
             None => status.containers.push(found.clone()),
@@ -88,10 +88,10 @@ pub fn complete_from_list(
     let listed_sandbox = |id: &SandboxId| listed.sandboxes.iter().any(|s| s.id == *id);
     status
         .sandboxes
-        .retain(|s| !is_unread(&sandbox(&s.id)) || listed_sandbox(&s.id));
+        .retain(|s| !is_unsettled(&sandbox(&s.id)) || listed_sandbox(&s.id));
     for found in &listed.sandboxes {
         match status.sandboxes.iter_mut().find(|s| s.id == found.id) {
-            Some(known) if !is_unread(&sandbox(&known.id)) => {}
+            Some(known) if !is_unsettled(&sandbox(&known.id)) => {}
             Some(known) => known.ready &= found.ready,
             None => status.sandboxes.push(found.clone()),
         }

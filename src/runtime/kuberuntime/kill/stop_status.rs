@@ -10,7 +10,7 @@ use crate::{
     },
     model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
     runtime::kuberuntime::{sandbox_lookup::SandboxLookup, translate},
-    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, Unread},
+    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, StaleItem},
 };
 use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -50,7 +50,7 @@ impl StopStatusReader {
         if let Ok(status) = timeout(limit, self.cache.settled(uid)).await {
             return Ok(status);
         }
-        let unread = self.cache.unread(uid);
+        let stale = self.cache.stale(uid);
         let listed = match timeout(limit, self.list_pod(uid)).await {
             Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => Err(chain(&error)),
@@ -58,7 +58,7 @@ impl StopStatusReader {
         };
         tracing::warn!(
             podUID = %uid,
-            err = unread.first().map(Unread::to_string),
+            err = stale.first().map(StaleItem::to_string),
             list = listed.as_ref().err(),
             "Stopping a pod without its complete status"
         );
@@ -83,7 +83,7 @@ impl StopStatusReader {
             "the pod was stopped, but something of it still runs"
         );
         let (owner, read) = (Owner::of_status(&status), self.cache.latest(uid));
-        for Unread { item, .. } in self.cache.unread(uid) {
+        for StaleItem { item, .. } in self.cache.stale(uid) {
             tracing::warn!(
                 pod = %owner.log_name(),
                 podUID = %uid,
@@ -101,16 +101,16 @@ impl StopStatusReader {
                 }
             };
             self.cache
-                .observed(&owner, &item, seq, known.unwrap_or(InspectedItem::Gone));
+                .apply_read(&owner, &item, seq, known.unwrap_or(InspectedItem::Gone));
         }
         Ok(())
     }
 
     /// The latest status of a pod, completed from a list for the items that cannot be read.
     pub(super) fn completed(&self, uid: &PodUid, listed: Option<&PodStatus>) -> PodStatus {
-        let unread = self.cache.unread(uid);
-        let unread: Vec<ItemId> = unread.into_iter().map(|unread| unread.item).collect();
-        plan::complete_from_list(&self.cache.latest(uid), &unread, listed)
+        let stale = self.cache.stale(uid);
+        let stale: Vec<ItemId> = stale.into_iter().map(|stale| stale.item).collect();
+        plan::complete_from_list(&self.cache.latest(uid), &stale, listed)
     }
 
     pub(super) async fn list_containers_of(

@@ -23,7 +23,7 @@ use crate::{
             security_context::{ImageUser, in_process_namespace_of},
         },
         log_links::LogLinks,
-        restart_back_off::{RestartBackOff, StartAdmission, back_off_event, back_off_text},
+        restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::{EventRecorder, ObjectRef},
     state::pod_cache::{ItemId, Owner, PodCache},
@@ -148,7 +148,7 @@ impl ContainerStarter {
         let admission = self
             .back_off
             .admit(pod, container, counted_from.as_ref(), now);
-        let StartAdmission::Wait { delay, left } = admission else {
+        let BackOffDecision::Wait { delay, left } = admission else {
             return Ok(());
         };
         back_off_event(&self.events, pod, container);
@@ -170,10 +170,10 @@ impl ContainerStarter {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut()) {
             let name = &container.name;
-            Box::pin(self.resources.creating(pod, name, resources)).await;
+            Box::pin(self.resources.pre_create_container(pod, name, resources)).await;
             cpus.clone_from(&resources.cpuset_cpus);
         }
-        let _creating = self.cache.creating(pod.uid());
+        let _creating = self.cache.creation_guard(pod.uid());
         let created = self
             .runtime
             .create_container(sandbox.id.as_str(), config, &sandbox.config)
@@ -195,7 +195,8 @@ impl ContainerStarter {
                 ));
             }
         };
-        self.resources.created(pod, &container.name, &id, &cpus);
+        self.resources
+            .add_container(pod, &container.name, &id, &cpus);
         self.allocations.set_actuated(pod, container);
         self.events
             .normal(&object, event::CREATED, "Container created");
@@ -239,16 +240,12 @@ impl ContainerStarter {
         for left in request.status.instances(&container.name).filter(created) {
             let latest = self.cache.latest(&request.pod.uid());
             if latest.container(&left.id).is_some_and(|now| !created(&now)) {
-                return Err(wait(
-                    "the instance made before was started after all".into(),
-                ));
+                return Err(wait("the previous container is still starting".into()));
             }
             let removed = self.gc.remove_unstarted(&request.status, &left.id).await;
             removed.map_err(|error| {
                 let text = chain(error.as_ref());
-                wait(format!(
-                    "the instance made before cannot be removed yet: {text}"
-                ))
+                wait(format!("failed to remove the previous container: {text}"))
             })?;
         }
         Ok(())

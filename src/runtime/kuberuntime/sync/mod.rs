@@ -6,7 +6,7 @@
 //! * Publishes: changed items to the pod cache, events, entries of the pod history; one report per sync.
 //! * Must never create a second container or sandbox of one name while the outcome of the first is
 //!   unknown, or be cancelled between creating a container and starting it.
-//! * Answers to upstream's `SyncPod`, `startContainer` and `createPodSandbox`.
+//! * Upstream: `SyncPod`, `startContainer` and `createPodSandbox`.
 
 mod container;
 mod images;

@@ -71,7 +71,7 @@ impl PostStart {
             if status.state != ContainerState::Running {
                 continue;
             }
-            report.acted = true;
+            report.changed_runtime = true;
             match self.run(request, container, &id).await {
                 Ok(()) => report.started.push(container.name.clone()),
                 Err(NotStarted::Cancelled) => {

@@ -68,8 +68,8 @@ pub struct StartFailure {
 /// The outcome of one sync.
 #[derive(Debug, Default)]
 pub struct SyncReport {
-    /// A call that changes the runtime was made.
-    pub acted: bool,
+    /// The runtime was changed, or may have been.
+    pub changed_runtime: bool,
     /// Containers that were started; clears their earlier start failures.
     pub started: Vec<String>,
     /// Containers that could not be started, and why.
@@ -82,7 +82,7 @@ pub struct SyncReport {
     pub cancelled: bool,
     /// When the next sync is due at the latest. An instant and no delay, because this sync may run for long after this
     /// is set.
-    pub again: Option<Instant>,
+    pub next_sync_at: Option<Instant>,
 }
 
 impl SyncReport {
@@ -95,7 +95,7 @@ impl SyncReport {
 
     pub(super) fn retry_after(&mut self, delay: Duration) {
         let at = Instant::now() + delay;
-        self.again = Some(self.again.map_or(at, |known| known.min(at)));
+        self.next_sync_at = Some(self.next_sync_at.map_or(at, |known| known.min(at)));
     }
 
     /// Whether nothing failed.
@@ -152,10 +152,16 @@ mod tests {
             "m".into(),
             Duration::from_secs(10),
         ));
-        assert_eq!(report.again, Some(started_at + Duration::from_secs(10)));
+        assert_eq!(
+            report.next_sync_at,
+            Some(started_at + Duration::from_secs(10))
+        );
         tokio::time::advance(Duration::from_secs(300)).await;
         report.retry_after(Duration::from_secs(1));
-        assert_eq!(report.again, Some(started_at + Duration::from_secs(10)));
+        assert_eq!(
+            report.next_sync_at,
+            Some(started_at + Duration::from_secs(10))
+        );
         assert!(!report.needs_retry());
         report.fail(StartFailure::new("c", reasons::CREATE_CONTAINER_ERROR, "m"));
         assert!(report.needs_retry());

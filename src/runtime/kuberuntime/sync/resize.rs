@@ -128,7 +128,12 @@ impl PodResizer {
         let resources = sandboxes.builder.resources(pod, container);
         let mut resources = resources.map_err(|error| chain(&error))?;
         let name = &resize.name;
-        Box::pin(sandboxes.resources.creating(pod, name, &mut resources)).await;
+        Box::pin(
+            sandboxes
+                .resources
+                .pre_create_container(pod, name, &mut resources),
+        )
+        .await;
         let updated = sandboxes
             .runtime
             .update_container_resources(resize.id.as_str(), resources);

@@ -11,7 +11,7 @@ use crate::{
         actions::{ContainerReset, PodActions, Reset, RestartAllTrigger},
         gc::ContainerGc,
         kill::{PodKiller, StopCause},
-        restart_back_off::{RestartBackOff, StartAdmission, back_off_event, back_off_text},
+        restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::EventRecorder,
     state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
@@ -66,7 +66,7 @@ impl PodRestarter {
         reset: &Reset,
         report: &mut SyncReport,
     ) {
-        report.acted = true;
+        report.changed_runtime = true;
         if let Some(trigger) = &reset.trigger {
             self.record_reset(request.pod, reset, trigger).await;
         }
@@ -141,7 +141,7 @@ impl PodRestarter {
         if let (Some(container), false) = (container, actions.create_sandbox) {
             let (ended, now) = (restart.finished_at, Timestamp::now());
             let admission = self.back_off.admit_after(pod, container, ended, now);
-            if let StartAdmission::Wait { delay, left } = admission {
+            if let BackOffDecision::Wait { delay, left } = admission {
                 back_off_event(&self.events, pod, container);
                 let text = back_off_text(pod, &container.name, delay);
                 report.fail(StartFailure::crash_loop(&container.name, text, left));

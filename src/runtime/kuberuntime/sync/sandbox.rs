@@ -101,9 +101,9 @@ impl SandboxCreator {
             self.events
                 .warning(&object, warning.reason, warning.message);
         }
-        self.resources.creating_sandbox(pod, &mut config);
+        self.resources.pre_create_sandbox(pod, &mut config);
         self.images.prefetch(request, actions, &config);
-        let _creating = self.cache.creating(pod.uid());
+        let _creating = self.cache.creation_guard(pod.uid());
         let started_at = Instant::now();
         let created = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
         self.metrics
@@ -128,7 +128,7 @@ impl SandboxCreator {
                         );
                     }
                 }
-                return Err(error).context("cannot create the sandbox");
+                return Err(error).context("failed to create pod sandbox");
             }
         };
         self.cgroups.created(pod.uid(), &id, &parent);
@@ -183,7 +183,7 @@ impl SandboxCreator {
                 };
                 let ips = status.ips.clone();
                 self.cache
-                    .observed(&owner, &item, seq, InspectedItem::Sandbox(status));
+                    .apply_read(&owner, &item, seq, InspectedItem::Sandbox(status));
                 Ok(ips)
             }
             Err(error) => {

@@ -57,10 +57,10 @@ impl KubeGenericRuntimeManager {
     /// Makes the runtime match the pod (upstream's `SyncPod`). Failures are in the report.
     pub async fn sync_pod(&self, request: SyncRequest<'_>) -> SyncReport {
         let mut report = SyncReport::default();
-        self.exits.note_all(request.pod, &request.status);
+        self.exits.record_all(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.killer.stops().cancelled(&request.pod.uid());
+            self.killer.stops().cancel_stops(&request.pod.uid());
             Box::pin(
                 self.starter
                     .post_start
@@ -94,7 +94,7 @@ impl KubeGenericRuntimeManager {
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
             // A replacement of the sandbox that is in its back-off has been recorded as held, with the end of the delay.
-            if report.again.is_none() {
+            if report.next_sync_at.is_none() {
                 let why = chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));
             }
@@ -108,7 +108,7 @@ impl KubeGenericRuntimeManager {
                 .await;
         }
         if actions.resizes() && !report.cancelled {
-            report.acted = true;
+            report.changed_runtime = true;
             let resized = self.resizer.resize(&request, actions);
             report.resize_error = Box::pin(resized).await.err();
         }
@@ -121,7 +121,7 @@ impl KubeGenericRuntimeManager {
         {
             if let Some(failure) = report.failures.last() {
                 let why = format!("all containers start over, {}", failure.reason);
-                let held = HistoryEntry::about(Action::Hold, &failure.container, why);
+                let held = HistoryEntry::about(Action::Wait, &failure.container, why);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, held.until(Timestamp::now() + left));
             }
@@ -168,7 +168,7 @@ impl KubeGenericRuntimeManager {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
                     report.retry_after(left);
-                    let held = HistoryEntry::about_pod(Action::Hold, change.to_string());
+                    let held = HistoryEntry::about_pod(Action::Wait, change.to_string());
                     self.record_history(pod, held.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "the sandbox changed ({change}); its replacement waits {} s",
@@ -185,7 +185,7 @@ impl KubeGenericRuntimeManager {
                         .normal(&object, reasons::event::SANDBOX_CHANGED, text);
                 }
             }
-            report.acted = true;
+            report.changed_runtime = true;
             let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
             if *reason != nothing_there {
                 let why = reason.to_string();
@@ -218,7 +218,7 @@ impl KubeGenericRuntimeManager {
     ) -> anyhow::Result<()> {
         let (pod, status) = (request.pod, &request.status);
         for kill in &actions.containers_to_kill {
-            report.acted = true;
+            report.changed_runtime = true;
             let stop = Action::StopContainer;
             self.record_history(
                 pod,
@@ -253,7 +253,7 @@ impl KubeGenericRuntimeManager {
         if !actions.create_sandbox {
             return self.sandboxes.existing(request, actions, report).await;
         }
-        report.acted = true;
+        report.changed_runtime = true;
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
             let why = change.to_string();
@@ -354,7 +354,7 @@ impl KubeGenericRuntimeManager {
         tracing::debug!(containerName = start.name, reason = ?start.reason, "Starting a container");
         match Box::pin(self.starter.start(request, sandbox, container)).await {
             Ok(()) => {
-                report.acted = true;
+                report.changed_runtime = true;
                 self.metrics.started_container(request.pod, container, None);
                 let (action, why) = (Action::StartContainer, start.reason.to_string());
                 self.record_history(request.pod, HistoryEntry::about(action, &start.name, why));
@@ -366,7 +366,7 @@ impl KubeGenericRuntimeManager {
                 false
             }
             Err(NotStarted::Failed(failure)) => {
-                report.acted |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
+                report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
                 self.note_failure(request.pod, start, &failure);
                 self.metrics
                     .started_container(request.pod, container, Some(&failure));
@@ -395,7 +395,7 @@ impl KubeGenericRuntimeManager {
         };
         let history_entry = match failure.retry_in {
             Some(left) => {
-                HistoryEntry::about(Action::Hold, name, why).until(Timestamp::now() + left)
+                HistoryEntry::about(Action::Wait, name, why).until(Timestamp::now() + left)
             }
             None => HistoryEntry::about(Action::Fail, name, why),
         };

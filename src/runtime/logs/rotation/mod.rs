@@ -6,7 +6,7 @@
 //! * Publishes: nothing.
 //! * Must never write to a log; overwrite a file that the runtime has made; stop between renaming a log
 //!   and the runtime's ReopenContainerLog; call the runtime about logs that need no rotation.
-//! * Answers to upstream's `pkg/kubelet/logs/container_log_manager.go`.
+//! * Upstream: `pkg/kubelet/logs/container_log_manager.go`.
 //!
 //! A rotation removes what is too much, renames the log, has it reopened, and compresses the file that
 //! was rotated before. Upstream compresses first, so that a log grows on meanwhile, and for ever when the

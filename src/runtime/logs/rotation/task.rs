@@ -89,7 +89,7 @@ impl Rotation {
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            _ = self.cache.complete() => {}
+            _ = self.cache.wait_runtime_listed() => {}
         }
         let mut refresh = Instant::now();
         while !shutdown.is_cancelled() {

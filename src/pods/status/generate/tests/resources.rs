@@ -149,15 +149,15 @@ fn a_pod_that_runs_shows_what_is_in_force_beside_what_it_was_allocated() {
         pod.spec.as_mut().unwrap().resources = serde_json::from_value(level).unwrap();
         pod
     };
-    let (allocated, in_force) = (sized("10Ki"), sized("30Mi"));
-    for (containers, in_force, expected) in [
-        (vec![running("a", "c1")], Some(&in_force), "30Mi"),
+    let (allocated, actuated_pod) = (sized("10Ki"), sized("30Mi"));
+    for (containers, actuated_pod, expected) in [
+        (vec![running("a", "c1")], Some(&actuated_pod), "30Mi"),
         (vec![running("a", "c1")], None, "10Ki"),
-        (vec![], Some(&in_force), "10Ki"),
+        (vec![], Some(&actuated_pod), "10Ki"),
     ] {
         let runtime = runtime_status(&containers);
         let inputs = StatusInputs {
-            in_force,
+            actuated_pod,
             ..StatusInputs::new(&allocated, &runtime, now())
         };
         let status = generate_api_pod_status(&inputs).unwrap();

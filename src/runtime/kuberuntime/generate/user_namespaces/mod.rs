@@ -4,7 +4,7 @@
 //! * Woken by: the creation of a sandbox or container; the end of a pod.
 //! * Publishes: the pod's range.
 //! * Must never give two pods the same ids, nor a pod that runs other ids than it has.
-//! * Answers to upstream's `pkg/kubelet/userns`.
+//! * Upstream: `pkg/kubelet/userns`.
 
 mod assigned_ids;
 pub mod ranges;

@@ -1,6 +1,6 @@
 //! The runtime statuses of all pods, and the order of reads and touches. Pure.
 
-use super::{InspectedItem, ItemId, Owner, Unread};
+use super::{InspectedItem, ItemId, Owner, StaleItem};
 use crate::model::{
     ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
 };
@@ -51,7 +51,7 @@ pub(super) struct ListOutcome {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct PodSnapshot {
+pub(super) struct PodCacheState {
     pods: HashMap<PodUid, CacheEntry>,
     items: HashMap<ItemId, ListedItem>,
     /// Items that were read as gone, so that a list that began before does not add them again.
@@ -64,7 +64,7 @@ pub(super) struct PodSnapshot {
     newest: Seq,
 }
 
-impl PodSnapshot {
+impl PodCacheState {
     pub(super) fn status(&self, uid: &PodUid) -> Arc<PodStatus> {
         match self.pods.get(uid) {
             Some(entry) => entry.status.clone(),
@@ -109,14 +109,14 @@ impl PodSnapshot {
     }
 
     /// The items that have to be read before the pod is settled, with the error of the last read.
-    pub(super) fn unread(&self, uid: &PodUid) -> Vec<Unread> {
+    pub(super) fn stale(&self, uid: &PodUid) -> Vec<StaleItem> {
         if self.pods.get(uid).is_none_or(|entry| entry.stale == 0) {
             return Vec::new();
         }
         let items = self.items.iter();
-        let unread = items.filter(|(_, item)| item.uid == *uid && item.stale.is_some());
-        unread
-            .map(|(id, _)| Unread {
+        let stale = items.filter(|(_, item)| item.uid == *uid && item.stale.is_some());
+        stale
+            .map(|(id, _)| StaleItem {
                 item: id.clone(),
                 failure: self.failures.get(id).cloned(),
             })

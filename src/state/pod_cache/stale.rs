@@ -6,14 +6,14 @@ use std::{fmt, sync::Arc};
 
 /// An item that has to be read before its pod is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct StaleItem {
     /// The item.
     pub item: ItemId,
     /// The error of the last read; `None` before the first failure.
     pub failure: Option<Arc<str>>,
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for StaleItem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failure = self.failure.as_deref().unwrap_or("no answer yet");
         let (kind, id) = match &self.item {
@@ -26,11 +26,11 @@ impl fmt::Display for Unread {
 
 impl PodCache {
     /// The items that have to be read before the pod is settled.
-    pub fn unread(&self, uid: &PodUid) -> Vec<Unread> {
-        self.shared.snapshot.lock().unread(uid)
+    pub fn stale(&self, uid: &PodUid) -> Vec<StaleItem> {
+        self.shared.state.lock().stale(uid)
     }
 
-    /// Waits until the pod is settled and returns its status, or `None` once a read of every unread item has failed. The
+    /// Waits until the pod is settled and returns its status, or `None` once a read of every stale item has failed. The
     /// caller may drop the future.
     pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         loop {
@@ -40,8 +40,8 @@ impl PodCache {
                 notify.notified_owned()
             };
             let settled = self.try_settled(uid);
-            let unread = self.unread(uid);
-            if settled.is_some() || unread.iter().all(|item| item.failure.is_some()) {
+            let stale = self.stale(uid);
+            if settled.is_some() || stale.iter().all(|item| item.failure.is_some()) {
                 self.shared.wake(std::slice::from_ref(uid));
                 return settled;
             }
@@ -59,12 +59,12 @@ impl PodCacheWriter {
         failure: Arc<str>,
         listed: Option<ContainerStatus>,
     ) {
-        let mut snapshot = self.shared.snapshot.lock();
-        let Some(owner) = snapshot.owner(item) else {
+        let mut state = self.shared.state.lock();
+        let Some(owner) = state.owner(item) else {
             return;
         };
-        let applied = snapshot.failed(item, seq, failure, listed);
-        drop(snapshot);
+        let applied = state.failed(item, seq, failure, listed);
+        drop(state);
         self.shared.wake(std::slice::from_ref(&owner.uid));
         if applied.changed {
             self.shared.mark_changed(vec![owner.uid]);
@@ -112,21 +112,21 @@ mod tests {
         let running = instance("0123456789abcdef", 0, ContainerState::Running);
         let (writer, cache, owner) = listed(&[&running]);
         let item = item(running.id.as_str());
-        let unread = |cache: &PodCache| {
+        let stale = |cache: &PodCache| {
             cache
-                .unread(&owner.uid)
+                .stale(&owner.uid)
                 .iter()
-                .map(Unread::to_string)
+                .map(StaleItem::to_string)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(unread(&cache), ["container 0123456789abc: no answer yet"]);
+        assert_eq!(stale(&cache), ["container 0123456789abc: no answer yet"]);
         let seq = writer.next_seq();
         writer.failed(&item, seq, "broken".into(), Some(running.clone()));
-        assert_eq!(unread(&cache), ["container 0123456789abc: broken"]);
+        assert_eq!(stale(&cache), ["container 0123456789abc: broken"]);
         assert_eq!(cache.settled_or_failed(&owner.uid).await, None);
         let seq = writer.next_seq();
         writer.apply(&owner, &item, seq, InspectedItem::Container(running));
-        assert!(cache.unread(&owner.uid).is_empty());
+        assert!(cache.stale(&owner.uid).is_empty());
         assert!(cache.settled_or_failed(&owner.uid).await.is_some());
         assert_eq!(cache.sizes()[3].1, 0, "nothing waits");
     }

@@ -1,4 +1,4 @@
-//! Passes each request to the handler of its route.
+//! Calls the handler of each request's route, which `RoutedRequest::new` has found in the table.
 
 use super::{
     checkpoint::Checkpoints,
@@ -17,7 +17,7 @@ use super::{
     profile,
     response::{Body, Request, closing, read_body, text},
     route_parts::RouteError,
-    routes::{Port, Route, RouteEntry, Switch},
+    routes::{Port, Route, RouteEntry, Switch, SwitchState},
     scrapes::Scrapes,
     stats::{self, StatsViews},
     streaming::StreamTable,
@@ -40,7 +40,7 @@ const MAX_BODY: u64 = 8 * 1024;
 
 /// The handlers of the routes, with the stores they read.
 #[derive(Clone)]
-pub struct Views {
+pub struct RouteHandlers {
     /// `/pods`, `/runningpods/` and `/podInfo`.
     pub pods: PodLists,
     /// `/explain` and the pages.
@@ -71,22 +71,22 @@ pub struct Views {
     pub node_logs: NodeLogs,
 }
 
-/// State shared by the routers of all ports.
-pub(super) struct RouterState {
+/// State shared by the dispatchers of all ports.
+pub(super) struct DispatcherState {
     pub(super) checks: HealthChecks,
     /// `None` on the health port.
-    pub(super) views: Option<Views>,
+    pub(super) views: Option<RouteHandlers>,
     pub(super) disabled: Vec<Switch>,
 }
 
-/// Passes each request to the handler of its route; cheap to clone.
+/// Calls the handler of each request's route; cheap to clone.
 #[derive(Clone)]
-pub(super) struct Router {
-    state: Arc<RouterState>,
+pub(super) struct Dispatcher {
+    state: Arc<DispatcherState>,
     stopping: CancellationToken,
 }
 
-impl Service<RoutedRequest> for Router {
+impl Service<RoutedRequest> for Dispatcher {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;
@@ -107,9 +107,9 @@ impl Service<RoutedRequest> for Router {
             Err(refused) => return Box::pin(ready(Ok(*refused))),
         };
         let gzip = route.is_for_prometheus() && gzip::is_accepted(request.headers());
-        let router = self.clone();
+        let dispatcher = self.clone();
         Box::pin(async move {
-            let response = router.serve(port, entry, route, request).await;
+            let response = dispatcher.serve(port, entry, route, request).await;
             Ok(if gzip {
                 gzip::compressed(response).await
             } else {
@@ -119,8 +119,8 @@ impl Service<RoutedRequest> for Router {
     }
 }
 
-impl Router {
-    pub(super) fn new(state: Arc<RouterState>, stopping: CancellationToken) -> Self {
+impl Dispatcher {
+    pub(super) fn new(state: Arc<DispatcherState>, stopping: CancellationToken) -> Self {
         Self { state, stopping }
     }
 
@@ -135,11 +135,11 @@ impl Router {
             return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
         }
         let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
-        let refusal = entry
+        let state = entry
             .switch
-            .and_then(|switch| switch.refusal(&self.state.disabled));
-        if let Some(text) = refusal {
-            return Err(Box::new(disabled(text)));
+            .map(|switch| switch.state(&self.state.disabled));
+        if let Some(refused) = state.and_then(refusal) {
+            return Err(Box::new(refused));
         }
         if entry.body.is_none() && has_body(request.body()) {
             return Err(Box::new(unexpected_body()));
@@ -167,7 +167,7 @@ impl Router {
     }
 }
 
-impl Views {
+impl RouteHandlers {
     async fn serve(
         &self,
         port: Port,
@@ -239,7 +239,8 @@ impl Views {
                     Ok(body) => posted::store_pods(store, how, body).await,
                     Err(refused) => *refused,
                 },
-                None => disabled(Switch::PostedPods.refusal(&[Switch::PostedPods]).flatten()),
+                None => refusal(Switch::PostedPods.state(&[Switch::PostedPods]))
+                    .unwrap_or_else(|| RouteError::NotFound.response()),
             },
         }
     }
@@ -255,10 +256,13 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
-/// The response of a disabled route: 405 with upstream's text, or 404 if there is no text.
-fn disabled(why: Option<&str>) -> Response<Body> {
-    match why {
-        Some(why) => text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")),
-        None => RouteError::NotFound.response(),
+/// The response of a route with a switch; `None` if it is enabled.
+fn refusal(state: SwitchState) -> Option<Response<Body>> {
+    match state {
+        SwitchState::Enabled => None,
+        SwitchState::MethodNotAllowed(why) => {
+            Some(text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")))
+        }
+        SwitchState::NotFound => Some(RouteError::NotFound.response()),
     }
 }

@@ -25,31 +25,31 @@ const KNOWN_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;
 
-/// Admission of reviews; cheap to clone.
+/// Limits of reviews; cheap to clone.
 #[derive(Clone)]
-pub(super) struct ReviewAdmission {
-    inner: Arc<AdmissionState>,
+pub(super) struct ReviewLimiter {
+    inner: Arc<ReviewLimiterState>,
 }
 
-struct AdmissionState {
+struct ReviewLimiterState {
     known: Semaphore,
     unknown: Semaphore,
     rate: Mutex<TokenBucket>,
     accepted: Mutex<ExpiringMap<()>>,
 }
 
-impl std::fmt::Debug for ReviewAdmission {
+impl std::fmt::Debug for ReviewLimiter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Admission")
+        f.write_str("ReviewLimiter")
     }
 }
 
-impl ReviewAdmission {
+impl ReviewLimiter {
     /// Limits the reviews of unknown clients to `qps` per second on average and `burst` at once; a `qps` of zero
     /// means no limit.
     pub(super) fn new(qps: u32, burst: u32) -> Self {
         Self {
-            inner: Arc::new(AdmissionState {
+            inner: Arc::new(ReviewLimiterState {
                 known: Semaphore::new(MAX_KNOWN),
                 unknown: Semaphore::new(MAX_UNKNOWN),
                 rate: Mutex::new(TokenBucket::new(f64::from(qps), burst)),

@@ -15,7 +15,7 @@ const REPORT_AFTER: Duration = Duration::from_secs(10);
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl PodSync {
-    /// Waits for the settled runtime status of the pod. If that takes long, the unread item and the error are reported.
+    /// Waits for the settled runtime status of the pod. If that takes long, the stale item and the error are reported.
     /// The caller may drop the future.
     pub(super) async fn settled(&self, pod: &Pod) -> Arc<PodStatus> {
         let uid = pod.uid();
@@ -26,19 +26,19 @@ impl PodSync {
             }
             // A runtime that is down is reported elsewhere.
             if self.state.borrow().runtime_error(Instant::now()).is_none() {
-                self.report_unread(pod);
+                self.report_stale(pod);
             }
             limit = REPORT_INTERVAL;
         }
     }
 
     /// Reports which item of the pod cannot be read, if there is one.
-    pub(super) fn report_unread(&self, pod: &Pod) {
-        if let Some(unread) = self.cache.unread(&pod.uid()).first() {
-            let text = format!("error determining status: {unread}");
+    pub(super) fn report_stale(&self, pod: &Pod) {
+        if let Some(stale) = self.cache.stale(&pod.uid()).first() {
+            let text = format!("error determining status: {stale}");
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_SYNC, &*text);
-            self.record_history(pod, Action::Hold, text);
+            self.record_history(pod, Action::Wait, text);
         }
     }
 }

@@ -106,12 +106,15 @@ const SUPPORTED: &[&str] = &[
     "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
     "topologyManagerScope",
+    "localStorageCapacityIsolation",
+    "maxPods",
+    "podsPerCore",
     // Reported separately, as a warning with the gates.
     "featureGates",
     "volumeStatsAggPeriod",
 ];
 
-/// Fields that are implemented for a node in a cluster; a standalone kubelet has no Node object.
+/// Fields that only matter to a node in a cluster.
 const SUPPORTED_IN_CLUSTERS: &[&str] = &[
     "registerNode",
     "registerWithTaints",
@@ -121,11 +124,8 @@ const SUPPORTED_IN_CLUSTERS: &[&str] = &[
     "nodeStatusMaxImages",
     "nodeLeaseDurationSeconds",
     "enableControllerAttachDetach",
-    "localStorageCapacityIsolation",
     "eventRecordQPS",
     "eventBurst",
-    "maxPods",
-    "podsPerCore",
 ];
 
 /// The given settings that have no effect yet: fields by name, flags with their dashes.
@@ -154,16 +154,9 @@ pub(super) fn unsupported(
         })
         .map(|(name, _)| name)
         .collect();
-    let standalone = flags.kubeconfig.is_none();
-    let process_flags = [
-        ("--node-labels", standalone && !flags.node_labels.is_empty()),
-        (
-            "--cloud-provider",
-            standalone && flags.cloud_provider.is_some(),
-        ),
-    ];
-    let given_flags = process_flags.into_iter().filter(|(_, given)| *given);
-    names.extend(given_flags.map(|(name, _)| name.to_owned()));
+    if flags.kubeconfig.is_none() && flags.cloud_provider.is_some() {
+        names.push("--cloud-provider".to_owned());
+    }
     names.sort();
     names
 }

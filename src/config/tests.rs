@@ -335,6 +335,7 @@ evictionSoft: {}
     );
     let file = "\
 maxPods: 50
+eventBurst: 50
 kubeletCgroups: /k
 cgroupDriver: systemd
 cgroupsPerQOS: true
@@ -345,7 +346,7 @@ syncFrequency: 30s
     let list = ["--node-labels=a=b", "--cloud-provider=external"];
     assert_eq!(
         resolved(&list, &[file]).unwrap().unsupported,
-        ["--cloud-provider", "--node-labels", "maxPods",]
+        ["--cloud-provider", "eventBurst"]
     );
     // On a node of a cluster these have a Node object to act on.
     let in_cluster = [&list[..], &["--kubeconfig=/k"]].concat();

@@ -193,7 +193,7 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     // That it waits is known before the one who decided it has noted that.
     let held = |report: &Value| {
         let noted = report["history"].as_array().and_then(|all| all.last());
-        let noted = noted.is_some_and(|last| last["action"] == "Hold");
+        let noted = noted.is_some_and(|last| last["action"] == "Wait");
         noted && report["waits"][0]["what"] == "its restart back-off of 10s"
     };
     let report = node.explained("web", "it is held back", held).await;
@@ -210,7 +210,7 @@ async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
     let actions: Vec<_> = pod_history.iter().map(|one| &one["action"]).collect();
     assert_eq!(
         actions,
-        ["CreateSandbox", "StartContainer", "StartContainer", "Hold"],
+        ["CreateSandbox", "StartContainer", "StartContainer", "Wait"],
         "{pod_history:#?}"
     );
     assert_eq!(pod_history[2]["why"], "exited with code 3");

@@ -81,6 +81,8 @@ async fn a_kubelet_killed_and_started_again_changes_nothing() {
     kubelet.kill();
     let written_at = || std::fs::metadata(&state_store).unwrap().modified().unwrap();
     let written = written_at();
+    // Times of a status have a resolution of a second; the new process must not have those of the old one by accident.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     fake.clear_calls();
     kubelet.respawn();
     let port = kubelet.read_only_port;

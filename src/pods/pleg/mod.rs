@@ -5,7 +5,7 @@
 //!   no events).
 //! * Publishes: runtime statuses and changed pods through the cache, [`RuntimeState`], and that the runtime is back after
 //!   an outage.
-//! * Must never let one slow or hung pod delay another, take a failed list for an empty one, or
+//! * Must never let one slow or hung pod delay another, treat a failed list as an empty one, or
 //!   change anything in the runtime.
 //! * Upstream: `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
 //!

@@ -4,8 +4,8 @@ use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Proof that every source has delivered and that the sync loop has applied the lists; only unreadable
-/// manifests may own unclaimed pods. Created by [`SourcesReady::all_ready`].
+/// Proof that every source has delivered and that the sync loop has applied the lists: a running pod that no list has is
+/// removed, or belongs to an unreadable manifest. Created by [`SourcesReady::all_ready`].
 ///
 /// | question | every source has delivered | every manifest was read |
 /// |---|---|---|

@@ -9,7 +9,7 @@ use crate::{
 use k8s_openapi::api::core::v1 as api;
 use std::{collections::HashSet, sync::Arc};
 
-/// A pod with its current status; `None` if none was generated yet, and the one in the pod object counts.
+/// A pod with its current status; `None` if none was generated yet: then the status in the pod object is used.
 pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
 
 /// Reads the pods of this node; cheap to clone.
@@ -30,8 +30,8 @@ impl PodLister {
         }
     }
 
-    /// The desired pods, then those that no source has any more and that are still terminating, as upstream. Until the
-    /// runtime answers after a restart, the status of a pod is the stored one of the kubelet before this one.
+    /// The desired pods, then those that no source has any more and that are still terminating, as upstream. After a
+    /// restart, until a status is generated, it is the one that the previous process stored.
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();

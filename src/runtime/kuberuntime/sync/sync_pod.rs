@@ -1,6 +1,7 @@
 //! The six steps that make the runtime match a pod: compute changes; kill the pod if its sandbox
 //! changed; kill containers that should not run; create the sandbox; start init containers; start
-//! containers.
+//! containers. After the kills, postStart hooks that an earlier kubelet did not finish run again, and resources of running
+//! containers are resized; ephemeral containers start before init containers.
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
@@ -93,7 +94,7 @@ impl KubeGenericRuntimeManager {
             return report;
         }
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
-            // A replacement of the sandbox that is in its back-off has been recorded as held, with the end of the delay.
+            // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
             if report.next_sync_at.is_none() {
                 let why = chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));

@@ -19,7 +19,6 @@ use crate::{
     state::{State, node_object::HostIps},
 };
 use std::sync::Arc;
-use tokio::sync::watch;
 
 /// Starts every task; the sync loop is the last.
 ///
@@ -105,10 +104,9 @@ pub(super) async fn start(
     }
 
     let profile = settings::profile(config);
-    let initial_node = node::initial_node(&profile, &machine, system.sys.clone()).await?;
     let node = match opened.api {
         Some(_) => state.node_object.clone(),
-        None => watch::channel(Some(initial_node.clone())).1,
+        None => node::unregistered(&profile, &machine, system.sys.clone()).await?,
     };
     let admission = PodAdmission {
         resources: resources.managers.clone(),
@@ -123,7 +121,7 @@ pub(super) async fn start(
         features,
         standalone: opened.api.is_none(),
         node,
-        initial_node,
+        initial_node: profile.initial_node(),
     };
     let enforcement = &resources.enforcement;
     let (api, facts) = (opened.api.clone(), &opened.facts);

@@ -7,6 +7,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+/// Mode of files that only the kubelet reads.
+pub const PRIVATE: u32 = 0o600;
+
 /// Writes a temporary file beside `path` and renames it, with mode 0600. Blocking: call it from `spawn_blocking`. The
 /// data survives a killed process. It is not synced to disk, because after a power failure the containers that it
 /// describes are gone too.
@@ -55,7 +58,7 @@ fn replace(
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o600)
+        .mode(PRIVATE)
         .open(&temporary)
         .and_then(|mut file| {
             file.write_all(bytes)?;

@@ -20,7 +20,10 @@ use crate::{
     pods::pleg::RuntimeStateReader,
     resources::devices::DeviceManager,
     state::{
-        State, device_capacity::Capacities, events::ObjectRef, node_object::NodeObjectWriter,
+        State,
+        device_capacity::Capacities,
+        events::ObjectRef,
+        node_object::{NodeObject, NodeObjectWriter},
         node_pressure::NodePressure,
     },
 };
@@ -33,6 +36,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// Directory names of volume plugins that never attach a device.
 const OWN_VOLUMES: [&str; 6] = [
@@ -218,16 +222,16 @@ fn reserve(facts: NodeFacts, reservation: &ReservedResources, huge_pages: i64) -
     }
 }
 
-/// The Node object as the kubelet registers it (upstream's `initialNode`), for admission while that of the API server is
-/// not known. `sys` is the path of `/sys`.
+/// The Node object that admission uses in standalone mode: the one that would be registered. `sys` is the path of
+/// `/sys`.
 ///
 /// # Errors
 /// The machine cannot be read.
-pub async fn initial_node(
+pub async fn unregistered(
     profile: &NodeProfile,
     facts: &HostMachine,
     sys: PathBuf,
-) -> anyhow::Result<Arc<Node>> {
+) -> anyhow::Result<NodeObject> {
     let (facts, measured) = (facts.clone(), profile.clone());
     let read = move || {
         let mut machine = machine(&facts, &measured)?;
@@ -248,7 +252,8 @@ pub async fn initial_node(
         now: Timestamp::now(),
     };
     let generated = node_status::generate(&registration::initial(&registration), &facts);
-    Ok(Arc::new(registration::new_node(&registration, generated)))
+    let node = registration::new_node(&registration, generated);
+    Ok(watch::channel(Some(Arc::new(node))).1)
 }
 
 /// Reads the facts of the machine. Blocking.
@@ -316,6 +321,11 @@ impl NodeProfile {
             pods: self.node.pods,
             reservation: self.node.reservation,
         }
+    }
+
+    /// The Node object as the kubelet registers it, without a status.
+    pub fn initial_node(&self) -> Node {
+        registration::initial(&self.registration())
     }
 
     fn registration(&self) -> RegistrationSettings {

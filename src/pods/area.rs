@@ -45,7 +45,7 @@ pub struct PodsReader {
     pub posted: Option<PostedPods>,
     /// When the sync loop last ran.
     pub heartbeat: Heartbeat,
-    /// Whether every source has delivered.
+    /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
     /// The parts of the area; `None` until the runtime is reachable.
     pub parts: watch::Receiver<Option<Pods>>,

@@ -11,8 +11,6 @@ use tokio::{
     task::spawn_blocking,
 };
 
-/// Mode of the file.
-const MODE: u32 = 0o600;
 /// Suffix of the name of a file that cannot be used.
 const DAMAGED: &str = ".damaged";
 
@@ -90,7 +88,7 @@ impl CheckpointWriter {
         if *self.written != bytes {
             // After a failure the content of the file is unknown.
             self.written.clear();
-            atomic_file::write_synced(&self.path, &bytes, MODE)
+            atomic_file::write_synced(&self.path, &bytes, atomic_file::PRIVATE)
                 .map_err(|error| error.to_string())?;
             *self.written = bytes;
         }

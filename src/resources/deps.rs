@@ -34,7 +34,7 @@ pub struct Deps {
     pub events: EventRecorder,
     /// Registry for the area's metrics.
     pub metrics: Metrics,
-    /// Whether all sources of pods have delivered.
+    /// Whether every source of pods has sent a list, complete or not.
     pub all_sources_seen: watch::Receiver<bool>,
     /// The pods whose requests count for QoS cgroups.
     pub active_pods: ActivePodsReader,

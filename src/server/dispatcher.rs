@@ -17,7 +17,7 @@ use super::{
     profile,
     response::{Body, Request, closing, read_body, text},
     route_parts::RouteError,
-    routes::{Port, Route, RouteEntry, Switch, SwitchState},
+    routes::{POSTED_PODS_DISABLED, Port, Route, RouteEntry, Switch, SwitchState},
     scrapes::Scrapes,
     stats::{self, StatsViews},
     streaming::StreamTable,
@@ -239,8 +239,7 @@ impl RouteHandlers {
                     Ok(body) => posted::store_pods(store, how, body).await,
                     Err(refused) => *refused,
                 },
-                None => refusal(Switch::PostedPods.state(&[Switch::PostedPods]))
-                    .unwrap_or_else(|| RouteError::NotFound.response()),
+                None => disabled(POSTED_PODS_DISABLED),
             },
         }
     }
@@ -256,13 +255,15 @@ fn unexpected_body() -> Response<Body> {
     closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
+fn disabled(why: &str) -> Response<Body> {
+    text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n"))
+}
+
 /// The response of a route with a switch; `None` if it is enabled.
 fn refusal(state: SwitchState) -> Option<Response<Body>> {
     match state {
         SwitchState::Enabled => None,
-        SwitchState::MethodNotAllowed(why) => {
-            Some(text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n")))
-        }
+        SwitchState::MethodNotAllowed(why) => Some(disabled(why)),
         SwitchState::NotFound => Some(RouteError::NotFound.response()),
     }
 }

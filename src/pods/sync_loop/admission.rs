@@ -34,9 +34,10 @@ pub struct NodeView<'a> {
     pub shutting_down: bool,
     /// The pod already runs here, so rules about resources and placement do not apply.
     pub in_place: bool,
-    /// The Node object of the API server, once it is known; without an API server, `initial`.
+    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
+    /// would register.
     pub object: Option<&'a Node>,
-    /// The Node object as the kubelet registers it.
+    /// The Node object as the kubelet registers it, without a status.
     pub initial: &'a Node,
     /// There is no API server.
     pub standalone: bool,

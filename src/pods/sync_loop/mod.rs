@@ -82,10 +82,11 @@ pub struct PodAdmission {
     pub shutting_down: NodeShutdownReader,
     /// There is no API server.
     pub standalone: bool,
-    /// The Node object of the API server, once it is known; without an API server, `initial_node`.
+    /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
+    /// would register.
     pub node: watch::Receiver<Option<Arc<Node>>>,
-    /// The Node object as the kubelet registers it.
-    pub initial_node: Arc<Node>,
+    /// The Node object as the kubelet registers it, without a status.
+    pub initial_node: Node,
     /// The managers of exclusive resources.
     pub resources: ResourceManagers,
 }
@@ -116,7 +117,7 @@ pub struct SyncLoopDeps {
     pub resizes: Resizes,
     /// Period of housekeeping.
     pub housekeeping_period: Duration,
-    /// Whether every source has delivered.
+    /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Sender<bool>,
     /// Notified when the runtime answers again after an outage.
     pub runtime_returned: Arc<Notify>,

@@ -132,7 +132,7 @@ impl Allocations {
         self.0.state.lock().actuated.get(uid).cloned()
     }
 
-    /// The pod with the amounts that are in force while a resize is carried out; `None` if those are the allocated ones.
+    /// The pod with its actuated amounts; `None` if those are the allocated ones.
     pub fn actuated_pod(&self, pod: &Pod) -> Option<Pod> {
         let mut amounts = PodAmounts::clone(&*self.actuated(&pod.uid())?);
         amounts.complete(PodAmounts::of(pod));

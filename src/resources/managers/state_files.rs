@@ -72,7 +72,11 @@ impl StateFiles {
         let directory = self.0.clone();
         let write = move || {
             files.into_iter().try_for_each(|(name, text)| {
-                atomic_file::write_synced(&directory.join(name), text.as_bytes(), 0o600)
+                atomic_file::write_synced(
+                    &directory.join(name),
+                    text.as_bytes(),
+                    atomic_file::PRIVATE,
+                )
             })
         };
         with_own_files(write).await.map_err(io::Error::other)?

@@ -36,6 +36,9 @@ pub enum Switch {
     PostedPods,
 }
 
+pub(in crate::server) const POSTED_PODS_DISABLED: &str =
+    "Posted pods are disabled: --allow-posted-pods is not set.";
+
 impl Switch {
     /// The name of the configuration field or the flag.
     pub fn field(self) -> &'static str {
@@ -56,22 +59,19 @@ impl Switch {
                 _ => SwitchState::MethodNotAllowed("Debug endpoints are disabled."),
             };
         }
-        if !disabled.contains(&self) {
-            return SwitchState::Enabled;
+        let refused = SwitchState::MethodNotAllowed;
+        match self {
+            Self::Debugging | Self::DebuggingPages => SwitchState::Enabled,
+            _ if !disabled.contains(&self) => SwitchState::Enabled,
+            Self::SystemLogs => refused("logs endpoint is disabled."),
+            Self::Profiling => refused("profiling endpoint is disabled."),
+            Self::DebugFlags => refused("flags endpoint is disabled."),
+            Self::PostedPods => refused(POSTED_PODS_DISABLED),
         }
-        let text = match self {
-            Self::SystemLogs => "logs endpoint is disabled.",
-            Self::Profiling => "profiling endpoint is disabled.",
-            Self::DebugFlags => "flags endpoint is disabled.",
-            Self::PostedPods => "Posted pods are disabled: --allow-posted-pods is not set.",
-            Self::Debugging | Self::DebuggingPages => return SwitchState::Enabled,
-        };
-        SwitchState::MethodNotAllowed(text)
     }
 }
 
 /// How a route with a [`Switch`] responds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum SwitchState {
     Enabled,
     /// 405 with this text.

@@ -166,9 +166,9 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
             .start(TraceSpanKind::Client, Parent::Current, unnamed)
             .unwrap();
         span.set_attributes(|| -> [(&'static str, AttributeValue); 0] {
-            panic!("nobody wants this")
+            panic!("computed for a span without a record")
         });
-        span.set_error(|| panic!("nor this"));
+        span.set_error(|| panic!("computed for a span without a record"));
         span.context().clone()
     };
     let below = root.in_scope(below).await;

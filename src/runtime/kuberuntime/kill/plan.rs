@@ -61,25 +61,25 @@ pub fn status_timeout(left: Duration) -> Duration {
 /// of a list; without a list, they may run.
 pub fn complete_from_list(
     read: &PodStatus,
-    unread: &[ItemId],
+    stale: &[ItemId],
     listed: Option<&PodStatus>,
 ) -> PodStatus {
     let mut status = read.clone();
     let Some(listed) = listed else {
-        for item in unread {
+        for item in stale {
             add_maybe_running(&mut status, item);
         }
         return status;
     };
-    let is_unsettled = |id: &ItemId| unread.contains(id);
+    let is_stale = |id: &ItemId| stale.contains(id);
     let container = |id: &ContainerId| ItemId::Container(id.clone());
     let sandbox = |id: &SandboxId| ItemId::Sandbox(id.clone());
     status
         .containers
-        .retain(|c| !is_unsettled(&container(&c.id)) || listed.container(&c.id).is_some());
+        .retain(|c| !is_stale(&container(&c.id)) || listed.container(&c.id).is_some());
     for found in &listed.containers {
         match status.containers.iter_mut().find(|c| c.id == found.id) {
-            Some(known) if !is_unsettled(&container(&known.id)) => {}
+            Some(known) if !is_stale(&container(&known.id)) => {}
             Some(known) if known.state == ContainerState::Exited => {}
             Some(known) => known.state = found.state,
             None => status.containers.push(found.clone()),
@@ -88,10 +88,10 @@ pub fn complete_from_list(
     let listed_sandbox = |id: &SandboxId| listed.sandboxes.iter().any(|s| s.id == *id);
     status
         .sandboxes
-        .retain(|s| !is_unsettled(&sandbox(&s.id)) || listed_sandbox(&s.id));
+        .retain(|s| !is_stale(&sandbox(&s.id)) || listed_sandbox(&s.id));
     for found in &listed.sandboxes {
         match status.sandboxes.iter_mut().find(|s| s.id == found.id) {
-            Some(known) if !is_unsettled(&sandbox(&known.id)) => {}
+            Some(known) if !is_stale(&sandbox(&known.id)) => {}
             Some(known) => known.ready &= found.ready,
             None => status.sandboxes.push(found.clone()),
         }

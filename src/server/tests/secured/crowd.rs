@@ -4,8 +4,9 @@ use super::*;
 use std::net::{Ipv4Addr, SocketAddr};
 use tokio::{net::TcpSocket, task::JoinSet, time::Instant};
 
-/// Longest response time for an authenticated client, however many others there are.
-const WITHIN: Duration = Duration::from_secs(1);
+/// Longest response time for an authenticated client, however many others there are: long for a busy machine, and
+/// short beside a client that has to wait for idle ones to time out.
+const WITHIN: Duration = Duration::from_secs(5);
 /// How many clients reconnect in a second.
 const RETURNING: f64 = 2_000.0;
 

@@ -14,6 +14,8 @@ pub const CONTAINER_STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 pub const COMPLETED: &str = "Completed";
 /// Terminated with another exit code.
 pub const ERROR: &str = "Error";
+/// Terminated before it ran; the reason is containerd's.
+pub const START_ERROR: &str = "StartError";
 /// Terminated by the kernel's out-of-memory killer.
 pub const OOM_KILLED: &str = "OOMKilled";
 

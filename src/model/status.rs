@@ -61,7 +61,7 @@ pub struct SandboxStatus {
 /// The states of a CRI container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ContainerState {
-    /// Created, never started.
+    /// Created, and never started or its start was cancelled.
     Created,
     /// Running.
     Running,
@@ -83,6 +83,8 @@ pub struct ContainerStatus {
     pub sandbox: SandboxId,
     /// State.
     pub state: ContainerState,
+    /// Whether its start was cancelled before it ran. The state is `Created` then, and lists say that it has exited.
+    pub start_cancelled: bool,
     /// The restart count, from the annotation (equal to the attempt in the metadata).
     pub restart_count: u32,
     /// In nanoseconds since the epoch, as the two below; 0 if not reached.
@@ -245,6 +247,11 @@ impl ContainerStatus {
                 ..read.cloned().unwrap_or(self)
             },
         }
+    }
+
+    /// Whether a list that says `listed` says nothing new.
+    pub fn agrees_with(&self, listed: ContainerState) -> bool {
+        self.state == listed || (self.start_cancelled && listed == ContainerState::Exited)
     }
 
     /// Whether it exited with code 0 and was not OOM-killed.

@@ -223,12 +223,16 @@ impl Runtime {
 
     /// Kills the main process of a container behind the runtime's back, which may be away.
     pub fn kill(&self, process: MainProcess) {
+        self.signal("KILL", process);
+    }
+
+    pub fn signal(&self, signal: &str, process: MainProcess) {
         let status = Command::new("kill")
-            .args(["-KILL", &process.0.to_string()])
+            .args([&format!("-{signal}"), &process.0.to_string()])
             .status();
         assert!(
             status.unwrap().success(),
-            "the process was gone before it was killed"
+            "the process was gone before signal {signal}"
         );
     }
 
@@ -371,6 +375,15 @@ impl Container {
 /// A process on the host.
 #[derive(Debug, Clone, Copy)]
 pub struct MainProcess(u64);
+
+impl MainProcess {
+    /// The shim that the runtime started for its pod.
+    pub fn parent(self) -> MainProcess {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        MainProcess(parent.unwrap().trim().parse().unwrap())
+    }
+}
 
 /// A container's life.
 #[derive(Debug, Clone, Copy)]

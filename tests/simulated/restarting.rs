@@ -58,6 +58,32 @@ async fn the_restart_policy_decides_what_becomes_of_a_container_that_ended() {
 }
 
 #[tokio::test]
+async fn a_container_whose_start_was_cancelled_is_started_under_every_policy() {
+    let node = Node::started().await;
+    let cancelled = || Behaviour {
+        start_error: Some("failed to start containerd task \"x\": context canceled".into()),
+        ..Behaviour::default()
+    };
+    for kind in ["main", "init"] {
+        node.fake
+            .behave_in_turn(kind, vec![cancelled(), Behaviour::runs()]);
+    }
+    let policy = json!({"restartPolicy": "Never"});
+    node.put(&with_spec(simple("plain"), policy.clone()));
+    let init = json!({"restartPolicy": "Never", "initContainers": [container("init")]});
+    node.put(&with_spec(pod("staged", &[container("other")]), init));
+    for (name, started) in [("plain", "main"), ("staged", "init")] {
+        let running = |pod: &_| runs(pod, started);
+        let shown = node.wait_pod(name, "runs", WAIT_LIMIT, running).await;
+        let status = status_of(&shown, started).unwrap();
+        let last = status.last_state.clone().unwrap_or_default();
+        assert_eq!((status.restart_count, last.terminated), (0, None));
+        let left = node.fake.pod(&full(name)).unwrap().containers.len();
+        assert_eq!(left, 1, "the first instance is removed");
+    }
+}
+
+#[tokio::test]
 async fn a_crashing_container_is_restarted_at_once_and_then_after_ten_seconds() {
     let node = Node::started().await;
     node.fake

@@ -8,7 +8,7 @@ use crate::base::Strings;
 use crate::cri::v1;
 use crate::model::{
     AddressOrder, ContainerId, ContainerResources, ContainerState, ContainerStatus, ContainerUser,
-    NetworkMode, PodSource, PodUid, SandboxId, SandboxStatus, keys,
+    NetworkMode, PodSource, PodUid, SandboxId, SandboxStatus, keys, reasons,
 };
 use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
 use std::{net::IpAddr, sync::Arc};
@@ -141,7 +141,10 @@ pub fn container_status(
     sandbox: SandboxId,
     strings: &Strings,
 ) -> Option<Owned<ContainerStatus>> {
-    let state = state(status.state);
+    let (state, start_cancelled) = match state(status.state) {
+        ContainerState::Exited if start_was_cancelled(status) => (ContainerState::Created, true),
+        state => (state, false),
+    };
     let exited = state == ContainerState::Exited;
     let text_if = |when: bool, text: &str, limit| {
         if when {
@@ -155,6 +158,7 @@ pub fn container_status(
         name: strings.share(labels::container_name(&status.labels)?),
         sandbox,
         state,
+        start_cancelled,
         restart_count: restart_count(&status.annotations, status.metadata.as_ref()),
         created_at: status.created_at.max(0),
         started_at: match state {
@@ -202,6 +206,15 @@ fn user(status: &v1::ContainerStatus) -> Option<Arc<ContainerUser>> {
         gid: reported.gid,
         supplemental_groups: groups.copied().collect(),
     }))
+}
+
+/// Whether the StartContainer call was cancelled before the container ran, which containerd reports as an exit with code
+/// 128. The kubelet never cancels the call, so it was killed or lost its connection during the call. The container must
+/// be started again whatever its restart policy.
+fn start_was_cancelled(status: &v1::ContainerStatus) -> bool {
+    status.started_at <= 0
+        && status.reason == reasons::START_ERROR
+        && status.message.contains("context canceled")
 }
 
 fn state(state: i32) -> ContainerState {

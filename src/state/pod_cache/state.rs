@@ -254,7 +254,7 @@ impl PodCacheState {
                 entry
                     .status
                     .container(&status.id)
-                    .is_some_and(|c| c.state == status.state)
+                    .is_some_and(|c| c.agrees_with(status.state))
             });
             if !same {
                 self.list_differs(&owner, &id, Some(status.sandbox), seq, &mut outcome);

@@ -90,6 +90,23 @@ async fn an_older_read_never_overwrites_a_newer_one() {
 }
 
 #[tokio::test]
+async fn a_cancelled_start_that_lists_show_as_an_exit_is_not_read_again() {
+    for start_cancelled in [true, false] {
+        let (writer, cache) = pod_cache();
+        let status = ContainerStatus {
+            start_cancelled,
+            ..container("a", ContainerState::Created)
+        };
+        let seq = writer.next_seq();
+        let read = InspectedItem::Container(status);
+        writer.apply(&owner("u"), &item("a"), seq, read);
+        let exited = vec![listed("u", "a", ContainerState::Exited)];
+        writer.apply_list(writer.next_seq(), vec![], exited);
+        assert_eq!(cache.stale(&"u".into()).is_empty(), start_cancelled);
+    }
+}
+
+#[tokio::test]
 async fn a_list_does_not_drop_what_was_created_after_it_began() {
     let (writer, cache) = pod_cache();
     let list = writer.next_seq();

@@ -2,6 +2,7 @@
 
 use crate::node::{Node, WAIT_LIMIT, condition, manifest, restarts};
 use crate::support::wait::wait_for;
+use std::time::Duration;
 
 /// Two pods, one with a readiness probe that leaves a trace of each run.
 async fn running_pods(node: &Node) {
@@ -117,4 +118,49 @@ pub async fn sigterm_ends_the_kubelet_and_leaves_the_pods() {
     node.kubelet.wait_healthy(WAIT_LIMIT).await;
     watch_for_flips(&node, 2).await;
     assert_eq!(node.runtime.containers(), before);
+}
+
+pub async fn a_kubelet_killed_while_a_container_starts_fails_no_pod() {
+    let mut node = Node::start().await;
+    // The kubelet waits for the hook before it starts the next container.
+    let web = manifest(
+        "web",
+        r#"
+restartPolicy: Never
+containers:
+- name: first
+  image: localhost/busybox:dev
+  command: [sleep, "1000"]
+  lifecycle: { postStart: { sleep: { seconds: 4 } } }
+- name: second
+  image: localhost/busybox:dev
+  command: [sleep, "1000"]
+"#,
+    );
+    let grace = "terminationGracePeriodSeconds: ";
+    node.put(
+        "web",
+        &web.replace(&format!("{grace}1"), &format!("{grace}5")),
+    );
+    let first = node
+        .containers_when("web", "the first one runs", WAIT_LIMIT, |found| {
+            found.iter().any(|c| c.name == "first" && c.running)
+        })
+        .await;
+    let shim = node.runtime.main_process(&first[0].id).parent();
+    // Until it goes on, no container of this pod can start.
+    node.runtime.signal("STOP", shim);
+    node.containers_when("web", "the second one is created", WAIT_LIMIT, |found| {
+        found.iter().any(|c| c.name == "second")
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.kubelet.kill();
+    node.runtime.signal("CONT", shim);
+    node.restart_kubelet().await;
+    let pod = node.ready("web").await;
+    assert_eq!((restarts(&pod, "first"), restarts(&pod, "second")), (0, 0));
+    let running = node.runtime.containers_of("web-node1");
+    assert_eq!(running.len(), 2, "{running:?}");
+    assert!(running.iter().any(|c| c.id == first[0].id), "{running:?}");
 }

@@ -101,6 +101,7 @@ scenarios! {
     lifecycle::a_removed_pod_runs_its_pre_stop_hook_and_gets_its_grace,
     lifecycle::a_container_that_ignores_sigterm_is_killed_after_its_grace,
     broken_parts::a_restarted_containerd_costs_no_container,
+    broken_parts::a_kubelet_killed_while_a_container_starts_fails_no_pod,
     broken_parts::sigterm_ends_the_kubelet_and_leaves_the_pods,
     images::unused_images_go_until_there_is_space_and_used_ones_stay,
     images::a_private_image_is_pulled_once_the_login_is_right,

@@ -268,7 +268,6 @@ impl World {
         };
         let config = container.config.clone();
         container.life = life.clone();
-        container.started_at = now;
         if let Some(message) = life.start_error {
             container.state = ContainerState::ContainerExited;
             container.finished_at = now;
@@ -280,6 +279,7 @@ impl World {
             return Err(Status::unknown(message));
         }
         container.state = ContainerState::ContainerRunning;
+        container.started_at = now;
         if let Some(log) = &mut container.log {
             for line in &life.output {
                 log.line(now, "stdout", line);

@@ -197,8 +197,12 @@ async fn an_allocation_is_there_only_once_it_is_recorded() {
     world.until_amount(GPU, 1, 1).await;
     let file = world.plugins.join("kubelet_internal_checkpoint");
     until("the devices are saved", || file.is_file()).await;
-    fs::remove_file(&file).unwrap();
-    fs::create_dir(&file).unwrap();
+    // Another save may come between the two.
+    until("a directory is in its place", || {
+        let _ = fs::remove_file(&file);
+        fs::create_dir(&file).is_ok()
+    })
+    .await;
     let pod = pod("u", 1);
     let container = pod.spec.as_ref().unwrap().containers[0].clone();
     for _ in 0..2 {

@@ -64,6 +64,7 @@ fn an_exited_container_is_told_in_full() {
             name: "c".into(),
             sandbox: "s1".into(),
             state: ContainerState::Exited,
+            start_cancelled: false,
             restart_count: 4,
             created_at: 10,
             started_at: 20,
@@ -349,4 +350,30 @@ fn lists_are_told_as_far_as_they_go() {
     let reported = sandbox_from_list(&sandbox, &strings).unwrap().object;
     assert!(reported.ready, "the first state of the enum is READY");
     assert!(!reported.has_network_status);
+}
+
+#[test]
+fn a_container_whose_start_was_cancelled_was_never_started() {
+    let with = |reason: &str, message: &str, started_at| {
+        let status = translated(&v1::ContainerStatus {
+            reason: reason.into(),
+            message: message.into(),
+            started_at,
+            exit_code: 128,
+            ..exited()
+        });
+        (status.state, status.start_cancelled)
+    };
+    let cancelled = "failed to start containerd task \"id1\": context canceled: unknown";
+    let never_started = (ContainerState::Created, true);
+    let ended = (ContainerState::Exited, false);
+    for (reason, message, started_at, expected) in [
+        ("StartError", cancelled, 0, never_started),
+        ("StartError", "exec: \"x\": no such file", 0, ended),
+        ("StartError", "context deadline exceeded", 0, ended),
+        ("StartError", cancelled, 20, ended),
+        ("Error", cancelled, 0, ended),
+    ] {
+        assert_eq!(with(reason, message, started_at), expected, "{message}");
+    }
 }

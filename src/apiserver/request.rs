@@ -246,7 +246,7 @@ impl ApiServer {
                 .transport()?
                 .send(request, self.is_urgent)
                 .await?;
-            observed.answered(response.status());
+            observed.responded(response.status());
             whole(response).await
         };
         let exchanged = timeout(deadline, exchange).await;
@@ -276,7 +276,7 @@ pub(super) struct ObservedRequest<'a> {
 }
 
 impl ObservedRequest<'_> {
-    pub(super) fn answered(&mut self, status: http::StatusCode) {
+    pub(super) fn responded(&mut self, status: http::StatusCode) {
         self.status = Some(status.as_u16());
     }
 }

@@ -194,7 +194,7 @@ impl ApiServer {
             let connection = self.connected(TIMEOUT).await?;
             let mut observed = self.observed(Counted::of(&Method::GET));
             let (response, slot) = connection.transport()?.watch(request).await?;
-            observed.answered(response.status());
+            observed.responded(response.status());
             if !response.status().is_success() {
                 let status = response.status();
                 return Err(match whole(response).await {

@@ -4,9 +4,9 @@
 //!   spans and deadlines ([`transport`]), typed errors, lists of any size, and the event stream, which reconnects
 //!   ([`events`]).
 //! * **Woken by** its callers; the event task also by the runtime.
-//! * **Publishes** hints that a container changed, in a bounded set that loses none.
+//! * **Publishes** which containers and sandboxes changed, in a bounded set that loses none.
 //! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an event as
-//!   more than a hint, or log a request or reply (they may contain secrets).
+//!   more than which item changed, or log a request or reply (they may contain secrets).
 //! * Upstream: `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;

@@ -197,11 +197,11 @@ pub fn build(
     deps: PodsDeps<'_>,
 ) -> anyhow::Result<(Pods, PodsTasks)> {
     let state = deps.state;
-    let (events, hints) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
+    let (events, changes) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
     let (pleg, runtime_state) = pleg::build(
         deps.client.clone(),
         deps.cache,
-        hints,
+        changes,
         config.pleg,
         &deps.info.status,
         deps.features,

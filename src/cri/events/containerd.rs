@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_end_of_a_main_process_is_a_hint() {
+    fn only_the_end_of_a_main_process_is_a_change() {
         let table = [
             (DELETE, delete("c1", ""), Some("c1")),
             (DELETE, delete("c1", "c1"), Some("c1")),

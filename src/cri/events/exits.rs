@@ -1,7 +1,7 @@
-//! Delays the hints of containerd's exit events until the CRI reports the exit, too.
+//! Delays containerd's exit events until the CRI reports the exit, too.
 //!
 //! containerd sends the event before its CRI plugin has updated the container, because the plugin writes the status to
-//! disk first. That takes 10 to 40 ms on an idle node, and seconds with a busy disk. A reader of an earlier hint would
+//! disk first. That takes 10 to 40 ms on an idle node, and seconds with a busy disk. A reader of an earlier event would
 //! find the container running.
 
 use std::collections::HashSet;
@@ -19,13 +19,13 @@ use crate::cri::v1::ContainerState;
 
 /// Limit of concurrent calls.
 const MAX_CONCURRENT: usize = 16;
-/// Limit of delayed hints; further ones are sent immediately.
+/// Limit of delayed events; further ones are passed on immediately.
 const MAX_PENDING: usize = 10_000;
 const FIRST_POLL: Duration = Duration::from_millis(12);
 const MAX_POLL: Duration = Duration::from_secs(1);
-/// After this, the hint is sent although the CRI does not report the exit. A relist will find it.
+/// After this, the event is passed on although the CRI does not report the exit. A relist will find it.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Delay of the hint of a sandbox, whose state the CRI plugin has updated after that. An id is a sandbox if the CRI has
+/// Delay of the event of a sandbox, whose state the CRI plugin has updated after that. An id is a sandbox if the CRI has
 /// no container of it.
 const SANDBOX_DELAY: Duration = Duration::from_millis(50);
 

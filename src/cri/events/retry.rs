@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::hints::EventsMode;
+use super::changes::EventsMode;
 use crate::cri::error::CriError;
 
 const FIRST_WAIT: Duration = Duration::from_millis(100);

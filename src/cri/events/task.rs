@@ -9,12 +9,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, Streaming};
 
+use super::changes::{ChangeWriter, EventsMode};
 use super::containerd::{
     self,
     wire::{Envelope, events_client::EventsClient},
 };
 use super::exits::PendingExits;
-use super::hints::{EventsMode, HintWriter};
 use super::metrics::EventMetrics;
 use super::retry::{EventsEnded, EventsReport, Retry};
 use crate::cri::connection::{MAX_REPLY, finish};
@@ -31,19 +31,19 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The event stream of the runtime, for as long as the process runs.
 pub struct EventStream {
     runtime: RuntimeClient,
-    hints: HintWriter,
+    changes: ChangeWriter,
     metrics: EventMetrics,
 }
 
 impl EventStream {
     pub(super) fn new(
         runtime: RuntimeClient,
-        hints: HintWriter,
+        changes: ChangeWriter,
         metrics: EventMetrics,
     ) -> EventStream {
         EventStream {
             runtime,
-            hints,
+            changes,
             metrics,
         }
     }
@@ -63,7 +63,7 @@ impl EventStream {
                 EventsMode::Containerd => self.containerd().await,
                 EventsMode::Cri | EventsMode::None => self.cri().await,
             };
-            self.hints.disconnected();
+            self.changes.disconnected();
             if source == EventsMode::Cri {
                 self.metrics.lost();
             }
@@ -101,7 +101,7 @@ impl EventStream {
         let pod = metadata
             .map(|metadata| metadata.uid)
             .filter(|uid| !uid.is_empty());
-        self.hints
+        self.changes
             .container(event.container_id, pod.map(PodUid::from));
     }
 
@@ -116,7 +116,7 @@ impl EventStream {
         loop {
             tokio::select! {
                 event = next(rpc, &mut stream) => self.containerd_event(&event?, &mut exits),
-                id = exits.confirmed() => self.hints.container(id, None),
+                id = exits.confirmed() => self.changes.container(id, None),
             }
         }
     }
@@ -124,7 +124,7 @@ impl EventStream {
     fn containerd_event(&self, envelope: &Envelope, exits: &mut PendingExits) {
         let overflow = containerd::container_of(envelope).and_then(|id| exits.ended(id));
         if let Some(id) = overflow {
-            self.hints.container(id, None);
+            self.changes.container(id, None);
         }
     }
 
@@ -160,7 +160,7 @@ impl EventStream {
         if mode == EventsMode::Cri {
             self.metrics.connected();
         }
-        self.hints.connected(mode);
+        self.changes.connected(mode);
     }
 }
 

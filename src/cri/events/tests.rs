@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::containerd::wire::Envelope;
-use super::{EventMetrics, EventsMode, HintReader, event_stream};
+use super::{ChangeReader, EventMetrics, EventsMode, event_stream};
 use crate::cri::test_server::{Reply, TestRuntime, until};
 use crate::cri::v1::{
     ContainerEventResponse, ContainerMetadata, ContainerState, ContainerStatus,
@@ -17,7 +17,7 @@ use crate::model::PodUid;
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn listen(runtime: &TestRuntime) -> (HintReader, tokio_util::sync::DropGuard) {
+fn listen(runtime: &TestRuntime) -> (ChangeReader, tokio_util::sync::DropGuard) {
     let metrics = EventMetrics::new(&runtime.metrics);
     let (stream, reader) = event_stream(runtime.client(LONG), metrics);
     let shutdown = CancellationToken::new();
@@ -25,8 +25,8 @@ fn listen(runtime: &TestRuntime) -> (HintReader, tokio_util::sync::DropGuard) {
     (reader, shutdown.drop_guard())
 }
 
-/// Takes hints until they contain the container; the pod it was hinted with.
-async fn hinted(reader: &HintReader, id: &str) -> Option<PodUid> {
+/// Takes changes until they contain the container; returns its pod if the event had it.
+async fn changed(reader: &ChangeReader, id: &str) -> Option<PodUid> {
     timeout(LONG, async {
         loop {
             if let Some(pod) = reader.take().await.containers.remove(id) {
@@ -38,11 +38,11 @@ async fn hinted(reader: &HintReader, id: &str) -> Option<PodUid> {
     .unwrap()
 }
 
-async fn resync(reader: &HintReader, mode: EventsMode) {
+async fn resync(reader: &ChangeReader, mode: EventsMode) {
     timeout(LONG, async {
         loop {
-            let hints = reader.take().await;
-            if hints.resync && hints.mode == mode {
+            let changes = reader.take().await;
+            if changes.resync && changes.mode == mode {
                 return;
             }
         }
@@ -100,20 +100,20 @@ fn task_delete(container: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn cri_events_become_hints_with_their_pod_and_a_lost_stream_a_resync() {
+async fn cri_events_become_changes_with_their_pod_and_a_lost_stream_a_resync() {
     let mut runtime = TestRuntime::started();
     let mut streams = streams(&runtime, "GetContainerEvents");
     let (reader, _guard) = listen(&runtime);
     resync(&reader, EventsMode::Cri).await;
     let first = streams.recv().await.unwrap();
     first.send(cri_event("c1", "pod-1")).await.unwrap();
-    assert_eq!(hinted(&reader, "c1").await, Some(PodUid::from("pod-1")));
+    assert_eq!(changed(&reader, "c1").await, Some(PodUid::from("pod-1")));
 
     drop(first);
     resync(&reader, EventsMode::Cri).await;
     let second = streams.recv().await.unwrap();
     second.send(cri_event("c2", "")).await.unwrap();
-    assert_eq!(hinted(&reader, "c2").await, None);
+    assert_eq!(changed(&reader, "c2").await, None);
     let text = runtime.metrics.text();
     for line in [
         "kubelet_evented_pleg_connection_success_count 2",
@@ -168,7 +168,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
     let stream = streams.recv().await.unwrap();
     stream.send(task_delete("c1")).await.unwrap();
     stream.send(task_delete("c1")).await.unwrap();
-    assert_eq!(hinted(&reader, "c1").await, None);
+    assert_eq!(changed(&reader, "c1").await, None);
     assert_eq!(runtime.script.calls("ContainerStatus"), 12);
 
     // What is not a container is a sandbox.
@@ -176,7 +176,7 @@ async fn without_cri_events_containerds_are_used_and_wait_for_the_cri_to_show_th
         Reply::Fail(Code::NotFound, "no such container")
     });
     stream.send(task_delete("sandbox")).await.unwrap();
-    assert_eq!(hinted(&reader, "sandbox").await, None);
+    assert_eq!(changed(&reader, "sandbox").await, None);
 }
 
 #[tokio::test]

@@ -130,7 +130,7 @@ impl World {
         let writer = NodeObjectWriter::default();
         let (node, events) = (writer.reader(), EventRecorder::new());
         let (state, reader) = watch::channel(RuntimeState {
-            answered: Some(Instant::now()),
+            last_response: Some(Instant::now()),
             runtime_ready: true,
             network_ready: true,
             ..RuntimeState::default()

@@ -160,13 +160,13 @@ async fn inspect(
         Some(Err(error)) => InspectionOutcome::Failed(error),
         None => InspectionOutcome::TimedOut,
     };
-    note_failure(&context, &item, &outcome).await;
+    record_failure(&context, &item, &outcome).await;
     outcome
 }
 
 /// Records why the item could not be read, with the container's state from a list: a list may succeed although the status
 /// of a single container cannot be read.
-async fn note_failure(context: &PlegContext, item: &ItemId, outcome: &InspectionOutcome) {
+async fn record_failure(context: &PlegContext, item: &ItemId, outcome: &InspectionOutcome) {
     let failure = match outcome {
         InspectionOutcome::Failed(error) => error.grpc_text(),
         _ => format!(

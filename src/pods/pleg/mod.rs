@@ -1,7 +1,7 @@
 //! The pod lifecycle event generator: reads the runtime and keeps the pod cache up to date.
 //!
 //! * Owns: the only writing end of the pod cache; the runtime's own health.
-//! * Woken by: hints of the runtime's event stream, items that workers touched, a slow timer (a second if the runtime has
+//! * Woken by: events of the runtime, items that workers touched, a slow timer (a second if the runtime has
 //!   no events).
 //! * Publishes: runtime statuses and changed pods through the cache, [`RuntimeState`], and that the runtime is back after
 //!   an outage.
@@ -10,12 +10,12 @@
 //! * Upstream: `pkg/kubelet/pleg` and the runtime half of `pkg/kubelet/runtime.go`.
 //!
 //! ```text
-//! runtime events --> hints --.                       .--> pod cache --> dirty pods
+//! runtime events --> changes -.                        .--> pod cache --> dirty pods
 //!        touches ------------+--> inspector (1 item) +
 //!          timer --> relist -'                       '--> settled pods
 //! ```
 
-mod hints;
+mod events;
 mod inspector;
 mod termination_message;
 mod metrics;
@@ -34,7 +34,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
-pub use hints::HintTask;
+pub use events::RuntimeEventsTask;
 pub use inspector::InspectTask;
 pub use metrics::PlegMetrics;
 pub use relist::{RelistTask, RelistTrigger};
@@ -74,7 +74,7 @@ struct PlegContext {
 /// The tasks of the PLEG, to be spawned under their names.
 pub struct Pleg {
     relist: RelistTask,
-    hints: HintTask,
+    events: RuntimeEventsTask,
     inspect: InspectTask,
     status: StatusTask,
     /// Notified when the runtime can be listed again after an outage.
@@ -86,7 +86,7 @@ impl Pleg {
     pub fn start(self, tasks: &mut Tasks) {
         let shutdown = tasks.shutdown();
         tasks.spawn("pleg.relist", self.relist.run(shutdown.clone()));
-        tasks.spawn("pleg.events", self.hints.run(shutdown.clone()));
+        tasks.spawn("pleg.events", self.events.run(shutdown.clone()));
         tasks.spawn("pleg.inspect", self.inspect.run(shutdown.clone()));
         tasks.spawn("pleg.status", self.status.run(shutdown));
     }
@@ -97,7 +97,7 @@ impl Pleg {
 pub fn build(
     runtime: RuntimeClient,
     cache: PodCacheWriter,
-    hints: crate::cri::events::HintReader,
+    changes: crate::cri::events::ChangeReader,
     config: Config,
     first: &StatusResponse,
     features: FeaturesWriter,
@@ -115,7 +115,7 @@ pub fn build(
     let pleg = Pleg {
         relist,
         returned,
-        hints: HintTask::new(context.clone(), hints, trigger),
+        events: RuntimeEventsTask::new(context.clone(), changes, trigger),
         inspect: InspectTask::new(context.clone()),
         status: StatusTask::new(context, state, features),
     };

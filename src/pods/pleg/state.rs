@@ -11,7 +11,7 @@ const MAX_WAIT_FOR_RUNTIME: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuntimeState {
     /// When `Status` last succeeded.
-    pub answered: Option<Instant>,
+    pub last_response: Option<Instant>,
     /// The condition RuntimeReady.
     pub runtime_ready: bool,
     /// The condition NetworkReady.
@@ -27,7 +27,7 @@ pub struct RuntimeState {
 impl RuntimeState {
     /// The error text if the runtime is down or not ready at `now`.
     pub fn runtime_error(&self, now: Instant) -> Option<String> {
-        match self.answered {
+        match self.last_response {
             None => Some("container runtime status check may not have completed yet".into()),
             Some(at) if now.saturating_duration_since(at) > MAX_WAIT_FOR_RUNTIME => Some(format!(
                 "container runtime is down: {}",
@@ -43,7 +43,7 @@ impl RuntimeState {
 
     /// The error text if pods with their own network cannot be started; upstream's text.
     pub fn network_error(&self) -> Option<String> {
-        match (self.answered.is_some(), self.network_ready) {
+        match (self.last_response.is_some(), self.network_ready) {
             (true, true) => None,
             (true, false) => Some(format!(
                 "network is not ready: container runtime network not ready: NetworkReady=false \
@@ -72,7 +72,7 @@ mod tests {
     fn a_runtime_silent_for_longer_than_the_grace_is_down() {
         let now = Instant::now();
         let state = RuntimeState {
-            answered: Some(now),
+            last_response: Some(now),
             runtime_ready: true,
             ..RuntimeState::default()
         };
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_network_that_is_not_ready_has_a_reason() {
         let state = RuntimeState {
-            answered: Some(Instant::now()),
+            last_response: Some(Instant::now()),
             network_message: "reason:NetworkPluginNotReady".into(),
             ..RuntimeState::default()
         };

@@ -115,7 +115,7 @@ pub(super) fn read(reply: &StatusResponse) -> RuntimeState {
     let (runtime_ready, runtime_message) = condition("RuntimeReady");
     let (network_ready, network_message) = condition("NetworkReady");
     RuntimeState {
-        answered: Some(Instant::now()),
+        last_response: Some(Instant::now()),
         runtime_ready,
         network_ready,
         network_message,

@@ -17,8 +17,16 @@ const GENERATED: usize = 32;
 pub(super) struct AdoptedUids {
     /// Running pods of another kubelet whose UID no manifest has adopted yet.
     found: HashMap<PodFullName, Arc<PodStatus>>,
-    /// By the UID that this kubelet generates: the pod as the source has it, and the same with the adopted UID.
-    adopted: HashMap<PodUid, (Arc<Pod>, Arc<Pod>)>,
+    /// By the UID that this kubelet generates.
+    adopted: HashMap<PodUid, AdoptedPod>,
+}
+
+#[derive(Debug)]
+struct AdoptedPod {
+    /// As the source has it.
+    generated: Arc<Pod>,
+    /// The same with the adopted UID.
+    adopted: Arc<Pod>,
 }
 
 /// Whether another kubelet started this pod from a manifest, and it runs. This kubelet annotates every sandbox with the
@@ -59,12 +67,12 @@ impl AdoptedUids {
 
     /// The pod of a manifest, with the UID of the running pod that another kubelet started from this manifest.
     pub(super) fn adopt(&mut self, source: PodSource, pod: Arc<Pod>) -> Arc<Pod> {
-        if let Some((written, adopted)) = self.adopted.get_mut(&pod.uid()) {
-            if !Arc::ptr_eq(written, &pod) {
-                *adopted = with_uid(&pod, &adopted.uid());
-                *written = pod;
+        if let Some(known) = self.adopted.get_mut(&pod.uid()) {
+            if !Arc::ptr_eq(&known.generated, &pod) {
+                known.adopted = with_uid(&pod, &known.adopted.uid());
+                known.generated = pod;
             }
-            return adopted.clone();
+            return known.adopted.clone();
         }
         if self.found.is_empty() || !is_generated(&pod.uid()) {
             return pod;
@@ -72,7 +80,10 @@ impl AdoptedUids {
         match self.found.remove(&pod.full_name()) {
             Some(status) if status.source() == source && runs(&status, &pod) => {
                 let adopted = with_uid(&pod, &status.uid);
-                let entry = (pod.clone(), adopted.clone());
+                let entry = AdoptedPod {
+                    generated: pod.clone(),
+                    adopted: adopted.clone(),
+                };
                 self.adopted.insert(pod.uid(), entry);
                 adopted
             }

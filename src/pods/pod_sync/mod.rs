@@ -6,7 +6,7 @@
 //! * Must never run concurrently for one UID, or wait for another pod.
 //! * Upstream: `Kubelet.SyncPod`, `SyncTerminatingPod` and `SyncTerminatedPod`.
 
-mod bookkeeping;
+mod sync_loop_interface;
 mod clean_up;
 mod deadline;
 mod unsupported;
@@ -198,7 +198,7 @@ impl PodSync {
     /// Records a decision about a pod in its history.
     pub fn record_history(&self, pod: &Pod, action: Action, why: String) {
         self.pod_history
-            .note(&pod.uid(), HistoryEntry::about_pod(action, why));
+            .record(&pod.uid(), HistoryEntry::about_pod(action, why));
     }
 
     /// Ends a sync that finds its pod terminal: records the status, sets nothing up.
@@ -391,7 +391,7 @@ impl PodSync {
         let until = grace.borrow().left(Instant::now());
         let stop = HistoryEntry::about_pod(Action::StopPod, reason.to_string());
         self.pod_history
-            .note(&uid, stop.until(Timestamp::now() + until));
+            .record(&uid, stop.until(Timestamp::now() + until));
         self.pod_history
             .set_current_step(&uid, Some("stopping the pod".into()));
         if let Some(because) = reason.failed_because() {

@@ -39,9 +39,9 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> 
         .collect();
     for pod in workers.known() {
         let lifecycle = match pod.phase {
-            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
-                "sync"
-            }
+            WorkerPhase::WaitingToStart { .. }
+            | WorkerPhase::Starting { .. }
+            | WorkerPhase::Syncing => "sync",
             WorkerPhase::Terminating { .. } => "terminating",
             WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. } => "terminated",
         };

@@ -210,7 +210,7 @@ impl PodWorkers {
                 .state(&uid)
                 .is_some_and(|state| state.is_finished() && restart(state));
             if !desired.contains(&uid) || finished_restart {
-                self.shared.input(&mut map, &uid, Input::Unwanted, now);
+                self.shared.input(&mut map, &uid, Input::NotDesired, now);
             }
             if map.state(&uid).is_none() {
                 forgotten.push(uid);

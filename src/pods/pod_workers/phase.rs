@@ -38,7 +38,7 @@ pub struct Grace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerPhase {
     /// A static pod that waits for the end of another one of its full name.
-    Waiting {
+    WaitingToStart {
         /// The kind of its first sync.
         kind: UpdateKind,
         /// Whether containers of it may run already.

@@ -101,7 +101,7 @@ impl WorkerMap {
         let handle = entry.handle.as_deref();
         let phase = entry.state.phase().clone();
         let waits_for = match phase {
-            WorkerPhase::Waiting { .. } => self.gate.running(&entry.full_name),
+            WorkerPhase::WaitingToStart { .. } => self.gate.running(&entry.full_name),
             _ => Vec::new(),
         };
         Some(WorkerStatus {

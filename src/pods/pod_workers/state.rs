@@ -31,7 +31,7 @@ pub(super) enum Input {
     /// The start gate lets the pod start.
     MayStart,
     /// No source has the pod any more. Only valid once every source has delivered.
-    Unwanted,
+    NotDesired,
     /// The runtime status of a pod that no source has any more changed, so a failed stop may succeed now.
     StatusChanged,
     /// The runtime is back after an outage, so failed calls may succeed now.
@@ -149,13 +149,13 @@ impl PodState {
         }
         let kind = options.kind;
         let phase = if pod.is_static() {
-            WorkerPhase::Waiting { kind, may_run }
+            WorkerPhase::WaitingToStart { kind, may_run }
         } else {
             WorkerPhase::Starting { may_run }
         };
         let mut state = Self::new(subject, phase);
         let mut effects = state.on(Input::Update(options), now);
-        if matches!(state.phase, WorkerPhase::Waiting { .. }) {
+        if matches!(state.phase, WorkerPhase::WaitingToStart { .. }) {
             effects.push(Effect::QueueStart);
         }
         Some((state, effects))
@@ -193,7 +193,7 @@ impl PodState {
                 Vec::new()
             }
             Input::MayStart => self.on_may_start(),
-            Input::Unwanted => self.on_unwanted(),
+            Input::NotDesired => self.on_not_desired(),
             Input::StatusChanged => self.try_again(),
             Input::RuntimeReturned if self.failed && self.phase == WorkerPhase::Syncing => {
                 vec![Effect::Deliver(UpdateKind::Sync)]
@@ -237,7 +237,7 @@ impl PodState {
                 vec![Effect::Deliver(UpdateKind::Kill)]
             }
             (_, Some(reason)) => self.terminate(reason, options.grace_seconds()),
-            (WorkerPhase::Waiting { kind, .. }, None) => {
+            (WorkerPhase::WaitingToStart { kind, .. }, None) => {
                 *kind = options.kind.max(*kind);
                 Vec::new()
             }
@@ -265,7 +265,8 @@ impl PodState {
         let end = PodEnd::new(reason);
         let never_ran = matches!(
             self.phase,
-            WorkerPhase::Waiting { may_run: false, .. } | WorkerPhase::Starting { may_run: false }
+            WorkerPhase::WaitingToStart { may_run: false, .. }
+                | WorkerPhase::Starting { may_run: false }
         );
         if never_ran && pod.is_static() {
             self.phase = WorkerPhase::Finished { end };
@@ -309,7 +310,7 @@ impl PodState {
     }
 
     fn on_may_start(&mut self) -> Vec<Effect> {
-        let WorkerPhase::Waiting { kind, may_run } = self.phase else {
+        let WorkerPhase::WaitingToStart { kind, may_run } = self.phase else {
             return Vec::new();
         };
         self.phase = WorkerPhase::Starting { may_run };
@@ -408,16 +409,16 @@ impl PodState {
         Some(next)
     }
 
-    fn on_unwanted(&mut self) -> Vec<Effect> {
+    fn on_not_desired(&mut self) -> Vec<Effect> {
         match &self.phase {
             WorkerPhase::Finished { .. } => vec![Effect::Drop],
-            WorkerPhase::Waiting { may_run: false, .. }
+            WorkerPhase::WaitingToStart { may_run: false, .. }
             | WorkerPhase::Starting { may_run: false } => {
                 vec![Effect::ReleaseName, Effect::Drop]
             }
-            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
-                self.terminate(TerminationReason::Deleted, None)
-            }
+            WorkerPhase::WaitingToStart { .. }
+            | WorkerPhase::Starting { .. }
+            | WorkerPhase::Syncing => self.terminate(TerminationReason::Deleted, None),
             WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => Vec::new(),
         }
     }
@@ -455,9 +456,9 @@ impl PodState {
             WorkerPhase::Terminating { end, .. }
             | WorkerPhase::Terminated { end }
             | WorkerPhase::Finished { end } => Some(end),
-            WorkerPhase::Waiting { .. } | WorkerPhase::Starting { .. } | WorkerPhase::Syncing => {
-                None
-            }
+            WorkerPhase::WaitingToStart { .. }
+            | WorkerPhase::Starting { .. }
+            | WorkerPhase::Syncing => None,
         }
     }
 

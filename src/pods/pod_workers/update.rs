@@ -59,7 +59,7 @@ impl UpdateOptions {
 
     /// An update that kills an orphan because a desired pod replaces it, with the grace period that its containers were
     /// created with.
-    pub fn superseded(running: Arc<PodStatus>) -> Self {
+    pub fn replaced_orphan(running: Arc<PodStatus>) -> Self {
         let grace = running.grace_seconds();
         let orphan = Self::orphan(running);
         match grace {

@@ -71,13 +71,13 @@ pub enum AdmissionRefusal {
     /// The pod has failed.
     Rejected(Rejection),
     /// The pod waits, because the obstacle is temporary.
-    NotYet {
+    Deferred {
         /// The obstacle, for users.
-        why: String,
+        message: String,
         /// The rejection when the wait times out; `None` admits the pod then.
-        rejection: Option<Rejection>,
-        /// The wait is usually so short that its event is delayed.
-        brief: bool,
+        on_timeout: Option<Rejection>,
+        /// Whether the event is delayed, because the wait is usually short.
+        delay_event: bool,
     },
     /// Other pods have to be preempted first.
     Preempts {
@@ -161,10 +161,10 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     match node.object {
         _ if node.in_place => Ok(()),
         None if pod.is_static() && predicates::matches_node(pod, node.initial) => Ok(()),
-        None => Err(AdmissionRefusal::NotYet {
-            why: "the Node object is not known yet".into(),
-            rejection: None,
-            brief: true,
+        None => Err(AdmissionRefusal::Deferred {
+            message: "the Node object is not known yet".into(),
+            on_timeout: None,
+            delay_event: true,
         }),
         Some(object) if pod.is_critical() => {
             let lenient = pod.is_static() && !node.standalone;
@@ -173,10 +173,10 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
             fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
-                AdmissionRefusal::NotYet {
-                    why: format!("waiting for pods that are ending: {}", rejection.message),
-                    rejection: Some(rejection),
-                    brief: false,
+                AdmissionRefusal::Deferred {
+                    message: format!("waiting for pods that are ending: {}", rejection.message),
+                    on_timeout: Some(rejection),
+                    delay_event: false,
                 }
             })
         }
@@ -215,10 +215,10 @@ pub(super) fn fits_critical(
             }
         };
     }
-    let not_yet = |rejection: Rejection, is_final: bool| AdmissionRefusal::NotYet {
-        why: format!("waiting for pods that are ending: {}", rejection.message),
-        rejection: Some(rejection).filter(|_| is_final),
-        brief: false,
+    let not_yet = |rejection: Rejection, is_final: bool| AdmissionRefusal::Deferred {
+        message: format!("waiting for pods that are ending: {}", rejection.message),
+        on_timeout: Some(rejection).filter(|_| is_final),
+        delay_event: false,
     };
     let all = others.all();
     let elsewhere = predicates::admit_but_resources(pod, object, &all);

@@ -4,7 +4,7 @@ use super::{
     SyncLoop,
     admission::{AdmissionRefusal, AdmittedPods, NodeView, Rejection, admit, may_have_devices},
     dispatch::Precedence,
-    waiting::{INTERVAL, Wait},
+    pending_admission::{INTERVAL, Wait},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
@@ -47,16 +47,20 @@ impl SyncLoop {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
             Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection),
-            Err(AdmissionRefusal::NotYet {
-                why,
-                rejection,
-                brief,
+            Err(AdmissionRefusal::Deferred {
+                message,
+                on_timeout,
+                delay_event,
             }) => {
-                let quiet = if brief { INTERVAL } else { Duration::ZERO };
-                if !self.admission_timed_out(pod, &why, quiet) {
+                let event_delay = if delay_event {
+                    INTERVAL
+                } else {
+                    Duration::ZERO
+                };
+                if !self.admission_timed_out(pod, &message, event_delay) {
                     return false;
                 }
-                rejection
+                on_timeout
             }
             Err(AdmissionRefusal::Preempts { victims, resource }) => {
                 self.preempt(pod, victims, &resource);
@@ -225,10 +229,12 @@ impl SyncLoop {
     /// Whether the wait for admission has timed out; if not, the pod is deferred, with an event after `event_delay`.
     fn admission_timed_out(&mut self, pod: &Pod, why: &str, event_delay: Duration) -> bool {
         let uid = pod.uid();
-        if !self.waiting.contains(&uid) {
+        if !self.pending_admissions.contains(&uid) {
             self.defer(pod, why);
         }
-        let wait = self.waiting.wait(uid.clone(), Instant::now(), event_delay);
+        let wait = self
+            .pending_admissions
+            .wait(uid.clone(), Instant::now(), event_delay);
         if wait == Wait::TimedOut {
             return true;
         }
@@ -242,17 +248,17 @@ impl SyncLoop {
 
     /// Whether a pod waits for admission, or for a resize.
     pub(super) fn has_waiting_pods(&self) -> bool {
-        !self.waiting.is_empty() || self.resizes.is_some_wanted()
+        !self.pending_admissions.is_empty() || self.resizes.is_some_wanted()
     }
 
     /// Retries the admission of waiting pods, longest wait first.
-    pub(super) fn retry_waiting(&mut self) {
+    pub(super) fn retry_pending_admissions(&mut self) {
         let manager = self.manager.reader();
-        for uid in self.waiting.in_order() {
+        for uid in self.pending_admissions.in_order() {
             if let Some(pod) = manager.get(&uid) {
                 self.create_deferred(pod);
             } else {
-                self.waiting.remove(&uid);
+                self.pending_admissions.remove(&uid);
             }
         }
     }
@@ -271,10 +277,10 @@ impl SyncLoop {
         let align = || self.admission.resources.align(pod, hints);
         match self.devices().allocate(pod, align) {
             Ok(()) => Ok(()),
-            Err(Unallocated::InProgress) => Err(AdmissionRefusal::NotYet {
-                why: "device plugins are preparing its devices".into(),
-                rejection: Some(rejection("the device plugins did not respond in time")),
-                brief: true,
+            Err(Unallocated::InProgress) => Err(AdmissionRefusal::Deferred {
+                message: "device plugins are preparing its devices".into(),
+                on_timeout: Some(rejection("the device plugins did not respond in time")),
+                delay_event: true,
             }),
             Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
             Err(Unallocated::Misaligned(error)) => Err(AdmissionRefusal::Rejected(Rejection::new(
@@ -292,10 +298,10 @@ impl SyncLoop {
                 holders.iter().any(|uid| self.will_release(uid))
             });
         if waits {
-            AdmissionRefusal::NotYet {
-                why: format!("waiting for devices: {text}"),
-                rejection: Some(rejection(&text)),
-                brief: false,
+            AdmissionRefusal::Deferred {
+                message: format!("waiting for devices: {text}"),
+                on_timeout: Some(rejection(&text)),
+                delay_event: false,
             }
         } else {
             AdmissionRefusal::Rejected(rejection(&text))
@@ -304,8 +310,8 @@ impl SyncLoop {
 
     /// Whether a pod is ending or gone, so that its devices become free.
     fn will_release(&self, uid: &PodUid) -> bool {
-        let wanted = self.manager.reader().get(uid);
-        wanted.is_none_or(|pod| self.is_ending(&pod))
+        let pod = self.manager.reader().get(uid);
+        pod.is_none_or(|pod| self.is_ending(&pod))
     }
 }
 

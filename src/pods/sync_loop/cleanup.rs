@@ -23,13 +23,13 @@ impl SyncLoop {
     pub(super) fn on_finished(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
-            let unwanted = manager.get(&uid).is_none();
-            if unwanted || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
+            let is_desired = manager.get(&uid).is_some();
+            if !is_desired || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
                 self.start_removal(uid);
             }
         }
         self.release_resources();
-        self.retry_waiting();
+        self.retry_pending_admissions();
         self.retry_resizes(ResizeTrigger::PodTerminated);
     }
 
@@ -49,7 +49,7 @@ impl SyncLoop {
     /// Kills a pod that its source no longer has, or removes it if it has ended or never started.
     pub(super) fn handle_pod_removal(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if self.waiting.remove(&uid) {
+        if self.pending_admissions.remove(&uid) {
             self.deferred.remove(&uid);
             self.start_removal(uid);
         } else if self.deferred.remove(&uid) {
@@ -73,10 +73,10 @@ impl SyncLoop {
                 self.metrics.left_over();
             }
             self.removals.finish(&uid);
-            let wanted = manager.get(&uid);
+            let desired = manager.get(&uid);
             let knew = self.workers.knows(&uid);
-            let collected = self.workers.remove_terminated(&uid, wanted.is_some());
-            if let (WorkerRemoval::Removed, Some(pod)) = (collected, wanted) {
+            let collected = self.workers.remove_terminated(&uid, desired.is_some());
+            if let (WorkerRemoval::Removed, Some(pod)) = (collected, desired) {
                 if knew {
                     self.metrics.restarted(&pod);
                 }
@@ -88,7 +88,7 @@ impl SyncLoop {
                 }
             }
         }
-        self.retry_waiting();
+        self.retry_pending_admissions();
         all_gone
     }
 
@@ -262,7 +262,8 @@ impl SyncLoop {
             UidOwner::Other => {
                 let other = self.cache.latest(&uid);
                 if other.is_active() {
-                    self.workers.update_pod(UpdateOptions::superseded(other));
+                    self.workers
+                        .update_pod(UpdateOptions::replaced_orphan(other));
                     return true;
                 }
                 self.start_removal(uid);
@@ -302,7 +303,7 @@ impl SyncLoop {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
                 self.workers
-                    .update_pod(UpdateOptions::superseded(other.clone()));
+                    .update_pod(UpdateOptions::replaced_orphan(other.clone()));
             }
         }
         all_read

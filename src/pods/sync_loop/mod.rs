@@ -22,7 +22,7 @@ pub mod orphans;
 mod preemption;
 mod removals;
 mod resize;
-mod waiting;
+mod pending_admission;
 
 pub use heartbeat::Heartbeat;
 pub use housekeeping::HOUSEKEEPING_PERIOD;
@@ -30,9 +30,9 @@ pub use metrics::LoopMetrics;
 pub use resize::{ResizeRules, Resizes};
 
 use housekeeping::HousekeepingSchedule;
+use pending_admission::PendingAdmissions;
 use removals::Removals;
 use resize::ResizeTrigger;
-use waiting::WaitingPods;
 
 use crate::{
     base::DirtySet,
@@ -144,7 +144,7 @@ pub struct SyncLoop {
     /// Desired pods without a worker: another pod in the runtime may have their UID or name, or they are not admitted.
     deferred: HashSet<PodUid>,
     /// Those of them that are not admitted yet.
-    waiting: WaitingPods,
+    pending_admissions: PendingAdmissions,
     /// Orphans that housekeeping found only by their record, files or cgroup.
     orphans_on_disk: Arc<DirtySet<PodUid>>,
 }
@@ -169,7 +169,7 @@ impl SyncLoop {
             runtime_returned: deps.runtime_returned,
             removals: Removals::default(),
             deferred: HashSet::new(),
-            waiting: WaitingPods::default(),
+            pending_admissions: PendingAdmissions::default(),
             orphans_on_disk: Arc::default(),
         }
     }
@@ -192,10 +192,10 @@ impl SyncLoop {
         loop {
             self.heartbeat.beat();
             let mut next_beat = Instant::now() + HEARTBEAT;
-            if !self.waiting.is_empty() {
+            if !self.pending_admissions.is_empty() {
                 if Instant::now() >= next_retry {
-                    self.retry_waiting();
-                    next_retry = Instant::now() + waiting::INTERVAL;
+                    self.retry_pending_admissions();
+                    next_retry = Instant::now() + pending_admission::INTERVAL;
                 }
                 next_beat = next_beat.min(next_retry);
             }
@@ -223,7 +223,7 @@ impl SyncLoop {
                 () = self.housekeeping_schedule.due() => self.housekeeping(complete),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
-                    self.retry_waiting();
+                    self.retry_pending_admissions();
                     self.retry_resizes(ResizeTrigger::NodeChanged);
                 }
                 () = sleep_until(next_beat) => {}
@@ -299,7 +299,7 @@ impl SyncLoop {
         }
         self.sources.mark_seen(update.source, update.completeness);
         self.all_sources_seen.send_replace(self.sources.all_seen());
-        self.retry_waiting();
+        self.retry_pending_admissions();
         self.retry_resizes(match update.op {
             PodOp::Remove => ResizeTrigger::PodsChanged,
             _ => ResizeTrigger::PodUpdated,
@@ -384,7 +384,7 @@ impl SyncLoop {
     /// Syncs the pods of changed devices, because statuses show device health, and admits pods that wait for devices.
     fn on_devices(&mut self, changes: HashSet<Change>) {
         self.sync_pods(changes.into_iter().flatten().collect());
-        self.retry_waiting();
+        self.retry_pending_admissions();
     }
 
     fn sync(&self, pod: Arc<Pod>) {
@@ -442,7 +442,7 @@ impl SyncLoop {
         if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
-        let is_new = !self.workers.knows(&uid) && !self.waiting.contains(&uid);
+        let is_new = !self.workers.knows(&uid) && !self.pending_admissions.contains(&uid);
         if self.manager.reader().contains(&uid) && is_new {
             self.metrics.created(&pod);
         }
@@ -455,7 +455,7 @@ impl SyncLoop {
         if !waits && !is_over && !self.admit(&pod, runs) {
             return;
         }
-        self.waiting.remove(&uid);
+        self.pending_admissions.remove(&uid);
         let options = UpdateOptions::sync(UpdateKind::Create, pod).with_running(seen);
         self.update_worker(&uid, options);
     }

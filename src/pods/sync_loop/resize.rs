@@ -206,7 +206,7 @@ impl SyncLoop {
                 self.preempt(pod, victims, &resource);
                 WAITS_FOR_PREEMPTED.to_owned()
             }
-            AdmissionRefusal::NotYet { why, .. } => why,
+            AdmissionRefusal::Deferred { message, .. } => message,
             AdmissionRefusal::Rejected(rejection) => rejection.message,
         }
     }

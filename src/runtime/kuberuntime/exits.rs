@@ -55,8 +55,8 @@ impl ExitRecords {
             return;
         }
         let runtime_status = self.cache.latest(uid);
-        if let Some(followed) = is_last_exit(&runtime_status, container) {
-            let change = |record: &mut PodRecord| record.exits.record(container, followed);
+        if let Some(superseded) = is_last_exit(&runtime_status, container) {
+            let change = |record: &mut PodRecord| record.exits.record(container, superseded);
             self.state_store.record(uid, change).await;
         }
     }
@@ -99,7 +99,7 @@ impl ExitRecords {
     /// Marks the recorded exit as superseded, because a new instance was created.
     pub(super) fn mark_superseded(&self, pod: &Pod, name: &str) {
         let uid = pod.uid();
-        let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.followed);
+        let is_last = |record: &PodRecord| record.exits.get(name).is_some_and(|e| !e.superseded);
         if self.state_store.read(&uid, is_last) {
             self.state_store
                 .update(&uid, |record| record.exits.mark_superseded(name));

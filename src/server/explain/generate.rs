@@ -129,7 +129,7 @@ fn waits(
         .worker
         .map(|worker| (&worker.phase, &worker.waits_for))
     {
-        Some((WorkerPhase::Waiting { .. }, behind)) => {
+        Some((WorkerPhase::WaitingToStart { .. }, behind)) => {
             let uids: Vec<_> = behind.iter().map(ToString::to_string).collect();
             let uids = uids.join(", ");
             let what = format!("waiting for the previous pod with this name ({uids}) to terminate");
@@ -143,14 +143,15 @@ fn waits(
         Some((WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }, _)) => return waits,
         Some((WorkerPhase::Starting { .. } | WorkerPhase::Syncing, _)) | None => {}
     }
-    let held = inputs.record.pending_problem("");
-    if let Some(held) = held {
-        waits.push(of_pod(held.why.to_string(), later(held.until(), inputs)));
+    let problem = inputs.record.pending_problem("");
+    if let Some(problem) = problem {
+        let until = later(problem.until(), inputs);
+        waits.push(of_pod(problem.why.to_string(), until));
     }
     // An error that is already shown as the reason is not repeated.
     let is_shown = |volume: &PendingVolume| {
-        let error = volume.error.as_deref().zip(held);
-        error.is_some_and(|(error, held)| error.starts_with(&*held.why))
+        let error = volume.error.as_deref().zip(problem);
+        error.is_some_and(|(error, problem)| error.starts_with(&*problem.why))
     };
     for volume in inputs.volumes.iter().filter(|volume| !is_shown(volume)) {
         let what = format!("volume {} {}", volume.name, volume.reason);
@@ -192,7 +193,7 @@ fn what_it_waits_for(
     let usual = [reasons::CONTAINER_CREATING, reasons::POD_INITIALIZING, ""];
     match container.state.as_str() {
         "waiting" if !usual.contains(&container.reason.as_str()) => {
-            let held = inputs
+            let until = inputs
                 .record
                 .pending_problem(&container.name)
                 .and_then(RecordedDecision::until);
@@ -202,7 +203,7 @@ fn what_it_waits_for(
             } else {
                 format!("a retry ({reason}: {message})")
             };
-            Some((what, later(held, inputs)))
+            Some((what, later(until, inputs)))
         }
         "running" if container.kind == "init" => Some(("its completion".into(), None)),
         "running" if !container.ready => probe_it_waits_for(inputs, container),
@@ -250,12 +251,12 @@ fn next(inputs: &ExplainInputs<'_>) -> Vec<Upcoming> {
     let restarts = |name: &str| inputs.restarts.iter().any(|(known, ..)| known == name);
     let containers = inputs.pod.init_containers().iter();
     for container in containers.chain(inputs.pod.containers()) {
-        let held = inputs
+        let until = inputs
             .record
             .pending_problem(&container.name)
             .and_then(RecordedDecision::until);
-        let held = later(held.filter(|_| !restarts(&container.name)), inputs);
-        push(held, format!("{} is tried again", container.name));
+        let until = later(until.filter(|_| !restarts(&container.name)), inputs);
+        push(until, format!("{} is tried again", container.name));
     }
     for probe in &inputs.probes {
         let kind = probe.kind.to_lowercase();

@@ -107,7 +107,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
         json!({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"img\""}}),
     );
     let held = HistoryEntry::about(Action::Wait, "main", "ImagePullBackOff: …".into());
-    bed.record.note(held.until(t(7)), t(-3));
+    bed.record.push(held.until(t(7)), t(-3));
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,
@@ -116,7 +116,7 @@ fn a_delayed_pull_shows_its_error_and_the_time_of_the_next_try() {
     assert_eq!(explanation.waits[0].until, Some(t(7)));
     assert_eq!(next(&explanation), [(7, "main is tried again")]);
     let started = HistoryEntry::about(Action::StartContainer, "main", "has no instance yet".into());
-    bed.record.note(started, t(-1));
+    bed.record.push(started, t(-1));
     assert_eq!(
         bed.explain().waits[0].until,
         None,
@@ -180,7 +180,7 @@ fn a_new_container_waits_for_the_step_in_progress() {
 fn a_pod_in_line_names_the_one_before_it() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let kind = UpdateKind::Create;
-    bed.worker.phase = WorkerPhase::Waiting {
+    bed.worker.phase = WorkerPhase::WaitingToStart {
         kind,
         may_run: false,
     };
@@ -219,7 +219,7 @@ fn failures_of_the_whole_pod_come_first() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
     let failed =
         HistoryEntry::about_pod(Action::Fail, "failed to create pod sandbox: no CNI".into());
-    bed.record.note(failed, t(-5));
+    bed.record.push(failed, t(-5));
     bed.worker.next_sync = Some(bed.here + Duration::from_secs(8));
     let explanation = bed.explain();
     assert_eq!(
@@ -280,7 +280,7 @@ fn a_volume_that_is_not_ready_is_named_with_what_it_waits_for() {
     // A failure that was reported is shown once.
     let failed = r#"MountVolume.SetUp failed for volume "a""#;
     let failure = HistoryEntry::about_pod(Action::Fail, failed.into());
-    bed.record.note(failure, t(-8));
+    bed.record.push(failure, t(-8));
     bed.volumes.push(volume("a", "failed", Some(failed)));
     bed.volumes.push(volume("b", "failed", Some("another way")));
     let expected = [failed, &what, "volume b failed"];

@@ -241,7 +241,7 @@ mod tests {
     fn a_start_is_shown_step_by_step() {
         let pod = pod(json!({keys::CONFIG_SEEN: t(100).to_string(), keys::CONFIG_SOURCE: "file"}));
         let mut record = PodHistoryRecord::default();
-        record.note(
+        record.push(
             HistoryEntry::about_pod(Action::CreateSandbox, "it has none".into()),
             t(300),
         );

@@ -48,11 +48,11 @@ impl PodHistory {
     }
 
     /// Records a decision about a pod.
-    pub fn note(&self, uid: &PodUid, history_entry: HistoryEntry<'_>) {
+    pub fn record(&self, uid: &PodUid, history_entry: HistoryEntry<'_>) {
         let now = Timestamp::now();
         let mut records = self.shared.records.lock();
         let record = records.entry(uid.clone()).or_default();
-        record.note(history_entry, now);
+        record.push(history_entry, now);
         drop(records);
         self.shared.version.send_modify(|version| *version += 1);
     }
@@ -121,7 +121,7 @@ mod tests {
         history.set_current_step(&uid, Some("reading".into()));
         history.set_current_step(&uid, None);
         assert!(history.is_empty());
-        history.note(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
+        history.record(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
         history.set_current_step(&uid, Some("stopping".into()));
         assert_eq!(history.of(&uid).pod_history().len(), 1);
         assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");

@@ -172,7 +172,7 @@ impl PodHistoryRecord {
 
     /// Records a decision made at `now`. A repetition increases the count of the earlier entry; the oldest entries are
     /// removed to make room.
-    pub fn note(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
+    pub fn push(&mut self, history_entry: HistoryEntry<'_>, now: Timestamp) {
         let HistoryEntry {
             action,
             container,
@@ -246,7 +246,7 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         for (second, why) in [(0, "a"), (1, "b"), (2, "a"), (3, "c"), (4, "a")] {
             let history_entry = HistoryEntry::about(Action::StartContainer, "main", why.into());
-            record.note(history_entry, t(second));
+            record.push(history_entry, t(second));
         }
         assert_eq!(whys(&record), [("b", 1), ("c", 1), ("a", 3)]);
         let last = record.pod_history().last().unwrap();
@@ -261,7 +261,7 @@ mod tests {
             (Action::StartContainer, "b"),
             (Action::StopContainer, "b"),
         ] {
-            record.note(HistoryEntry::about(action, container, "why".into()), t(0));
+            record.push(HistoryEntry::about(action, container, "why".into()), t(0));
         }
         assert_eq!(record.pod_history().len(), 3);
     }
@@ -271,7 +271,7 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         for until in [Some(t(9)), None, Some(t(20))] {
             let history_entry = HistoryEntry::about(Action::Wait, "main", "why".into());
-            record.note(
+            record.push(
                 HistoryEntry {
                     until,
                     ..history_entry
@@ -286,18 +286,18 @@ mod tests {
     fn trouble_is_over_after_another_decision_or_a_sync_that_succeeds() {
         let mut record = PodHistoryRecord::default();
         let fail = || HistoryEntry::about_pod(Action::Fail, "no network".into());
-        record.note(fail(), t(0));
+        record.push(fail(), t(0));
         assert_eq!(&*record.pending_problem("").unwrap().why, "no network");
         assert_eq!(record.pending_problem("main"), None);
-        record.note(
+        record.push(
             HistoryEntry::about_pod(Action::CreateSandbox, String::new()),
             t(1),
         );
         assert_eq!(record.pending_problem(""), None);
-        record.note(fail(), t(2));
+        record.push(fail(), t(2));
         record.record_success(t(3));
         assert_eq!(record.pending_problem(""), None);
-        record.note(fail(), t(4));
+        record.push(fail(), t(4));
         assert!(record.pending_problem("").is_some());
     }
 
@@ -306,7 +306,7 @@ mod tests {
         let mut record = PodHistoryRecord::default();
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
-            record.note(HistoryEntry::about(Action::Fail, "main", why), t(0));
+            record.push(HistoryEntry::about(Action::Fail, "main", why), t(0));
             let bytes: usize = record
                 .pod_history()
                 .iter()

@@ -31,12 +31,12 @@ pub struct Exit {
     /// Image reference, as in the runtime status.
     pub image_ref: String,
     /// A later instance was created: this exit is the `lastState`, not the `state`, of the container.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub followed: bool,
+    #[serde(rename = "followed", skip_serializing_if = "std::ops::Not::not")]
+    pub superseded: bool,
 }
 
 impl Exit {
-    fn of(instance: &ContainerStatus, followed: bool) -> Self {
+    fn of(instance: &ContainerStatus, superseded: bool) -> Self {
         Self {
             id: instance.id.to_string(),
             restart_count: instance.restart_count,
@@ -48,7 +48,7 @@ impl Exit {
             message: instance.message.to_string(),
             image: instance.image.to_string(),
             image_ref: instance.image_ref.to_string(),
-            followed,
+            superseded,
         }
     }
 
@@ -90,12 +90,12 @@ impl Exits {
 
     /// Records the exit of an instance, unless that of a later one is known: instances are removed in any order, so the
     /// last one to be removed need not be the last one created.
-    pub fn record(&mut self, instance: &ContainerStatus, followed: bool) {
+    pub fn record(&mut self, instance: &ContainerStatus, superseded: bool) {
         let known = self.get(&instance.name);
         if known.is_some_and(|known| known.restart_count > instance.restart_count) {
             return;
         }
-        let exit = Exit::of(instance, followed);
+        let exit = Exit::of(instance, superseded);
         self.0.insert(instance.name.to_string(), exit);
     }
 
@@ -103,13 +103,13 @@ impl Exits {
     /// instance of the container.
     pub fn last(&self) -> impl Iterator<Item = (&str, &Exit)> {
         let all = self.0.iter().map(|(name, exit)| (name.as_str(), exit));
-        all.filter(|(_, exit)| !exit.followed)
+        all.filter(|(_, exit)| !exit.superseded)
     }
 
     /// Records that a later instance of a container was created.
     pub fn mark_superseded(&mut self, name: &str) {
         if let Some(exit) = self.0.get_mut(name) {
-            exit.followed = true;
+            exit.superseded = true;
         }
     }
 
@@ -124,7 +124,7 @@ impl Exits {
         let missing = |(name, exit): (&String, &Exit)| {
             let mut known = runtime_status.instances(name);
             let speaks = match (known.next(), known.next()) {
-                (None, _) => !exit.followed,
+                (None, _) => !exit.superseded,
                 (Some(only), None) => {
                     only.id.as_str() != exit.id && only.restart_count >= exit.restart_count
                 }

@@ -24,15 +24,15 @@ pub(super) struct ManifestStamp {
     pub(super) changed: i128,
 }
 
-/// How long the result of a read is valid.
+/// How long the result of a read is used without another read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freshness {
+pub(super) enum Validity {
     /// Until the stamp changes.
     Until(ManifestStamp),
     /// The file was changed just now, and may be changed again without a new stamp.
     Changing,
     /// It could not be read; every scan tries again.
-    Unreadable,
+    UntilNextScan,
 }
 
 /// The result of reading one file.
@@ -45,7 +45,7 @@ pub(super) enum ManifestReading {
     /// New content, which is not a valid pod; the reason.
     Bad(ManifestDigest, String),
     /// Reading failed; the error.
-    Unread(String),
+    ReadFailed(String),
     /// Not a regular file; says what it is.
     NotAFile(String),
 }
@@ -60,7 +60,7 @@ pub(super) enum Notice {
 }
 
 struct CachedManifest {
-    freshness: Freshness,
+    validity: Validity,
     digest: Option<ManifestDigest>,
     /// The last good version.
     good: Option<Arc<Pod>>,
@@ -101,7 +101,7 @@ impl ManifestCache {
     /// Whether the file must be read: it is new, changed, or may have changed.
     pub(super) fn must_read(&self, path: &Path, stamp: ManifestStamp) -> bool {
         let record = self.files.get(path.as_os_str());
-        record.is_none_or(|record| record.freshness != Freshness::Until(stamp))
+        record.is_none_or(|record| record.validity != Validity::Until(stamp))
     }
 
     /// Digest of the bytes last read.
@@ -121,18 +121,18 @@ impl ManifestCache {
     }
 
     /// Records what was read from a file.
-    pub(super) fn record(&mut self, path: &Path, freshness: Freshness, reading: ManifestReading) {
+    pub(super) fn record(&mut self, path: &Path, validity: Validity, reading: ManifestReading) {
         let record = match self.files.get_mut(path.as_os_str()) {
             Some(record) => record,
             None => self.files.entry(path.into()).or_insert(CachedManifest {
-                freshness,
+                validity,
                 digest: None,
                 good: None,
                 fault: None,
                 not_a_file: false,
             }),
         };
-        record.freshness = freshness;
+        record.validity = validity;
         record.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
             ManifestReading::SameBytes => {}
@@ -152,7 +152,7 @@ impl ManifestCache {
                 record.digest = Some(digest);
                 record.set_fault(why, same);
             }
-            ManifestReading::Unread(why) => {
+            ManifestReading::ReadFailed(why) => {
                 record.digest = None;
                 record.set_fault(why, true);
             }
@@ -184,17 +184,17 @@ impl ManifestCache {
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
         let unreported = |fault: &ManifestFault| fault.report != ReportState::Done;
         let reread = self.files.iter().filter(|(_, record)| {
-            record.freshness == Freshness::Changing || record.fault.as_ref().is_some_and(unreported)
+            record.validity == Validity::Changing || record.fault.as_ref().is_some_and(unreported)
         });
         let names = reread.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
     }
 
     /// Files that were never valid since the kubelet started: a running pod may come from one of them.
-    pub(super) fn unread(&self) -> BTreeSet<String> {
+    pub(super) fn never_valid(&self) -> BTreeSet<String> {
         let files = self.files.iter();
-        let unread = files.filter(|(_, record)| record.good.is_none() && !record.not_a_file);
-        unread
+        let never_valid = files.filter(|(_, record)| record.good.is_none() && !record.not_a_file);
+        never_valid
             .map(|(path, _)| path.to_string_lossy().into_owned())
             .collect()
     }

@@ -25,7 +25,7 @@ use scan::{Scan, Scanner};
 use std::{collections::BTreeSet, ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
-use watch::{Events, ManifestWatcher, ScanHint, ScanScope};
+use watch::{Events, ManifestChange, ManifestWatcher, ScanScope};
 
 /// Shortest and longest time between the beginnings of two scans while events go on.
 const EVENT_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -38,7 +38,7 @@ const PAUSE_PER_SCAN: u32 = 4;
 const WRITE_RETRY: Duration = Duration::from_millis(100);
 
 /// More pending events than this cause a scan of everything.
-const MAX_HINTS: usize = 4096;
+const MAX_CHANGES: usize = 4096;
 
 /// How often a scan is repeated because a watch was added: a file may have changed before the watch existed.
 const MAX_RESCANS: usize = 3;
@@ -117,19 +117,19 @@ pub(super) async fn run(
             };
             let first = tokio::select! {
                 () = tokio::time::sleep_until(again.max(event_pause)) => None,
-                hint = next_event(&mut events, source.watcher.as_ref()) => Some(hint),
+                change = next_event(&mut events, source.watcher.as_ref()) => Some(change),
             };
             if first.is_some() {
                 tokio::time::sleep_until(event_pause).await;
             }
-            let mut hints = drain(&mut events, source.watcher.as_ref());
-            hints.extend(first);
+            let mut changes = drain(&mut events, source.watcher.as_ref());
+            changes.extend(first);
             scope = if Instant::now() < relist {
-                ScanScope::of(scan.reread, &hints)
+                ScanScope::of(scan.reread, &changes)
             } else {
                 ScanScope::Everything
             };
-            let names = hints.into_iter().filter_map(ScanHint::removed);
+            let names = changes.into_iter().filter_map(ManifestChange::removed);
             removed = names.collect();
         }
     };
@@ -245,42 +245,45 @@ fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
 
 /// Waits for an event that causes a scan. A broken stream is dropped and counts as an event; without a watcher this
 /// never returns.
-async fn next_event(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> ScanHint {
+async fn next_event(
+    events: &mut Option<Events>,
+    watcher: Option<&ManifestWatcher>,
+) -> ManifestChange {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return std::future::pending().await;
     };
     loop {
         match stream.next().await {
             Some(Ok(event)) => {
-                if let Some(hint) = watcher.hint(&event) {
-                    return hint;
+                if let Some(change) = watcher.change(&event) {
+                    return change;
                 }
             }
             Some(Err(error)) => {
                 tracing::warn!(err = %error, "Watching static pod manifests failed; starting over");
                 *events = None;
-                return ScanHint::Anything;
+                return ManifestChange::Anything;
             }
             None => {
                 *events = None;
-                return ScanHint::Anything;
+                return ManifestChange::Anything;
             }
         }
     }
 }
 
 /// Takes all pending events without waiting: one scan handles them together.
-fn drain(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> Vec<ScanHint> {
+fn drain(events: &mut Option<Events>, watcher: Option<&ManifestWatcher>) -> Vec<ManifestChange> {
     let (Some(stream), Some(watcher)) = (events.as_mut(), watcher) else {
         return Vec::new();
     };
-    let mut hints = Vec::new();
+    let mut changes = Vec::new();
     while let Some(Some(Ok(event))) = stream.next().now_or_never() {
-        match watcher.hint(&event) {
-            Some(hint) if hints.len() < MAX_HINTS => hints.push(hint),
-            Some(_) => hints = vec![ScanHint::Anything],
+        match watcher.change(&event) {
+            Some(change) if changes.len() < MAX_CHANGES => changes.push(change),
+            Some(_) => changes = vec![ManifestChange::Anything],
             None => {}
         }
     }
-    hints
+    changes
 }

@@ -1,7 +1,7 @@
 //! One scan of the manifest path. Blocking.
 
 use super::manifest_cache::{
-    Freshness, ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice,
+    ManifestCache, ManifestDigest, ManifestReading, ManifestStamp, Notice, Validity,
 };
 use super::watch::ScanScope;
 use crate::host::files::{PATH_ONLY, reopen};
@@ -158,7 +158,7 @@ impl Scanner {
             without_restored: (!back.is_empty()).then(without_restored),
             pods: Some(pods),
             notices,
-            completeness: self.cache.unread().into(),
+            completeness: self.cache.never_valid().into(),
             reread: self.cache.to_reread(),
             links: self.links.clone(),
         }
@@ -191,20 +191,20 @@ impl Scanner {
         if known.is_some_and(|stamp| !self.cache.must_read(path, stamp)) {
             return;
         }
-        let (freshness, reading) = match open(path) {
+        let (validity, reading) = match open(path) {
             Ok(Opened::File(file, meta)) => self.read_manifest_file(path, file, &meta),
-            Ok(Opened::Other(what)) => (Freshness::Unreadable, ManifestReading::NotAFile(what)),
+            Ok(Opened::Other(what)) => (Validity::UntilNextScan, ManifestReading::NotAFile(what)),
             // Removed since the listing, or a dangling link.
             Err(error) if is_missing(&error) => (
-                Freshness::Unreadable,
+                Validity::UntilNextScan,
                 ManifestReading::NotAFile(NO_FILE.into()),
             ),
             Err(error) => (
-                Freshness::Unreadable,
-                ManifestReading::Unread(error.to_string()),
+                Validity::UntilNextScan,
+                ManifestReading::ReadFailed(error.to_string()),
             ),
         };
-        self.cache.record(path, freshness, reading);
+        self.cache.record(path, validity, reading);
     }
 
     fn read_manifest_file(
@@ -212,26 +212,26 @@ impl Scanner {
         path: &Path,
         file: File,
         meta: &Metadata,
-    ) -> (Freshness, ManifestReading) {
+    ) -> (Validity, ManifestReading) {
         let before = stamp(meta);
         let bytes = match read(&file) {
             Ok(bytes) => bytes,
             Err(error) => {
                 return (
-                    Freshness::Unreadable,
-                    ManifestReading::Unread(error.to_string()),
+                    Validity::UntilNextScan,
+                    ManifestReading::ReadFailed(error.to_string()),
                 );
             }
         };
         let now = Timestamp::now();
         let steady = file.metadata().is_ok_and(|after| stamp(&after) == before);
         let age = now.as_nanosecond() - before.changed;
-        let freshness = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {
-            Freshness::Until(before)
+        let validity = if steady && !(-CLOCK_TICK_NANOS..CLOCK_TICK_NANOS).contains(&age) {
+            Validity::Until(before)
         } else {
-            Freshness::Changing
+            Validity::Changing
         };
-        (freshness, self.parse(path, &bytes, now))
+        (validity, self.parse(path, &bytes, now))
     }
 
     fn parse(&self, path: &Path, bytes: &[u8], now: Timestamp) -> ManifestReading {

@@ -133,11 +133,13 @@ pub(super) enum ScanScope {
 
 impl ScanScope {
     /// The scope of a scan of these entries and of those that the events name.
-    pub(super) fn of(mut names: BTreeSet<OsString>, hints: &[ScanHint]) -> Self {
-        for hint in hints {
-            match hint {
-                ScanHint::Entry(name) | ScanHint::Removed(name) => names.insert(name.clone()),
-                ScanHint::Anything => return Self::Everything,
+    pub(super) fn of(mut names: BTreeSet<OsString>, changes: &[ManifestChange]) -> Self {
+        for change in changes {
+            match change {
+                ManifestChange::Entry(name) | ManifestChange::Removed(name) => {
+                    names.insert(name.clone())
+                }
+                ManifestChange::Anything => return Self::Everything,
             };
         }
         Self::Entries(names)
@@ -146,7 +148,7 @@ impl ScanScope {
 
 /// What an event means for the next scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ScanHint {
+pub(super) enum ManifestChange {
     /// This entry of the manifest directory changed.
     Entry(OsString),
     /// This entry was removed from the manifest directory, or renamed.
@@ -155,8 +157,8 @@ pub(super) enum ScanHint {
     Anything,
 }
 
-impl ScanHint {
-    /// The removed entry, if the hint is about one.
+impl ManifestChange {
+    /// The removed entry, if the change is about one.
     pub(super) fn removed(self) -> Option<OsString> {
         match self {
             Self::Removed(name) => Some(name),
@@ -216,24 +218,24 @@ impl ManifestWatcher {
     }
 
     /// What an event means for the next scan, if anything.
-    pub(super) fn hint(&self, event: &EventOwned) -> Option<ScanHint> {
+    pub(super) fn change(&self, event: &EventOwned) -> Option<ManifestChange> {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
-            return Some(ScanHint::Anything);
+            return Some(ManifestChange::Anything);
         }
         match (self.interests.get(&event.wd)?, &event.name) {
             (Interest::Existence(names) | Interest::Content(names), Some(name)) => {
-                names.contains(name).then_some(ScanHint::Anything)
+                names.contains(name).then_some(ManifestChange::Anything)
             }
             (Interest::Everything, Some(name)) => {
                 let leaves = EventMask::DELETE | EventMask::MOVED_FROM;
                 let name = name.clone();
                 Some(if event.mask.intersects(leaves) {
-                    ScanHint::Removed(name)
+                    ManifestChange::Removed(name)
                 } else {
-                    ScanHint::Entry(name)
+                    ManifestChange::Entry(name)
                 })
             }
-            (_, None) => Some(ScanHint::Anything),
+            (_, None) => Some(ManifestChange::Anything),
         }
     }
 }

@@ -159,7 +159,7 @@ impl World {
                 Some(known) => {
                     let ending = !matches!(
                         known.phase,
-                        WorkerPhase::Waiting { .. }
+                        WorkerPhase::WaitingToStart { .. }
                             | WorkerPhase::Starting { .. }
                             | WorkerPhase::Syncing
                     );

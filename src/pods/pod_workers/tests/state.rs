@@ -310,7 +310,7 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
         };
         let mut status = PodStatus::clone(&in_runtime("u", "web", true));
         status.containers = vec![running];
-        UpdateOptions::superseded(Arc::new(status))
+        UpdateOptions::replaced_orphan(Arc::new(status))
     };
     assert_eq!(first(with_grace(None)).1, "blockname kill:1");
     let (mut p, said) = first(with_grace(Some(20)));
@@ -445,7 +445,7 @@ fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
     assert!(p.state.is_finished());
     assert_eq!(p.update(sync(Create, &pod)), "markfinished");
     assert_eq!(p.begin(), "");
-    assert_eq!(p.on(Input::Unwanted), "drop");
+    assert_eq!(p.on(Input::NotDesired), "drop");
 }
 
 #[test]
@@ -508,22 +508,22 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
     let (mut never, _) = first(sync(Create, &pod).with_running(in_runtime("u", "web", false)));
-    assert_eq!(never.on(Input::Unwanted), "releasename drop");
+    assert_eq!(never.on(Input::NotDesired), "releasename drop");
     let (mut maybe, _) = first(sync(Create, &pod));
-    assert_eq!(maybe.on(Input::Unwanted), "blockname kill:30");
+    assert_eq!(maybe.on(Input::NotDesired), "blockname kill:30");
     let mut p = syncing(&pod);
-    assert_eq!(p.on(Input::Unwanted), "blockname kill:30");
+    assert_eq!(p.on(Input::NotDesired), "blockname kill:30");
     assert_eq!(
-        p.on(Input::Unwanted),
+        p.on(Input::NotDesired),
         "",
         "a stop that failed has its own delay"
     );
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
-    assert_eq!(p.on(Input::Unwanted), "");
+    assert_eq!(p.on(Input::NotDesired), "");
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
-    assert_eq!(p.on(Input::Unwanted), "drop");
+    assert_eq!(p.on(Input::NotDesired), "drop");
 }
 
 #[test]

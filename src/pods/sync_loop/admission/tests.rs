@@ -54,7 +54,7 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
     };
     admit(pod, &node).map_err(|refusal| match refusal {
         AdmissionRefusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
-        AdmissionRefusal::NotYet { why, .. } => ("NotYet".into(), why),
+        AdmissionRefusal::Deferred { message, .. } => ("Deferred".into(), message),
         AdmissionRefusal::Preempts { resource, .. } => ("Preempts".into(), resource),
     })
 }
@@ -182,8 +182,8 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(AdmissionRefusal::NotYet { rejection, .. }) => {
-                let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
+            Err(AdmissionRefusal::Deferred { on_timeout, .. }) => {
+                let then = on_timeout.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
             Err(AdmissionRefusal::Preempts { resource, .. }) => format!("preempts for {resource}"),
@@ -283,8 +283,8 @@ fn others_make_room_for_a_critical_pod() {
         let shown = |view: &NodeView<'_>| match admit(&pod, view) {
             Ok(()) => "admitted".to_owned(),
             Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(AdmissionRefusal::NotYet { rejection, .. }) => {
-                let then = rejection.map_or("admitted".into(), |rejection| rejection.reason);
+            Err(AdmissionRefusal::Deferred { on_timeout, .. }) => {
+                let then = on_timeout.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
             Err(AdmissionRefusal::Preempts { victims, resource }) => {

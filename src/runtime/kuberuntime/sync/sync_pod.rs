@@ -122,9 +122,9 @@ impl KubeGenericRuntimeManager {
         {
             if let Some(failure) = report.failures.last() {
                 let why = format!("all containers start over, {}", failure.reason);
-                let held = HistoryEntry::about(Action::Wait, &failure.container, why);
+                let entry = HistoryEntry::about(Action::Wait, &failure.container, why);
                 let left = failure.retry_in.unwrap_or_default();
-                self.record_history(request.pod, held.until(Timestamp::now() + left));
+                self.record_history(request.pod, entry.until(Timestamp::now() + left));
             }
             return report;
         }
@@ -169,8 +169,8 @@ impl KubeGenericRuntimeManager {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
                     report.retry_after(left);
-                    let held = HistoryEntry::about_pod(Action::Wait, change.to_string());
-                    self.record_history(pod, held.until(Timestamp::now() + left));
+                    let entry = HistoryEntry::about_pod(Action::Wait, change.to_string());
+                    self.record_history(pod, entry.until(Timestamp::now() + left));
                     anyhow::bail!(
                         "the sandbox changed ({change}); its replacement waits {} s",
                         left.as_secs()
@@ -368,7 +368,7 @@ impl KubeGenericRuntimeManager {
             }
             Err(NotStarted::Failed(failure)) => {
                 report.changed_runtime |= failure.reason != reasons::CRASH_LOOP_BACK_OFF;
-                self.note_failure(request.pod, start, &failure);
+                self.record_failure(request.pod, start, &failure);
                 self.metrics
                     .started_container(request.pod, container, Some(&failure));
                 report.fail(failure);
@@ -378,7 +378,7 @@ impl KubeGenericRuntimeManager {
     }
 
     fn record_history(&self, pod: &Pod, history_entry: HistoryEntry<'_>) {
-        self.pod_history.note(&pod.uid(), history_entry);
+        self.pod_history.record(&pod.uid(), history_entry);
     }
 
     /// Records the current step of the sync, which `kubelet explain` shows.
@@ -386,7 +386,7 @@ impl KubeGenericRuntimeManager {
         self.pod_history.set_current_step(&pod.uid(), Some(step));
     }
 
-    fn note_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
+    fn record_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
         let (reason, name) = (failure.reason, start.name.as_str());
         let why = match reason {
             // Without the delay, which grows with each restart: equal entries are counted together, and `until` has the

@@ -19,7 +19,7 @@ fn good(name: &str) -> ManifestReading {
 }
 
 fn note(cache: &mut ManifestCache, path: &str, reading: ManifestReading) {
-    cache.record(Path::new(path), Freshness::Until(STAMP), reading);
+    cache.record(Path::new(path), Validity::Until(STAMP), reading);
 }
 
 fn names(cache: &mut ManifestCache) -> Vec<String> {
@@ -48,7 +48,7 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     let mut cache = ManifestCache::default();
     let path = Path::new("a");
     assert!(cache.must_read(path, STAMP));
-    cache.record(path, Freshness::Until(STAMP), good("a"));
+    cache.record(path, Validity::Until(STAMP), good("a"));
     assert!(!cache.must_read(path, STAMP));
     for change in [
         ManifestStamp { inode: 9, ..STAMP },
@@ -65,12 +65,12 @@ fn a_file_is_read_again_only_when_its_stamp_changes() {
     ] {
         assert!(cache.must_read(path, change));
     }
-    cache.record(path, Freshness::Changing, ManifestReading::SameBytes);
+    cache.record(path, Validity::Changing, ManifestReading::SameBytes);
     assert!(cache.must_read(path, STAMP) && !cache.to_reread().is_empty());
     cache.record(
         path,
-        Freshness::Unreadable,
-        ManifestReading::Unread("no".into()),
+        Validity::UntilNextScan,
+        ManifestReading::ReadFailed("no".into()),
     );
     assert!(cache.must_read(path, STAMP));
 }
@@ -175,8 +175,8 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
     note(&mut cache, "a", good("a"));
     cache.record(
         Path::new("a"),
-        Freshness::Unreadable,
-        ManifestReading::Unread("permission denied".into()),
+        Validity::UntilNextScan,
+        ManifestReading::ReadFailed("permission denied".into()),
     );
     assert_eq!(names(&mut cache), ["a"]);
     assert_eq!(reports(&mut cache).len(), 1);

@@ -1,8 +1,8 @@
-//! Turns hints of the event stream into inspections and relists.
+//! Turns the runtime's events into inspections and relists.
 
 use super::{PlegContext, RelistTrigger};
 use crate::{
-    cri::events::{HintReader, Hints},
+    cri::events::{ChangeReader, RuntimeChanges},
     model::{PodUid, Seq},
     state::pod_cache::ItemId,
 };
@@ -14,37 +14,37 @@ use tokio_util::sync::CancellationToken;
 /// in the cache well before that.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// An id of a hint that was not in the cache.
+/// A changed container or sandbox that was not in the cache.
 struct UnknownId {
     /// Its pod, if the event has it.
     pod: Option<PodUid>,
-    /// When the last hint about it arrived, in the order of reads.
-    hinted: Seq,
+    /// When its last change arrived, in the order of reads.
+    changed_at: Seq,
 }
 
 /// Task `pleg.events`.
-pub struct HintTask {
+pub struct RuntimeEventsTask {
     context: PlegContext,
-    hints: HintReader,
+    changes: ChangeReader,
     relist: RelistTrigger,
 }
 
-impl HintTask {
-    pub(super) fn new(context: PlegContext, hints: HintReader, relist: RelistTrigger) -> Self {
+impl RuntimeEventsTask {
+    pub(super) fn new(context: PlegContext, changes: ChangeReader, relist: RelistTrigger) -> Self {
         Self {
             context,
-            hints,
+            changes,
             relist,
         }
     }
 
-    /// Follows hints until shutdown.
+    /// Follows changes until shutdown.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let mut unknown = HashMap::new();
         let mut check_at = Instant::now();
         loop {
-            let hints = tokio::select! {
-                // Timer and shutdown first, so that continuous hints cannot starve them.
+            let changes = tokio::select! {
+                // Timer and shutdown first, so that continuous changes cannot starve them.
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
                 () = sleep_until(check_at), if !unknown.is_empty() => {
@@ -52,47 +52,44 @@ impl HintTask {
                     check_at = Instant::now() + UNKNOWN_GRACE;
                     continue;
                 }
-                hints = self.hints.take() => hints,
+                changes = self.changes.take() => changes,
             };
             if unknown.is_empty() {
                 check_at = Instant::now() + UNKNOWN_GRACE;
             }
-            self.follow(hints, &mut unknown);
+            self.follow(changes, &mut unknown);
         }
     }
 
-    fn follow(&self, hints: Hints, unknown: &mut HashMap<String, UnknownId>) {
+    fn follow(&self, changes: RuntimeChanges, unknown: &mut HashMap<String, UnknownId>) {
         // In this order, so that a new mode and its resync cause only one list.
-        if hints.resync {
+        if changes.resync {
             self.relist.reconnected();
         }
-        self.relist.set_mode(hints.mode);
-        for (id, pod) in hints.containers {
+        self.relist.set_mode(changes.mode);
+        for (id, pod) in changes.containers {
             match self.known(&id) {
                 Some(item) => self.context.cache.inspect(item),
                 None => {
-                    let hinted = self.context.cache.next_seq();
-                    unknown.insert(id, UnknownId { pod, hinted });
+                    let changed_at = self.context.cache.next_seq();
+                    unknown.insert(id, UnknownId { pod, changed_at });
                 }
             }
         }
     }
 
     /// Handles ids that were unknown for [`UNKNOWN_GRACE`]. An id that is in the cache by now is inspected, unless it was
-    /// read since the hint, as items are that the kubelet creates itself. For ids that are still unknown and were not
+    /// read since the change, as items are that the kubelet creates itself. For ids that are still unknown and were not
     /// removed by the kubelet, a relist is requested. Returns the ids to check again: those of pods for which a creation
     /// is running. A busy runtime takes longer for it than the grace time, and a list would only add to its load.
     fn resolve(&self, mut unknown: HashMap<String, UnknownId>) -> HashMap<String, UnknownId> {
         let cache = &self.context.cache;
         let mut missing = false;
-        unknown.retain(|id, hinted| {
+        unknown.retain(|id, one| {
             // Checked before `known`: when a creation ends, its item is in the cache.
-            let creating = hinted
-                .pod
-                .as_ref()
-                .is_some_and(|pod| cache.is_creating(pod));
+            let creating = one.pod.as_ref().is_some_and(|pod| cache.is_creating(pod));
             match self.known(id) {
-                Some(item) if cache.was_read_since(&item, hinted.hinted) => {}
+                Some(item) if cache.was_read_since(&item, one.changed_at) => {}
                 Some(item) => cache.inspect(item),
                 None if creating => return true,
                 None => missing |= !self.gone(id),

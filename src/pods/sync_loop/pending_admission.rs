@@ -10,10 +10,10 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(super) struct WaitingPods(HashMap<PodUid, Waiting>);
+pub(super) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingAdmission {
     since: Instant,
     /// The event was emitted.
     announced: bool,
@@ -30,7 +30,7 @@ pub(super) enum Wait {
     TimedOut,
 }
 
-impl WaitingPods {
+impl PendingAdmissions {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -46,7 +46,7 @@ impl WaitingPods {
 
     /// Starts or continues the wait of a pod that cannot be admitted at `now`. Its event is due after `event_delay`.
     pub(super) fn wait(&mut self, uid: PodUid, now: Instant, event_delay: Duration) -> Wait {
-        let waiting = self.0.entry(uid).or_insert(Waiting {
+        let waiting = self.0.entry(uid).or_insert(PendingAdmission {
             since: now,
             announced: false,
         });
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_announced_once_and_ends() {
-        let (mut waiting, begin) = (WaitingPods::default(), Instant::now());
+        let (mut waiting, begin) = (PendingAdmissions::default(), Instant::now());
         let mut step = |uid: &str, seconds| {
             let now = begin + Duration::from_secs(seconds);
             waiting.wait(uid.into(), now, INTERVAL)

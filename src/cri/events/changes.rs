@@ -1,0 +1,177 @@
+//! The containers and sandboxes that changed, as the event stream passes them to the PLEG: repeated changes of one
+//! coalesce, and the stream never waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::model::PodUid;
+
+/// More pending containers and sandboxes than this are replaced by one resync.
+const MAX_CONTAINERS: usize = 10_000;
+
+/// The present source of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EventsMode {
+    /// None: not connected, or the runtime has no events. Only relists find changes.
+    #[default]
+    None,
+    /// The CRI's GetContainerEvents. The runtime sends an event after it has changed its state.
+    Cri,
+    /// containerd's task events. Only exits, each after the CRI reports it, too.
+    Containerd,
+}
+
+/// What changed since the changes were last taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeChanges {
+    /// A relist is needed: the stream was (re)connected, or there were too many changes.
+    pub resync: bool,
+    /// Ids of containers or sandboxes to read, with the pod's UID if the event has it.
+    pub containers: HashMap<String, Option<PodUid>>,
+    /// The present source of events.
+    pub mode: EventsMode,
+}
+
+#[derive(Default)]
+struct PendingChanges {
+    changes: RuntimeChanges,
+    changed: bool,
+}
+
+#[derive(Default)]
+struct ChangesInner {
+    pending: Mutex<PendingChanges>,
+    notify: Notify,
+}
+
+pub(super) struct ChangeWriter(Arc<ChangesInner>);
+
+/// The reader of the changes; there is only one.
+pub struct ChangeReader(Arc<ChangesInner>);
+
+pub(super) fn change_channel() -> (ChangeWriter, ChangeReader) {
+    let shared = Arc::<ChangesInner>::default();
+    (ChangeWriter(shared.clone()), ChangeReader(shared))
+}
+
+impl ChangeWriter {
+    /// Records that a container or sandbox changed.
+    pub(super) fn container(&self, id: String, pod: Option<PodUid>) {
+        self.mark(|changes| {
+            if changes.resync {
+                return;
+            }
+            let known = changes.containers.entry(id).or_default();
+            if pod.is_some() {
+                *known = pod;
+            }
+            if changes.containers.len() > MAX_CONTAINERS {
+                changes.containers = HashMap::new();
+                changes.resync = true;
+            }
+        });
+    }
+
+    /// Events come from `mode` from now on; a relist is needed, because events may have been missed.
+    pub(super) fn connected(&self, mode: EventsMode) {
+        self.mark(|changes| {
+            changes.mode = mode;
+            changes.resync = true;
+            changes.containers = HashMap::new();
+        });
+    }
+
+    /// Records that there is no source of events.
+    pub(super) fn disconnected(&self) {
+        let mut pending = self.0.pending.lock();
+        if pending.changes.mode != EventsMode::None {
+            pending.changes.mode = EventsMode::None;
+            pending.changed = true;
+            self.0.notify.notify_one();
+        }
+    }
+
+    fn mark(&self, change: impl FnOnce(&mut RuntimeChanges)) {
+        let mut pending = self.0.pending.lock();
+        change(&mut pending.changes);
+        pending.changed = true;
+        self.0.notify.notify_one();
+    }
+}
+
+impl ChangeReader {
+    /// Waits until there are changes and takes all of them. Safe to cancel.
+    pub async fn take(&self) -> RuntimeChanges {
+        loop {
+            if let Some(changes) = self.take_now() {
+                return changes;
+            }
+            self.0.notify.notified().await;
+        }
+    }
+
+    /// Takes the changes without waiting; `None` if there are none.
+    pub fn take_now(&self) -> Option<RuntimeChanges> {
+        let mut pending = self.0.pending.lock();
+        if !std::mem::take(&mut pending.changed) {
+            return None;
+        }
+        let mode = pending.changes.mode;
+        Some(std::mem::replace(
+            &mut pending.changes,
+            RuntimeChanges {
+                mode,
+                ..RuntimeChanges::default()
+            },
+        ))
+    }
+
+    /// The present source of events.
+    pub fn mode(&self) -> EventsMode {
+        self.0.pending.lock().changes.mode
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn marks_coalesce_and_a_known_pod_is_not_forgotten() {
+        let (writer, reader) = change_channel();
+        writer.container("a".into(), Some(PodUid::from("u")));
+        writer.container("a".into(), None);
+        writer.container("b".into(), None);
+        let changes = reader.take().await;
+        assert!(!changes.resync);
+        assert_eq!(changes.containers.len(), 2);
+        assert_eq!(changes.containers["a"], Some(PodUid::from("u")));
+        assert_eq!(reader.take_now(), None);
+    }
+
+    #[test]
+    fn a_flood_becomes_one_resync() {
+        let (writer, reader) = change_channel();
+        (0..MAX_CONTAINERS * 3).for_each(|n| writer.container(n.to_string(), None));
+        let changes = reader.take_now().unwrap();
+        assert!(changes.resync);
+        assert!(changes.containers.is_empty());
+        writer.container("x".into(), None);
+        assert_eq!(reader.take_now().unwrap().containers.len(), 1);
+    }
+
+    #[test]
+    fn a_lost_stream_is_told_once() {
+        let (writer, reader) = change_channel();
+        writer.connected(EventsMode::Cri);
+        assert_eq!(reader.mode(), EventsMode::Cri);
+        assert!(reader.take_now().unwrap().resync);
+        writer.disconnected();
+        assert_eq!(reader.take_now(), Some(RuntimeChanges::default()));
+        writer.disconnected();
+        assert_eq!(reader.take_now(), None);
+    }
+}

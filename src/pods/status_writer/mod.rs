@@ -196,7 +196,7 @@ impl StatusWriter {
         };
         let error = match (result, request) {
             (Some(Ok(Some(response))), StatusRequest::Patch(version_sent, patch)) => {
-                exchange.taken(*version_sent, patch.clone(), &object, response, now);
+                exchange.taken(*version_sent, patch, &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }

@@ -6,7 +6,11 @@ use crate::{
     pods::status::{PodEntry, generate::IllegalTransition},
 };
 use serde_json::Value;
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// Minimum interval between two patches of the same status, after another client changed it. Upstream's status manager
@@ -32,7 +36,8 @@ pub(super) struct Exchange {
 #[derive(Clone, Debug)]
 struct Sent {
     version_sent: StatusVersion,
-    patch: Value,
+    /// Its hash: the patches of all pods would be a tenth of the heap.
+    patch: u64,
     at: Instant,
     response: Arc<Pod>,
     /// The version of the watched object that was patched.
@@ -136,7 +141,7 @@ impl Exchange {
             Err(illegal) => return NextStatusRequest::Illegal(version_sent, illegal),
         };
         match sent.filter(|sent| sent.version_sent == version_sent) {
-            Some(sent) if sent.patch == patch && self.is_ignored(entry, sent) => rest(),
+            Some(sent) if sent.patch == hash(&patch) && self.is_ignored(entry, sent) => rest(),
             Some(sent) if now < sent.at + MIN_REPEAT => {
                 NextStatusRequest::Later(sent.at + MIN_REPEAT)
             }
@@ -152,7 +157,7 @@ impl Exchange {
         };
         let may_run = sent.version_sent.may_run;
         let left = merge::merge(&entry.pod, &entry.status, response, may_run);
-        left.is_ok_and(|left| left.as_ref() == Some(&sent.patch))
+        left.is_ok_and(|left| left.as_ref().map(hash) == Some(sent.patch))
     }
 
     /// The watched object, or the response to the last patch if that is newer.
@@ -167,14 +172,14 @@ impl Exchange {
     pub(super) fn taken(
         &mut self,
         version_sent: StatusVersion,
-        patch: Value,
+        patch: &Value,
         watched: &Pod,
         response: Pod,
         at: Instant,
     ) {
         self.sent = Some(Sent {
             version_sent,
-            patch,
+            patch: hash(patch),
             at,
             response: Arc::new(response),
             watched: number(watched),
@@ -190,6 +195,12 @@ impl Exchange {
     pub(super) fn deleted(&mut self, at: Instant) {
         self.deleted = Some(at);
     }
+}
+
+fn hash(patch: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    patch.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn version_of(pod: &Pod) -> Option<String> {

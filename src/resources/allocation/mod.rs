@@ -78,9 +78,14 @@ impl Allocations {
     /// # Errors
     /// A checkpoint cannot be used; texts as upstream's. Without it, a deferred resize would be treated as accepted.
     pub fn read(directory: &Path) -> anyhow::Result<Self> {
+        let allocated = read(&directory.join(ALLOCATED_FILE))?;
+        let mut actuated = read(&directory.join(ACTUATED_FILE))?;
+        for (uid, amounts) in &mut actuated {
+            *amounts = shared(&allocated, uid, std::mem::take(amounts));
+        }
         let state = AllocationState {
-            allocated: read(&directory.join(ALLOCATED_FILE))?,
-            actuated: read(&directory.join(ACTUATED_FILE))?,
+            allocated,
+            actuated,
             conditions: HashMap::new(),
         };
         Ok(Self(Arc::new(AllocationInner {
@@ -155,11 +160,15 @@ impl Allocations {
 
     fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodAmounts) -> bool) {
         let mut state = self.0.state.lock();
-        let has = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
-        if change(has) {
-            drop(state);
-            self.0.changed.notify_one();
+        let known = state.actuated.get(uid);
+        let mut has = known.map_or_else(PodAmounts::default, |known| PodAmounts::clone(known));
+        if !change(&mut has) {
+            return;
         }
+        let has = shared(&state.allocated, uid, Arc::new(has));
+        state.actuated.insert(uid.clone(), has);
+        drop(state);
+        self.0.changed.notify_one();
     }
 
     /// The resize conditions of a pod.
@@ -271,6 +280,13 @@ impl Allocations {
         }
         all
     }
+}
+
+/// The actuated amounts of a pod: the same object as the allocated ones if they are equal, as they are for most pods.
+fn shared(allocated: &AmountsByPod, uid: &PodUid, actuated: Arc<PodAmounts>) -> Arc<PodAmounts> {
+    let allocated = allocated.get(uid);
+    let same = allocated.filter(|allocated| **allocated == actuated);
+    same.cloned().unwrap_or(actuated)
 }
 
 fn read(path: &Path) -> anyhow::Result<AmountsByPod> {

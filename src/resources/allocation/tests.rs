@@ -105,6 +105,28 @@ fn a_resize_changes_what_is_allocated_and_not_what_containers_have() {
     assert_eq!(allocations.actuated(&"u".into()), None);
 }
 
+#[tokio::test]
+async fn amounts_that_containers_have_as_allocated_are_in_memory_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(allocations.clone().run(shutdown.clone()));
+    let once = |allocations: &Allocations| {
+        let state = allocations.0.state.lock();
+        let uid = PodUid::from("u");
+        Arc::ptr_eq(&state.allocated[&uid], &state.actuated[&uid])
+    };
+    let pod = pod("u", json!({"requests": {"cpu": "100m"}}));
+    allocations.allocate(&pod);
+    allocations.set_actuated(&pod, pod.container("first").unwrap());
+    assert!(!once(&allocations));
+    allocations.set_actuated(&pod, pod.container("a").unwrap());
+    assert!(once(&allocations));
+    shutdown.cancel();
+    running.await.unwrap().unwrap();
+    assert!(once(&Allocations::read(dir.path()).unwrap()));
+}
+
 #[test]
 fn amounts_are_equal_however_they_are_spelled() {
     let of = |resources: Value| requirements(resources);

@@ -199,6 +199,7 @@ fn projected(
         }
     }
     if errors.is_empty() {
+        sources.shrink_to_fit();
         Ok(sources)
     } else {
         Err(errors)

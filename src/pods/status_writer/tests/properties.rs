@@ -175,7 +175,7 @@ impl World {
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
                     self.exchange
-                        .taken(version_sent, patch, &self.watched, pod.clone(), self.now);
+                        .taken(version_sent, &patch, &self.watched, pod.clone(), self.now);
                 }
             }
             NextStatusRequest::Delete if arrives => {

@@ -29,7 +29,7 @@ fn exchanged(entry: &PodEntry, response: Pod, now: Instant) -> Exchange {
     else {
         panic!("there is something to send");
     };
-    exchange.taken(version_sent, patch, &watched, response, now);
+    exchange.taken(version_sent, &patch, &watched, response, now);
     exchange
 }
 

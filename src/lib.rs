@@ -7,7 +7,7 @@
 //! ```text
 //!  file  http  api  posted                                server -- reads stores only
 //!    \    |    |    /                                       |
-//!    pod_config -- PodUpdate --> sync_loop - UpdateOptions-> pod_workers --> pod_sync --> kuberuntime --> cri
+//!    pod_config -- PodUpdate --> sync_loop - UpdatePodOptions-> pod_workers --> pod_sync --> kuberuntime --> cri
 //!                                  ^   ^                       ^             |   |         actions  \
 //!                                  |   '--- dirty UIDs --------+-----.   volumes  status    (pure)   kill/start
 //!                            probe results                     |     |

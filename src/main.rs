@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use kubelet::{
     app::App,
-    base::{chain, panics},
+    base::{error_chain, panics},
     cli::{self, Command},
     config::{self, Flags, HostFacts},
     host::ServiceManager,
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     match cli::parse(env::args_os().skip(1)) {
         Ok(Command::Run(flags)) => match run(&flags) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => print_error(&chain(error.as_ref())),
+            Err(error) => print_error(&error_chain(error.as_ref())),
         },
         Ok(Command::Print(text)) => {
             let _ = writeln!(std::io::stdout(), "{text}");

@@ -13,7 +13,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
-    base::{DirtySet, chain},
+    base::{DirtySet, error_chain},
     model::PodUid,
 };
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -175,9 +175,9 @@ async fn read_until_bound(
             }
             Ok(Err(why)) => publisher.publish(Err(why)),
             Err(error) => {
-                if publisher.failed(chain(&error)) && !error.is_transient() {
+                if publisher.failed(error_chain(&error)) && !error.is_transient() {
                     tracing::warn!(
-                        namespace = key.namespace, name = key.name, err = %chain(&error),
+                        namespace = key.namespace, name = key.name, err = %error_chain(&error),
                         "Failed to read a claim or its volume"
                     );
                 }
@@ -196,7 +196,9 @@ async fn read(
 ) -> Result<Result<PersistentVolume, ClaimError>, ApiError> {
     let place = ResourcePath::namespaced(&key.namespace, &key.name);
     let claim = match api.get::<PersistentVolumeClaim>(place).await {
-        Err(error) if error.is_not_found() => return Ok(Err(ClaimError::Claim(chain(&error)))),
+        Err(error) if error.is_not_found() => {
+            return Ok(Err(ClaimError::Claim(error_chain(&error))));
+        }
         claim => claim?,
     };
     let name = match volume_name(&claim) {
@@ -208,7 +210,7 @@ async fn read(
         .await
     {
         Err(error) if error.is_not_found() => {
-            let (name, why) = (name.to_owned(), chain(&error));
+            let (name, why) = (name.to_owned(), error_chain(&error));
             return Ok(Err(ClaimError::Volume { name, why }));
         }
         volume => volume?,

@@ -2,7 +2,7 @@
 
 use super::{ApiServer, Selection, WatchEvent};
 use crate::{
-    base::{DirtySet, chain},
+    base::{DirtySet, error_chain},
     model::PodUid,
 };
 use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -64,7 +64,7 @@ impl<T> Collection<T> {
         while let Some(event) = shutdown.run_until_cancelled(watch.next()).await {
             if let WatchEvent::Failed(error) = &event {
                 if !failing {
-                    tracing::warn!(kind = K::KIND, err = %chain(error.as_ref()), "Failed to watch objects");
+                    tracing::warn!(kind = K::KIND, err = %error_chain(error.as_ref()), "Failed to watch objects");
                 }
                 failing = true;
                 continue;

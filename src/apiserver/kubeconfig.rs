@@ -4,7 +4,7 @@ use super::{
     ApiError, ClientIdentity,
     transport::{Transport, place},
 };
-use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, chain, x509};
+use crate::base::{FileVersion, Reloaded, SecretUrl, atomic_file, error_chain, x509};
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use kube::config::{AuthInfo, Cluster, Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -101,7 +101,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
                 if identity.kubeconfig.exists() {
                     tracing::warn!(
                         %path,
-                        err = chain(error.as_ref()),
+                        err = error_chain(error.as_ref()),
                         "Using the kubeconfig failed; waiting for the one of the bootstrap"
                     );
                 }

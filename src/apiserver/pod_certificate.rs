@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{
-        DirtySet, chain,
+        DirtySet, error_chain,
         metrics::{AtScrape, Metrics, ScrapeSample},
     },
     model::PodUid,
@@ -279,7 +279,7 @@ impl ApiCertificates {
                 }
                 Err(error) => error,
             };
-            let why = chain(error.as_ref());
+            let why = error_chain(error.as_ref());
             if publisher.failed(why.clone()) {
                 tracing::warn!(
                     namespace = key.namespace, pod = key.pod_name, podUID = %key.pod_uid, volume = key.volume, err = why,
@@ -343,7 +343,7 @@ impl ApiCertificates {
                 WatchEvent::Failed(error) => {
                     tracing::debug!(
                         request = name,
-                        err = chain(&*error),
+                        err = error_chain(&*error),
                         "Failed to watch a request for a certificate"
                     );
                     continue;

@@ -8,7 +8,7 @@
 
 use super::{ApiServer, collection::Collection};
 use crate::{
-    base::{DirtySet, atomic_file, with_own_files},
+    base::{DirtySet, atomic_file, run_file_io},
     model::{Pod, PodExt as _, PodUid},
 };
 use k8s_openapi::api::core::v1 as api;
@@ -74,7 +74,7 @@ impl Services {
             return Ok(());
         };
         let path = file.clone();
-        let stored = with_own_files(move || read(&path)).await.ok().flatten();
+        let stored = run_file_io(move || read(&path)).await.ok().flatten();
         if let Some(stored) = &stored {
             let keyed = stored.iter().cloned();
             let keyed = keyed.map(|(namespace, one)| ((namespace, one.name.clone()), one));
@@ -153,7 +153,7 @@ impl ServicesFile {
         let bytes = serde_json::to_vec(&known).map_err(io::Error::other);
         let path = self.file.clone();
         let write = move || atomic_file::write(&path, &bytes?);
-        match with_own_files(write).await {
+        match run_file_io(write).await {
             Ok(Ok(())) => self.stored = Some(known),
             Ok(Err(error)) => {
                 tracing::debug!(path = %self.file.display(), err = %error, "Cannot store the services");

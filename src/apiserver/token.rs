@@ -11,7 +11,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
-    base::{DirtySet, chain},
+    base::{DirtySet, error_chain},
     model::PodUid,
 };
 use bytes::Bytes;
@@ -219,7 +219,7 @@ fn failed(
     expires: Option<Timestamp>,
     publisher: &Publisher<Result<Token, TokenError>>,
 ) {
-    let why = chain(error);
+    let why = error_chain(error);
     if publisher.failed(why.clone()) && (expires.is_some() || !error.is_transient()) {
         tracing::warn!(
             namespace = key.namespace, serviceAccount = key.service_account, podUID = %key.pod_uid, err = why,

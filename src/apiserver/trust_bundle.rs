@@ -11,7 +11,7 @@ use super::{
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::{
-    base::{DirtySet, chain},
+    base::{DirtySet, error_chain},
     model::PodUid,
 };
 use bytes::Bytes;
@@ -260,7 +260,7 @@ fn reason(error: &ApiError) -> String {
     if error.is_not_served() {
         "the API server does not serve clustertrustbundles of certificates.k8s.io/v1beta1".into()
     } else {
-        chain(error)
+        error_chain(error)
     }
 }
 

@@ -18,7 +18,7 @@ mod start;
 use crate::{
     apiserver::configmap_secret::Objects,
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, chain, panics::PanicScope, spawn},
+    base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
     config::{
         KUBERNETES_VERSION, KubeletConfig, local_socket,
         logging::{self, LogControl},
@@ -387,7 +387,7 @@ fn failed(end: TaskEnd) -> anyhow::Result<()> {
         Ok(()) => anyhow::anyhow!("task exited before shutdown"),
         Err(error) => error,
     };
-    tracing::error!(task = end.name, err = %chain(error.as_ref()), "Task exited before shutdown");
+    tracing::error!(task = end.name, err = %error_chain(error.as_ref()), "Task exited before shutdown");
     Err(error.context(format!("task {} ended", end.name)))
 }
 

@@ -1,6 +1,6 @@
 //! Values that are read from files, and read again when the files change.
 
-use super::chain;
+use super::error_chain;
 use parking_lot::Mutex;
 use std::{
     fmt, fs,
@@ -159,7 +159,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
                 tracing::info!(what = self.what, "Reloaded changed files");
             }
             Some(Err(error)) => {
-                let text = chain(error.as_ref());
+                let text = error_chain(error.as_ref());
                 if state.reported.as_ref() != Some(&text) {
                     tracing::warn!(
                         what = self.what,

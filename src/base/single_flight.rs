@@ -1,6 +1,6 @@
 //! Single-flight: work that several callers request concurrently is done once.
 
-use super::otel::carried;
+use super::otel::in_current_context;
 use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
 use parking_lot::Mutex;
 use std::{
@@ -97,7 +97,7 @@ fn insert<K: Eq + Hash, V: Clone>(
     begun: Arc<AtomicBool>,
     work: impl Future<Output = V> + Send + 'static,
 ) -> Flight<V> {
-    let flight = carried(work).boxed().shared();
+    let flight = in_current_context(work).boxed().shared();
     latest.retain(|_, latest| latest.running().is_some());
     if let Some(weak) = flight.downgrade() {
         let flight = weak;

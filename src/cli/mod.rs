@@ -20,7 +20,7 @@ mod validate;
 
 pub use args::{Command, Subcommand, parse};
 
-use crate::base::chain;
+use crate::base::error_chain;
 use std::process::ExitCode;
 
 /// Prints an error to standard error, as plain text.
@@ -46,7 +46,7 @@ pub fn run(subcommand: Subcommand) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            print_error(&chain(error.as_ref()));
+            print_error(&error_chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -18,7 +18,7 @@ use super::credentials::PullSecrets;
 use super::error::ImageError;
 use super::getter::{ImageDecision, ImageGetter};
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
-use crate::base::otel::carried;
+use crate::base::otel::in_current_context;
 use crate::base::panics::{PanicScope, contain};
 use crate::base::spawn;
 use crate::cri::v1::PodSandboxConfig;
@@ -202,7 +202,7 @@ fn done(
             outcome: outcome.unwrap_or(PrefetchOutcome::Unknown),
         }
     };
-    carried(done).boxed().shared()
+    in_current_context(done).boxed().shared()
 }
 
 /// The prefetch of one container's image.

@@ -8,7 +8,7 @@
 
 use crate::{
     apiserver::{ApiError, ApiServer, Recovery, ResourcePath},
-    base::chain,
+    base::error_chain,
     state::node_object::NodeObject,
 };
 use jiff::Timestamp;
@@ -141,7 +141,7 @@ impl NodeLease {
                 self.lease = None;
             }
             let place = format!("{NAMESPACE}/{}", self.node_name);
-            tracing::error!(lease = place, err = %chain(&error), "Failed to update lease");
+            tracing::error!(lease = place, err = %error_chain(&error), "Failed to update lease");
             let mut next_try = Instant::now() + delay;
             self.recovery.wait(&mut next_try).await;
             delay = (delay * 2).min(MAX_DELAY);

@@ -10,7 +10,7 @@ use crate::{
     apiserver::{
         ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
     },
-    base::chain,
+    base::error_chain,
     node::node_status::{
         self, Generated, NodeMachineInfo, NodeStatusInputs, RefusedPatch, RuntimeFacts,
         StatusSettings,
@@ -176,7 +176,7 @@ impl NodeManager {
                 }
             }
             WatchEvent::Failed(error) => {
-                tracing::warn!(node = self.name(), err = %chain(error.as_ref()), "Failed to watch the node");
+                tracing::warn!(node = self.name(), err = %error_chain(error.as_ref()), "Failed to watch the node");
             }
         }
         self.record_schedulable();
@@ -204,7 +204,7 @@ impl NodeManager {
             self.next_try = Instant::now() + self.deps.update_period;
             return;
         };
-        tracing::error!(node = self.name(), err = %chain(&error), "{what}");
+        tracing::error!(node = self.name(), err = %error_chain(&error), "{what}");
         let delay = self
             .delay
             .map_or(FIRST_DELAY, |last| (last * 2).min(MAX_DELAY));

@@ -1,7 +1,7 @@
 //! Garbage collection of dead containers, then of unused images.
 
 use crate::{
-    base::chain,
+    base::error_chain,
     base::otel::{Parent, TraceSpanKind, Tracer, traced},
     images::gc::ImageCollector,
     model::{PodUid, reasons::event},
@@ -116,7 +116,7 @@ impl Reclaim {
         settled.retain(|pod| self.cache.try_settled(&pod.uid).is_some());
         let collect = self.runtime.collect_dead(&settled, has_ended, complete);
         if let Err(error) = self.spanned("Containers/GarbageCollect", collect).await {
-            tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
+            tracing::warn!(err = %error_chain(error.as_ref()), "Failed to remove all dead containers");
         }
     }
 
@@ -129,7 +129,8 @@ impl Reclaim {
         let span = self
             .tracer
             .start(TraceSpanKind::Internal, Parent::Current, || name.into());
-        let failure = |done: &anyhow::Result<T>| done.as_ref().err().map(|e| chain(e.as_ref()));
+        let failure =
+            |done: &anyhow::Result<T>| done.as_ref().err().map(|e| error_chain(e.as_ref()));
         traced(span, work, failure).await
     }
 
@@ -141,7 +142,7 @@ impl Reclaim {
             }
             return;
         };
-        let text = chain(error.as_ref());
+        let text = error_chain(error.as_ref());
         if failed_before {
             tracing::error!(
                 err = text,

@@ -253,7 +253,7 @@ fn a_bad_amount_names_its_place() {
     let pod = pod(one(json!({"cpu": "lots"}), json!({})));
     let error = pod_qos(&pod).unwrap_err();
     assert_eq!(
-        crate::base::chain(&error),
+        crate::base::error_chain(&error),
         "requests[cpu] of container \"c\": \"lots\" is not a quantity \
          (a number such as 2, 1.5, 500m, 1Gi or 2e3)"
     );

@@ -6,7 +6,7 @@ use super::{
     route_parts::RouteParts,
     streaming::{ContainerName, StreamTable},
 };
-use crate::base::chain;
+use crate::base::error_chain;
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
@@ -65,7 +65,7 @@ impl Checkpoints {
                 tracing::info!(path = location, "Checkpointed container");
                 json_object(&json!({"items": [location]}))
             }
-            Err(error) => failed(chain(&error).to_string()),
+            Err(error) => failed(error_chain(&error).to_string()),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     base::{
-        chain,
+        error_chain,
         panics::{self, contain},
     },
     host::{
@@ -260,7 +260,7 @@ impl ConnectionContext {
         };
         match handshake_result {
             Ok(Ok((stream, peer))) => self.connection(stream, peer).await,
-            Ok(Err(error)) => tracing::debug!(err = chain(&error), "TLS handshake failed"),
+            Ok(Err(error)) => tracing::debug!(err = error_chain(&error), "TLS handshake failed"),
             Err(_) => tracing::debug!("TLS handshake timed out"),
         }
     }
@@ -277,7 +277,7 @@ impl ConnectionContext {
             Err(error) => return tracing::error!(err = %error, "The task of a connection failed"),
         };
         if !matches!(shares, Ok(true)) {
-            let err = shares.err().map(|error| chain(&error));
+            let err = shares.err().map(|error| error_chain(&error));
             tracing::warn!(
                 err,
                 "Refusing a process in other namespaces on the local socket"
@@ -337,7 +337,7 @@ impl ConnectionContext {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(err = chain(&error), "Connection failed");
+            tracing::debug!(err = error_chain(&error), "Connection failed");
         }
     }
 }

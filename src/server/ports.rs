@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     apiserver::ApiServer,
-    base::{Tasks, chain, metrics::Metrics},
+    base::{Tasks, error_chain, metrics::Metrics},
 };
 use anyhow::Context as _;
 use std::{
@@ -100,7 +100,7 @@ impl Ports {
         match Listener::bind_local("local", path) {
             Ok(listener) => self.local = Some(listener),
             Err(error) => {
-                tracing::warn!(err = %chain(&error), "Failed to bind the local socket; `kubelet pods` and `kubelet explain` will not work");
+                tracing::warn!(err = %error_chain(&error), "Failed to bind the local socket; `kubelet pods` and `kubelet explain` will not work");
             }
         }
     }

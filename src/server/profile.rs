@@ -7,7 +7,7 @@ use super::{
     route_parts::RouteParts,
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
 };
 use hyper::{
@@ -55,7 +55,7 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
             closing(text(StatusCode::SERVICE_UNAVAILABLE, body))
         }
         Err(error) => {
-            let error = chain(&error);
+            let error = error_chain(&error);
             tracing::warn!(err = error, "CPU profile failed");
             let body = format!("500 a profile cannot be made: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)

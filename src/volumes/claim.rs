@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::{
         apiserver::claim::PersistentVolumeClaimKey,
-        base::chain,
+        base::error_chain,
         volumes::{content::VolumeGroup, ownership::ChangePolicy},
     };
     use serde_json::{Value, json};
@@ -223,7 +223,7 @@ mod tests {
     fn found(spec: Value, group: Option<u32>, node: Option<&Node>) -> Result<NodePath, String> {
         let volume = json!({"metadata": {"name": "pv1"}, "spec": spec});
         let volume = serde_json::from_value(volume).unwrap();
-        node_path("v", &claim(group), &volume, node).map_err(|error| chain(&error))
+        node_path("v", &claim(group), &volume, node).map_err(|error| error_chain(&error))
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
                     assert!(!path.owned && !path.managed && !path.measured, "{text}");
                 }
                 (found, expected) => {
-                    let found = found.map(|_| ()).map_err(|error| chain(&error));
+                    let found = found.map(|_| ()).map_err(|error| error_chain(&error));
                     let expected = expected.map(|_| ()).map_err(|why| format!("{set_up}{why}"));
                     assert_eq!(found, expected, "{text}");
                 }
@@ -323,7 +323,9 @@ mod tests {
             let text = format!("{found:?} {noted:?}");
             match (resolve("v", &claim, found, None, noted), expected) {
                 (Ok(resolved), Ok(path)) => assert_eq!(resolved.at.path, path, "{text}"),
-                (Err(error), Err(why)) => assert!(chain(&error).contains(why), "{error} {text}"),
+                (Err(error), Err(why)) => {
+                    assert!(error_chain(&error).contains(why), "{error} {text}")
+                }
                 (resolved, _) => panic!("{resolved:?} {text}"),
             }
         }

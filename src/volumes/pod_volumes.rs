@@ -6,7 +6,7 @@ use super::{
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
-use crate::{apiserver::configmap_secret::ObjectsByKey, base::chain};
+use crate::{apiserver::configmap_secret::ObjectsByKey, base::error_chain};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -238,10 +238,12 @@ impl PodVolumes {
             let (input, error) = match ended {
                 Ok(Attempted { made, stale }) => {
                     volume.made = Some(made);
-                    let input = stale.as_ref().map(|why| VolumeInput::Stale(chain(why)));
+                    let input = stale
+                        .as_ref()
+                        .map(|why| VolumeInput::Stale(error_chain(why)));
                     (input.unwrap_or(VolumeInput::Ready), stale)
                 }
-                Err(error) => (VolumeInput::Failed(chain(&error)), Some(error)),
+                Err(error) => (VolumeInput::Failed(error_chain(&error)), Some(error)),
             };
             was_ready = volume.state.ready;
             volume.next(input);

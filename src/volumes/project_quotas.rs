@@ -5,7 +5,7 @@
 
 use super::project_files::{EntryError, ProjectFiles, is_empty_dir};
 use crate::{
-    base::{atomic_file, chain},
+    base::{atomic_file, error_chain},
     host::{DiskUsage, limit_project, project_of, project_usage, set_project},
     model::ProjectId,
 };
@@ -103,7 +103,7 @@ impl ProjectQuotas {
     /// Removes the entries of volumes that no longer exist. A failure is logged, and the next change retries it.
     pub(super) fn release(&self, pods: &Path) {
         if let Err(error) = self.try_release(pods) {
-            let err = chain(&error);
+            let err = error_chain(&error);
             tracing::warn!(err, "Failed to release project IDs of emptyDir volumes");
         }
     }
@@ -117,7 +117,7 @@ impl ProjectQuotas {
         if !is_unsupported || !self.is_logged.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 path = %volume.display(),
-                err = chain(&error),
+                err = error_chain(&error),
                 "Failed to assign a project quota to an emptyDir; its usage is determined by walking"
             );
         }
@@ -393,7 +393,7 @@ mod tests {
         for (spoil, expected) in spoils {
             let (directory, quotas) = directory();
             let held = spoil(&quotas.projects);
-            let error = chain(&quotas.try_release(Path::new("/k/pods")).unwrap_err());
+            let error = error_chain(&quotas.try_release(Path::new("/k/pods")).unwrap_err());
             assert!(error.contains(expected), "{error}");
             assert!(error.contains(quotas.projects.to_str().unwrap()), "{error}");
             drop((held, directory));

@@ -24,9 +24,9 @@ use crate::{
         configmap_secret::{ObjectsByKey, PodObjects},
     },
     base::{
-        otel::carried,
+        otel::in_current_context,
         panics::{PanicScope, contain},
-        spawn, with_own_files,
+        run_file_io, spawn,
     },
     model::PodUid,
 };
@@ -118,7 +118,10 @@ impl VolumeManagerInner {
                 planned,
                 made,
             };
-            spawn(PanicScope::Sync, carried(self.clone().run(attempt)));
+            spawn(
+                PanicScope::Sync,
+                in_current_context(self.clone().run(attempt)),
+            );
         }
         Ok(wait)
     }
@@ -148,7 +151,7 @@ impl VolumeManagerInner {
         if planned.is_of_node() {
             on_a_thread(blocking, work).await?
         } else {
-            with_own_files(work).await?
+            run_file_io(work).await?
         }
     }
 
@@ -247,7 +250,7 @@ impl VolumeManagerInner {
             claim: claim.clone(),
             noted: {
                 let (pod, name) = (pod.directory.clone(), name.clone());
-                with_own_files(move || claim_note::read(&pod, &name)).await?
+                run_file_io(move || claim_note::read(&pod, &name)).await?
             },
             pod,
             name,
@@ -457,7 +460,7 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
         }
         record::write(&pod.directory, records)
     };
-    with_own_files(record).await?
+    run_file_io(record).await?
 }
 
 /// What the setup of a volume of this kind waits for.

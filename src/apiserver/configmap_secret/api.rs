@@ -6,7 +6,7 @@ use crate::apiserver::{
     ApiError, ApiItem, ApiServer, ListWatch, Selection, Unreadable, WatchEvent,
     subscriptions::{NoValue, Publisher, Subscriptions},
 };
-use crate::base::{DirtySet, chain};
+use crate::base::{DirtySet, error_chain};
 use crate::model::PodUid;
 use k8s_openapi::{
     Metadata,
@@ -114,9 +114,9 @@ fn value_of<K: Into<ObjectData>>(key: &ObjectKey, item: Option<ApiItem<K>>) -> S
 }
 
 fn failed(key: &ObjectKey, error: &ApiError, publisher: &Publisher<StoredObject>) {
-    if publisher.failed(chain(error)) && !error.is_transient() {
+    if publisher.failed(error_chain(error)) && !error.is_transient() {
         tracing::warn!(
-            kind = %key.kind, namespace = key.namespace, name = key.name, err = %chain(error),
+            kind = %key.kind, namespace = key.namespace, name = key.name, err = %error_chain(error),
             "Failed to watch an object"
         );
     }

@@ -98,7 +98,7 @@ async fn an_invalid_response_is_an_error_without_the_token() {
         .await
         .unwrap_err();
     assert!(matches!(error, ApiError::Unreadable(_)), "{error:?}");
-    let text = format!("{} {error:?}", crate::base::chain(&error));
+    let text = format!("{} {error:?}", crate::base::error_chain(&error));
     assert!(!text.contains("s3cret"), "{text}");
     assert_eq!(server.seen("tokenreviews").len(), 1);
 }
@@ -156,7 +156,7 @@ async fn a_kubeconfig_that_is_of_no_use_is_an_error_that_names_it() {
             fs::write(&path, text).unwrap();
         }
         let error = ApiServer::of_kubeconfig(&path).await.unwrap_err();
-        let shown = crate::base::chain(error.as_ref());
+        let shown = crate::base::error_chain(error.as_ref());
         assert!(shown.contains(path.to_str().unwrap()), "{text:?}: {shown}");
         assert!(!shown.contains("s3cret"), "{shown}");
     }

@@ -5,7 +5,7 @@ use super::{
     scripted::{Reply, TOKEN},
     *,
 };
-use crate::base::chain;
+use crate::base::error_chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use std::{os::unix::fs::PermissionsExt as _, path::Path};
@@ -16,7 +16,7 @@ const SECRET: &str = "s3cret";
 fn forms(error: &anyhow::Error) -> String {
     let all = error.chain().map(|one| format!("{one} {one:?} {one:#?}"));
     let all: String = all.collect();
-    let chained = chain(error.as_ref());
+    let chained = error_chain(error.as_ref());
     format!("{error} {error:#} {error:?} {error:#?} {chained} {all}")
 }
 
@@ -45,7 +45,7 @@ async fn no_reader_of_a_kubeconfig_repeats_its_text_in_an_error() {
         for error in [opened, written] {
             let forms = forms(&error);
             assert!(!forms.contains(SECRET), "{rest}: {forms}");
-            let text = chain(error.as_ref());
+            let text = error_chain(error.as_ref());
             assert!(text.contains(path.to_str().unwrap()), "{rest}: {text}");
             let line = line.map_or("at line ".to_owned(), |line| {
                 format!("at line {line}, column ")

@@ -24,7 +24,7 @@ pub(crate) mod tests;
 
 pub use collector::{Collector, CollectorError};
 pub use context::{SpanContext, TraceState, headers};
-pub use span::{Parent, Span, carried, current, traced};
+pub use span::{Parent, Span, current, in_current_context, traced};
 pub use span_data::{AttributeValue, TraceSpanKind};
 
 use std::borrow::Cow;

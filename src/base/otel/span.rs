@@ -134,7 +134,7 @@ pub fn current() -> Option<SpanContext> {
 }
 
 /// Keeps the current operation's context for work that another task polls.
-pub fn carried<F: Future>(work: F) -> impl Future<Output = F::Output> {
+pub fn in_current_context<F: Future>(work: F) -> impl Future<Output = F::Output> {
     let context = current();
     async move {
         match context {

@@ -7,7 +7,7 @@ use super::{
     client::{ClientError, Kubelet},
     term::{Term, json, print},
 };
-use crate::{base::chain, server::explain::Overview};
+use crate::{base::error_chain, server::explain::Overview};
 use jiff::Timestamp;
 use render::{RenderOptions, changed_lines, screen, text};
 use std::{process::ExitCode, time::Duration};
@@ -91,7 +91,7 @@ fn print_error_above(
     shown: &mut Overview,
     error: &ClientError,
 ) -> anyhow::Result<()> {
-    let warning = format!("{}; trying again", chain(error));
+    let warning = format!("{}; trying again", error_chain(error));
     if shown.warnings.first() == Some(&warning) {
         return Ok(());
     }

@@ -10,7 +10,7 @@ use super::docker_config::{DockerConfigForm, parse};
 use super::login::{LoginOwner, PullLogin};
 use super::plugins::CredentialPlugins;
 use super::pull_secret::PullSecret;
-use crate::base::with_own_files;
+use crate::base::run_file_io;
 use crate::cri::v1::AuthConfig;
 use crate::host::files::read_head_or_empty;
 use crate::model::Pod;
@@ -119,7 +119,7 @@ impl Keyring {
             return Auths::default();
         }
         let keyring = self.clone();
-        let read = with_own_files(move || keyring.inner.files.read()).await;
+        let read = run_file_io(move || keyring.inner.files.read()).await;
         let (auths, warnings) = read.unwrap_or_default();
         let mut last = self.inner.warnings.lock();
         for warning in warnings.iter().filter(|known| !last.contains(known)) {

@@ -29,7 +29,7 @@ use self::plan::{ImageFacts, Space};
 use self::usage::ImageNames;
 use super::records::PullRecords;
 use crate::base::metrics::Metrics;
-use crate::base::{GoDuration, atomic_file, with_own_files};
+use crate::base::{GoDuration, atomic_file, run_file_io};
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
 use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
@@ -355,7 +355,7 @@ impl ImageCollector {
         let bytes = serde_json::to_vec(&*self.history.lock());
         let path = self.file.clone();
         let write = move || atomic_file::write(&path, &bytes?);
-        let written = with_own_files(write).await.map_err(std::io::Error::other);
+        let written = run_file_io(write).await.map_err(std::io::Error::other);
         if let Err(error) = written.and_then(|written| written) {
             // The next change writes the file again; until then, images seem newer after a restart.
             tracing::warn!(path = %self.file.display(), err = %error, "Failed to record the last uses of images");

@@ -28,7 +28,7 @@ use self::disk::{Disk, FileName};
 use self::record::{Credentials, KnownRecord, PulledRecord};
 use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
 use super::image_name::ImageName;
-use crate::base::with_own_files;
+use crate::base::run_file_io;
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
@@ -209,7 +209,7 @@ impl PullRecords {
         };
         for name in gone {
             let (disk, file) = (inner.disk.clone(), name.clone());
-            match with_own_files(move || disk.remove_pulled(&file)).await {
+            match run_file_io(move || disk.remove_pulled(&file)).await {
                 Ok(Ok(())) => {
                     inner.state.lock().pulled.remove(&name);
                 }
@@ -225,7 +225,7 @@ impl PullRecords {
 impl PullRecordsInner {
     async fn write_intent(&self, image: &str) -> io::Result<()> {
         let (disk, image) = (self.disk.clone(), image.to_owned());
-        let written = with_own_files(move || disk.write_intent(&image)).await;
+        let written = run_file_io(move || disk.write_intent(&image)).await;
         written.map_err(io::Error::other)?
     }
 
@@ -247,7 +247,7 @@ impl PullRecordsInner {
             return Ok(());
         };
         let (disk, new) = (self.disk.clone(), record.clone());
-        let written = with_own_files(move || disk.write_pulled(&new)).await;
+        let written = run_file_io(move || disk.write_pulled(&new)).await;
         written.map_err(io::Error::other)??;
         let mut state = self.state.lock();
         state
@@ -270,7 +270,7 @@ impl PullRecordsInner {
             }
         }
         let (disk, file) = (self.disk.clone(), name.clone());
-        match with_own_files(move || disk.remove_intent(&file)).await {
+        match run_file_io(move || disk.remove_intent(&file)).await {
             Ok(Ok(())) => {
                 self.state.lock().intents.remove(&name);
             }

@@ -5,7 +5,7 @@ use super::{
     request::RequestError,
     store::{Current, FileStore},
 };
-use crate::base::chain;
+use crate::base::error_chain;
 use std::{sync::Arc, time::Duration};
 use tokio::{task::spawn_blocking, time::sleep};
 
@@ -13,7 +13,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 pub(super) fn report(purpose: &str, failures: u32, error: &RequestError) -> Duration {
     let (is_rejected, err) = match error {
         RequestError::Rejected(why) => (true, why.clone()),
-        RequestError::Failed(error) => (false, chain(error.as_ref())),
+        RequestError::Failed(error) => (false, error_chain(error.as_ref())),
     };
     let delay = delay(failures, is_rejected);
     tracing::error!(
@@ -43,7 +43,7 @@ pub(super) async fn stored(
                 failures += 1;
                 failed();
                 let delay = delay(failures, false);
-                let err = chain(error.as_ref());
+                let err = error_chain(error.as_ref());
                 tracing::error!(
                     err,
                     retry_after = delay.as_secs(),
@@ -53,7 +53,8 @@ pub(super) async fn stored(
             }
             // Not retried: the same request would return the same certificate.
             updated => {
-                return updated.map_err(|error| RequestError::Rejected(chain(error.as_ref())));
+                return updated
+                    .map_err(|error| RequestError::Rejected(error_chain(error.as_ref())));
             }
         }
     }

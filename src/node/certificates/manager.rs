@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, kubeconfig_certificate},
-    base::chain,
+    base::error_chain,
 };
 use rcgen::KeyPair;
 use std::{
@@ -133,7 +133,7 @@ impl CertificateManager {
             let (certificate, key) = kubeconfig_certificate(&kubeconfig)?;
             let updated = store.update(&certificate, &key);
             let failed = |error: &anyhow::Error| {
-                let err = chain(error.as_ref());
+                let err = error_chain(error.as_ref());
                 tracing::warn!(err, "Storing the certificate of the kubeconfig failed");
             };
             updated.inspect_err(failed).ok()

@@ -100,7 +100,7 @@ async fn wait(
             WatchEvent::Failed(error) => {
                 tracing::debug!(
                     csr = name,
-                    err = crate::base::chain(&*error),
+                    err = crate::base::error_chain(&*error),
                     "Watching the certificate signing request failed"
                 );
                 continue;

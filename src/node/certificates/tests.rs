@@ -219,7 +219,7 @@ async fn a_client_waits_for_the_identity_of_a_bootstrap_and_uses_it() {
     bootstrap.until_done().await;
     // The certificate is of an authority that this server does not know, so the handshake is refused.
     let error = getting.await.unwrap();
-    let text = crate::base::chain(&error);
+    let text = crate::base::error_chain(&error);
     assert!(text.contains("alert"), "{text}");
 }
 

@@ -14,7 +14,7 @@ mod tests;
 
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::{TokenBucket, chain, metrics::Metrics},
+    base::{TokenBucket, error_chain, metrics::Metrics},
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
 use correlate::{Correlator, EventKey, EventRecord};
@@ -154,7 +154,7 @@ impl EventSink {
             }
             Err(error) => {
                 let (object, reason) = (event.record.object.name, event.record.reason);
-                tracing::warn!(object, reason = %reason, err = %chain(&error), "Server rejected event (will not retry!)");
+                tracing::warn!(object, reason = %reason, err = %error_chain(&error), "Server rejected event (will not retry!)");
                 count(&self.dropped, "rejected");
             }
         }
@@ -177,12 +177,12 @@ impl EventSink {
     fn retry(&mut self, key: EventKey, event: PendingEvent, error: &ApiError) {
         let (object, reason) = (&event.record.object.name, &event.record.reason);
         let Some(delay) = delay_after(event.tries) else {
-            tracing::error!(object, reason = %reason, err = %chain(error), "Unable to write event (retry limit exceeded!)");
+            tracing::error!(object, reason = %reason, err = %error_chain(error), "Unable to write event (retry limit exceeded!)");
             count(&self.dropped, "retries");
             return;
         };
         if event.tries == 1 {
-            tracing::error!(object, reason = %reason, err = %chain(error), "Unable to write event (may retry after sleeping)");
+            tracing::error!(object, reason = %reason, err = %error_chain(error), "Unable to write event (may retry after sleeping)");
         }
         self.pending.put_back(key, event, Instant::now() + delay);
     }

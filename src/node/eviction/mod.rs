@@ -18,7 +18,7 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::{ScopedTask, chain, metrics::Metrics, panics::PanicScope, spawn_scoped},
+    base::{ScopedTask, error_chain, metrics::Metrics, panics::PanicScope, spawn_scoped},
     images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
@@ -26,7 +26,7 @@ use crate::{
     node::stats::{Stats, api::PodStats},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{PodWorkers, UpdateOptions},
+    pods::pod_workers::{PodWorkers, UpdatePodOptions},
     state::events::{Annotations, EventRecorder, EventType, ObjectRef},
     state::node_pressure::NodePressureWriter,
     state::pod_manager::PodManager,
@@ -446,7 +446,7 @@ impl EvictionManager {
             message,
             disruption,
         };
-        let kill = UpdateOptions::kill(pod, reason).with_grace(grace);
+        let kill = UpdatePodOptions::kill(pod, reason).with_grace(grace);
         self.deps.workers.update_pod(kill);
     }
 
@@ -488,7 +488,7 @@ async fn mounts(reclaim: Arc<Reclaim>) -> Mounts {
         match reclaim.collector.mounts().await {
             Ok(mounts) => return mounts,
             Err(error) => {
-                tracing::debug!(err = %chain(error.as_ref()), "Failed to get the directories of images");
+                tracing::debug!(err = %error_chain(error.as_ref()), "Failed to get the directories of images");
             }
         }
         sleep(RETRY_DELAY).await;

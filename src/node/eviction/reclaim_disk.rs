@@ -8,7 +8,7 @@ use super::{
     thresholds::EvictionThreshold,
 };
 use crate::{
-    base::{ScopedTask, chain, panics::PanicScope, spawn_scoped},
+    base::{ScopedTask, error_chain, panics::PanicScope, spawn_scoped},
     node::eviction::observe::MeasuredSignals,
 };
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl DiskReclaim {
             && let Some(freed) = futures::FutureExt::now_or_never(task)
         {
             if let Ok(Ok(Err(error))) = freed {
-                tracing::warn!(err = %chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
+                tracing::warn!(err = %error_chain(error.as_ref()), "Eviction manager: unexpected error when attempting to reduce resource pressure");
             }
             self.freed = Some((Instant::now(), std::mem::take(goal)));
             self.freeing = None;

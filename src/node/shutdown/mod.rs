@@ -13,13 +13,13 @@ mod record;
 mod tests;
 
 use crate::{
-    base::{chain, metrics::Metrics},
+    base::{error_chain, metrics::Metrics},
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
     node::active_pods::{active_pods, until_all, until_finished},
     pods::{
         pod_sync::syncer::TerminationReason,
-        pod_workers::{PodWorkers, UpdateOptions},
+        pod_workers::{PodWorkers, UpdatePodOptions},
     },
     state::{
         events::{EventRecorder, ObjectRef},
@@ -116,7 +116,7 @@ impl ShutdownManager {
             if started.elapsed() > MAX_RETRY {
                 delay = FIRST_RETRY;
             }
-            let text = chain(error.as_ref());
+            let text = error_chain(error.as_ref());
             // On a machine without logind, the same error is logged only once.
             if text != last {
                 tracing::error!(err = text, "Unable to watch the node for shutdown events");
@@ -209,7 +209,7 @@ impl ShutdownManager {
             }
             tracing::warn!(
                 inhibitDelay = ?now,
-                err = chain(error.as_ref()),
+                err = error_chain(error.as_ref()),
                 "Pods have their grace periods at a shutdown, but their last statuses may not reach the API server"
             );
         }
@@ -296,7 +296,7 @@ impl ShutdownManager {
                 gracePeriod = grace,
                 "Shutdown manager killing pod with gracePeriod"
             );
-            let kill = UpdateOptions::kill(pod.clone(), TerminationReason::NodeShutdown);
+            let kill = UpdatePodOptions::kill(pod.clone(), TerminationReason::NodeShutdown);
             self.deps.workers.update_pod(kill.with_grace(grace));
         }
         let finished = until_finished(&self.deps.workers, pods);

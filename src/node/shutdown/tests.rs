@@ -8,7 +8,7 @@ use crate::{
     },
     model::{GraceDeadline, PodStatus, PodUid},
     pods::{
-        pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, UpdateKind},
+        pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, SyncPodType},
         pod_workers::Delays,
     },
     state::pod_manager::PodManagerWriter,
@@ -121,7 +121,7 @@ impl World {
         let pods = PodManagerWriter::default();
         for pod in [pod("low", 1), pod("high", 10)] {
             pods.set(pod.clone());
-            workers.update_pod(UpdateOptions::sync(UpdateKind::Create, pod));
+            workers.update_pod(UpdatePodOptions::sync(SyncPodType::Create, pod));
         }
         let (events, shutting_down) = (EventRecorder::new(), watch::Sender::new(false));
         let reader = shutting_down.subscribe();
@@ -243,7 +243,7 @@ async fn a_shutdown_that_is_cancelled_is_delayed_the_next_time_as_well() {
     let again = pod("again", 1);
     world
         .workers
-        .update_pod(UpdateOptions::sync(UpdateKind::Create, again));
+        .update_pod(UpdatePodOptions::sync(SyncPodType::Create, again));
     world.bus.prepare_for_shutdown(true).await;
     world.released(1).await;
     assert!(*world.shutting_down.borrow());

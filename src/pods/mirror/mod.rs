@@ -16,7 +16,7 @@ pub use plan::is_mirror_of;
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath},
     base::{
-        DirtySet, WorkQueue, chain,
+        DirtySet, WorkQueue, error_chain,
         panics::{self, contain},
     },
     model::{Pod, PodExt, PodFullName, PodUid},
@@ -248,9 +248,9 @@ impl MirrorPods {
                     self.deleted.remove(name);
                     self.created.remove(name);
                 }
-                chain(&error)
+                error_chain(&error)
             }
-            (Some(Err(error)), MirrorRequest::Delete(_)) => chain(&error),
+            (Some(Err(error)), MirrorRequest::Delete(_)) => error_chain(&error),
             (None, _) => "panicked".to_owned(),
         };
         self.queue.failed(name, now);

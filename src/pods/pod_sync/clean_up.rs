@@ -2,7 +2,7 @@
 
 use super::PodSync;
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, is_sidecar,
         runs_again,
@@ -68,7 +68,7 @@ impl PodSync {
             tracing::warn!(
                 pod = %owner.log_name(),
                 "podUID" = %uid,
-                err = %chain(error.as_ref()),
+                err = %error_chain(error.as_ref()),
                 "Failed to remove all of a pod, retrying"
             );
         }
@@ -146,7 +146,7 @@ impl PodSync {
     async fn remove_cgroup(&self, uid: &PodUid) -> bool {
         let removed = self.cgroups.destroy(uid).await;
         if let Err(error) = &removed {
-            tracing::warn!("podUID" = %uid, err = %chain(error.as_ref()), "Failed to delete cgroup paths");
+            tracing::warn!("podUID" = %uid, err = %error_chain(error.as_ref()), "Failed to delete cgroup paths");
         }
         removed.is_ok()
     }

@@ -17,7 +17,7 @@ pub mod syncer;
 mod stale;
 
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
@@ -258,13 +258,13 @@ impl PodSync {
             }
             Err(error) => {
                 for error in error.errors() {
-                    failed(&chain(error));
+                    failed(&error_chain(error));
                 }
                 return Err((*error.first).into());
             }
         };
         for error in &volumes.stale {
-            failed(&chain(error));
+            failed(&error_chain(error));
         }
         let secrets = match self
             .runtime
@@ -300,7 +300,7 @@ impl PodSync {
         if let Err(error) = collected {
             tracing::warn!(
                 pod = %pod.log_name(),
-                err = %chain(error.as_ref()),
+                err = %error_chain(error.as_ref()),
                 "Failed to remove superseded containers"
             );
         }
@@ -413,7 +413,7 @@ impl PodSync {
         };
         self.pod_history.set_current_step(&uid, None);
         if let Err(error) = killed {
-            let text = format!("error killing pod: {}", chain(error.as_ref()));
+            let text = format!("error killing pod: {}", error_chain(error.as_ref()));
             self.events
                 .warning(&ObjectRef::pod(&pod), event::FAILED_KILL_POD, &*text);
             self.record_history(&pod, Action::Fail, text);

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 /// Why a worker is woken, weakest first: of several undelivered updates, the strongest is kept. What the worker does
 /// depends on the phase of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum UpdateKind {
+pub enum SyncPodType {
     /// Something about the pod may have changed, or its next sync is due.
     Sync,
     /// The pod was changed by its source.
@@ -23,7 +23,7 @@ pub enum UpdateKind {
     Kill,
 }
 
-impl UpdateKind {
+impl SyncPodType {
     /// The value in metrics and traces.
     pub fn as_str(self) -> &'static str {
         match self {

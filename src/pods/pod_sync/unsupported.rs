@@ -2,7 +2,7 @@
 
 use super::{PodSync, synced};
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{Pod, PodExt, reasons::event, validation::unsupported_api_fields},
     pods::pod_sync::syncer::{PodSyncResult, RetryDelay},
     state::events::ObjectRef,
@@ -37,7 +37,7 @@ impl PodSync {
     /// Reports a failed teardown of a pod's volumes, for example because of a mount that another kubelet made.
     pub(super) fn report_teardown(&self, pod: &Pod, torn_down: &Result<(), VolumeError>) {
         if let Err(error) = torn_down {
-            let text = chain(error);
+            let text = error_chain(error);
             self.events
                 .warning(&ObjectRef::pod(pod), event::FAILED_UNMOUNT, &*text);
             self.record_history(pod, Action::Fail, text);

@@ -26,7 +26,7 @@ mod tests;
 pub use delay::Delays;
 pub use observer::PodSyncObserver;
 pub use phase::{Grace, PodEnd, WorkerPhase};
-pub use update::UpdateOptions;
+pub use update::UpdatePodOptions;
 
 use crate::{
     base::DirtySet,
@@ -125,14 +125,14 @@ impl PodWorkers {
     /// Updates the worker of a pod, or creates one. Never waits: a busy worker takes the newest pod and the strongest
     /// update when its sync ends; a kill ends a running sync at its next safe point. A pod that finished gets no new
     /// worker before it was collected. Needs a tokio runtime.
-    pub fn update_pod(&self, options: UpdateOptions) {
+    pub fn update_pod(&self, options: UpdatePodOptions) {
         if !self.shared.shutdown.is_cancelled() {
             self.shared.update(options, Instant::now());
         }
     }
 
     /// As [`PodWorkers::update_pod`], but does not create a worker.
-    pub fn update_known_pod(&self, options: UpdateOptions) {
+    pub fn update_known_pod(&self, options: UpdatePodOptions) {
         let uid = options.pod.as_ref().map(|pod| pod.uid());
         if let Some(uid) = uid
             && !self.shared.shutdown.is_cancelled()

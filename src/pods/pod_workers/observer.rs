@@ -3,13 +3,13 @@
 use super::state::PodSyncCall;
 use crate::{
     base::{
-        chain,
+        error_chain,
         metrics::{DEFAULT_BUCKETS, Metrics},
         otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,
     },
     model::{Pod, PodExt, keys},
-    pods::pod_sync::syncer::{PodSyncResult, UpdateKind},
+    pods::pod_sync::syncer::{PodSyncResult, SyncPodType},
 };
 use jiff::Timestamp;
 use prometheus_client::{
@@ -56,12 +56,12 @@ impl PodSyncObserver {
         let kind = match call {
             PodSyncCall::Sync(pod, kind) => {
                 let waited = since_seen(pod, Timestamp::now());
-                if let Some(waited) = waited.filter(|_| *kind == UpdateKind::Create) {
+                if let Some(waited) = waited.filter(|_| *kind == SyncPodType::Create) {
                     self.starts.observe(waited);
                 }
                 *kind
             }
-            _ => UpdateKind::Kill,
+            _ => SyncPodType::Kill,
         };
         let done = traced(self.span(call), sync, failure).await;
         let operation_type = kind.as_str();
@@ -100,7 +100,7 @@ impl PodSyncObserver {
 
 fn failure(done: &Result<PodSyncResult, Panicked>) -> Option<String> {
     match done {
-        Ok(done) => Some(chain(done.result.as_ref().err()?.as_ref())),
+        Ok(done) => Some(error_chain(done.result.as_ref().err()?.as_ref())),
         Err(panicked) => Some(panicked.to_string()),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     model::{GraceDeadline, Pod, PodStatus},
-    pods::pod_sync::syncer::{TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ pub enum WorkerPhase {
     /// A static pod that waits for the end of another one of its full name.
     WaitingToStart {
         /// The kind of its first sync.
-        kind: UpdateKind,
+        kind: SyncPodType,
         /// Whether containers of it may run already.
         may_run: bool,
     },

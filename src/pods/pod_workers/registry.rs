@@ -6,11 +6,11 @@ use super::{
     phase::{Subject, WorkerPhase},
     state::{Effect, Input, PodState, SyncOutcome},
     task::{self, SyncJob},
-    update::UpdateOptions,
+    update::UpdatePodOptions,
 };
 use crate::{
     model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid},
-    pods::pod_sync::syncer::UpdateKind,
+    pods::pod_sync::syncer::SyncPodType,
 };
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -48,9 +48,9 @@ struct WorkerEntry {
 
 /// The sending side of a worker task.
 struct WorkerHandle {
-    sender: mpsc::Sender<UpdateKind>,
+    sender: mpsc::Sender<SyncPodType>,
     /// The strongest of the updates that came while the worker was busy.
-    undelivered: Option<UpdateKind>,
+    undelivered: Option<SyncPodType>,
     /// An update is on its way or a call of the syncer is running.
     busy: bool,
     /// Cancels the running sync.
@@ -158,7 +158,7 @@ impl WorkerMap {
 }
 
 impl PodWorkersInner {
-    pub(super) fn update(self: &Arc<Self>, options: UpdateOptions, now: Instant) {
+    pub(super) fn update(self: &Arc<Self>, options: UpdatePodOptions, now: Instant) {
         let uid = match (&options.pod, &options.running) {
             (Some(pod), _) => pod.uid(),
             (None, Some(running)) => running.uid.clone(),
@@ -267,7 +267,7 @@ impl PodWorkersInner {
     }
 
     /// Sends an update to the worker's task, which is started first if there is none.
-    fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: UpdateKind) {
+    fn deliver(self: &Arc<Self>, entry: &mut WorkerEntry, uid: &PodUid, update: SyncPodType) {
         let worker_id = entry.worker_id;
         let handle = entry.handle.get_or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(1);
@@ -283,7 +283,7 @@ impl PodWorkersInner {
         self: &Arc<Self>,
         uid: &PodUid,
         worker_id: u64,
-        update: Option<UpdateKind>,
+        update: Option<SyncPodType>,
         now: Instant,
     ) -> Option<SyncJob> {
         let mut map = self.map.lock();
@@ -343,7 +343,7 @@ impl PodWorkersInner {
 }
 
 impl WorkerHandle {
-    fn new(sender: mpsc::Sender<UpdateKind>) -> Self {
+    fn new(sender: mpsc::Sender<SyncPodType>) -> Self {
         Self {
             sender,
             undelivered: None,
@@ -363,7 +363,7 @@ impl WorkerHandle {
         self.due
     }
 
-    fn send(&mut self, update: UpdateKind) {
+    fn send(&mut self, update: SyncPodType) {
         // `try_send` fails when an update is queued already, or when the process stops.
         if self.busy || self.sender.try_send(update).is_err() {
             self.undelivered = self.undelivered.max(Some(update));
@@ -375,7 +375,7 @@ impl WorkerHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use UpdateKind::{Create, Kill, Sync, Update};
+    use SyncPodType::{Create, Kill, Sync, Update};
 
     #[tokio::test]
     async fn of_the_updates_that_a_busy_worker_misses_the_strongest_is_left() {

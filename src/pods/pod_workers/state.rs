@@ -12,11 +12,11 @@
 
 use super::{
     phase::{Grace, PodEnd, Subject, WorkerPhase},
-    update::UpdateOptions,
+    update::UpdatePodOptions,
 };
 use crate::{
     model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
-    pods::pod_sync::syncer::{NextSync, RetryDelay, TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{NextSync, RetryDelay, SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 #[derive(Clone, Debug)]
 pub(super) enum Input {
     /// A call of `update_pod`.
-    Update(UpdateOptions),
+    Update(UpdatePodOptions),
     /// Replaces the worker's pod without a sync.
     Refreshed(Arc<Pod>),
     /// The start gate lets the pod start.
@@ -58,7 +58,7 @@ pub(super) enum SyncOutcome {
 #[derive(Clone, Debug)]
 pub(super) enum PodSyncCall {
     /// `sync_pod`.
-    Sync(Arc<Pod>, UpdateKind),
+    Sync(Arc<Pod>, SyncPodType),
     /// `sync_terminating_pod`.
     Terminating(Arc<Pod>, GraceDeadline, TerminationReason),
     /// `sync_terminating_runtime_pod`.
@@ -105,7 +105,7 @@ impl PodSyncCall {
 #[derive(Clone, Debug)]
 pub(super) enum Effect {
     /// Send the update to the worker's task.
-    Deliver(UpdateKind),
+    Deliver(SyncPodType),
     /// End the running sync at its next safe point.
     CancelSync,
     /// Shorten the grace period of the running stop.
@@ -135,7 +135,7 @@ pub(super) struct PodState {
 
 impl PodState {
     /// The state of a new pod; `None` when there is nothing to do about it.
-    pub(super) fn first(options: UpdateOptions, now: Instant) -> Option<(Self, Vec<Effect>)> {
+    pub(super) fn first(options: UpdatePodOptions, now: Instant) -> Option<(Self, Vec<Effect>)> {
         let may_run = options.running.as_ref().is_none_or(|r| r.is_active());
         let Some(pod) = options.pod.clone() else {
             return Self::first_orphan(options);
@@ -145,7 +145,7 @@ impl PodState {
             // It had ended before this kubelet started; only the clean-up may be missing.
             let end = PodEnd::new(TerminationReason::PodTerminal);
             let state = Self::new(subject, WorkerPhase::Terminated { end });
-            return Some((state, vec![Effect::Deliver(UpdateKind::Create)]));
+            return Some((state, vec![Effect::Deliver(SyncPodType::Create)]));
         }
         let kind = options.kind;
         let phase = if pod.is_static() {
@@ -161,14 +161,14 @@ impl PodState {
         Some((state, effects))
     }
 
-    fn first_orphan(options: UpdateOptions) -> Option<(Self, Vec<Effect>)> {
+    fn first_orphan(options: UpdatePodOptions) -> Option<(Self, Vec<Effect>)> {
         let kill = options.kill?;
         let phase = WorkerPhase::Terminating {
             end: PodEnd::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
         let state = Self::new(Subject::Runtime(options.running?), phase);
-        let effects = vec![Effect::BlockName, Effect::Deliver(UpdateKind::Kill)];
+        let effects = vec![Effect::BlockName, Effect::Deliver(SyncPodType::Kill)];
         Some((state, effects))
     }
 
@@ -196,14 +196,14 @@ impl PodState {
             Input::NotDesired => self.on_not_desired(),
             Input::StatusChanged => self.try_again(),
             Input::RuntimeReturned if self.failed && self.phase == WorkerPhase::Syncing => {
-                vec![Effect::Deliver(UpdateKind::Sync)]
+                vec![Effect::Deliver(SyncPodType::Sync)]
             }
             Input::RuntimeReturned => self.try_again(),
         }
     }
 
-    fn on_update(&mut self, options: UpdateOptions, now: Instant) -> Vec<Effect> {
-        let create = options.kind == UpdateKind::Create;
+    fn on_update(&mut self, options: UpdatePodOptions, now: Instant) -> Vec<Effect> {
+        let create = options.kind == SyncPodType::Create;
         match &mut self.phase {
             WorkerPhase::Finished { end } => {
                 if !create {
@@ -234,7 +234,7 @@ impl PodState {
             }
             (WorkerPhase::Terminated { .. }, _) if runtime_only => Vec::new(),
             (WorkerPhase::Terminated { .. }, _) => {
-                vec![Effect::Deliver(UpdateKind::Kill)]
+                vec![Effect::Deliver(SyncPodType::Kill)]
             }
             (_, Some(reason)) => self.terminate(reason, options.grace_seconds()),
             (WorkerPhase::WaitingToStart { kind, .. }, None) => {
@@ -245,7 +245,7 @@ impl PodState {
         }
     }
 
-    fn reason_to_end(&self, options: &UpdateOptions) -> Option<TerminationReason> {
+    fn reason_to_end(&self, options: &UpdatePodOptions) -> Option<TerminationReason> {
         if let Subject::Pod(pod) = &self.subject {
             if pod.is_being_deleted() {
                 return Some(TerminationReason::Deleted);
@@ -281,7 +281,7 @@ impl PodState {
         }
         let seconds = self.explicit_grace(within);
         let grace = Grace::new(seconds.unwrap_or_else(|| pod.termination_grace_seconds()));
-        effects.push(Effect::Deliver(UpdateKind::Kill));
+        effects.push(Effect::Deliver(SyncPodType::Kill));
         self.phase = WorkerPhase::Terminating { end, grace };
         effects
     }
@@ -305,7 +305,7 @@ impl PodState {
         };
         let moved = seconds.and_then(|seconds| grace.shorten(seconds, now));
         let shortened = moved.map(Effect::ShortenGrace);
-        let retry = Effect::Deliver(UpdateKind::Kill);
+        let retry = Effect::Deliver(SyncPodType::Kill);
         shortened.into_iter().chain([retry]).collect()
     }
 
@@ -321,7 +321,7 @@ impl PodState {
     /// left to do.
     pub(super) fn begin(
         &mut self,
-        update: Option<UpdateKind>,
+        update: Option<SyncPodType>,
         now: Instant,
     ) -> Option<PodSyncCall> {
         if self.running.is_some() {
@@ -332,7 +332,7 @@ impl PodState {
         }
         self.running = match (&mut self.phase, &self.subject) {
             (WorkerPhase::Syncing, Subject::Pod(pod)) => {
-                let kind = update.unwrap_or(UpdateKind::Sync);
+                let kind = update.unwrap_or(SyncPodType::Sync);
                 Some(PodSyncCall::Sync(pod.clone(), kind))
             }
             (WorkerPhase::Terminating { grace, end }, Subject::Pod(pod)) => {
@@ -427,7 +427,7 @@ impl PodState {
     fn try_again(&self) -> Vec<Effect> {
         match &self.phase {
             WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => {
-                vec![Effect::Deliver(UpdateKind::Kill)]
+                vec![Effect::Deliver(SyncPodType::Kill)]
             }
             _ => Vec::new(),
         }

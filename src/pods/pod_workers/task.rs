@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{
     base::{
-        chain,
+        error_chain,
         panics::{PanicScope, contain, contain_blocking},
         wait_until,
     },
     model::{GraceDeadline, PodUid},
-    pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, UpdateKind},
+    pods::pod_sync::syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, SyncPodType},
 };
 use std::sync::Arc;
 use tokio::{
@@ -32,7 +32,7 @@ pub(super) async fn run(
     shared: Arc<PodWorkersInner>,
     uid: PodUid,
     worker_id: u64,
-    mut inbox: mpsc::Receiver<UpdateKind>,
+    mut inbox: mpsc::Receiver<SyncPodType>,
 ) {
     let mut due = None;
     loop {
@@ -122,7 +122,7 @@ fn outcome(call: &PodSyncCall, done: PodSyncResult, cancelled: bool) -> SyncOutc
             next.delay = RetryDelay::Error;
         }
         if !(is_sync && cancelled) {
-            tracing::warn!(err = %chain(error.as_ref()), "Error syncing pod, retrying");
+            tracing::warn!(err = %error_chain(error.as_ref()), "Error syncing pod, retrying");
         }
     }
     match result {

@@ -2,33 +2,33 @@
 
 use crate::{
     model::{Pod, PodStatus},
-    pods::pod_sync::syncer::{TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{SyncPodType, TerminationReason},
 };
 use std::sync::Arc;
 
 /// One call of `update_pod`.
 #[derive(Clone, Debug)]
-pub struct UpdateOptions {
-    pub(super) kind: UpdateKind,
+pub struct UpdatePodOptions {
+    pub(super) kind: SyncPodType,
     /// The pod; `None` for an orphan, which can only be killed.
     pub(super) pod: Option<Arc<Pod>>,
     /// Its complete runtime status, if known. Only used by a new worker.
     pub(super) running: Option<Arc<PodStatus>>,
-    /// Only with [`UpdateKind::Kill`].
-    pub(super) kill: Option<KillOptions>,
+    /// Only with [`SyncPodType::Kill`].
+    pub(super) kill: Option<KillPodOptions>,
 }
 
 /// How and why a pod is stopped.
 #[derive(Clone, Debug)]
-pub(super) struct KillOptions {
+pub(super) struct KillPodOptions {
     /// Overrides a longer grace period of the pod, in seconds; zero means the minimum.
     pub(super) grace_seconds: Option<i64>,
     pub(super) reason: TerminationReason,
 }
 
-impl UpdateOptions {
+impl UpdatePodOptions {
     /// An update that syncs the pod.
-    pub fn sync(kind: UpdateKind, pod: Arc<Pod>) -> Self {
+    pub fn sync(kind: SyncPodType, pod: Arc<Pod>) -> Self {
         Self {
             kind,
             pod: Some(pod),
@@ -40,20 +40,20 @@ impl UpdateOptions {
     /// An update that kills the pod, with its own grace period.
     pub fn kill(pod: Arc<Pod>, reason: TerminationReason) -> Self {
         Self {
-            kind: UpdateKind::Kill,
+            kind: SyncPodType::Kill,
             pod: Some(pod),
             running: None,
-            kill: Some(KillOptions::new(reason)),
+            kill: Some(KillPodOptions::new(reason)),
         }
     }
 
     /// An update that kills an orphan: a pod that is only known from the runtime.
     pub fn orphan(running: Arc<PodStatus>) -> Self {
         Self {
-            kind: UpdateKind::Kill,
+            kind: SyncPodType::Kill,
             pod: None,
             running: Some(running),
-            kill: Some(KillOptions::new(TerminationReason::Orphaned)),
+            kill: Some(KillPodOptions::new(TerminationReason::Orphaned)),
         }
     }
 
@@ -89,7 +89,7 @@ impl UpdateOptions {
     }
 }
 
-impl KillOptions {
+impl KillPodOptions {
     fn new(reason: TerminationReason) -> Self {
         Self {
             grace_seconds: None,

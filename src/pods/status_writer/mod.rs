@@ -20,7 +20,7 @@ use super::{
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
     base::{
-        DirtySet, WorkQueue, chain,
+        DirtySet, WorkQueue, error_chain,
         panics::{self, contain},
     },
     model::{Pod, PodExt, PodUid},
@@ -218,7 +218,7 @@ impl StatusWriter {
                 return;
             }
         };
-        let (pod, text) = (object.log_name(), chain(&error));
+        let (pod, text) = (object.log_name(), error_chain(&error));
         match request {
             // The same again would be refused again.
             StatusRequest::Patch(version_sent, _) if is_final(&error) => {

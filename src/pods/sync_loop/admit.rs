@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
-    pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdateOptions},
+    pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
     resources::devices::{DeviceAllocationError, DeviceManager, Unallocated},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -103,7 +103,8 @@ impl SyncLoop {
                 message: PREEMPTED.to_owned(),
                 disruption: true,
             };
-            self.workers.update_pod(UpdateOptions::kill(victim, reason));
+            self.workers
+                .update_pod(UpdatePodOptions::kill(victim, reason));
         }
     }
 

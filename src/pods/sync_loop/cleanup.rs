@@ -7,11 +7,11 @@ use super::{
     uid_owner::UidOwner,
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{UpdateOptions, WorkerRemoval},
+    pods::pod_workers::{UpdatePodOptions, WorkerRemoval},
     state::pod_cache::RuntimeListed,
     state::pod_state_store::PodOrigin,
 };
@@ -58,7 +58,10 @@ impl SyncLoop {
         } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.start_removal(uid);
         } else {
-            self.update_worker(&uid, UpdateOptions::kill(pod, TerminationReason::Deleted));
+            self.update_worker(
+                &uid,
+                UpdatePodOptions::kill(pod, TerminationReason::Deleted),
+            );
         }
     }
 
@@ -159,7 +162,7 @@ impl SyncLoop {
                 "Clean up containers for orphaned pod"
             );
             self.metrics.orphan();
-            self.workers.update_pod(UpdateOptions::orphan(orphan));
+            self.workers.update_pod(UpdatePodOptions::orphan(orphan));
         }
         for orphan in orphans.stopped {
             self.start_removal(orphan.uid.clone());
@@ -223,12 +226,12 @@ impl SyncLoop {
                 match cgroups.await {
                     Ok(found) => orphans_on_disk.mark_all(found),
                     Err(error) => {
-                        tracing::error!(err = %chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
+                        tracing::error!(err = %error_chain(error.as_ref()), "Failed to get list of pods that still exist on cgroup mounts");
                     }
                 }
             }
             if let Err(error) = pod_sync.collect_all_superseded(&pods, complete).await {
-                tracing::warn!(err = %chain(error.as_ref()), "Failed to remove all dead containers");
+                tracing::warn!(err = %error_chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });
     }
@@ -263,7 +266,7 @@ impl SyncLoop {
                 let other = self.cache.latest(&uid);
                 if other.is_active() {
                     self.workers
-                        .update_pod(UpdateOptions::replaced_orphan(other));
+                        .update_pod(UpdatePodOptions::replaced_orphan(other));
                     return true;
                 }
                 self.start_removal(uid);
@@ -303,7 +306,7 @@ impl SyncLoop {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
                 self.workers
-                    .update_pod(UpdateOptions::replaced_orphan(other.clone()));
+                    .update_pod(UpdatePodOptions::replaced_orphan(other.clone()));
             }
         }
         all_read

@@ -40,8 +40,8 @@ use crate::{
     model::validation::sysctl_allowlist::Allowlist,
     model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate},
     pods::pod_config::SourcesReady,
-    pods::pod_sync::{PodSync, syncer::UpdateKind},
-    pods::pod_workers::{PodWorkers, UpdateOptions},
+    pods::pod_sync::{PodSync, syncer::SyncPodType},
+    pods::pod_workers::{PodWorkers, UpdatePodOptions},
     resources::devices::Change,
     resources::managers::ResourceManagers,
     state::node_pressure::NodePressureReader,
@@ -291,7 +291,7 @@ impl SyncLoop {
                     resized.push(pod);
                 }
                 DispatchStep::Update(pod) => {
-                    let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
+                    let update = UpdatePodOptions::sync(SyncPodType::Update, current(pod));
                     self.workers.update_known_pod(update);
                 }
                 DispatchStep::Kill(pod) => self.handle_pod_removal(pod),
@@ -305,7 +305,7 @@ impl SyncLoop {
             _ => ResizeTrigger::PodUpdated,
         });
         for pod in resized {
-            let update = UpdateOptions::sync(UpdateKind::Update, current(pod));
+            let update = UpdatePodOptions::sync(SyncPodType::Update, current(pod));
             self.workers.update_known_pod(update);
         }
     }
@@ -389,7 +389,7 @@ impl SyncLoop {
 
     fn sync(&self, pod: Arc<Pod>) {
         self.publish(&pod);
-        let update = UpdateOptions::sync(UpdateKind::Sync, pod);
+        let update = UpdatePodOptions::sync(SyncPodType::Sync, pod);
         self.workers.update_known_pod(update);
     }
 
@@ -456,7 +456,7 @@ impl SyncLoop {
             return;
         }
         self.pending_admissions.remove(&uid);
-        let options = UpdateOptions::sync(UpdateKind::Create, pod).with_running(seen);
+        let options = UpdatePodOptions::sync(SyncPodType::Create, pod).with_running(seen);
         self.update_worker(&uid, options);
     }
 
@@ -466,7 +466,7 @@ impl SyncLoop {
 
     /// Updates or creates the pod's worker. None is created while an earlier pod of this UID is being removed, or the
     /// removal would remove the new pod as well: `on_removals_ended` creates it.
-    fn update_worker(&self, uid: &PodUid, options: UpdateOptions) {
+    fn update_worker(&self, uid: &PodUid, options: UpdatePodOptions) {
         if self.workers.knows(uid) || !self.removals.contains(uid) {
             self.workers.update_pod(options);
         }

@@ -16,7 +16,7 @@ use feasible::{RefusedResize, infeasible, needs_more};
 
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
-    pods::{pod_sync::syncer::UpdateKind, pod_workers::UpdateOptions},
+    pods::{pod_sync::syncer::SyncPodType, pod_workers::UpdatePodOptions},
     resources::{
         QosClass,
         allocation::{
@@ -233,7 +233,7 @@ impl SyncLoop {
             .normal_event(&pod, event::RESIZE_STARTED, text);
         self.manager.set(pod.clone());
         self.publish(&pod);
-        let update = UpdateOptions::sync(UpdateKind::Update, pod);
+        let update = UpdatePodOptions::sync(SyncPodType::Update, pod);
         self.workers.update_known_pod(update);
     }
 

@@ -25,7 +25,7 @@ pub use metrics::ResizeMetrics;
 
 use super::checkpoint_file::CheckpointFile;
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{Pod, PodExt, PodUid},
 };
 use k8s_openapi::api::core::v1::Container;
@@ -266,7 +266,7 @@ impl Allocations {
         let mut all = true;
         for (file, amounts) in files.iter().zip(amounts) {
             let written = file.update(move |file| {
-                let content = checkpoint::encode(&amounts).map_err(|error| chain(&error))?;
+                let content = checkpoint::encode(&amounts).map_err(|error| error_chain(&error))?;
                 file.write(content)
             });
             if let Err(err) = written.await {

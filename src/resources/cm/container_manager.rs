@@ -7,7 +7,7 @@ use super::{
     wanted,
 };
 use crate::{
-    base::{chain, with_own_files},
+    base::{error_chain, run_file_io},
     host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
     resources::{ActivePodsReader, QosClass, managers::ResourceManagers, pod_qos},
@@ -206,7 +206,7 @@ impl ContainerManager {
             return Ok(None);
         };
         let name = inner.pod_name(pod)?;
-        let usage = with_own_files(move || inner.manager.memory_usage(&name)).await?;
+        let usage = run_file_io(move || inner.manager.memory_usage(&name)).await?;
         let usage = usage.ok();
         Ok(Some(LoweredMemoryLimit { limit, usage }))
     }
@@ -233,7 +233,7 @@ impl ContainerManager {
         let Some(inner) = self.0.clone() else {
             return Ok(BTreeSet::new());
         };
-        Ok(with_own_files(move || inner.pods_with_cgroups()).await??)
+        Ok(run_file_io(move || inner.pods_with_cgroups()).await??)
     }
 }
 
@@ -245,7 +245,7 @@ impl ContainerManagerInner {
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, JoinError> {
         if self.manager.driver() == CgroupDriver::Cgroupfs {
-            return with_own_files(move || work(&self)).await;
+            return run_file_io(move || work(&self)).await;
         }
         // The semaphore is never closed.
         let place = self.systemd_calls.clone().acquire_owned().await.ok();
@@ -266,7 +266,7 @@ impl ContainerManagerInner {
             return enforced;
         };
         if let Err(error) = updated {
-            tracing::warn!(err = %chain(&error), "Failed to update QoS cgroup configuration");
+            tracing::warn!(err = %error_chain(&error), "Failed to update QoS cgroup configuration");
         }
         enforced
     }

@@ -2,7 +2,7 @@
 
 use super::CgroupDriver;
 use crate::{
-    base::{chain, metrics::Metrics},
+    base::{error_chain, metrics::Metrics},
     cri::{CriError, RuntimeClient, v1},
 };
 use prometheus_client::{
@@ -37,7 +37,7 @@ pub(super) async fn driver(
                 anyhow::ensure!(
                     tries < TRIES,
                     "cannot read the runtime's cgroup driver: {}",
-                    chain(&error)
+                    error_chain(&error)
                 );
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }

@@ -2,7 +2,7 @@
 
 use super::placement::{self, HostProcess};
 use crate::{
-    base::chain,
+    base::error_chain,
     host::{
         ProcDir,
         cgroup::{CgroupPath, Cgroups},
@@ -51,7 +51,7 @@ impl SystemContainers {
     /// Moves the kubelet. Ignores errors: the task retries and logs them. Blocking.
     pub fn enter(&self) {
         if let Err(error) = self.ensure_kubelet() {
-            tracing::debug!(err = %chain(error.as_ref()), "The kubelet is not in its cgroup yet");
+            tracing::debug!(err = %error_chain(error.as_ref()), "The kubelet is not in its cgroup yet");
         }
     }
 
@@ -183,7 +183,7 @@ impl SystemContainers {
 fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) {
     for ((name, reported), ensured) in ["kubelet", "system"].into_iter().zip(reported).zip(ensured)
     {
-        let failed = ensured.err().map(|error| chain(error.as_ref()));
+        let failed = ensured.err().map(|error| error_chain(error.as_ref()));
         if let Some(error) = failed.as_ref().filter(|_| *reported != failed) {
             tracing::warn!(containerName = name, err = %error, "Failed to ensure state");
         }

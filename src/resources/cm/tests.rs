@@ -8,7 +8,7 @@ use super::{
 };
 use crate::resources::managers::ResourceManagers;
 use crate::{
-    base::{metrics::Metrics, with_own_files},
+    base::{metrics::Metrics, run_file_io},
     host::{KernelTunableBehavior, Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
     model::{Pod, PodUid},
     state::events::EventRecorder,
@@ -384,7 +384,7 @@ async fn a_systemd_that_does_not_respond_holds_up_no_quick_work() {
     while fake.state.lock().silent > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let quick = tokio::time::timeout(Duration::from_secs(10), with_own_files(|| ()));
+    let quick = tokio::time::timeout(Duration::from_secs(10), run_file_io(|| ()));
     quick.await.expect("quick work is done").unwrap();
     assert!(calls.iter().all(|call| !call.is_finished()));
     fake.disconnect().await;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ResourcePath},
-    base::{DirtySet, chain, metrics::Metrics, panics, spawn},
+    base::{DirtySet, error_chain, metrics::Metrics, panics, spawn},
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
     resources::checkpoint_file::{CheckpointFile, CheckpointWriter},
@@ -222,7 +222,7 @@ impl DraManager {
         let place = ResourcePath::namespaced(pod.namespace(), &wanted.name);
         let claim: ResourceClaim = api.get(place).await.map_err(|error| DraError::Fetch {
             claim: wanted.name.clone(),
-            why: chain(&error),
+            why: error_chain(&error),
         })?;
         claims::check(pod, wanted, &claim)?;
         Ok(ReadClaim {

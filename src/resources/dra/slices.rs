@@ -2,7 +2,7 @@
 
 use crate::{
     apiserver::{ApiError, ApiServer},
-    base::chain,
+    base::error_chain,
 };
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) async fn wipe(api: &ApiServer, node: &str, driver: Option<&str>) {
 fn failed(selector: &str, error: &ApiError) {
     tracing::debug!(
         fieldSelector = selector,
-        err = chain(error),
+        err = error_chain(error),
         "Deleting ResourceSlice failed, retrying"
     );
 }

@@ -4,7 +4,7 @@ use super::super::{
     cpu::{self, CpuState},
     memory::{self, MemoryState},
 };
-use crate::base::{atomic_file, with_own_files};
+use crate::base::{atomic_file, run_file_io};
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -79,6 +79,6 @@ impl StateFiles {
                 )
             })
         };
-        with_own_files(write).await.map_err(io::Error::other)?
+        run_file_io(write).await.map_err(io::Error::other)?
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Given, ResourceManagers, ResourceManagersInner};
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::{CriError, v1::LinuxContainerResources},
     model::{ContainerId, ContainerState, PodUid},
     resources::cpu::CpuSet,
@@ -140,7 +140,7 @@ impl ResourceManagersInner {
                     containerName = %given.container,
                     containerID = %id,
                     cpuSet = %cpus,
-                    err = %chain(&error),
+                    err = %error_chain(&error),
                     "failed to update container"
                 );
                 false

@@ -1,6 +1,6 @@
 //! gRPC connections to plugins, and calls with a timeout.
 
-use crate::{base::chain, cri::go_code};
+use crate::{base::error_chain, cri::go_code};
 use hyper_util::rt::TokioIo;
 use std::{
     io,
@@ -51,7 +51,7 @@ pub async fn dial_until_lost(socket: &Path) -> Result<(Channel, CancellationToke
     let connecting = endpoint.connect_with_connector(connector);
     match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(channel)) => Ok((channel, lost)),
-        Ok(Err(error)) => Err(chain(&error)),
+        Ok(Err(error)) => Err(error_chain(&error)),
         Err(_) => Err("context deadline exceeded".into()),
     }
 }

@@ -8,7 +8,7 @@
 mod v1alpha1;
 
 use crate::{
-    base::{TokenBucket, chain, connections, metrics::Metrics},
+    base::{TokenBucket, connections, error_chain, metrics::Metrics},
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
@@ -128,7 +128,7 @@ impl PodResourcesSocket {
     /// Binds the socket; connections wait until [`serve`]. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
         let bound = bind(path).inspect_err(|error| {
-            tracing::error!(err = %chain(error.as_ref()), "Failed to create listener for podResources endpoint");
+            tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for podResources endpoint");
         });
         Self(bound.ok())
     }

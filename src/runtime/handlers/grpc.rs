@@ -9,7 +9,7 @@ use super::{
     net,
     request::PROBE_AGENT,
 };
-use crate::base::{GoDuration, chain};
+use crate::base::{GoDuration, error_chain};
 use hyper_util::rt::TokioIo;
 use std::{
     io,
@@ -53,7 +53,7 @@ async fn check(host: &str, port: u16, service: &str, connected: &AtomicBool) -> 
     connected.store(true, Ordering::Relaxed);
     let channel = match channel_over(stream, &address).await {
         Ok(channel) => channel,
-        Err(error) => return no_connection(&chain(&error)),
+        Err(error) => return no_connection(&error_chain(&error)),
     };
     let request = HealthCheckRequest {
         service: service.to_owned(),

@@ -7,7 +7,7 @@ use super::{
     request::GetRequest,
     shown, tls,
 };
-use crate::base::{Http1, chain};
+use crate::base::{Http1, error_chain};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
@@ -161,7 +161,7 @@ async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse,
         let text = match cause {
             _ if e.is_incomplete_message() => "EOF".to_owned(),
             Some(cause) => format!("read: {}", net::io_text(cause)),
-            None => chain(&e),
+            None => error_chain(&e),
         };
         error(text, cause.is_some_and(net::is_local))
     })

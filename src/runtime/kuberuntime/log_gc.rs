@@ -1,7 +1,7 @@
 //! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
 
 use super::log_paths::owner_of_logs;
-use crate::{base::with_own_files, state::pod_cache::Owner};
+use crate::{base::run_file_io, state::pod_cache::Owner};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ pub(super) async fn remove_logs(
     links: Option<PathBuf>,
     goes: impl Fn(&Owner) -> bool + Send + 'static,
 ) {
-    let removed = with_own_files(move || {
+    let removed = run_file_io(move || {
         let directories = directories(&logs)?.into_iter();
         for (path, _) in directories.filter(|(_, owner)| goes(owner)) {
             tracing::info!(path = %path.display(), "Removing logs of a removed pod");

@@ -157,7 +157,7 @@ async fn blocking(
     path: String,
     work: impl FnOnce() -> io::Result<()> + Send + 'static,
 ) {
-    let done = crate::base::with_own_files(work).await;
+    let done = crate::base::run_file_io(work).await;
     if let Ok(Err(error)) = done {
         tracing::warn!(path, err = %error, "Failed to {what}");
     }

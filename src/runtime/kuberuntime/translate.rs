@@ -4,7 +4,7 @@
 //! so nothing above ever sees, counts or stops them.
 
 use super::{generate::stop_signal::signal_name, labels};
-use crate::base::Strings;
+use crate::base::StringInterner;
 use crate::cri::v1;
 use crate::model::{
     AddressOrder, ContainerId, ContainerResources, ContainerState, ContainerStatus, ContainerUser,
@@ -36,12 +36,12 @@ pub struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    fn new(labels: &labels::StringMap, strings: &Strings, object: T) -> Option<Self> {
+    fn new(labels: &labels::StringMap, strings: &StringInterner, object: T) -> Option<Self> {
         let pod = labels::pod_of(labels)?;
         Some(Self {
-            uid: PodUid::new(strings.share(pod.uid)),
-            name: strings.share(pod.name),
-            namespace: strings.share(pod.namespace),
+            uid: PodUid::new(strings.intern(pod.uid)),
+            name: strings.intern(pod.name),
+            namespace: strings.intern(pod.namespace),
             object,
         })
     }
@@ -50,7 +50,7 @@ impl<T> Owned<T> {
 /// A sandbox of a list. Lists do not show the network: it counts as the pod's own, unknown.
 pub fn sandbox_from_list(
     sandbox: &v1::PodSandbox,
-    strings: &Strings,
+    strings: &StringInterner,
 ) -> Option<Owned<SandboxStatus>> {
     let object = SandboxStatus {
         id: SandboxId::from(sandbox.id.as_str()),
@@ -69,7 +69,7 @@ pub fn sandbox_from_list(
 /// A sandbox in full.
 pub fn sandbox_status(
     status: &v1::PodSandboxStatus,
-    strings: &Strings,
+    strings: &StringInterner,
     order: AddressOrder,
 ) -> Option<Owned<SandboxStatus>> {
     let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
@@ -114,20 +114,20 @@ fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<
 /// A container of a list: how it ended is not in there.
 pub fn container_from_list(
     container: &v1::Container,
-    strings: &Strings,
+    strings: &StringInterner,
 ) -> Option<Owned<ContainerStatus>> {
     let object = ContainerStatus {
         id: ContainerId::from(container.id.as_str()),
-        name: strings.share(labels::container_name(&container.labels)?),
-        sandbox: SandboxId::new(strings.share(&container.pod_sandbox_id)),
+        name: strings.intern(labels::container_name(&container.labels)?),
+        sandbox: SandboxId::new(strings.intern(&container.pod_sandbox_id)),
         state: state(container.state),
         restart_count: restart_count(&container.annotations, container.metadata.as_ref()),
         created_at: container.created_at.max(0),
         image: image(container.image.as_ref(), strings),
-        image_ref: strings.share(cut(&container.image_ref, MAX_TEXT)),
+        image_ref: strings.intern(cut(&container.image_ref, MAX_TEXT)),
         hash: hash(&container.annotations, strings),
-        reason: strings.share(""),
-        message: strings.share(""),
+        reason: strings.intern(""),
+        message: strings.intern(""),
         grace_seconds: grace_seconds(&container.annotations),
         source: source(&container.annotations),
         ..ContainerStatus::default()
@@ -139,7 +139,7 @@ pub fn container_from_list(
 pub fn container_status(
     status: &v1::ContainerStatus,
     sandbox: SandboxId,
-    strings: &Strings,
+    strings: &StringInterner,
 ) -> Option<Owned<ContainerStatus>> {
     let (state, start_cancelled) = match state(status.state) {
         ContainerState::Exited if start_was_cancelled(status) => (ContainerState::Created, true),
@@ -148,14 +148,14 @@ pub fn container_status(
     let exited = state == ContainerState::Exited;
     let text_if = |when: bool, text: &str, limit| {
         if when {
-            strings.share(cut(text, limit))
+            strings.intern(cut(text, limit))
         } else {
-            strings.share("")
+            strings.intern("")
         }
     };
     let object = ContainerStatus {
         id: ContainerId::from(status.id.as_str()),
-        name: strings.share(labels::container_name(&status.labels)?),
+        name: strings.intern(labels::container_name(&status.labels)?),
         sandbox,
         state,
         start_cancelled,
@@ -168,14 +168,14 @@ pub fn container_status(
         finished_at: if exited { status.finished_at.max(0) } else { 0 },
         exit_code: if exited { status.exit_code } else { 0 },
         image: image(status.image.as_ref(), strings),
-        image_ref: strings.share(cut(&status.image_ref, MAX_TEXT)),
+        image_ref: strings.intern(cut(&status.image_ref, MAX_TEXT)),
         hash: hash(&status.annotations, strings),
         reason: text_if(exited, &status.reason, MAX_TEXT),
         // Not shared: hardly two are the same.
         message: if exited && !status.message.is_empty() {
             cut(&status.message, MAX_MESSAGE).into()
         } else {
-            strings.share("")
+            strings.intern("")
         },
         user: user(status),
         stop_signal: signal_name(status.stop_signal),
@@ -234,17 +234,17 @@ fn restart_count(annotations: &labels::StringMap, metadata: Option<&v1::Containe
         .unwrap_or(0)
 }
 
-fn image(image: Option<&v1::ImageSpec>, strings: &Strings) -> Arc<str> {
+fn image(image: Option<&v1::ImageSpec>, strings: &StringInterner) -> Arc<str> {
     let name = image.map_or("", |image| match image.user_specified_image.as_str() {
         "" => &image.image,
         written => written,
     });
-    strings.share(cut(name, MAX_TEXT))
+    strings.intern(cut(name, MAX_TEXT))
 }
 
-fn hash(annotations: &labels::StringMap, strings: &Strings) -> Arc<str> {
+fn hash(annotations: &labels::StringMap, strings: &StringInterner) -> Arc<str> {
     let hash = annotations.get(keys::CONTAINER_HASH);
-    strings.share(hash.map_or("", |hash| cut(hash, 64)))
+    strings.intern(hash.map_or("", |hash| cut(hash, 64)))
 }
 
 fn grace_seconds(annotations: &labels::StringMap) -> Option<u32> {
@@ -256,9 +256,9 @@ fn source(annotations: &labels::StringMap) -> Option<PodSource> {
     PodSource::parse(annotations.get(keys::CONFIG_SOURCE)?)
 }
 
-fn digest(annotations: &labels::StringMap, strings: &Strings) -> Option<Arc<str>> {
+fn digest(annotations: &labels::StringMap, strings: &StringInterner) -> Option<Arc<str>> {
     let digest = annotations.get(keys::SPEC_DIGEST)?;
-    Some(strings.share(cut(digest, MAX_TEXT)))
+    Some(strings.intern(cut(digest, MAX_TEXT)))
 }
 
 /// The text cut to at most so many bytes, between characters.

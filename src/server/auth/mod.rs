@@ -31,7 +31,7 @@ use self::{
 use super::{tls::ClientAuthorities, websocket};
 use crate::{
     apiserver::{ApiError, ApiServer, TIMEOUT},
-    base::chain,
+    base::error_chain,
     base::metrics::Metrics,
 };
 use http::{HeaderMap, Method, StatusCode};
@@ -199,7 +199,7 @@ impl AuthState {
             if matches!(*error, ReviewFailure::TooMany) {
                 return AuthRefusal::TooMany;
             }
-            let why = chain(error.as_ref());
+            let why = error_chain(error.as_ref());
             tracing::warn!(err = why, "Unable to authenticate the request");
             AuthRefusal::Unauthenticated(Some(why))
         };
@@ -279,10 +279,10 @@ impl AuthState {
                 }
                 Err(error) => {
                     let text = review_failed(&user.name, verb, subresource);
-                    tracing::warn!(err = chain(error.as_ref()), "{text}");
+                    tracing::warn!(err = error_chain(error.as_ref()), "{text}");
                     return Err(AuthRefusal::Undecided(format!(
                         "{text}: {}",
-                        chain(error.as_ref())
+                        error_chain(error.as_ref())
                     )));
                 }
             }

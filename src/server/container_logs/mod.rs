@@ -13,7 +13,7 @@ use super::{
     views::{ListPods, WaitForPods},
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     model::PodExt as _,
     runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
 };
@@ -96,7 +96,7 @@ impl LogReaders {
         let (pod, container) = (name.pod.clone(), name.container.clone());
         let logs = logs.inspect(move |piece| {
             if let Err(error) = piece {
-                tracing::warn!(pod = %pod.log_name(), containerName = container, err = %chain(error), "Reading a container log failed");
+                tracing::warn!(pod = %pod.log_name(), containerName = container, err = %error_chain(error), "Reading a container log failed");
             }
         });
         let logs = until_stopped(ending_apart(logs), stopping.clone());
@@ -171,11 +171,11 @@ fn refused(name: &ContainerName, refusal: &LogRefusal) -> Response<Body> {
         LogRefusal::Log(LogError::Unavailable(_) | LogError::Gone(_)) => StatusCode::BAD_REQUEST,
         LogRefusal::Log(LogError::File(_)) => {
             let (pod, container) = (name.pod.log_name(), &name.container);
-            tracing::warn!(pod = %pod, containerName = container, err = %chain(refusal), "Opening a container log failed");
+            tracing::warn!(pod = %pod, containerName = container, err = %error_chain(refusal), "Opening a container log failed");
             StatusCode::INTERNAL_SERVER_ERROR
         }
     };
-    text(status, format!("{}\n", chain(refusal)))
+    text(status, format!("{}\n", error_chain(refusal)))
 }
 
 #[cfg(test)]

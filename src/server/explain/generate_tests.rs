@@ -1,5 +1,5 @@
 use super::*;
-use crate::pods::pod_sync::syncer::{TerminationReason, UpdateKind};
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use crate::pods::pod_workers::{Grace, PodEnd};
 use crate::state::pod_history::{Action, HistoryEntry};
 use serde_json::{Value, json};
@@ -179,7 +179,7 @@ fn a_new_container_waits_for_the_step_in_progress() {
 #[test]
 fn a_pod_in_line_names_the_one_before_it() {
     let mut bed = bed(json!({"waiting": {"reason": "ContainerCreating"}}));
-    let kind = UpdateKind::Create;
+    let kind = SyncPodType::Create;
     bed.worker.phase = WorkerPhase::WaitingToStart {
         kind,
         may_run: false,

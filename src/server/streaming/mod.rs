@@ -22,7 +22,7 @@ use super::{
     websocket::{is_upgrade, is_websocket},
 };
 use crate::{
-    base::{chain, metrics::Metrics},
+    base::{error_chain, metrics::Metrics},
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
     pods::pod_sync::PodWithStatus,
@@ -310,7 +310,7 @@ impl StreamTable {
             match stream(client, switched, idle, shutdown).await {
                 Ok(end) => tracing::info!(what, path, end = %end, "Streaming connection closed"),
                 Err(error) => {
-                    tracing::info!(what, path, err = %chain(&*error), "Streaming request failed");
+                    tracing::info!(what, path, err = %error_chain(&*error), "Streaming request failed");
                 }
             }
             drop(slot);
@@ -359,7 +359,7 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
         refusal,
         StreamRefusal::Target(_) | StreamRefusal::Upgrade(_)
     ) {
-        tracing::warn!(what, err = %chain(refusal), "Proxying to the runtime's streaming server failed");
+        tracing::warn!(what, err = %error_chain(refusal), "Proxying to the runtime's streaming server failed");
     }
     let mut response = text(status, format!("{refusal}\n"));
     if status == StatusCode::TOO_MANY_REQUESTS {

@@ -19,7 +19,7 @@ pub use authorities::{Authorities, ClientAuthorities};
 pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
 use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::CertificateNames};
-use crate::base::{Reloaded, chain};
+use crate::base::{Reloaded, error_chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use rustls::{
@@ -154,7 +154,7 @@ impl Tls {
                 // The content was validated when it was read, so this does not happen; the old configuration stays
                 // valid.
                 Err(error) => tracing::error!(
-                    err = chain(error.as_ref()),
+                    err = error_chain(error.as_ref()),
                     "Reloading the TLS configuration failed"
                 ),
             }
@@ -171,7 +171,7 @@ fn issued(path: &Path) -> Option<Pair> {
     }
     let read = Pair::read(path, path);
     read.inspect_err(|error| {
-        let err = chain(error.as_ref());
+        let err = error_chain(error.as_ref());
         tracing::warn!(path = %path.display(), err, "The issued serving certificate is unusable");
     })
     .ok()

@@ -3,7 +3,7 @@
 //! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, but only with the node's name.
 
 use super::key_pair::Pair;
-use crate::base::{atomic_file, chain};
+use crate::base::{atomic_file, error_chain};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use rcgen::{
@@ -106,7 +106,7 @@ pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyh
             Some(why) => why,
         },
         Err(_) if !certificate.exists() && !key.exists() => "there is none".into(),
-        Err(error) => chain(error.as_ref()),
+        Err(error) => error_chain(error.as_ref()),
     };
     create_because(&why, directory, names)
 }

@@ -16,7 +16,7 @@ mod state;
 mod stale;
 
 use crate::{
-    base::{DirtySet, Strings},
+    base::{DirtySet, StringInterner},
     model::{
         AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodLogName, PodStatus, PodUid,
         SandboxId, SandboxStatus, Seq,
@@ -129,7 +129,7 @@ struct PodCacheInner {
     inspect: DirtySet<ItemId>,
     listed: Notify,
     creations: Arc<creations::Creations>,
-    strings: Strings,
+    strings: StringInterner,
     address_order: AddressOrder,
 }
 
@@ -234,7 +234,7 @@ impl PodCache {
     }
 
     /// The interned strings that statuses share, to save memory.
-    pub fn strings(&self) -> &Strings {
+    pub fn strings(&self) -> &StringInterner {
         &self.shared.strings
     }
 
@@ -298,7 +298,7 @@ impl PodCacheWriter {
     }
 
     /// The interned strings that statuses share, to save memory.
-    pub fn strings(&self) -> &Strings {
+    pub fn strings(&self) -> &StringInterner {
         &self.shared.strings
     }
 

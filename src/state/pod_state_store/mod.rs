@@ -12,9 +12,9 @@ mod record;
 
 use crate::{
     base::{
-        DirtySet, atomic_file, chain,
+        DirtySet, atomic_file, error_chain,
         panics::{PanicScope, contain_blocking},
-        with_own_files,
+        run_file_io,
     },
     model::{PodSource, PodUid},
 };
@@ -234,7 +234,7 @@ impl PodStateStore {
             drop(one_at_a_time);
             written
         };
-        match with_own_files(write).await {
+        match run_file_io(write).await {
             Ok(written) => written,
             // The tokio runtime is shutting down. The caller must not go on as if this was written.
             Err(_) => std::future::pending().await,
@@ -361,7 +361,7 @@ fn read_records(
                 }
                 Err(error) => tracing::warn!(
                     path = %entry.path().display(),
-                    err = %chain(error.as_ref()),
+                    err = %error_chain(error.as_ref()),
                     "Ignoring a pod state file"
                 ),
             }

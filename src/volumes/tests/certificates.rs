@@ -106,7 +106,7 @@ async fn a_pod_has_its_key_and_certificate_once_they_are_issued() {
     let cluster = cluster(3607).await;
     cluster.store_requests();
     let pod = certified("u1", source());
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
     assert_eq!(
         error,
         "MountVolume.SetUp failed for volume \"v\" : credential bundle is not issued yet: \
@@ -212,7 +212,7 @@ async fn a_signer_that_refuses_is_not_asked_again() {
             cluster.prepare(&pod),
             cluster.decide(1, json!({"conditions": condition(kind)}))
         );
-        let error = chain(&prepared.unwrap_err());
+        let error = error_chain(&prepared.unwrap_err());
         let expected = format!(
             "MountVolume.SetUp failed for volume \"v\" : PodCertificateRequest was permanently {how}: \
              reason=\"Why\" message=\"because\""
@@ -227,7 +227,7 @@ async fn a_signer_that_refuses_is_not_asked_again() {
 async fn what_keeps_a_request_from_being_made_is_said_and_tried_again() {
     let cluster = cluster(3607).await;
     let pod = certified("u1", source());
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
     let expected = "credential bundle is not issued yet: while fetching service account: ";
     assert!(error.contains(expected), "{error}");
     cluster.store_requests();

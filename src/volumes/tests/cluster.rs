@@ -238,9 +238,9 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     cluster.changed().await;
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert!(
-        chain(&prepared.stale[0]).contains(r#"token "robot"/"ns" expired and refresh failed: "#),
+        error_chain(&prepared.stale[0]).contains(r#"token "robot"/"ns" expired and refresh failed: "#),
         "{}",
-        chain(&prepared.stale[0])
+        error_chain(&prepared.stale[0])
     );
     assert_eq!(read(&prepared, "token"), "token-2");
     cluster.server.set(Mode::Serving);
@@ -255,7 +255,7 @@ async fn a_pod_whose_token_is_refused_has_no_volume_and_is_marked_when_it_is_iss
     cluster.authority("ca");
     cluster.server.set(Mode::Refusing(403));
     let pod = api_pod();
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
     assert_eq!(
         error,
         "MountVolume.SetUp failed for volume \"kube-api-access\" : [failed to fetch token: the API server \
@@ -300,7 +300,7 @@ async fn a_pod_waits_for_its_claim_and_then_has_the_path_of_its_volume() {
     cluster.claim("Pending");
     let error = cluster.prepare(&pod).await.unwrap_err();
     assert_eq!(
-        chain(&error),
+        error_chain(&error),
         "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], \
          failed to process volumes=[v]: error processing PVC ns/data: PVC is not bound"
     );
@@ -419,13 +419,13 @@ async fn a_claim_may_be_read_only_and_one_that_the_node_cannot_serve_says_why() 
     cluster.volume(json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
     let error = cluster.prepare(&pod).await.unwrap_err();
     assert_eq!(
-        chain(&error),
+        error_chain(&error),
         "MountVolume.SetUp failed for volume \"pv1\" : \
          spec.csi of PersistentVolume \"pv1\" is not supported by this kubelet"
     );
     cluster.manager.teardown(&pod.uid()).await.unwrap();
     cluster.volume(json!({"local": {"path": "/nowhere/at/all"}}));
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
     assert_eq!(
         error,
         "MountVolume.NewMounter initialization failed for volume \"pv1\" : path \"/nowhere/at/all\" does not exist"
@@ -488,7 +488,7 @@ async fn trust_bundles_are_watched_for_as_long_as_a_pod_mounts_one() {
     cluster.server.delete("clustertrustbundles", "", "x:one");
     cluster.changed().await;
     let prepared = cluster.prepare(&named).await.unwrap();
-    assert!(chain(&prepared.stale[0]).ends_with(r#""x:one" not found"#));
+    assert!(error_chain(&prepared.stale[0]).ends_with(r#""x:one" not found"#));
     assert_eq!(read(&prepared, "roots.pem"), ONE);
     let prepared = cluster.prepare(&signed).await.unwrap();
     assert_eq!(read(&prepared, "roots.pem"), TWO);
@@ -503,7 +503,7 @@ async fn a_pod_waits_for_its_trust_bundle_and_an_optional_one_is_empty_without()
     let cluster = cluster(3607).await;
     cluster.server.set(Mode::Refusing(404));
     let optional = pod_with_bundle("o", json!({"name": "x:one", "optional": true}));
-    let error = chain(&cluster.prepare(&optional).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&optional).await.unwrap_err());
     assert_eq!(
         error,
         "MountVolume.SetUp failed for volume \"kube-api-access\" : ClusterTrustBundle informer has not yet synced: \
@@ -514,7 +514,7 @@ async fn a_pod_waits_for_its_trust_bundle_and_an_optional_one_is_empty_without()
     let prepared = cluster.prepare(&optional).await.unwrap();
     assert_eq!(read(&prepared, "roots.pem"), "");
     let needed = pod_with_bundle("n", json!({"name": "x:one"}));
-    let error = chain(&cluster.prepare(&needed).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&needed).await.unwrap_err());
     assert!(error.ends_with(r#""x:one" not found"#), "{error}");
     cluster.bundle("x:one", ONE);
     let changed = cluster.changed().await;

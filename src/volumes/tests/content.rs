@@ -103,7 +103,7 @@ async fn what_is_missing_is_an_error_in_upstreams_words_unless_it_is_optional() 
         volume["name"] = "v".into();
         let error = node.prepare(&pod(json!([volume]))).await.unwrap_err();
         let expected = format!("MountVolume.SetUp failed for volume \"v\" : {text}");
-        assert_eq!(chain(&error), expected);
+        assert_eq!(error_chain(&error), expected);
         for kind in ["configMap", "secret"] {
             if volume[kind].is_object() {
                 volume[kind]["optional"] = true.into();
@@ -124,7 +124,7 @@ async fn without_local_objects_the_text_is_that_of_a_kubelet_without_an_api_serv
     let facts = Arc::new(NodeFacts::default());
     let manager = VolumeManager::new(root, facts, Objects::default(), node.mounter.clone());
     let pod = pod(json!([{"name": "v", "secret": {"secretName": "db", "optional": true}}]));
-    let error = chain(&manager.prepare(&pod, &never()).await.unwrap_err());
+    let error = error_chain(&manager.prepare(&pod, &never()).await.unwrap_err());
     assert!(
         error.ends_with("couldn't get secret ns/db, no kubeClient defined"),
         "{error}"
@@ -197,7 +197,7 @@ async fn a_field_that_no_volume_can_show_is_named() {
         ),
     ] {
         let pod = pod(json!([{"name": "d", "downwardAPI": {"items": [item]}}]));
-        let error = chain(&node.prepare(&pod).await.unwrap_err());
+        let error = error_chain(&node.prepare(&pod).await.unwrap_err());
         assert!(error.ends_with(text), "{error}");
     }
 }
@@ -251,7 +251,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
         let prepared = manager.prepare(&pod, &never()).await.unwrap();
         assert_eq!(prepared.paths, paths);
         assert_eq!(
-            chain(&prepared.stale[0]),
+            error_chain(&prepared.stale[0]),
             "MountVolume.SetUp failed for volume \"s\" : secret \"db\" not found"
         );
         assert_eq!(read(&paths, "s", "a"), "2");
@@ -261,7 +261,7 @@ async fn a_volume_follows_its_object_and_keeps_what_it_shows_while_that_is_away(
     let error = manager(&node.base, &node.mounter)
         .prepare(&super::pod(other), &never())
         .await;
-    assert!(chain(&error.unwrap_err()).ends_with("secret \"other\" not found"));
+    assert!(error_chain(&error.unwrap_err()).ends_with("secret \"other\" not found"));
     node.put("secrets/ns/db/a", "3");
     node.prepare(&pod).await.unwrap();
     assert_eq!(read(&paths, "s", "a"), "3");
@@ -299,7 +299,7 @@ async fn an_immutable_object_is_what_it_was_when_the_pod_came_also_for_the_next_
     fs::remove_dir_all(node.base.join("objects/secrets")).unwrap();
     let prepared = node.manager.prepare(&pod, &never()).await.unwrap();
     assert_eq!(prepared.stale.len(), 1, "{:?}", prepared.stale);
-    assert!(chain(&prepared.stale[0]).ends_with("configmap \"app\" not found"));
+    assert!(error_chain(&prepared.stale[0]).ends_with("configmap \"app\" not found"));
     // Another pod gets what it says now.
     node.put("secrets/ns/db/a", "4");
     let mut other = super::pod(json!([{"name": "s", "secret": {"secretName": "db"}}]));

@@ -18,7 +18,7 @@ async fn volumes_nobody_mounts_are_left_alone_and_unknown_kinds_are_named() {
     assert!(node.prepare(&unused).await.unwrap().is_empty());
     let used = pod(json!([{"name": "s", "nfs": {"server": "x", "path": "/"}}]));
     assert_eq!(
-        chain(&node.prepare(&used).await.unwrap_err()),
+        error_chain(&node.prepare(&used).await.unwrap_err()),
         "MountVolume.SetUp failed for volume \"s\" : a nfs volume is not supported by this \
          kubelet"
     );

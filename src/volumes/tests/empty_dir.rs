@@ -133,7 +133,7 @@ async fn a_volume_of_huge_pages_has_pages_of_the_size_that_the_pod_asks_for() {
                 assert_eq!(mounted, [size], "{medium}");
             }
             Err(text) => {
-                let error = chain(&prepared.unwrap_err());
+                let error = error_chain(&prepared.unwrap_err());
                 assert!(error.ends_with(&text), "{error}");
                 assert_eq!(mounted, [0_u64; 0]);
             }

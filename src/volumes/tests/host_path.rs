@@ -37,7 +37,7 @@ async fn host_paths_are_what_their_type_says() {
         match fails_as {
             None => assert_eq!(&prepared.unwrap()["h"].host_path, path, "{kind}"),
             Some(expected) => assert_eq!(
-                chain(&prepared.unwrap_err()),
+                error_chain(&prepared.unwrap_err()),
                 format!(
                     "MountVolume.SetUp failed for volume \"h\" : hostPath type check failed: \
                      {} is not {expected}",
@@ -62,5 +62,5 @@ async fn the_two_creating_types_create_what_is_missing() {
     let orphan = node.base.join("no/parent");
     assert!(prepare(&orphan, "FileOrCreate").await.is_err());
     let error = prepare(&dir, "Folder").await.unwrap_err();
-    assert!(chain(&error).ends_with("Folder is an invalid volume type"));
+    assert!(error_chain(&error).ends_with("Folder is an invalid volume type"));
 }

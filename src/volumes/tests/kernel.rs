@@ -19,8 +19,8 @@ async fn prepared(manager: &VolumeManager, pod: &Pod) -> Option<VolumePaths> {
     match manager.prepare(pod, &never()).await {
         Ok(prepared) => Some(prepared.paths),
         Err(error) => {
-            assert!(std::env::var_os("CI").is_none(), "{}", chain(&error));
-            eprintln!("SKIPPED, cannot mount here: {}", chain(&error));
+            assert!(std::env::var_os("CI").is_none(), "{}", error_chain(&error));
+            eprintln!("SKIPPED, cannot mount here: {}", error_chain(&error));
             None
         }
     }

@@ -76,7 +76,7 @@ async fn options_that_are_refused_leave_nothing_bound_and_what_was_cut_short_is_
     cluster.volume(json!({"local": {"path": at.path()}, "mountOptions": ["odd"]}));
     let (pod, target) = (claimant("a", false), cluster.bound("a"));
     cluster.node.mounter.0.lock().code = 32;
-    let error = chain(&cluster.prepare(&pod).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&pod).await.unwrap_err());
     let expected = format!(
         "MountVolume.SetUp failed for volume \"pv1\" : mount failed: exit status 32\n\
          Mounting command: mount\nMounting arguments: -o bind,remount,odd {} {}\nOutput: scripted",
@@ -232,7 +232,7 @@ async fn a_device_that_has_something_on_it_is_never_formatted() {
         "MountVolume.MountDevice failed for volume \"pv1\" : local: failed to mount device";
     let at = format!("{} at {}", disk.device, device.display());
     // Only to be read, and empty.
-    let error = chain(&cluster.prepare(&claimant("a", true)).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&claimant("a", true)).await.unwrap_err());
     assert_eq!(
         error,
         format!(
@@ -244,7 +244,7 @@ async fn a_device_that_has_something_on_it_is_never_formatted() {
     cluster.end("a").await;
     // A swap area is no ext4.
     disk.run("mkswap", &["-U", "11111111-2222-3333-4444-555555555555"]);
-    let error = chain(&cluster.prepare(&claimant("a", false)).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&claimant("a", false)).await.unwrap_err());
     let expected = format!("{prefix} {at} (fstype: ext4), error mount failed: exit status ");
     assert!(error.starts_with(&expected), "{error}");
     disk.run("blkid", &["-p", "-u", "other"]);
@@ -252,7 +252,7 @@ async fn a_device_that_has_something_on_it_is_never_formatted() {
     cluster.end("a").await;
     disk.run("wipefs", &["-a"]);
     cluster.volume(json!({"local": {"path": disk.device, "fsType": "nosuch"}}));
-    let error = chain(&cluster.prepare(&claimant("a", false)).await.unwrap_err());
+    let error = error_chain(&cluster.prepare(&claimant("a", false)).await.unwrap_err());
     assert!(error.contains("type:(\"nosuch\")"), "{error}");
     assert!(
         error.contains("\"mkfs.nosuch\": executable file not found"),

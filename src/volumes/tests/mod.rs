@@ -1,7 +1,7 @@
 //! The whole module on a pretended, and in `kernel` on the real, mount table.
 
 use super::*;
-use crate::base::chain;
+use crate::base::error_chain;
 use crate::host::{MountEntry, ProgramEnd};
 use parking_lot::Condvar;
 use serde_json::{Value, json};

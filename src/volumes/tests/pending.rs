@@ -56,7 +56,7 @@ async fn a_volume_that_hangs_is_named_and_the_pod_is_synced_when_it_is_ready() {
     tokio::time::advance(TIMEOUT).await;
     let error = sync.await.unwrap().unwrap_err();
     assert_eq!(
-        chain(&error),
+        error_chain(&error),
         "Unable to attach or mount volumes: unmounted volumes=[ram], unattached volumes=[], \
          failed to process volumes=[]: timed out waiting for the condition"
     );
@@ -118,7 +118,7 @@ async fn all_that_fails_is_reported_and_what_is_ready_stays() {
     ]));
     for _ in 0..2 {
         let error = node.manager.prepare(&pod, &never()).await.unwrap_err();
-        let texts: Vec<_> = error.errors().map(|error| chain(error)).collect();
+        let texts: Vec<_> = error.errors().map(|error| error_chain(error)).collect();
         assert_eq!(texts.len(), 2, "{texts:?}");
         assert!(texts[0].contains("is not a directory") && texts[1].contains("is not a file"));
         assert_eq!(node.mounter.0.lock().tmpfs.len(), 1);
@@ -161,7 +161,7 @@ async fn a_sub_path_that_hangs_holds_one_thread_and_its_volume_is_named_however_
         tokio::time::advance(TIMEOUT + std::time::Duration::from_millis(1)).await;
         let error = bound.await.unwrap_err();
         assert_eq!(
-            chain(&error),
+            error_chain(&error),
             "sub-paths of volume \"v\" are not ready after 123 s"
         );
         assert_eq!(node.mounter.0.lock().waiting, 1, "attempt {attempt}");

@@ -199,14 +199,14 @@ async fn work_that_another_task_carries_on_keeps_its_span_and_other_work_gets_no
     let (tracer, _) = tracer("127.0.0.1:1", ALL);
     let span = begin(&tracer, "outer");
     let inside = async {
-        let carried = tokio::spawn(carried(async { current() }));
+        let carried = tokio::spawn(in_current_context(async { current() }));
         let plain = tokio::spawn(async { current() });
         (carried.await.unwrap(), plain.await.unwrap())
     };
     let (carried_on, plain) = span.in_scope(inside).await;
     assert_eq!(carried_on.as_ref(), Some(span.context()));
     assert_eq!(plain, None);
-    assert_eq!(carried(async { current() }).await, None);
+    assert_eq!(in_current_context(async { current() }).await, None);
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::config::AccountSettings;
 use crate::apiserver::token::{Token, TokenKey, issue};
 use crate::apiserver::{ApiServer, ResourcePath};
-use crate::base::{SingleFlight, chain, hex};
+use crate::base::{SingleFlight, error_chain, hex};
 use crate::images::credentials::login::UsedAccount;
 use crate::model::{Pod, PodExt as _};
 
@@ -88,7 +88,10 @@ impl Accounts {
         let namespace = pod.namespace();
         let account = api.get::<ServiceAccount>(ResourcePath::namespaced(namespace, name));
         let account = account.await.map_err(|error| {
-            let text = format!("get service account {namespace}/{name}: {}", chain(&error));
+            let text = format!(
+                "get service account {namespace}/{name}: {}",
+                error_chain(&error)
+            );
             NoAccount::Failed(text)
         })?;
         let annotations = annotations(settings, account.metadata.annotations.unwrap_or_default())?;
@@ -126,7 +129,7 @@ impl Accounts {
             let (api, key) = (api.clone(), key.clone());
             async move {
                 let issued = issue(&api, &key).await;
-                issued.map_err(|error| format!("failed to fetch token: {}", chain(&error)))
+                issued.map_err(|error| format!("failed to fetch token: {}", error_chain(&error)))
             }
         };
         let (token, renew) = self.flights.join(key.clone(), begin).await?;

@@ -15,7 +15,7 @@ mod store;
 use super::SourceList;
 use crate::{
     apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent},
-    base::chain,
+    base::error_chain,
     model::{Pod, PodExt, PodSource, PodUid, reasons},
     state::events::{EventRecorder, ObjectRef},
     state::node_object::NodeObject,
@@ -142,7 +142,7 @@ impl ApiSource {
                 event = watch.next() => {
                     let failed = matches!(event, WatchEvent::Failed(_));
                     if let WatchEvent::Failed(error) = &event && !failing {
-                        tracing::warn!(err = %chain(error.as_ref()), "Failed to watch pods; running pods are kept");
+                        tracing::warn!(err = %error_chain(error.as_ref()), "Failed to watch pods; running pods are kept");
                     } else if failing && !failed {
                         tracing::info!("Watching pods recovered");
                     }
@@ -393,7 +393,7 @@ async fn confirm_missing(
         return Ok(Found::Pod(pod));
     }
     let node = api.get::<Node>(ResourcePath::cluster(node_name)).await;
-    let node = node.map_err(|error| chain(&error))?;
+    let node = node.map_err(|error| error_chain(&error))?;
     if node.metadata.name.as_deref() != Some(node_name) {
         return Err("the API server does not know this node".into());
     }
@@ -409,7 +409,7 @@ async fn cluster(api: &ApiServer) -> Result<Option<String>, String> {
     match api.get::<Service>(service).await {
         Ok(service) => Ok(service.metadata.uid),
         Err(error) if error.is_not_found() || error.is_forbidden() => Ok(None),
-        Err(error) => Err(chain(&error)),
+        Err(error) => Err(error_chain(&error)),
     }
 }
 
@@ -427,7 +427,7 @@ async fn list_one(
     });
     match list.next().await {
         WatchEvent::Listed(items) => Ok(items.into_iter().next()),
-        WatchEvent::Failed(error) => Err(chain(error.as_ref())),
+        WatchEvent::Failed(error) => Err(error_chain(error.as_ref())),
         WatchEvent::Applied(_) | WatchEvent::Deleted(_) => Err("no list came".into()),
     }
 }

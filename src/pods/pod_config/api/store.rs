@@ -2,7 +2,7 @@
 //! away at the start.
 
 use crate::{
-    base::{DirtySet, atomic_file, with_own_files},
+    base::{DirtySet, atomic_file, run_file_io},
     host::files::read_head_or_empty,
     model::{Pod, PodExt, PodUid, keys},
 };
@@ -62,7 +62,7 @@ impl ApiPodStore {
     /// What an earlier kubelet left. A file that cannot be read is logged and left out.
     pub(super) async fn read(&self) -> Vec<Arc<Pod>> {
         let directory = self.directory.clone();
-        let read = with_own_files(move || read(&directory)).await;
+        let read = run_file_io(move || read(&directory)).await;
         let read = read.map_err(io::Error::other).and_then(|read| read);
         let read = read.unwrap_or_else(|error| {
             tracing::warn!(err = %error, path = %self.directory.display(), "Reading the last list of pods failed");
@@ -77,7 +77,7 @@ impl ApiPodStore {
     /// The identity of the cluster that the stored pods are of; none if no kubelet has learned it.
     pub(super) async fn cluster(&self) -> Option<String> {
         let path = self.directory.join(CLUSTER);
-        let read = with_own_files(move || read_head_or_empty(&path, MAX_CLUSTER)).await;
+        let read = run_file_io(move || read_head_or_empty(&path, MAX_CLUSTER)).await;
         let text = read
             .ok()?
             .ok()
@@ -123,7 +123,7 @@ impl ApiPodStore {
             };
             let (directory, wanted) = (self.directory.clone(), self.wanted.clone());
             let work = move || write(&directory, items, &wanted.lock().clone());
-            let failed = match with_own_files(work).await {
+            let failed = match run_file_io(work).await {
                 Ok(failed) => failed,
                 Err(error) => anyhow::bail!("writing pods panicked: {error}"),
             };

@@ -6,7 +6,7 @@ use super::{
     *,
 };
 use crate::model::PodExt as _;
-use crate::pods::pod_sync::syncer::{TerminationReason::Deleted, UpdateKind};
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason::Deleted};
 use std::time::Duration;
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -25,7 +25,7 @@ fn node() -> Node {
 }
 
 impl Node {
-    async fn update(&self, options: UpdateOptions) {
+    async fn update(&self, options: UpdatePodOptions) {
         self.workers.update_pod(options);
         settle().await;
     }
@@ -34,17 +34,17 @@ impl Node {
         let pod = Arc::new(pod.clone());
         let uid = pod.uid();
         let nothing = in_runtime(uid.as_str(), "web", false);
-        self.update(UpdateOptions::sync(UpdateKind::Create, pod).with_running(nothing))
+        self.update(UpdatePodOptions::sync(SyncPodType::Create, pod).with_running(nothing))
             .await;
     }
 
-    async fn sync(&self, pod: &Pod, kind: UpdateKind) {
-        self.update(UpdateOptions::sync(kind, Arc::new(pod.clone())))
+    async fn sync(&self, pod: &Pod, kind: SyncPodType) {
+        self.update(UpdatePodOptions::sync(kind, Arc::new(pod.clone())))
             .await;
     }
 
     async fn kill(&self, pod: &Pod) {
-        self.update(UpdateOptions::kill(Arc::new(pod.clone()), Deleted))
+        self.update(UpdatePodOptions::kill(Arc::new(pod.clone()), Deleted))
             .await;
     }
 
@@ -125,9 +125,9 @@ async fn updates_while_busy_become_one_sync_with_the_newest_pod() {
     let pod = api_pod("u", "web");
     node.create(&pod).await;
     for _ in 0..5 {
-        node.sync(&pod, UpdateKind::Sync).await;
-        node.sync(&pod, UpdateKind::Update).await;
-        node.sync(&pod, UpdateKind::Sync).await;
+        node.sync(&pod, SyncPodType::Sync).await;
+        node.sync(&pod, SyncPodType::Update).await;
+        node.sync(&pod, SyncPodType::Sync).await;
     }
     assert_eq!(node.syncer.log(), ["sync:u"]);
     node.end("u", How::Badly).await;
@@ -145,12 +145,12 @@ async fn a_kill_ends_a_running_sync_and_survives_later_updates() {
     let node = node();
     let pod = api_pod("u", "web");
     node.create(&pod).await;
-    node.sync(&pod, UpdateKind::Update).await;
+    node.sync(&pod, SyncPodType::Update).await;
     assert!(!node.syncer.is_cancelled("u"));
     node.kill(&pod).await;
     assert!(node.syncer.is_cancelled("u"));
-    node.sync(&pod, UpdateKind::Update).await;
-    node.sync(&pod, UpdateKind::Sync).await;
+    node.sync(&pod, SyncPodType::Update).await;
+    node.sync(&pod, SyncPodType::Sync).await;
     node.end("u", How::Badly).await;
     assert_eq!(node.running("u"), "stop");
 }
@@ -163,7 +163,7 @@ async fn a_running_stop_gets_a_shorter_grace() {
     node.end("u", How::Well).await;
     node.kill(&pod).await;
     assert_eq!(node.syncer.time_left("u"), S(30));
-    let again = UpdateOptions::kill(Arc::new(pod), Deleted);
+    let again = UpdatePodOptions::kill(Arc::new(pod), Deleted);
     node.update(again.clone().with_grace(4)).await;
     assert_eq!(node.syncer.time_left("u"), S(4));
     node.update(again.with_grace(20)).await;
@@ -232,7 +232,7 @@ async fn a_name_that_still_runs_from_before_is_not_started_beside_it() {
     node.create(&static_pod("new", "web")).await;
     node.create(&static_pod("y", "other")).await;
     assert_eq!(node.syncer.busy(), ["y".into()]);
-    node.update(UpdateOptions::orphan(old)).await;
+    node.update(UpdatePodOptions::orphan(old)).await;
     assert_eq!(node.running("old"), "stop-runtime");
     assert_eq!(node.running("new"), "");
     node.end("old", How::Well).await;
@@ -272,7 +272,7 @@ async fn a_running_pod_is_adopted_by_its_own_uid() {
 async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     let node = node();
     let running = in_runtime("u", "web", true);
-    node.update(UpdateOptions::orphan(running)).await;
+    node.update(UpdatePodOptions::orphan(running)).await;
     node.end("u", How::Well).await;
     assert!(!node.workers.knows(&"u".into()));
     let pod = static_pod("u", "web");
@@ -280,7 +280,7 @@ async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
     assert_eq!(node.running("u"), "", "its remains come first");
     assert_eq!(node.workers.finished().await, HashSet::from(["u".into()]));
     // That something of it changed is not a reason to start it.
-    let update = UpdateOptions::sync(UpdateKind::Sync, Arc::new(pod.clone()));
+    let update = UpdatePodOptions::sync(SyncPodType::Sync, Arc::new(pod.clone()));
     node.workers.update_known_pod(update.clone());
     settle().await;
     assert!(!node.workers.knows(&"u".into()));
@@ -372,7 +372,7 @@ async fn answers_about_a_pod_through_its_life() {
     assert_eq!(request(), [false, false, false, true], "unknown at start");
     node.create(&api_pod("u", "web")).await;
     assert_eq!(request(), [true, false, false, true], "syncing");
-    node.sync(&pod, UpdateKind::Update).await;
+    node.sync(&pod, SyncPodType::Update).await;
     assert_eq!(request(), [true, true, false, true], "the sync still runs");
     node.end("u", How::Well).await;
     assert_eq!(request(), [true, true, false, true], "terminating");

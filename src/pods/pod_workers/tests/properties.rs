@@ -5,7 +5,7 @@ use super::{
     syncer::{How, Scripted, settle},
     *,
 };
-use crate::pods::pod_sync::syncer::{TerminationReason, UpdateKind};
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use proptest::{prelude::*, sample::select};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn pod(index: usize) -> Pod {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Sync(usize, UpdateKind, Option<bool>),
+    Sync(usize, SyncPodType, Option<bool>),
     Kill(usize, Option<i64>),
     Delete(usize, i64),
     Orphan(usize),
@@ -38,9 +38,9 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let pod = 0..PODS.len();
     let kind = select(vec![
-        UpdateKind::Create,
-        UpdateKind::Update,
-        UpdateKind::Sync,
+        SyncPodType::Create,
+        SyncPodType::Update,
+        SyncPodType::Sync,
     ]);
     let seen = prop::option::of(any::<bool>());
     let how = select(vec![
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    fn kill(&mut self, options: UpdateOptions, uid: &str) {
+    fn kill(&mut self, options: UpdatePodOptions, uid: &str) {
         self.workers.update_pod(options);
         if self
             .workers
@@ -108,12 +108,13 @@ impl World {
     async fn apply(&mut self, op: Op) {
         match op {
             Op::Sync(p, kind, seen) => {
-                let mut options = UpdateOptions::sync(kind, Arc::new(pod(p)));
+                let mut options = UpdatePodOptions::sync(kind, Arc::new(pod(p)));
                 options.running = seen.map(|active| in_runtime(PODS[p], &PODS[p][..3], active));
                 self.workers.update_pod(options);
             }
             Op::Kill(p, grace) => {
-                let mut options = UpdateOptions::kill(Arc::new(pod(p)), TerminationReason::Deleted);
+                let mut options =
+                    UpdatePodOptions::kill(Arc::new(pod(p)), TerminationReason::Deleted);
                 if let Some(grace) = grace {
                     options = options.with_grace(grace);
                 }
@@ -121,11 +122,11 @@ impl World {
             }
             Op::Delete(p, grace) => {
                 let pod = Arc::new(deleted(pod(p), Some(grace)));
-                self.kill(UpdateOptions::sync(UpdateKind::Update, pod), PODS[p]);
+                self.kill(UpdatePodOptions::sync(SyncPodType::Update, pod), PODS[p]);
             }
             Op::Orphan(p) => {
                 let running = in_runtime(PODS[p], &PODS[p][..3], true);
-                self.kill(UpdateOptions::orphan(running), PODS[p]);
+                self.kill(UpdatePodOptions::orphan(running), PODS[p]);
             }
             Op::End(p, how) => {
                 self.syncer.end(PODS[p], how);

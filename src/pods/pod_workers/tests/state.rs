@@ -6,10 +6,10 @@ use super::{
 };
 use crate::{
     model::{ContainerState, ContainerStatus},
-    pods::pod_sync::syncer::{NextSync, RetryDelay, TerminationReason, UpdateKind},
+    pods::pod_sync::syncer::{NextSync, RetryDelay, SyncPodType, TerminationReason},
 };
+use SyncPodType::{Create, Sync, Update};
 use TerminationReason::{Deleted, Orphaned, PodTerminal};
-use UpdateKind::{Create, Sync, Update};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,7 +28,7 @@ struct Pod1 {
     now: Instant,
 }
 
-fn first(options: UpdateOptions) -> (Pod1, String) {
+fn first(options: UpdatePodOptions) -> (Pod1, String) {
     let now = Instant::now();
     let (state, effects) = PodState::first(options, now).unwrap();
     let pod = Pod1 { state, now };
@@ -39,10 +39,10 @@ fn first(options: UpdateOptions) -> (Pod1, String) {
 impl Pod1 {
     fn words(&self, effects: &[Effect]) -> String {
         let word = |effect: &Effect| match (effect, self.state.phase()) {
-            (Effect::Deliver(UpdateKind::Kill), WorkerPhase::Terminating { grace, .. }) => {
+            (Effect::Deliver(SyncPodType::Kill), WorkerPhase::Terminating { grace, .. }) => {
                 format!("kill:{}", grace.seconds())
             }
-            (Effect::Deliver(UpdateKind::Kill), _) => "kill".into(),
+            (Effect::Deliver(SyncPodType::Kill), _) => "kill".into(),
             (Effect::Deliver(kind), _) => format!("deliver:{kind:?}"),
             (Effect::ShortenGrace(grace), _) => format!("shorten:{}", grace.grace_seconds),
             (other, _) => format!("{other:?}").to_lowercase(),
@@ -55,7 +55,7 @@ impl Pod1 {
         self.words(&effects)
     }
 
-    fn update(&mut self, options: UpdateOptions) -> String {
+    fn update(&mut self, options: UpdatePodOptions) -> String {
         self.on(Input::Update(options))
     }
 
@@ -63,7 +63,7 @@ impl Pod1 {
         self.begin_for(None)
     }
 
-    fn begin_for(&mut self, update: Option<UpdateKind>) -> String {
+    fn begin_for(&mut self, update: Option<SyncPodType>) -> String {
         match self.state.begin(update, self.now) {
             Some(PodSyncCall::Sync(_, kind)) => format!("sync:{kind:?}"),
             Some(PodSyncCall::Terminating(_, grace, _)) => format!("stop:{}", grace.grace_seconds),
@@ -107,12 +107,12 @@ fn fixed() -> Arc<Pod> {
     Arc::new(static_pod("u", "web"))
 }
 
-fn sync(kind: UpdateKind, pod: &Arc<Pod>) -> UpdateOptions {
-    UpdateOptions::sync(kind, pod.clone())
+fn sync(kind: SyncPodType, pod: &Arc<Pod>) -> UpdatePodOptions {
+    UpdatePodOptions::sync(kind, pod.clone())
 }
 
-fn kill(pod: &Arc<Pod>) -> UpdateOptions {
-    UpdateOptions::kill(pod.clone(), Deleted)
+fn kill(pod: &Arc<Pod>) -> UpdatePodOptions {
+    UpdatePodOptions::kill(pod.clone(), Deleted)
 }
 
 fn syncing(pod: &Arc<Pod>) -> Pod1 {
@@ -190,13 +190,13 @@ fn what_makes_a_pod_end() {
     let gone = Arc::new(deleted(api_pod("u", "web"), None));
     let failed = Arc::new(in_phase(api_pod("u", "web"), "Failed"));
     let succeeded = Arc::new(in_phase(api_pod("u", "web"), "Succeeded"));
-    let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
+    let orphan = UpdatePodOptions::orphan(in_runtime("u", "web", true));
     for (options, reason) in [
         (sync(Update, &gone), Deleted),
         (sync(Sync, &failed), PodTerminal),
         (sync(Update, &succeeded), PodTerminal),
         (kill(&api()), Deleted),
-        (UpdateOptions::kill(api(), evicted.clone()), evicted),
+        (UpdatePodOptions::kill(api(), evicted.clone()), evicted),
         (orphan, Orphaned),
     ] {
         let mut p = syncing(&api());
@@ -291,10 +291,10 @@ fn a_longer_override_is_not_cut_by_later_updates() {
 #[test]
 fn a_pod_of_which_only_the_runtime_knows_is_killed() {
     let running = in_runtime("u", "web", true);
-    let (mut p, said) = first(UpdateOptions::orphan(running.clone()));
+    let (mut p, said) = first(UpdatePodOptions::orphan(running.clone()));
     assert_eq!(said, "blockname kill:1");
     assert_eq!(p.begin(), "stop-runtime:1");
-    assert_eq!(p.update(UpdateOptions::orphan(running)), "kill:1");
+    assert_eq!(p.update(UpdatePodOptions::orphan(running)), "kill:1");
     assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
@@ -310,7 +310,7 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
         };
         let mut status = PodStatus::clone(&in_runtime("u", "web", true));
         status.containers = vec![running];
-        UpdateOptions::replaced_orphan(Arc::new(status))
+        UpdatePodOptions::replaced_orphan(Arc::new(status))
     };
     assert_eq!(first(with_grace(None)).1, "blockname kill:1");
     let (mut p, said) = first(with_grace(Some(20)));
@@ -318,7 +318,7 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
     assert_eq!(p.begin(), "stop-runtime:20");
     assert_eq!(p.update(sync(Create, &fixed())), "");
     assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
-    let orphan = UpdateOptions::orphan(in_runtime("u", "web", true));
+    let orphan = UpdatePodOptions::orphan(in_runtime("u", "web", true));
     assert_eq!(p.update(orphan), "kill:20");
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
 }
@@ -344,7 +344,7 @@ fn what_is_left_to_do_for_an_end_is_tried_again_when_the_runtime_status_changes(
 fn a_spec_that_was_seen_is_used_to_kill_what_the_runtime_shows() {
     let mut p = syncing(&api());
     assert_eq!(
-        p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
+        p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))),
         "kill:30"
     );
     assert_eq!(p.begin(), "stop:30");
@@ -352,7 +352,7 @@ fn a_spec_that_was_seen_is_used_to_kill_what_the_runtime_shows() {
 
 #[test]
 fn a_spec_that_comes_later_is_used_to_stop_once_more() {
-    let (mut p, _) = first(UpdateOptions::orphan(in_runtime("u", "web", true)));
+    let (mut p, _) = first(UpdatePodOptions::orphan(in_runtime("u", "web", true)));
     p.begin();
     assert_eq!(p.update(kill(&api())), "kill:1");
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
@@ -392,19 +392,19 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
         }
         other => panic!("{other:?}"),
     };
-    let (mut p, _) = first(UpdateOptions::sync(Create, named("first")));
+    let (mut p, _) = first(UpdatePodOptions::sync(Create, named("first")));
     p.on(Input::MayStart);
     p.begin();
     p.ended(LIVE);
-    p.update(UpdateOptions::kill(named("first"), Deleted));
-    p.update(UpdateOptions::sync(Create, named("second")));
-    p.update(UpdateOptions::sync(Sync, named("second")));
+    p.update(UpdatePodOptions::kill(named("first"), Deleted));
+    p.update(UpdatePodOptions::sync(Create, named("second")));
+    p.update(UpdatePodOptions::sync(Sync, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
     // A kill of the second one still hurries the first.
-    let hurried = p.update(UpdateOptions::kill(named("second"), Deleted).with_grace(1));
+    let hurried = p.update(UpdatePodOptions::kill(named("second"), Deleted).with_grace(1));
     assert_eq!(hurried, "shorten:1 kill:1");
     p.ended(SyncOutcome::StopSucceeded);
-    p.update(UpdateOptions::sync(Update, named("second")));
+    p.update(UpdatePodOptions::sync(Update, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
     assert!(p.end().restart);
 }
@@ -435,7 +435,7 @@ fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
         sync(Update, &pod),
         sync(Sync, &pod),
         kill(&pod),
-        UpdateOptions::orphan(in_runtime("u", "web", true)),
+        UpdatePodOptions::orphan(in_runtime("u", "web", true)),
     ] {
         assert_eq!(p.update(options), "");
     }
@@ -456,7 +456,7 @@ fn a_terminated_pod_ignores_old_runtime_statuses() {
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
     assert_eq!(
-        p.update(UpdateOptions::orphan(in_runtime("u", "web", true))),
+        p.update(UpdatePodOptions::orphan(in_runtime("u", "web", true))),
         ""
     );
     assert_eq!(p.update(kill(&pod)), "kill");
@@ -549,7 +549,7 @@ fn a_pod_of_which_only_the_status_changed_wakes_nothing_and_takes_the_place_of_t
     pod.ended(LIVE);
     assert!(Arc::ptr_eq(&held(&mut pod), &newer));
     pod.ended(LIVE);
-    let kill = UpdateOptions::kill(newer.clone(), Deleted);
+    let kill = UpdatePodOptions::kill(newer.clone(), Deleted);
     pod.update(kill);
     assert_eq!(pod.on(Input::Refreshed(api())), "");
     assert!(Arc::ptr_eq(&held(&mut pod), &newer), "it ends as it was");

@@ -4,7 +4,7 @@ use super::plan::{
     self, ContainerGcPolicy, ContainerInstance, ContainerRemoval, GcSandbox, Reason,
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::RuntimeClient,
     model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
     runtime::kuberuntime::{
@@ -230,7 +230,7 @@ impl ContainerGc {
                 tracing::warn!(
                     pod = %status.log_name(),
                     containerID = %removal.id,
-                    err = %chain(error.as_ref()),
+                    err = %error_chain(error.as_ref()),
                     "Failed to remove the init container"
                 );
             }

@@ -21,7 +21,7 @@ use crate::{
         runtime_class::{RuntimeClassError, RuntimeClasses},
         service::Services,
     },
-    base::with_own_files,
+    base::run_file_io,
     cri::{
         FeaturesReader,
         v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig},
@@ -137,7 +137,7 @@ impl ConfigBuilder {
             .map_err(ConfigError::from)?;
         let resolv_conf = self.resolv_conf.clone();
         // One blocking call for both, because switching threads is a measurable part of a pod's start.
-        let (host, fresh_logs) = with_own_files(move || {
+        let (host, fresh_logs) = run_file_io(move || {
             let fresh = create_pod_log_dir(&logs)
                 .with_context(|| format!("cannot create the log directory {}", logs.display()))?;
             anyhow::Ok((read_host_resolv(resolv_conf)?, fresh))
@@ -166,7 +166,7 @@ impl ConfigBuilder {
         cgroup_parent: &str,
     ) -> anyhow::Result<PodSandboxConfig> {
         let resolv_conf = self.resolv_conf.clone();
-        let host = with_own_files(move || read_host_resolv(resolv_conf)).await??;
+        let host = run_file_io(move || read_host_resolv(resolv_conf)).await??;
         let ids = self.user_namespace(pod).await?;
         let inputs = SandboxInputs {
             attempt,
@@ -267,7 +267,7 @@ impl ConfigBuilder {
             return 0;
         };
         let shown = logs.display().to_string();
-        let counted = with_own_files(move || restart_count_from_log_dir(&logs)).await;
+        let counted = run_file_io(move || restart_count_from_log_dir(&logs)).await;
         match counted {
             Ok(Ok(count)) => count,
             Ok(Err(error)) => {

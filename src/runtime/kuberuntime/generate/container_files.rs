@@ -11,7 +11,7 @@ use super::{
     },
     hostname::pod_hostname,
 };
-use crate::base::with_own_files;
+use crate::base::run_file_io;
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
@@ -160,7 +160,7 @@ pub async fn create_container_files(
                 .transpose()?,
         })
     };
-    with_own_files(make).await?
+    run_file_io(make).await?
 }
 
 /// Makes a log directory and its parents (0755). Blocking.
@@ -248,7 +248,7 @@ pub async fn read_env_files(
         };
         wanted.into_iter().map(read).collect()
     };
-    Ok(with_own_files(read).await?)
+    Ok(run_file_io(read).await?)
 }
 
 fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {

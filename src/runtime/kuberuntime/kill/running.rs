@@ -2,7 +2,7 @@
 //! cancelled. If the pod is terminated then, the termination joins this stop, and may shorten its grace period.
 
 use crate::{
-    base::{otel::carried, panics::PanicScope, spawn},
+    base::{otel::in_current_context, panics::PanicScope, spawn},
     cri::CriError,
     model::{ContainerId, GraceDeadline},
 };
@@ -52,7 +52,7 @@ impl RunningStops {
         let (sender, receiver) = watch::channel(grace);
         let (report, ended) = watch::channel(None);
         let (work, listed) = (stop(receiver), ListedStop(self.clone(), id.clone()));
-        let stopping = carried(async move {
+        let stopping = in_current_context(async move {
             let result = work.await;
             // Before the result is sent, so that a caller that retries then begins another stop.
             drop(listed);

@@ -8,7 +8,7 @@ use super::{
     stop_tracker::{StopScope, StopTracker},
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::{CriError, RuntimeClient, v1},
     model::{
         ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, PodUid, SandboxId,
@@ -387,7 +387,7 @@ impl PodKiller {
         let list = self.reader.list_containers_of(&status.uid);
         let problem = match timeout(limit, list).await {
             Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
-            Ok(Err(error)) => chain(&error),
+            Ok(Err(error)) => error_chain(&error),
             Err(_) => format!("no list within {} ms", limit.as_millis()),
         };
         tracing::warn!(

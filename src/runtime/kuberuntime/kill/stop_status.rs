@@ -3,7 +3,7 @@
 
 use super::plan;
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::{
         CriError, RuntimeClient,
         v1::{Container, ContainerFilter, PodSandboxFilter},
@@ -53,7 +53,7 @@ impl StopStatusReader {
         let stale = self.cache.stale(uid);
         let listed = match timeout(limit, self.list_pod(uid)).await {
             Ok(Ok(listed)) => Ok(listed),
-            Ok(Err(error)) => Err(chain(&error)),
+            Ok(Err(error)) => Err(error_chain(&error)),
             Err(_) => Err(format!("no list within {} ms", limit.as_millis())),
         };
         tracing::warn!(

@@ -6,7 +6,7 @@ use super::{
     request::{NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncRequest},
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::{
         CriError, RuntimeClient,
         v1::{ContainerConfig, ContainerFilter},
@@ -93,7 +93,7 @@ impl ContainerStarter {
         }
         let config = config.and_then(|config| with_target_namespace(request, container, config));
         let config = config.map_err(|error| {
-            let message = chain(error.as_ref());
+            let message = error_chain(error.as_ref());
             let text = format!("Error: {message}");
             self.events.warning(&object, event::FAILED, text);
             let reason = reasons::CREATE_CONTAINER_CONFIG_ERROR;
@@ -244,7 +244,7 @@ impl ContainerStarter {
             }
             let removed = self.gc.remove_unstarted(&request.status, &left.id).await;
             removed.map_err(|error| {
-                let text = chain(error.as_ref());
+                let text = error_chain(error.as_ref());
                 wait(format!("failed to remove the previous container: {text}"))
             })?;
         }

@@ -4,7 +4,7 @@
 //! where it is, and its containers with it.
 
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::RuntimeClient,
     model::{Pod, PodExt as _, PodUid, SandboxId, reasons::event},
     resources::cm::{ContainerManager, LoweredMemoryLimit},
@@ -45,7 +45,7 @@ impl PodCgroups {
         let cgroup = ensured.map_err(|error| {
             let text = format!(
                 "unable to ensure pod container exists: {}",
-                chain(error.as_ref())
+                error_chain(error.as_ref())
             );
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);

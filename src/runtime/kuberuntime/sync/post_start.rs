@@ -2,7 +2,7 @@
 
 use super::request::{NotStarted, StartFailure, SyncReport, SyncRequest};
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons, reasons::event},
     runtime::{
         handlers::{HookTarget, Hooks, hook_address},
@@ -136,7 +136,7 @@ impl PostStart {
             tracing::warn!(
                 pod = %pod.log_name(),
                 containerName = container.name,
-                err = %chain(error.as_ref()),
+                err = %error_chain(error.as_ref()),
                 "Failed to kill container"
             );
         }

@@ -5,7 +5,7 @@
 
 use super::{request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
-    base::chain,
+    base::error_chain,
     model::{Pod, PodExt},
     resources::{
         allocation::{Allocations, ResizeMetrics, with_amounts},
@@ -80,7 +80,7 @@ impl PodResizer {
             Some(sandbox) => {
                 let cgroups = &self.sandboxes.cgroups;
                 let lowered = cgroups.lowered_memory_limit(pod, sandbox, before).await;
-                lowered.map_err(|error| chain(error.as_ref()))?
+                lowered.map_err(|error| error_chain(error.as_ref()))?
             }
             None => None,
         };
@@ -112,7 +112,7 @@ impl PodResizer {
             return Ok(());
         };
         let limited = self.sandboxes.cgroups.limit(pod, sandbox, before);
-        limited.await.map_err(|error| chain(error.as_ref()))
+        limited.await.map_err(|error| error_chain(error.as_ref()))
     }
 
     async fn update(
@@ -126,7 +126,7 @@ impl PodResizer {
         };
         let sandboxes = &self.sandboxes;
         let resources = sandboxes.builder.resources(pod, container);
-        let mut resources = resources.map_err(|error| chain(&error))?;
+        let mut resources = resources.map_err(|error| error_chain(&error))?;
         let name = &resize.name;
         Box::pin(
             sandboxes

@@ -6,7 +6,7 @@ use super::{
     request::{ReadySandbox, SyncReport, SyncRequest},
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::RuntimeClient,
     model::{Pod, PodExt, SandboxId, reasons::event},
     resources::{allocation::Allocations, dra::DraManager, managers::ResourceManagers},
@@ -93,7 +93,10 @@ impl SandboxCreator {
                 fresh_logs,
             },
         ) = new.inspect_err(|error| {
-            let text = format!("Failed to create pod sandbox: {}", chain(error.as_ref()));
+            let text = format!(
+                "Failed to create pod sandbox: {}",
+                error_chain(error.as_ref())
+            );
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
         })?;
@@ -158,7 +161,7 @@ impl SandboxCreator {
         prepared.inspect_err(|error| {
             let text = format!(
                 "Failed to prepare dynamic resources: {}",
-                chain(error.as_ref())
+                error_chain(error.as_ref())
             );
             self.events
                 .warning(object, event::FAILED_PREPARE_DYNAMIC_RESOURCES, text);

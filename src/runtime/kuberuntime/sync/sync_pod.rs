@@ -9,7 +9,7 @@ use super::request::{
     NotStarted, RETRY_AFTER, ReadySandbox, StartFailure, SyncReport, SyncRequest,
 };
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::CriError,
     model::{Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
     runtime::kuberuntime::{
@@ -96,7 +96,7 @@ impl KubeGenericRuntimeManager {
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
             // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
             if report.next_sync_at.is_none() {
-                let why = chain(error.as_ref());
+                let why = error_chain(error.as_ref());
                 self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));
             }
             report.error = Some(error);
@@ -266,7 +266,7 @@ impl KubeGenericRuntimeManager {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
                 self.metrics.failed_pod(pod);
-                let why = chain(error.as_ref());
+                let why = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(Action::Fail, why));
                 if error
                     .downcast_ref::<CriError>()

@@ -45,7 +45,7 @@ fn exited() -> v1::ContainerStatus {
 }
 
 fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
-    let strings = Strings::new();
+    let strings = StringInterner::new();
     container_status(status, "s1".into(), &strings)
         .unwrap()
         .object
@@ -53,7 +53,7 @@ fn translated(status: &v1::ContainerStatus) -> ContainerStatus {
 
 #[test]
 fn an_exited_container_is_told_in_full() {
-    let strings = Strings::new();
+    let strings = StringInterner::new();
     let owned = container_status(&exited(), "s1".into(), &strings).unwrap();
     assert_eq!(owned.uid.as_str(), "u-1");
     assert_eq!((&*owned.name, &*owned.namespace), ("web", "shop"));
@@ -211,7 +211,7 @@ fn the_attempt_stands_in_for_a_missing_restart_count_and_the_name_for_the_users_
 
 #[test]
 fn other_users_of_the_runtime_are_not_seen() {
-    let strings = Strings::new();
+    let strings = StringInterner::new();
     for key in [
         keys::POD_UID,
         keys::POD_NAME,
@@ -271,7 +271,7 @@ const IPV4: AddressOrder = AddressOrder::IPV4_FIRST;
 
 #[test]
 fn a_sandbox_is_told_with_its_addresses() {
-    let strings = Strings::new();
+    let strings = StringInterner::new();
     let reported = sandbox_status(&sandbox("10.1.0.5", &["fd00::5"]), &strings, IPV4)
         .unwrap()
         .object;
@@ -294,7 +294,7 @@ fn a_sandbox_is_told_with_its_addresses() {
 #[test]
 fn addresses_that_are_none_void_the_whole_list() {
     let ips = |status: &v1::PodSandboxStatus| {
-        let reported = sandbox_status(status, &Strings::new(), IPV4);
+        let reported = sandbox_status(status, &StringInterner::new(), IPV4);
         reported.unwrap().object.ips
     };
     assert!(ips(&sandbox("", &["fd00::5"])).is_empty());
@@ -321,7 +321,7 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
             }),
         }),
     });
-    let reported = sandbox_status(&status, &Strings::new(), IPV4);
+    let reported = sandbox_status(&status, &StringInterner::new(), IPV4);
     let reported = reported.unwrap().object;
     assert_eq!(reported.network, NetworkMode::Node);
     assert!(!reported.ready && !reported.has_network_status);
@@ -329,7 +329,7 @@ fn a_sandbox_in_the_nodes_network_and_one_in_an_unknown_state() {
 
 #[test]
 fn lists_are_told_as_far_as_they_go() {
-    let strings = Strings::new();
+    let strings = StringInterner::new();
     let container = v1::Container {
         id: "id1".into(),
         pod_sandbox_id: "s1".into(),

@@ -2,7 +2,7 @@
 
 use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
-    base::chain,
+    base::error_chain,
     cri::RuntimeClient,
     model::ContainerId,
     runtime::logs::{
@@ -52,7 +52,7 @@ pub(super) async fn rotate(job: RotationJob, workers: &Semaphore) -> anyhow::Res
         for name in plan.excess {
             let file = job.log.with_file_name(&name);
             if let Err(error) = found(fs::remove_file(&file)) {
-                tracing::warn!(file = %file.display(), err = %chain(&error), "Failed to remove a rotated log");
+                tracing::warn!(file = %file.display(), err = %error_chain(&error), "Failed to remove a rotated log");
             }
         }
         for name in plan.compress {
@@ -61,7 +61,7 @@ pub(super) async fn rotate(job: RotationJob, workers: &Semaphore) -> anyhow::Res
             }
             let file = job.log.with_file_name(&name);
             if let Err(error) = compress_file(&file, &job.shutdown) {
-                tracing::warn!(file = %file.display(), err = %chain(&error), "Failed to compress a rotated log");
+                tracing::warn!(file = %file.display(), err = %error_chain(&error), "Failed to compress a rotated log");
             }
         }
     })

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::{
-        chain,
+        error_chain,
         panics::{PanicScope, contain},
     },
     cri::RuntimeClient,
@@ -246,7 +246,7 @@ impl Rotation {
             tracing::error!(
                 containerID = %id,
                 log = %log.path.display(),
-                err = %chain(error.as_ref()),
+                err = %error_chain(error.as_ref()),
                 "Failed to rotate log for container"
             );
         }

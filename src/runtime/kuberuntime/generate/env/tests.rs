@@ -203,7 +203,7 @@ fn keys_of_files_are_variables() {
             {"name": "Y", "value": "[$(X)]"},
         ]))
         .map(|made| format!("{:?}", pairs(&made)))
-        .map_err(|error| crate::base::chain(&error))
+        .map_err(|error| crate::base::error_chain(&error))
     };
     let set = Ok(r#"[("X", "1"), ("Y", "[1]")]"#.to_string());
     let unset = Ok(r#"[("Y", "[$(X)]")]"#.to_string());

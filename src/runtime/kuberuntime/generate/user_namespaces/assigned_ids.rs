@@ -163,7 +163,7 @@ mod tests {
     async fn ids(files: &[(&str, &str)], tool: Option<&str>) -> Result<Option<Ids>, String> {
         let (dir, tool) = machine(files, tool);
         let found = assigned(dir.path(), tool).await;
-        found.map_err(|error| crate::base::chain(error.as_ref()))
+        found.map_err(|error| crate::base::error_chain(error.as_ref()))
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ pub mod ranges;
 pub use assigned_ids::UserNamespacesConfig;
 
 use crate::{
-    base::{atomic_file, chain, with_own_files},
+    base::{atomic_file, error_chain, run_file_io},
     cri::{HandlerFeatures, UnknownHandler},
     host::files,
     model::{Pod, PodExt, PodUid},
@@ -115,7 +115,7 @@ impl UserNamespaces {
             if let Err(error) = known.read(&uid) {
                 tracing::error!(
                     "podUID" = %uid,
-                    err = %chain(&error),
+                    err = %error_chain(&error),
                     "Failed to restore a pod's user namespace"
                 );
             }
@@ -143,7 +143,7 @@ impl UserNamespaces {
             return Ok(known);
         }
         let this = self.clone();
-        with_own_files(move || this.read_or_create(&uid)).await?
+        run_file_io(move || this.read_or_create(&uid)).await?
     }
 
     /// Takes a pod's range back. To be called when none of its processes is left.
@@ -152,7 +152,7 @@ impl UserNamespaces {
             return;
         }
         let (this, uid) = (self.clone(), uid.clone());
-        let released = with_own_files(move || {
+        let released = run_file_io(move || {
             // The file first: a range that is free must not be in anybody's file.
             let removed = this.file(&uid).map(fs::remove_file);
             match removed {
@@ -257,7 +257,7 @@ mod tests {
         let c = pod_of("c");
         let none = second.of_pod(&c, "", CAN).await.unwrap_err();
         assert_eq!(
-            chain(&none),
+            error_chain(&none),
             "create user namespace: could not find an empty slot to allocate a user namespace"
         );
         second.release(&a.uid()).await;
@@ -303,7 +303,7 @@ mod tests {
         ] {
             let error = all.of_pod(&pod_of("a"), handler, features).await;
             assert_eq!(
-                chain(&error.unwrap_err()),
+                error_chain(&error.unwrap_err()),
                 format!("can't set `spec.hostUsers: false`, {expected}")
             );
         }
@@ -330,7 +330,7 @@ mod tests {
         pod_dirs::create(&root.pod(&a.uid()).unwrap()).unwrap();
         fs::write(dir.path().join("pods/a/userns"), "{").unwrap();
         let all = UserNamespaces::open(root, space()).unwrap();
-        let error = chain(&all.of_pod(&a, "", CAN).await.unwrap_err());
+        let error = error_chain(&all.of_pod(&a, "", CAN).await.unwrap_err());
         assert!(
             error.starts_with("user namespace: invalid user namespace mappings file: "),
             "{error}"

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// The error and all its sources on one line, `outermost: cause: root`.
-pub fn chain(error: &(dyn Error + 'static)) -> String {
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

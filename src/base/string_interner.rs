@@ -8,22 +8,22 @@ const FIRST_SWEEP: usize = 8192;
 
 /// An interner: equal strings (images, hashes, names) are stored once.
 #[derive(Debug, Default)]
-pub struct Strings(Mutex<StringsInner>);
+pub struct StringInterner(Mutex<StringInternerInner>);
 
 #[derive(Debug, Default)]
-struct StringsInner {
+struct StringInternerInner {
     strings: HashSet<Arc<str>>,
     sweep_at: usize,
 }
 
-impl Strings {
+impl StringInterner {
     /// An empty interner.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The shared copy of a string. Unused strings are removed from time to time.
-    pub fn share(&self, text: &str) -> Arc<str> {
+    pub fn intern(&self, text: &str) -> Arc<str> {
         let shared = &mut *self.0.lock();
         if let Some(known) = shared.strings.get(text) {
             return known.clone();
@@ -44,13 +44,13 @@ mod tests {
 
     #[test]
     fn equal_strings_are_one_and_unused_ones_are_dropped() {
-        let strings = Strings::new();
-        let held = strings.share("held");
-        assert!(Arc::ptr_eq(&held, &strings.share("held")));
+        let strings = StringInterner::new();
+        let held = strings.intern("held");
+        assert!(Arc::ptr_eq(&held, &strings.intern("held")));
         for i in 0..FIRST_SWEEP * 3 {
-            strings.share(&i.to_string());
+            strings.intern(&i.to_string());
         }
         assert!(strings.0.lock().strings.len() <= FIRST_SWEEP);
-        assert!(Arc::ptr_eq(&held, &strings.share("held")));
+        assert!(Arc::ptr_eq(&held, &strings.intern("held")));
     }
 }

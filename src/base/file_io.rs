@@ -10,7 +10,7 @@ use tokio::{
 /// of pods that start together would create hundreds of threads.
 const MAX_CONCURRENT: usize = 4;
 
-static PLACES: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
+static PERMITS: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 
 /// Runs blocking work that only accesses the kubelet's own directories and small text files of the node, which are on
 /// local disks. Work that may hang, such as on a user's volume, must not run here, because it would block all other
@@ -22,11 +22,11 @@ static PLACES: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 ///
 /// # Errors
 /// The work panicked.
-pub async fn with_own_files<T: Send + 'static>(
+pub async fn run_file_io<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
     // The semaphore is never closed; if it were, the work would run without a permit.
-    let _place = PLACES.acquire().await.ok();
+    let _permit = PERMITS.acquire().await.ok();
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::MultiThread => Ok(block_in_place(work)),
         _ => spawn_blocking(work).await,
@@ -46,7 +46,7 @@ mod tests {
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let work = (0..40).map(|i| {
             let (running, most) = (running.clone(), most.clone());
-            with_own_files(move || {
+            run_file_io(move || {
                 let now = running.fetch_add(1, Ordering::SeqCst) + 1;
                 most.fetch_max(now, Ordering::SeqCst);
                 std::thread::yield_now();

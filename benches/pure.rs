@@ -13,7 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use kubelet::cri::{Relist, RelistMemory, v1};
+use kubelet::cri::{ListFingerprint, Relist, v1};
 use kubelet::model::validation::{LocalObjects, decode_pod};
 use kubelet::model::{
     ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
@@ -221,17 +221,21 @@ fn lists(c: &mut Criterion) {
     let pods = pods(MANY);
     let (one, other) = (reply(&pods), reply(&pods));
     c.bench_function("relist: 3,000 containers, none changed", |b| {
-        let mut memory = RelistMemory::new();
-        memory.compare(one.clone(), decode).unwrap();
+        let mut fingerprint = ListFingerprint::new();
+        fingerprint.compare(one.clone(), decode).unwrap();
         b.iter(|| {
-            let seen = memory.compare(black_box(other.clone()), decode).unwrap();
+            let seen = fingerprint
+                .compare(black_box(other.clone()), decode)
+                .unwrap();
             assert_eq!(seen, Relist::Unchanged);
         });
     });
     c.bench_function("relist: 3,000 containers, decoded", |b| {
         b.iter(|| {
-            let mut memory = RelistMemory::new();
-            memory.compare(black_box(other.clone()), decode).unwrap()
+            let mut fingerprint = ListFingerprint::new();
+            fingerprint
+                .compare(black_box(other.clone()), decode)
+                .unwrap()
         });
     });
     runtime_status(c, &pods);

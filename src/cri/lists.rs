@@ -10,7 +10,7 @@ use tonic::{Response, Status};
 
 use super::connection::finish;
 use super::error::CriError;
-use super::relist::{Relist, RelistMemory};
+use super::relist::{ListFingerprint, Relist};
 use super::rpc::Rpc;
 use super::runtime::RuntimeClient;
 use super::v1::{
@@ -102,44 +102,46 @@ impl RuntimeClient {
         }
         let streamed = Box::pin(streamed).await;
         if let Err(CriError::Unimplemented { .. }) = &streamed {
-            tracing::info!("The runtime has no streams of lists, falling back to lists");
+            tracing::info!(
+                "Container runtime does not support streaming lists, falling back to unary list calls"
+            );
             self.prefers_streams().store(false, Ordering::Relaxed);
         }
         (!in_parts_instead(&streamed)).then_some(streamed)
     }
 
-    /// All sandboxes, unless they equal the last list that `memory` saw. An unchanged reply is hashed but not
+    /// All sandboxes, unless they equal the last list compared with `fingerprint`. An unchanged reply is hashed but not
     /// decoded.
     pub async fn relist_pod_sandboxes(
         &self,
-        memory: &mut RelistMemory<PodSandbox>,
+        fingerprint: &mut ListFingerprint<PodSandbox>,
     ) -> Result<Relist<PodSandbox>, CriError> {
         if let Some(list) = self.streamed_first(self.sandboxes_streamed(None)).await {
-            memory.forget();
+            fingerprint.forget();
             return list.map(Relist::Changed);
         }
         let list = match self.sandboxes_raw(None).await {
-            Ok(reply) => return memory.compare(reply, decode_sandboxes),
+            Ok(reply) => return fingerprint.compare(reply, decode_sandboxes),
             Err(error) => self.sandboxes_over_limit(None, error).await,
         };
-        memory.forget();
+        fingerprint.forget();
         list.map(Relist::Changed)
     }
 
-    /// All containers, unless they equal the last list that `memory` saw.
+    /// All containers, unless they equal the last list compared with `fingerprint`.
     pub async fn relist_containers(
         &self,
-        memory: &mut RelistMemory<Container>,
+        fingerprint: &mut ListFingerprint<Container>,
     ) -> Result<Relist<Container>, CriError> {
         if let Some(list) = self.streamed_first(self.containers_streamed(None)).await {
-            memory.forget();
+            fingerprint.forget();
             return list.map(Relist::Changed);
         }
         let list = match self.containers_raw(None).await {
-            Ok(reply) => return memory.compare(reply, decode_containers),
+            Ok(reply) => return fingerprint.compare(reply, decode_containers),
             Err(error) => self.containers_over_limit(None, error).await,
         };
-        memory.forget();
+        fingerprint.forget();
         list.map(Relist::Changed)
     }
 

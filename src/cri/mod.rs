@@ -43,7 +43,7 @@ pub use features::{
 };
 pub use image::ImageClient;
 pub use metrics::CriMetrics;
-pub use relist::{Relist, RelistMemory};
+pub use relist::{ListFingerprint, Relist};
 pub use rpc::Rpc;
 pub use runtime::{ExecOutput, FullSandboxStatus, RuntimeClient};
 pub use streaming::StdStreams;

@@ -22,7 +22,7 @@ pub enum Relist<T> {
 /// The fingerprint of the last list that one reader has seen. Each reader needs its own, because it would otherwise
 /// miss changes that another reader saw first.
 #[derive(Debug)]
-pub struct RelistMemory<T> {
+pub struct ListFingerprint<T> {
     last: Option<Fingerprint>,
     keys: RandomState,
     entries: PhantomData<fn() -> T>,
@@ -35,9 +35,9 @@ struct Fingerprint {
     bytes: u64,
 }
 
-impl<T> Default for RelistMemory<T> {
-    fn default() -> RelistMemory<T> {
-        RelistMemory {
+impl<T> Default for ListFingerprint<T> {
+    fn default() -> ListFingerprint<T> {
+        ListFingerprint {
             last: None,
             keys: RandomState::new(),
             entries: PhantomData,
@@ -45,10 +45,10 @@ impl<T> Default for RelistMemory<T> {
     }
 }
 
-impl<T> RelistMemory<T> {
+impl<T> ListFingerprint<T> {
     /// Without a list, so the first one counts as a change.
-    pub fn new() -> RelistMemory<T> {
-        RelistMemory::default()
+    pub fn new() -> ListFingerprint<T> {
+        ListFingerprint::default()
     }
 
     /// Makes the next list a change.
@@ -210,11 +210,11 @@ mod tests {
 
     #[test]
     fn order_of_entries_and_of_labels_does_not_matter() {
-        let memory = RelistMemory::<Container>::new();
-        let first = memory.fingerprint(&encode((0..50).map(|id| container(id, LABELS)).collect()));
+        let last = ListFingerprint::<Container>::new();
+        let first = last.fingerprint(&encode((0..50).map(|id| container(id, LABELS)).collect()));
         assert!(first.is_some());
         // New maps iterate in another order.
-        let again = memory.fingerprint(&encode(
+        let again = last.fingerprint(&encode(
             (0..50).rev().map(|id| container(id, LABELS)).collect(),
         ));
         assert_eq!(first, again);
@@ -222,9 +222,9 @@ mod tests {
 
     #[test]
     fn any_changed_field_matters() {
-        let memory = RelistMemory::<Container>::new();
+        let last = ListFingerprint::<Container>::new();
         let base = container(1, LABELS);
-        let seen = |c: Container| memory.fingerprint(&encode(vec![c, container(2, LABELS)]));
+        let seen = |c: Container| last.fingerprint(&encode(vec![c, container(2, LABELS)]));
         let before = seen(base.clone());
         let mut variants = Vec::new();
         variants.push(Container {
@@ -261,18 +261,18 @@ mod tests {
 
     #[test]
     fn a_field_that_moves_to_another_entry_matters() {
-        let memory = RelistMemory::<Container>::new();
+        let last = ListFingerprint::<Container>::new();
         let with = |a: i32, b: i32| {
             let (mut one, mut two) = (container(1, LABELS), container(2, LABELS));
             (one.state, two.state) = (a, b);
-            memory.fingerprint(&encode(vec![one, two]))
+            last.fingerprint(&encode(vec![one, two]))
         };
         assert_ne!(with(1, 2), with(2, 1));
     }
 
     #[test]
     fn a_malformed_reply_has_no_fingerprint_and_is_never_unchanged() {
-        let mut memory = RelistMemory::<Container>::new();
+        let mut last = ListFingerprint::<Container>::new();
         for bytes in [
             &[0x0a, 0xff][..],
             &[0x80],
@@ -280,17 +280,17 @@ mod tests {
             &[0x0a, 0x02, 0x0a],
             &[0xff; 11],
         ] {
-            let seen = memory.fingerprint(bytes);
+            let seen = last.fingerprint(bytes);
             assert_eq!(seen, None, "{bytes:?}");
-            memory.remember(seen);
-            assert!(!memory.is_last(seen));
+            last.remember(seen);
+            assert!(!last.is_last(seen));
         }
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = RelistMemory::<Container>::new().fingerprint(&bytes);
+            let _ = ListFingerprint::<Container>::new().fingerprint(&bytes);
         }
     }
 }

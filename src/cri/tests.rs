@@ -14,7 +14,7 @@ use super::v1::{
     PullImageResponse, RuntimeCondition, RuntimeStatus, StatusResponse, StreamContainersResponse,
     VersionResponse,
 };
-use super::{CriError, Relist, RelistMemory, Rpc, wait_for_runtime};
+use super::{CriError, ListFingerprint, Relist, Rpc, wait_for_runtime};
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(100);
@@ -370,13 +370,13 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
             Reply::Messages((0..2).map(|n| part(n).encode_to_vec()).collect())
         });
     let client = runtime.client(LONG).preferring_streams(true);
-    let mut memory = RelistMemory::new();
+    let mut fingerprint = ListFingerprint::new();
     for _ in 0..2 {
         assert_eq!(
             ids(client.list_containers(None).await.unwrap()),
             ["c0", "c1"]
         );
-        let relist = client.relist_containers(&mut memory).await.unwrap();
+        let relist = client.relist_containers(&mut fingerprint).await.unwrap();
         assert!(matches!(relist, Relist::Changed(list) if list.len() == 2));
     }
     assert_eq!(runtime.script.calls("ListContainers"), 0);
@@ -387,7 +387,7 @@ async fn where_streams_are_preferred_lists_are_read_only_from_a_runtime_without_
     assert!(client.list_containers(None).await.is_err());
     let hasty = runtime.client(SHORT).preferring_streams(true);
     runtime.script.on("StreamContainers", |_| Reply::Hang);
-    assert!(hasty.relist_containers(&mut memory).await.is_err());
+    assert!(hasty.relist_containers(&mut fingerprint).await.is_err());
     assert_eq!(runtime.script.calls("ListContainers"), 0);
     // Without streams there are lists, and no stream is requested again.
     runtime.script.on("StreamContainers", |_| {
@@ -471,23 +471,23 @@ async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
                 .collect(),
         )
     };
-    let mut memory = RelistMemory::new();
+    let mut fingerprint = ListFingerprint::new();
     runtime.script.on("ListContainers", move |_| running());
-    let first = client.relist_containers(&mut memory).await.unwrap();
+    let first = client.relist_containers(&mut fingerprint).await.unwrap();
     assert!(
         matches!(&first, Relist::Changed(all) if all.len() == 20),
         "{first:?}"
     );
     assert_eq!(
-        client.relist_containers(&mut memory).await.unwrap(),
+        client.relist_containers(&mut fingerprint).await.unwrap(),
         Relist::Unchanged
     );
     runtime.script.on("ListContainers", |_| {
         Reply::Fail(Code::Unknown, "database is locked")
     });
-    assert!(client.relist_containers(&mut memory).await.is_err());
+    assert!(client.relist_containers(&mut fingerprint).await.is_err());
     runtime.script.on("ListContainers", move |_| running());
-    let after = client.relist_containers(&mut memory).await.unwrap();
+    let after = client.relist_containers(&mut fingerprint).await.unwrap();
     assert!(
         matches!(&after, Relist::Changed(all) if all.len() == 20),
         "{after:?}"
@@ -495,14 +495,14 @@ async fn a_failed_list_is_an_error_and_the_next_relist_a_change() {
     runtime.script.on("ListContainers", |_| {
         list(vec![container(1, ContainerState::ContainerExited)])
     });
-    let changed = client.relist_containers(&mut memory).await.unwrap();
+    let changed = client.relist_containers(&mut fingerprint).await.unwrap();
     assert_eq!(
         changed,
         Relist::Changed(vec![container(1, ContainerState::ContainerExited)])
     );
-    memory.forget();
+    fingerprint.forget();
     assert_ne!(
-        client.relist_containers(&mut memory).await.unwrap(),
+        client.relist_containers(&mut fingerprint).await.unwrap(),
         Relist::Unchanged
     );
 }

@@ -1,14 +1,14 @@
-//! The deadline of a pod's termination.
+//! The deadline of a stop of a pod or of one container.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The deadline of a pod's termination. It can only be replaced by an earlier one.
+/// The deadline of a stop of a pod or of one container. It can only be replaced by an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GraceDeadline {
     /// The end of the grace period.
     pub deadline: Instant,
-    /// The whole grace period in seconds; at least 1.
+    /// The whole grace period in seconds; 0 only for a single container.
     pub grace_seconds: i64,
 }
 

@@ -27,7 +27,7 @@ pub const POD_DELETION_GRACE_PERIOD: &str = "io.kubernetes.pod.deletionGracePeri
 /// Container annotation: `terminationGracePeriodSeconds`, decimal seconds.
 pub const POD_TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
-/// Pod annotation: the pod's source: `file`, `http` or `api`.
+/// Pod annotation: the pod's source: `file`, `http`, `posted` or `api`.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Pod annotation: when this kubelet first saw the pod, RFC 3339 with nanoseconds.
 pub const CONFIG_SEEN: &str = "kubernetes.io/config.seen";

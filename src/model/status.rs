@@ -249,7 +249,8 @@ impl ContainerStatus {
         }
     }
 
-    /// Whether a list that says `listed` says nothing new.
+    /// Whether the state in a list reply equals the known state, so that no inspection is needed. A cancelled start is
+    /// known as Created and listed as Exited.
     pub fn agrees_with(&self, listed: ContainerState) -> bool {
         self.state == listed || (self.start_cancelled && listed == ContainerState::Exited)
     }

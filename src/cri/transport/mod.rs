@@ -87,7 +87,8 @@ impl Service<Request<Body>> for CriService {
 const STREAM_WINDOW: u32 = 4 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
 
-/// Limit of concurrent heavy calls, and of pods that start at the same time: twice the processors.
+/// Limit of concurrent heavy calls, and of pods that start at the same time: at least 8, or twice the
+/// processors.
 pub fn max_heavy_calls() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     MIN_HEAVY_CALLS.max(2 * processors)

@@ -3,7 +3,7 @@
 use super::PlegContext;
 use crate::{
     cri::{
-        CriError, Relist, RelistMemory,
+        CriError, ListFingerprint, Relist,
         events::EventsMode,
         v1::{Container, PodSandbox},
     },
@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Half of the wait after the first failed list; doubles up to [`RETRY_CAP`].
+/// Retry delay of failed lists: doubled before each use, up to [`RETRY_CAP`].
 const RETRY_BASE: Duration = Duration::from_millis(200);
 const RETRY_CAP: Duration = Duration::from_secs(5);
 
@@ -64,8 +64,8 @@ pub struct RelistTask {
     context: PlegContext,
     relist: RelistTrigger,
     returned: Arc<Notify>,
-    sandboxes: RelistMemory<PodSandbox>,
-    containers: RelistMemory<Container>,
+    sandboxes: ListFingerprint<PodSandbox>,
+    containers: ListFingerprint<Container>,
 }
 
 impl RelistTask {
@@ -80,8 +80,8 @@ impl RelistTask {
             context,
             relist: trigger.clone(),
             returned,
-            sandboxes: RelistMemory::new(),
-            containers: RelistMemory::new(),
+            sandboxes: ListFingerprint::new(),
+            containers: ListFingerprint::new(),
         };
         (task, trigger)
     }

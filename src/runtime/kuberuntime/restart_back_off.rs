@@ -8,7 +8,7 @@ use crate::{
     base::backoff::{Backoff, BackoffStep, BackoffTime},
     model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key, reasons::event},
     state::events::{EventRecorder, ObjectRef},
-    state::pod_state_store::{BackOffStep, PodRecord, PodStateStore},
+    state::pod_state_store::{PodRecord, PodStateStore, SavedBackOff},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -90,12 +90,12 @@ impl RestartBackOff {
         let cap = self.cap_of(pod);
         let delay = self.steps.lock().advance_within(key, ended, now, cap);
         self.state_store.update(&pod.uid(), |record| {
-            let step = BackOffStep {
+            let saved = SavedBackOff {
                 key,
                 delay_seconds: delay.as_secs(),
                 since: now,
             };
-            record.back_off.insert(container.name.clone(), step);
+            record.back_off.insert(container.name.clone(), saved);
         });
         BackOffDecision::Start
     }

@@ -17,7 +17,7 @@ pub struct TerminationMessage {
     pub log: Option<PathBuf>,
 }
 
-/// What a read of the file gave.
+/// The result of reading the termination message file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileRead {
     /// Its last bytes.
@@ -28,8 +28,8 @@ pub enum FileRead {
     Failed(String),
 }
 
-/// Finds the termination message of an exited container; `None` while it has none (it did not exit). The
-/// logs only stand in after a failure of a container that did run.
+/// Finds the termination message of an exited container; `None` unless it has exited. The log is the
+/// fallback only if the container ran and failed.
 pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessage> {
     if status.state() != v1::ContainerState::ContainerExited {
         return None;
@@ -66,7 +66,7 @@ pub fn compose_message(
     file: &FileRead,
     log_tail: Option<&str>,
 ) -> String {
-    let said = match file {
+    let message = match file {
         FileRead::Bytes(bytes) if !bytes.is_empty() => last_text(bytes),
         FileRead::Failed(error) => {
             let path = source.file.as_deref().unwrap_or_else(|| "".as_ref());
@@ -78,10 +78,10 @@ pub fn compose_message(
         _ if needs_log(source, file) => log_tail.unwrap_or_default().to_string(),
         _ => String::new(),
     };
-    match (runtime_message.is_empty(), said.is_empty()) {
+    match (runtime_message.is_empty(), message.is_empty()) {
         (_, true) => runtime_message.to_string(),
-        (true, false) => said,
-        (false, false) => format!("{runtime_message}: {said}"),
+        (true, false) => message,
+        (false, false) => format!("{runtime_message}: {message}"),
     }
 }
 
@@ -90,7 +90,7 @@ fn last_text(bytes: &[u8]) -> String {
     let tail = bytes
         .get(bytes.len().saturating_sub(MAX_MESSAGE)..)
         .unwrap_or_default();
-    let torn = if tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
+    let partial_char_bytes = if tail.len() < bytes.len() || tail.len() == MAX_MESSAGE {
         tail.iter()
             .take(3)
             .take_while(|byte| (**byte & 0xc0) == 0x80)
@@ -98,7 +98,7 @@ fn last_text(bytes: &[u8]) -> String {
     } else {
         0
     };
-    let text = String::from_utf8_lossy(tail.get(torn..).unwrap_or_default());
+    let text = String::from_utf8_lossy(tail.get(partial_char_bytes..).unwrap_or_default());
     cut(&text, MAX_MESSAGE).to_string()
 }
 

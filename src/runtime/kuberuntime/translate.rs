@@ -1,7 +1,7 @@
-//! From what the runtime says to the model. Pure but for the shared strings.
+//! Converts CRI types to the model (upstream's `toKubeContainerStatus`). Pure except for string interning.
 //!
 //! Objects without a kubelet's labels belong to other users of the runtime: they are `None` here,
-//! so nothing above ever sees, counts or stops them.
+//! so this kubelet ignores them.
 
 use super::{generate::stop_signal::signal_name, labels};
 use crate::base::StringInterner;
@@ -22,7 +22,7 @@ const MAX_ADDRESSES: usize = 16;
 /// Most groups kept of one container; the kernel has no more of a process.
 const MAX_GROUPS: usize = 65536;
 
-/// Which pod an object belongs to, with what is true of the object.
+/// An object and the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owned<T> {
     /// UID of the pod.
@@ -47,7 +47,7 @@ impl<T> Owned<T> {
     }
 }
 
-/// A sandbox of a list. Lists do not show the network: it counts as the pod's own, unknown.
+/// A sandbox in a list reply, which has no network status; [`NetworkMode::Pod`] is assumed.
 pub fn sandbox_from_list(
     sandbox: &v1::PodSandbox,
     strings: &StringInterner,
@@ -66,7 +66,7 @@ pub fn sandbox_from_list(
     Owned::new(&sandbox.labels, strings, object)
 }
 
-/// A sandbox in full.
+/// A sandbox from its status.
 pub fn sandbox_status(
     status: &v1::PodSandboxStatus,
     strings: &StringInterner,
@@ -111,7 +111,7 @@ fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<
     order.pick(&all.unwrap_or_default())
 }
 
-/// A container of a list: how it ended is not in there.
+/// A container in a list reply, which has no exit code.
 pub fn container_from_list(
     container: &v1::Container,
     strings: &StringInterner,
@@ -135,7 +135,7 @@ pub fn container_from_list(
     Owned::new(&container.labels, strings, object)
 }
 
-/// A container in full. Its status does not name its sandbox, so the caller does.
+/// A container from its status, which does not name the sandbox, so the caller does.
 pub fn container_status(
     status: &v1::ContainerStatus,
     sandbox: SandboxId,
@@ -261,7 +261,7 @@ fn digest(annotations: &labels::StringMap, strings: &StringInterner) -> Option<A
     Some(strings.intern(cut(digest, MAX_TEXT)))
 }
 
-/// The text cut to at most so many bytes, between characters.
+/// Truncates to at most `limit` bytes at a character boundary.
 pub(super) fn cut(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -75,12 +75,7 @@ pub fn explain(inputs: ExplainInputs<'_>) -> Explanation {
         timeline,
         containers,
         conditions: conditions(inputs.status),
-        pod_history: inputs
-            .record
-            .pod_history()
-            .iter()
-            .map(history_entry)
-            .collect(),
+        pod_history: inputs.record.entries().iter().map(history_entry).collect(),
         probes: inputs.probes,
         events: inputs.events.into_iter().skip(older).collect(),
         pod,

@@ -103,8 +103,8 @@ pub fn timeline(
     let source = pod.annotation(keys::CONFIG_SOURCE);
     let source = source.map(|source| format!("from {source}"));
     steps.push(seen, 1, "queued", source.unwrap_or_default());
-    let mut pod_history = record.pod_history().iter();
-    if let Some(noted) = pod_history.find(|noted| noted.action == Action::CreateSandbox) {
+    let mut entries = record.entries().iter();
+    if let Some(noted) = entries.find(|noted| noted.action == Action::CreateSandbox) {
         let why = noted.why.to_string();
         steps.push(Some(noted.first()), 3, "sandbox creation started", why);
     }

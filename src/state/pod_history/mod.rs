@@ -123,7 +123,7 @@ mod tests {
         assert!(history.is_empty());
         history.record(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
         history.set_current_step(&uid, Some("stopping".into()));
-        assert_eq!(history.of(&uid).pod_history().len(), 1);
+        assert_eq!(history.of(&uid).entries().len(), 1);
         assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");
         assert_eq!(*version.borrow(), 1, "a step is not a decision");
         history.forget(&uid);

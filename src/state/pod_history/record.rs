@@ -33,7 +33,7 @@ pub enum Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::CreateSandbox => "make a sandbox",
+            Self::CreateSandbox => "create the sandbox",
             Self::StopPod => "stop the pod",
             Self::RestartAll => "restart all containers",
             Self::StopContainer => "stop",
@@ -138,7 +138,7 @@ fn from_millis(millis: i64) -> Timestamp {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodHistoryRecord {
     /// Ordered by latest occurrence, oldest first.
-    pod_history: Vec<RecordedDecision>,
+    entries: Vec<RecordedDecision>,
     current_step: Option<Box<(String, Timestamp)>>,
     /// Time of the last successful sync, in milliseconds since the epoch.
     last_success: i64,
@@ -146,8 +146,8 @@ pub struct PodHistoryRecord {
 
 impl PodHistoryRecord {
     /// The latest distinct decisions, ordered by latest occurrence, oldest first.
-    pub fn pod_history(&self) -> &[RecordedDecision] {
-        &self.pod_history
+    pub fn entries(&self) -> &[RecordedDecision] {
+        &self.entries
     }
 
     /// The current step of the running sync, with its start time.
@@ -159,7 +159,7 @@ impl PodHistoryRecord {
     /// The newest decision about a container (or the pod, if the name is empty), if it was made after the last
     /// successful sync and is a delay or a failure.
     pub fn pending_problem(&self, container: &str) -> Option<&RecordedDecision> {
-        let mut newest = self.pod_history.iter().rev();
+        let mut newest = self.entries.iter().rev();
         let newest = newest.find(|decision| *decision.container == *container)?;
         let is_problem = matches!(newest.action, Action::Wait | Action::Fail);
         (is_problem && newest.last > self.last_success).then_some(newest)
@@ -183,10 +183,10 @@ impl PodHistoryRecord {
         let same = |decision: &RecordedDecision| {
             decision.action == action && *decision.container == *container && *decision.why == *why
         };
-        let known = self.pod_history.iter().position(same);
+        let known = self.entries.iter().position(same);
         let now = now.as_millisecond();
         let mut decision = match known {
-            Some(at) => self.pod_history.remove(at),
+            Some(at) => self.entries.remove(at),
             None => RecordedDecision {
                 action,
                 count: 0,
@@ -206,13 +206,13 @@ impl PodHistoryRecord {
             room = room.saturating_sub(decision.bytes());
             fits
         };
-        let kept = self.pod_history.iter().rev().take_while(fits).count();
-        if kept < self.pod_history.len() {
-            self.pod_history.drain(..self.pod_history.len() - kept);
-            self.pod_history.shrink_to_fit();
+        let kept = self.entries.iter().rev().take_while(fits).count();
+        if kept < self.entries.len() {
+            self.entries.drain(..self.entries.len() - kept);
+            self.entries.shrink_to_fit();
         }
-        self.pod_history.reserve_exact(1);
-        self.pod_history.push(decision);
+        self.entries.reserve_exact(1);
+        self.entries.push(decision);
     }
 
     /// Sets the current step, which begins at `now`.
@@ -235,8 +235,8 @@ mod tests {
     }
 
     fn whys(record: &PodHistoryRecord) -> Vec<(&str, u32)> {
-        let pod_history = record.pod_history().iter();
-        pod_history
+        let entries = record.entries().iter();
+        entries
             .map(|decision| (&*decision.why, decision.count))
             .collect()
     }
@@ -249,7 +249,7 @@ mod tests {
             record.push(history_entry, t(second));
         }
         assert_eq!(whys(&record), [("b", 1), ("c", 1), ("a", 3)]);
-        let last = record.pod_history().last().unwrap();
+        let last = record.entries().last().unwrap();
         assert_eq!((last.first(), last.last()), (t(0), t(4)));
     }
 
@@ -263,7 +263,7 @@ mod tests {
         ] {
             record.push(HistoryEntry::about(action, container, "why".into()), t(0));
         }
-        assert_eq!(record.pod_history().len(), 3);
+        assert_eq!(record.entries().len(), 3);
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
                 },
                 t(0),
             );
-            assert_eq!(record.pod_history()[0].until(), until);
+            assert_eq!(record.entries()[0].until(), until);
         }
     }
 
@@ -307,16 +307,12 @@ mod tests {
         for i in 0..100 {
             let why = format!("{i} {}", "é".repeat(i * 7 % 400));
             record.push(HistoryEntry::about(Action::Fail, "main", why), t(0));
-            let bytes: usize = record
-                .pod_history()
-                .iter()
-                .map(RecordedDecision::bytes)
-                .sum();
+            let bytes: usize = record.entries().iter().map(RecordedDecision::bytes).sum();
             assert!(bytes <= MAX_BYTES, "{bytes}");
-            assert!(record.pod_history.capacity() * size_of::<RecordedDecision>() <= 1024);
-            let last = record.pod_history().last().unwrap();
+            assert!(record.entries.capacity() * size_of::<RecordedDecision>() <= 1024);
+            let last = record.entries().last().unwrap();
             assert!(last.why.starts_with(&i.to_string()));
         }
-        assert!(record.pod_history().len() >= 2);
+        assert!(record.entries().len() >= 2);
     }
 }

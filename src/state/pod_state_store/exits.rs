@@ -123,14 +123,14 @@ impl Exits {
     pub fn complete(&self, runtime_status: &PodStatus) -> Option<PodStatus> {
         let missing = |(name, exit): (&String, &Exit)| {
             let mut known = runtime_status.instances(name);
-            let speaks = match (known.next(), known.next()) {
+            let is_needed = match (known.next(), known.next()) {
                 (None, _) => !exit.superseded,
                 (Some(only), None) => {
                     only.id.as_str() != exit.id && only.restart_count >= exit.restart_count
                 }
                 (Some(_), Some(_)) => false,
             };
-            speaks.then(|| exit.instance(name))
+            is_needed.then(|| exit.instance(name))
         };
         let missing: Vec<_> = self.0.iter().filter_map(missing).collect();
         if missing.is_empty() {

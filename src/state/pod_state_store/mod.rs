@@ -1,6 +1,7 @@
 //! Facts about pods that have to survive a restart of the kubelet and that the runtime does not keep.
 //!
-//! * Owns: one small JSON file per pod below `<root-dir>/journal`, written only when a fact changes.
+//! * Owns: one small JSON file per pod below `<root-dir>/journal` (the name of earlier versions), written only when a
+//!   fact changes.
 //! * Woken by: updates. A task writes coalesced changes; [`PodStateStore::record`] waits for the write.
 //! * Publishes: [`PodRecord`]s, which are read at start.
 //! * Must never duplicate facts of the runtime or the manifest, nor fail a pod because the disk is full: a failed write
@@ -33,18 +34,18 @@ use std::{
 use tokio_util::sync::CancellationToken;
 
 pub use exits::{Exit, Exits, is_last_exit};
-pub use record::{BackOffStep, PodOrigin, PodRecord, RestartAll, SavedProbeResults, Terminal};
+pub use record::{PodOrigin, PodRecord, RestartAll, SavedBackOff, SavedProbeResults, Terminal};
 
 /// Version of the file format, in every file; a file with another version is ignored and left in place.
 const VERSION: u32 = 1;
 /// Delay before a failed write is retried.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long changes are collected before a write, so that the steps of one container start share it. Shorter than a
 /// client takes to react to a status.
-const GATHER: Duration = Duration::from_millis(5);
-/// Like [`GATHER`], after a batch of at least [`MANY`].
-const GATHER_MANY: Duration = Duration::from_millis(20);
-const MANY: usize = 16;
+const BATCH_DELAY: Duration = Duration::from_millis(5);
+/// Like [`BATCH_DELAY`], after a batch of at least [`LARGE_BATCH`].
+const LARGE_BATCH_DELAY: Duration = Duration::from_millis(20);
+const LARGE_BATCH: usize = 16;
 
 /// The store; cheap to clone.
 #[derive(Clone, Debug)]
@@ -187,7 +188,7 @@ impl PodStateStore {
                 () = shutdown.cancelled() => {}
             }
             tokio::select! {
-                () = tokio::time::sleep(GATHER) => {}
+                () = tokio::time::sleep(BATCH_DELAY) => {}
                 () = shutdown.cancelled() => {}
             }
             let last = shutdown.is_cancelled();
@@ -195,10 +196,10 @@ impl PodStateStore {
             if last {
                 return Ok(());
             }
-            let pause = match (written.all, written.number >= MANY) {
+            let pause = match (written.all, written.number >= LARGE_BATCH) {
                 (true, false) => continue,
-                (true, true) => GATHER_MANY,
-                (false, _) => RETRY,
+                (true, true) => LARGE_BATCH_DELAY,
+                (false, _) => RETRY_INTERVAL,
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}

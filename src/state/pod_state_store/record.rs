@@ -24,7 +24,7 @@ pub struct PodRecord {
     pub initialized_in: Option<String>,
     /// Restart back-off by container name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub back_off: BTreeMap<String, BackOffStep>,
+    pub back_off: BTreeMap<String, SavedBackOff>,
     /// Settled probe results per container instance.
     #[serde(
         rename = "probeResults",
@@ -102,12 +102,12 @@ pub struct Terminal {
 /// One container's restart back-off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct BackOffStep {
+pub struct SavedBackOff {
     /// [`crate::model::back_off_key`].
     pub key: u64,
     /// Current delay in seconds.
     pub delay_seconds: u64,
-    /// When the delay began.
+    /// When the last start was admitted (upstream's `lastUpdate`).
     pub since: Timestamp,
 }
 

@@ -18,7 +18,7 @@ async fn a_recorded_fact_is_read_back_after_a_restart() {
             r.set_probe_result(&"c1".into(), ProbeKind::Readiness, ProbeResult::Success);
             r.back_off.insert(
                 "web".into(),
-                BackOffStep {
+                SavedBackOff {
                     key: u64::MAX,
                     delay_seconds: 40,
                     since,

@@ -81,7 +81,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
         })
     });
     let mut resizes: Vec<_> = resizes.collect();
-    // What shrinks makes room for what grows.
+    // Decreases of memory limits come first, because they free memory for the increases.
     resizes.sort_by_key(|resize| resize.lower_memory_limit().is_none());
     actions.containers_to_resize = resizes;
     let has = view.inputs.facts.actuated.as_deref();

@@ -86,7 +86,7 @@ impl RunningStop {
         let _ = self.ended.clone().wait_for(Option::is_some).await;
     }
 
-    /// Waits for its result and shortens it whenever `grace` shrinks.
+    /// Waits for its result and shortens it whenever `grace` gets shorter.
     pub(super) async fn result(
         &self,
         mut grace: watch::Receiver<GraceDeadline>,
@@ -96,7 +96,7 @@ impl RunningStop {
             self.shorten(*grace.borrow_and_update());
             tokio::select! {
                 ended = ended.wait_for(Option::is_some) => {
-                    let result = ended.context("a bug: the stop panicked")?.clone();
+                    let result = ended.context("stopping the container panicked")?.clone();
                     return Ok(result.unwrap_or(Ok(()))?);
                 }
                 Ok(()) = grace.changed() => {}

@@ -349,7 +349,7 @@ impl PodKiller {
         }
     }
 
-    /// StopContainer, called again with a shorter timeout whenever the grace shrinks.
+    /// StopContainer, called again with a shorter timeout whenever the grace period gets shorter.
     async fn stop_while_grace_shrinks(
         &self,
         id: &str,

@@ -89,7 +89,7 @@ impl StopStatusReader {
                 podUID = %uid,
                 podSandboxID = item.sandbox_id(),
                 containerID = item.container_id(),
-                "Failed to read how an item of a stopped pod ended"
+                "Failed to read the exit status of a stopped sandbox or container"
             );
             let known = match &item {
                 ItemId::Container(id) => listed.container(id).map(|listed| {

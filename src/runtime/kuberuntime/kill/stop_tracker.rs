@@ -93,7 +93,7 @@ impl StopTracker {
 
     /// Forgets unfinished stops, because nothing of the pod has to be stopped any more: a later stop has its own deadline
     /// and runs its hooks.
-    pub(in crate::runtime::kuberuntime) fn cancel_stops(&self, uid: &PodUid) {
+    pub(in crate::runtime::kuberuntime) fn forget_unfinished_stops(&self, uid: &PodUid) {
         self.forget(uid);
         if self.state_store.read(uid, |r| !r.pre_stop_ran.is_empty()) {
             self.state_store.update(uid, |r| r.pre_stop_ran.clear());
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.end(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
-        stops.cancel_stops(&uid);
+        stops.forget_unfinished_stops(&uid);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
         stops.end(&uid, &StopScope::Pod);
         assert!(stops.deadlines.lock().is_empty());
@@ -176,7 +176,7 @@ mod tests {
         stops.record_hook_ran(&uid, &a).await;
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
         assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
-        stops.cancel_stops(&uid);
+        stops.forget_unfinished_stops(&uid);
         assert!(!stops.hook_ran(&uid, &a));
         drop(dir);
     }

@@ -89,7 +89,7 @@ impl PodRestarter {
         tracing::info!(
             pod = %pod.log_name(),
             containerName = trigger.name,
-            exit_code = trigger.exit_code,
+            exitCode = trigger.exit_code,
             "Restarting all containers of a pod"
         );
         let instances = reset.groups.iter().flatten();

@@ -61,7 +61,9 @@ impl KubeGenericRuntimeManager {
         self.exits.record_all(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
         if actions.is_empty() {
-            self.killer.stops().cancel_stops(&request.pod.uid());
+            self.killer
+                .stops()
+                .forget_unfinished_stops(&request.pod.uid());
             Box::pin(
                 self.starter
                     .post_start

@@ -44,7 +44,7 @@ pub use pod::{
 };
 pub use probe::{ProbeKind, ProbeResult};
 pub use quantity::{Quantity, QuantityError};
-pub use restart::{RestartAction, may_restart_all, restart_action, runs_again};
+pub use restart::{RestartAction, container_should_restart, may_restart_all, restart_action};
 pub use source::{PodSource, SourceSet};
 pub use status::{
     ContainerResources, ContainerState, ContainerStatus, ContainerUser, NetworkMode, PodStatus,

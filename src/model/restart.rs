@@ -45,7 +45,7 @@ pub fn restart_action(container: &Container, exit_code: i32) -> Option<RestartAc
 }
 
 /// Whether the container is restarted after an exit with this code (upstream's `ContainerShouldRestart`).
-pub fn runs_again(pod: &Pod, container: &Container, exit_code: i32) -> bool {
+pub fn container_should_restart(pod: &Pod, container: &Container, exit_code: i32) -> bool {
     restart_action(container, exit_code).is_some()
         || RestartPolicy::of(pod, container).restarts_after(exit_code)
 }
@@ -133,7 +133,7 @@ mod tests {
                 "spec": {"restartPolicy": of_pod, "containers": []}
             }))
             .unwrap();
-            let decisions = [0, 1, 42].map(|code| runs_again(&pod, &container, code));
+            let decisions = [0, 1, 42].map(|code| container_should_restart(&pod, &container, code));
             let case = (of_pod, own, with_rule);
             assert_eq!(decisions, [after_0, after_1, after_42], "{case:?}");
         }

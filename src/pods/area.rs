@@ -61,7 +61,7 @@ pub struct PodsWriters {
 /// Opens the stores of the area.
 pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWriters) {
     let changed = state.changes.as_ref();
-    let statuses = StatusManager::marking(changed.map(|changes| changes.pods.clone()));
+    let statuses = StatusManager::with_changes(changed.map(|changes| changes.pods.clone()));
     let writers = PodsWriters {
         statuses,
         all_sources_seen: watch::Sender::new(false),

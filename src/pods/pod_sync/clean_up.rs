@@ -4,8 +4,8 @@ use super::PodSync;
 use crate::{
     base::error_chain,
     model::{
-        ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, is_sidecar,
-        runs_again,
+        ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
+        container_should_restart, is_sidecar,
     },
     state::pod_cache::{Owner, RuntimeListed},
     state::pod_state_store::PodOrigin,
@@ -171,7 +171,8 @@ fn exits_to_keep<'s>(pod: &Pod, status: &'s PodStatus) -> Vec<&'s ContainerStatu
     let containers = sidecars.chain(pod.containers());
     let ended = containers.filter_map(|container| {
         let newest = status.newest(&container.name)?;
-        let again = newest.state == ContainerState::Exited && runs_again(pod, container, 0);
+        let again =
+            newest.state == ContainerState::Exited && container_should_restart(pod, container, 0);
         again.then_some(newest)
     });
     ended.collect()

@@ -398,7 +398,7 @@ impl PodSync {
             self.status_publisher.record_failed(&uid, because);
         }
         if reason == TerminationReason::NodeShutdown && pod.is_static() {
-            self.status_publisher.set_runs_again(&uid);
+            self.status_publisher.set_restarts_after_shutdown(&uid);
         }
         self.runtime.stop_prefetches(&uid);
         self.status_publisher.record_stage(&uid, PodStage::Ending);

@@ -3,11 +3,11 @@
 use super::metrics::{PodStartMetrics, StartProgress};
 use crate::{
     model::{
-        ContainerState, Pod, PodExt, PodStatus, PodUid, is_other_manifest, is_terminal, keys,
-        reasons, runs_again,
+        ContainerState, Pod, PodExt, PodStatus, PodUid, container_should_restart,
+        is_other_manifest, is_terminal, keys, reasons,
     },
     pods::status::{
-        StatusManager, Statuses, differs_in_ignored_start,
+        StatusManager, Statuses, differs_only_in_ignored_start_time,
         generate::{FailedBecause, StatusInputs},
         generate_api_pod_status, lacks_container_statuses, restored,
     },
@@ -45,8 +45,8 @@ struct PodStatusOverrides {
     start: StartProgress,
     /// The node rejected it: its status is kept as it is, unless the runtime has a container of it.
     rejected: bool,
-    /// A node shutdown stopped it, and it is started again after that.
-    runs_again: bool,
+    /// A static pod that a node shutdown stopped: it is started again if the shutdown is cancelled.
+    restarts_after_shutdown: bool,
 }
 
 /// Generates and publishes the status of a pod whenever one of its inputs changes.
@@ -183,7 +183,7 @@ impl StatusPublisher {
         let replaced = pod.containers().iter().filter(|container| {
             status.newest(&container.name).is_some_and(|newest| {
                 newest.state == ContainerState::Exited
-                    && !runs_again(pod, container, newest.exit_code)
+                    && !container_should_restart(pod, container, newest.exit_code)
                     && self.runtime.is_being_replaced(&status.uid, &newest.id)
             })
         });
@@ -249,7 +249,7 @@ impl StatusPublisher {
         }
         let ignored = self.state_store.read(uid, |record| {
             let stored = record.status.as_ref();
-            stored.is_some_and(|stored| differs_in_ignored_start(pod, stored, &status))
+            stored.is_some_and(|stored| differs_only_in_ignored_start_time(pod, stored, &status))
         });
         let change = |record: &mut PodRecord| {
             if record.terminal.is_none() {
@@ -391,9 +391,12 @@ impl StatusPublisher {
 
     /// Marks a static pod that is stopped for a node shutdown: it starts again if the shutdown is cancelled, because no
     /// API server replaces it.
-    pub(super) fn set_runs_again(&self, uid: &PodUid) {
+    pub(super) fn set_restarts_after_shutdown(&self, uid: &PodUid) {
         let mut overrides = self.overrides.lock();
-        overrides.entry(uid.clone()).or_default().runs_again = true;
+        overrides
+            .entry(uid.clone())
+            .or_default()
+            .restarts_after_shutdown = true;
     }
 
     /// Whether a pod ended, or was rejected, only because the node was going to shut down.
@@ -402,7 +405,7 @@ impl StatusPublisher {
             let because = overrides.failed_because.as_ref();
             let for_shutdown =
                 because.is_some_and(|because| because.reason == reasons::NODE_SHUTDOWN);
-            overrides.runs_again || overrides.rejected && for_shutdown
+            overrides.restarts_after_shutdown || overrides.rejected && for_shutdown
         })
     }
 
@@ -423,7 +426,7 @@ impl StatusPublisher {
             .overrides
             .lock()
             .get(uid)
-            .is_some_and(|overrides| overrides.rejected || overrides.runs_again)
+            .is_some_and(|overrides| overrides.rejected || overrides.restarts_after_shutdown)
         {
             return;
         }

@@ -25,25 +25,27 @@ use crate::{
     runtime::kuberuntime::RestartAllStage,
     state::probe_results::ContainerProbeResults,
 };
+use conditions::generate_conditions;
 use container_states::{ContainerList, container_statuses};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use phase::pod_phase;
 use std::borrow::Cow;
 
 /// Bytes that the termination messages of all containers of a pod share.
 const POD_MESSAGE_BYTES: usize = 12 * 1024;
 
-/// Why something other than its containers makes a pod `Failed`: its deadline, or an eviction.
+/// Reason and message of a pod that the node fails: for its deadline or by an eviction, for example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedBecause {
     /// `status.reason`.
     pub reason: String,
     /// `status.message`.
     pub message: String,
-    /// It has the condition `DisruptionTarget`: what replaces the pod does not count its end as a failure.
+    /// It has the condition `DisruptionTarget`: its controller does not count the end as a failure.
     pub disruption: bool,
 }
 
@@ -60,8 +62,7 @@ pub struct StatusInputs<'a> {
     pub qos_class: &'a str,
     /// Settled probe results of a container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
-    /// Reason and message of a container's last start if that failed; a start that went well must
-    /// clear it.
+    /// Reason and message of a container's last start if that failed; cleared by a successful start.
     pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
     /// Message of a container's restart back-off if it holds the container back at `now`.
     pub back_off: &'a dyn Fn(&str) -> Option<String>,
@@ -127,7 +128,7 @@ impl<'a> StatusInputs<'a> {
         }
     }
 
-    /// A mirror never acts on its static pod: a Failed one must not end it.
+    /// The status of a mirror pod never changes its static pod: a Failed mirror pod must not end it.
     fn remote_of_pod(&self) -> Option<&'a PodStatus> {
         self.remote.filter(|_| !self.pod.is_static())
     }
@@ -151,10 +152,10 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     let ephemeral = list(&old.ephemeral_container_statuses);
     let ephemeral = container_statuses(inputs, ephemeral, ContainerList::Ephemeral);
 
-    let generated = phase::of(inputs.pod, &init, &regular, inputs.pod_is_terminal);
+    let generated = pod_phase(inputs.pod, &init, &regular, inputs.pod_is_terminal);
     let (phase, reason, message) = settle_phase(inputs, &old, generated);
     let before = list(&old.conditions);
-    let mut conditions = conditions::of(inputs, &init, &regular, phase, before);
+    let mut conditions = generate_conditions(inputs, &init, &regular, phase, before);
     carry_transition_times(&mut conditions, before, inputs.now);
     let (pod_ip, pod_ips) = pod_ips(inputs, &old);
 
@@ -187,7 +188,7 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     Ok(status)
 }
 
-/// A terminal phase stays; otherwise what failed the pod from outside wins over its containers.
+/// A terminal phase stays; otherwise `failed_because` overrides the phase of the containers.
 fn settle_phase(
     inputs: &StatusInputs<'_>,
     old: &PodStatus,
@@ -219,8 +220,7 @@ fn settle_phase(
     (phase, reason, message)
 }
 
-/// Addresses of the sandbox. Once there is no sandbox to have any, the last ones stay on show; a
-/// host-network pod has the node's.
+/// Addresses of the sandbox. Without a ready sandbox, the old addresses are kept; a host-network pod has the node's.
 fn pod_ips(inputs: &StatusInputs<'_>, old: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
     let runtime = inputs.runtime.ips();
     let ips: Vec<PodIP> = if !runtime.is_empty() {
@@ -245,7 +245,7 @@ fn start_time(inputs: &StatusInputs<'_>, old: &PodStatus) -> Time {
     old.start_time.clone().unwrap_or_else(first_seen)
 }
 
-/// Cuts termination messages to the containers' equal shares of the pod's allowance.
+/// Truncates each termination message to an equal share of [`POD_MESSAGE_BYTES`].
 fn limit_messages(init: &mut [ContainerStatus], regular: &mut [ContainerStatus]) {
     let share = POD_MESSAGE_BYTES / (init.len() + regular.len()).max(1);
     let states = init

@@ -1,4 +1,4 @@
-//! API statuses of pods: generated and kept.
+//! API statuses of pods: generation and store.
 //!
 //! * Owns: the current API status of every pod, with the version at which it last changed.
 //! * Woken by: pod workers and the sync loop, through `StatusPublisher`, which serializes them.
@@ -15,7 +15,7 @@ mod terminate;
 mod tests;
 
 pub use generate::generate_api_pod_status;
-pub use restored::{differs_in_ignored_start, lacks_container_statuses, restored};
+pub use restored::{differs_only_in_ignored_start_time, lacks_container_statuses, restored};
 
 use crate::{
     base::DirtySet,
@@ -71,11 +71,11 @@ impl Default for StatusManager {
 impl StatusManager {
     /// No statuses.
     pub fn new() -> Self {
-        Self::marking(None)
+        Self::with_changes(None)
     }
 
     /// No statuses yet; pods whose status changes are marked here.
-    pub fn marking(changed: impl Into<Option<Arc<DirtySet<PodUid>>>>) -> Self {
+    pub fn with_changes(changed: impl Into<Option<Arc<DirtySet<PodUid>>>>) -> Self {
         let changed = changed.into();
         Self {
             store: Arc::new(StatusStore {

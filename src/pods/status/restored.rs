@@ -1,15 +1,14 @@
-//! Pure. What a kubelet takes over of the status of a pod that the kubelet before it stored.
+//! Restores the stored status of a static pod after a restart of the kubelet. Pure.
 //!
-//! Upstream's kubelet has no such status of a static pod: to it the pod starts with the kubelet, and of an init
-//! container that the runtime has lost it knows only that the pod is past it. Clients tell a restarted kubelet by these
-//! two facts, and upstream's node suite does, so they are shown; all else is what was known.
+//! Two fields follow upstream, which stores no status of static pods, because clients (and upstream's node e2e suite)
+//! recognise a restart by them: `startTime` is reset, and an init container without an instance has the message
+//! [`INIT_CONTAINER_LOST`]. Everything else is kept.
 
 use super::generate::INIT_CONTAINER_LOST;
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// The stored status of a static pod as the old one of a kubelet that has just started. A pod with a deadline keeps its
-/// start: the deadline is one instant.
+/// The stored status as the old status after a restart. A pod with `activeDeadlineSeconds` keeps its `startTime`.
 pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
     let mut status = stored.clone();
     if !keeps_start(pod) {
@@ -20,8 +19,12 @@ pub fn restored(pod: &Pod, stored: &PodStatus) -> PodStatus {
     status
 }
 
-/// Whether two statuses of a pod differ only in a start time that a later kubelet does not take over.
-pub fn differs_in_ignored_start(pod: &Pod, stored: &PodStatus, status: &PodStatus) -> bool {
+/// Whether two statuses of a pod differ only in a start time that is reset after a restart of the kubelet.
+pub fn differs_only_in_ignored_start_time(
+    pod: &Pod,
+    stored: &PodStatus,
+    status: &PodStatus,
+) -> bool {
     let ignored = pod.is_static() && !keeps_start(pod);
     let with_its_start = || PodStatus {
         start_time: status.start_time.clone(),
@@ -126,7 +129,10 @@ mod tests {
             (pod(&file, Some(60)), &later, false),
             (pod(&json!({}), None), &later, false),
         ] {
-            assert_eq!(differs_in_ignored_start(&pod, &stored(), status), expected);
+            assert_eq!(
+                differs_only_in_ignored_start_time(&pod, &stored(), status),
+                expected
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! The last status of a pod: nothing in it is left open.
+//! The last status of a pod: every container that may have run is terminated.
 
 use super::generate::{PodPhase, unknown_exit};
 use crate::model::{Pod, PodExt, is_sidecar};
@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 
 const MESSAGE: &str = "The container could not be located when the pod was terminated";
 
-/// Gives an end to every container that may have run and has none: it is unknown whether it
-/// succeeded, so it did not. A pod still Pending or Running becomes Failed, unless it is static.
+/// Sets a terminated state with an unknown exit for every container that may have run and has none. A pod still
+/// Pending or Running becomes Failed, unless it is static.
 pub(super) fn ended(pod: &Pod, mut status: PodStatus) -> PodStatus {
     let initialized = was_initialized(pod, &status);
     let regular = status.container_statuses.as_deref_mut().unwrap_or_default();
@@ -35,8 +35,8 @@ fn end(status: &mut ContainerStatus) {
     }
 }
 
-/// Without init containers a pod always is; with them, once a regular container ever left waiting
-/// or the last init container did its part.
+/// Whether the pod was initialized: it has no init containers, a regular container left Waiting, or the last init
+/// container completed (a sidecar: started).
 fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
     let Some(last) = pod.init_containers().last() else {
         return true;
@@ -55,13 +55,12 @@ fn was_initialized(pod: &Pod, status: &PodStatus) -> bool {
             if is_sidecar(last) {
                 is_running(&status.state) && status.started == Some(true)
             } else {
-                exited_well(&status.state) || exited_well(&status.last_state)
+                exited_with_zero(&status.state) || exited_with_zero(&status.last_state)
             }
         })
 }
 
-/// How many init containers, from the first, may have begun: up to the last that left waiting, and
-/// always the first.
+/// Number of init containers that may have run: up to the last one that left Waiting, at least one.
 fn began(init: &[ContainerStatus]) -> usize {
     init.iter()
         .rposition(has_begun)
@@ -81,7 +80,7 @@ fn is_running(state: &Option<ContainerState>) -> bool {
     matches!(state, Some(state) if state.running.is_some())
 }
 
-fn exited_well(state: &Option<ContainerState>) -> bool {
+fn exited_with_zero(state: &Option<ContainerState>) -> bool {
     let end = state.as_ref().and_then(|state| state.terminated.as_ref());
     end.is_some_and(|end| end.exit_code == 0)
 }

@@ -2,7 +2,9 @@
 //! dead container was removed, by the kubelet or by a user.
 
 use crate::{
-    model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, runs_again},
+    model::{
+        ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, container_should_restart,
+    },
     state::pod_cache::PodCache,
     state::pod_state_store::{PodRecord, PodStateStore, is_last_exit},
 };
@@ -35,7 +37,7 @@ impl ExitRecords {
         for container in pod.containers() {
             let ended = status.newest(&container.name).filter(|newest| {
                 newest.state == ContainerState::Exited
-                    && !runs_again(pod, container, newest.exit_code)
+                    && !container_should_restart(pod, container, newest.exit_code)
             });
             let Some(ended) = ended else { continue };
             let known = self.state_store.read(&uid, |record| {

@@ -35,23 +35,23 @@ pub fn is_owned(condition: &PodCondition) -> bool {
 
 /// A condition's status with the reason and message that explain it.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Finding {
-    holds: bool,
+struct ConditionStatus {
+    is_true: bool,
     reason: Option<&'static str>,
     message: Option<String>,
 }
 
-impl Finding {
-    fn yes() -> Self {
+impl ConditionStatus {
+    fn met() -> Self {
         Self {
-            holds: true,
+            is_true: true,
             ..Self::default()
         }
     }
 
-    fn no(reason: &'static str, message: Option<String>) -> Self {
+    fn unmet(reason: &'static str, message: Option<String>) -> Self {
         Self {
-            holds: false,
+            is_true: false,
             reason: Some(reason),
             message,
         }
@@ -60,7 +60,7 @@ impl Finding {
     fn condition(self, kind: &str, pod: &Pod) -> PodCondition {
         PodCondition {
             type_: kind.into(),
-            status: if self.holds { "True" } else { "False" }.into(),
+            status: if self.is_true { "True" } else { "False" }.into(),
             reason: self.reason.map(Into::into),
             message: self.message,
             observed_generation: pod.metadata.generation,
@@ -69,8 +69,8 @@ impl Finding {
     }
 }
 
-/// All conditions: other people's first, then the kubelet's own. Transition times are not set.
-pub(super) fn of(
+/// All conditions: conditions of other writers first, then the kubelet's own. Transition times are not set.
+pub(super) fn generate_conditions(
     inputs: &StatusInputs<'_>,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
@@ -87,53 +87,53 @@ pub(super) fn of(
         .filter(|condition| !is_owned(condition))
         .cloned()
         .collect();
-    let to_start = Finding {
-        holds: !inputs.needs_new_sandbox,
-        ..Finding::default()
+    let to_start = ConditionStatus {
+        is_true: !inputs.needs_new_sandbox,
+        ..ConditionStatus::default()
     };
     let containers_ready = containers_ready(pod, init, regular, phase);
-    let ready = if containers_ready.holds {
+    let ready = if containers_ready.is_true {
         readiness_gates(pod, &conditions)
     } else {
         containers_ready.clone()
     };
     let restarting =
-        restart_all::condition(inputs, phase).map(|(holds, reason, message)| Finding {
-            holds,
+        restart_all::condition(inputs, phase).map(|(is_true, reason, message)| ConditionStatus {
+            is_true,
             reason,
             message: message.map(str::to_string),
         });
     let was_initialized = old
         .iter()
         .any(|before| before.type_ == "Initialized" && before.status == "True");
-    let findings = [
+    let statuses = [
         Some(to_start),
         Some(initialized(pod, init, regular, phase, was_initialized)),
         Some(ready),
         Some(containers_ready),
-        Some(Finding::yes()),
+        Some(ConditionStatus::met()),
         restarting,
     ];
-    let owned = OWNED.iter().zip(findings);
+    let owned = OWNED.iter().zip(statuses);
     conditions.extend(
-        owned.filter_map(|(kind, finding)| finding.map(|finding| finding.condition(kind, pod))),
+        owned.filter_map(|(kind, status)| status.map(|status| status.condition(kind, pod))),
     );
     if !phase.is_terminal() && !inputs.pod_is_terminal {
         conditions.extend(inputs.resize.to_api());
     }
     if let Some(because) = inputs.failed_because.filter(|because| because.disruption) {
         conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
-        let finding = Finding {
-            holds: true,
+        let target = ConditionStatus {
+            is_true: true,
             reason: Some("TerminationByKubelet"),
             message: Some(disruption_message(because).to_owned()),
         };
-        conditions.push(finding.condition(DISRUPTION_TARGET, pod));
+        conditions.push(target.condition(DISRUPTION_TARGET, pod));
     }
     conditions
 }
 
-/// Upstream has a text of its own for pods that made room.
+/// Upstream has another text for preempted pods.
 fn disruption_message(because: &FailedBecause) -> &str {
     if because.reason == event::PREEMPTING {
         "Pod was preempted by Kubelet to accommodate a critical pod."
@@ -148,7 +148,7 @@ fn initialized(
     regular: &[ContainerStatus],
     phase: PodPhase,
     was_initialized: bool,
-) -> Finding {
+) -> ConditionStatus {
     let done = |container: &Container, status: &ContainerStatus| {
         if is_sidecar(container) {
             status.started == Some(true)
@@ -156,18 +156,18 @@ fn initialized(
             status.ready
         }
     };
-    let sorted = sort(pod.init_containers().iter(), init, done);
-    if phase == PodPhase::Succeeded && sorted.unknown.is_empty() {
-        return Finding {
+    let containers = partition(pod.init_containers().iter(), init, done);
+    if phase == PodPhase::Succeeded && containers.unknown.is_empty() {
+        return ConditionStatus {
             reason: Some("PodCompleted"),
-            ..Finding::yes()
+            ..ConditionStatus::met()
         };
     }
-    match sorted.message("incomplete") {
-        // Once a pod is initialised it is for good, also where its containers start over.
-        Some(_) if any_regular_started(regular) || was_initialized => Finding::yes(),
-        Some(message) => Finding::no("ContainersNotInitialized", Some(message)),
-        None => Finding::yes(),
+    match containers.message("incomplete") {
+        // Initialized stays True, also while all containers are restarted.
+        Some(_) if any_regular_started(regular) || was_initialized => ConditionStatus::met(),
+        Some(message) => ConditionStatus::unmet("ContainersNotInitialized", Some(message)),
+        None => ConditionStatus::met(),
     }
 }
 
@@ -176,26 +176,28 @@ fn containers_ready(
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
     phase: PodPhase,
-) -> Finding {
+) -> ConditionStatus {
     if init.is_empty() && regular.is_empty() {
-        return Finding::no("UnknownContainerStatuses", None);
+        return ConditionStatus::unmet("UnknownContainerStatuses", None);
     }
     let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
-    let mut sorted = sort(sidecars, init, |_, status| status.ready);
-    let of_regular = sort(pod.containers().iter(), regular, |_, status| status.ready);
-    sorted.unknown.extend(of_regular.unknown);
-    sorted.lacking.extend(of_regular.lacking);
+    let mut containers = partition(sidecars, init, |_, status| status.ready);
+    let of_regular = partition(pod.containers().iter(), regular, |_, status| status.ready);
+    containers.unknown.extend(of_regular.unknown);
+    containers.unmet.extend(of_regular.unmet);
     match phase {
-        PodPhase::Succeeded if sorted.unknown.is_empty() => Finding::no("PodCompleted", None),
-        PodPhase::Failed => Finding::no("PodFailed", None),
-        _ => match sorted.message("unready") {
-            Some(message) => Finding::no("ContainersNotReady", Some(message)),
-            None => Finding::yes(),
+        PodPhase::Succeeded if containers.unknown.is_empty() => {
+            ConditionStatus::unmet("PodCompleted", None)
+        }
+        PodPhase::Failed => ConditionStatus::unmet("PodFailed", None),
+        _ => match containers.message("unready") {
+            Some(message) => ConditionStatus::unmet("ContainersNotReady", Some(message)),
+            None => ConditionStatus::met(),
         },
     }
 }
 
-fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
+fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> ConditionStatus {
     let gates = pod.spec().and_then(|spec| spec.readiness_gates.as_deref());
     let problems: Vec<String> = gates
         .unwrap_or_default()
@@ -215,25 +217,26 @@ fn readiness_gates(pod: &Pod, conditions: &[PodCondition]) -> Finding {
         })
         .collect();
     if problems.is_empty() {
-        Finding::yes()
+        ConditionStatus::met()
     } else {
-        Finding::no("ReadinessGatesNotReady", Some(problems.join(", ")))
+        ConditionStatus::unmet("ReadinessGatesNotReady", Some(problems.join(", ")))
     }
 }
 
 /// Names of containers without a status, and of those that do not meet the condition.
-struct Sorted<'a> {
+struct UnmetContainers<'a> {
     unknown: Vec<&'a str>,
-    lacking: Vec<&'a str>,
+    unmet: Vec<&'a str>,
 }
 
-impl Sorted<'_> {
-    fn message(&self, lack: &str) -> Option<String> {
+impl UnmetContainers<'_> {
+    /// `unmet` is the adjective for containers that do not meet the condition.
+    fn message(&self, unmet: &str) -> Option<String> {
         let part = |what: &str, names: &[&str]| {
             (!names.is_empty())
                 .then(|| format!("containers with {what} status: [{}]", names.join(" ")))
         };
-        let parts: Vec<String> = [part("unknown", &self.unknown), part(lack, &self.lacking)]
+        let parts: Vec<String> = [part("unknown", &self.unknown), part(unmet, &self.unmet)]
             .into_iter()
             .flatten()
             .collect();
@@ -241,23 +244,23 @@ impl Sorted<'_> {
     }
 }
 
-fn sort<'a>(
+fn partition<'a>(
     containers: impl Iterator<Item = &'a Container>,
     statuses: &[ContainerStatus],
-    has_it: impl Fn(&Container, &ContainerStatus) -> bool,
-) -> Sorted<'a> {
-    let mut sorted = Sorted {
+    meets: impl Fn(&Container, &ContainerStatus) -> bool,
+) -> UnmetContainers<'a> {
+    let mut result = UnmetContainers {
         unknown: Vec::new(),
-        lacking: Vec::new(),
+        unmet: Vec::new(),
     };
     for container in containers {
         match statuses.iter().find(|status| status.name == container.name) {
-            None => sorted.unknown.push(&container.name),
-            Some(status) if !has_it(container, status) => sorted.lacking.push(&container.name),
+            None => result.unknown.push(&container.name),
+            Some(status) if !meets(container, status) => result.unmet.push(&container.name),
             Some(_) => {}
         }
     }
-    sorted
+    result
 }
 
 /// Gives each condition the time at which its status last changed: the old one's where the status is

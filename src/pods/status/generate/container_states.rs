@@ -3,7 +3,8 @@
 use super::{
     StatusInputs, resources, restart_all,
     states::{
-        UNKNOWN_EXIT_CODE, exit_code, restarts_after, starts_next, terminated, termination, waiting,
+        UNKNOWN_EXIT_CODE, exit_code, restarts_unless_completed, starts_next, terminated,
+        termination, waiting,
     },
     whole_seconds,
 };
@@ -56,7 +57,7 @@ pub(super) fn container_statuses(
         .iter()
         .map(|container| {
             let old = old.iter().find(|status| status.name == container.name);
-            one(inputs, container, kind, old)
+            container_status(inputs, container, kind, old)
         })
         .collect();
     if kind != ContainerList::Init {
@@ -65,7 +66,7 @@ pub(super) fn container_statuses(
     statuses
 }
 
-fn one(
+fn container_status(
     inputs: &StatusInputs<'_>,
     container: &Container,
     kind: ContainerList,
@@ -120,8 +121,8 @@ fn last_state_before(
         .cloned()
 }
 
-/// How often the container was restarted: as the runtime knows, but never less often than was published before; an
-/// earlier instance may have been removed with its sandbox. As upstream's `convertToAPIContainerStatuses`.
+/// How often the container was restarted: from the runtime, and at least the published count, because an earlier
+/// instance may have been removed with its sandbox. As upstream's `convertToAPIContainerStatuses`.
 fn restart_count(restarts: i32, is_running_successor: bool, old: Option<&ContainerStatus>) -> i32 {
     let Some(old) = old else {
         return restarts;
@@ -155,16 +156,17 @@ fn from_instance(
 ) -> ContainerStatus {
     let state = state_of(inputs, instance, old);
     let restarts = i32::try_from(instance.restart_count).unwrap_or(i32::MAX);
-    let invented = is_status_unknown(&state) && instance.state != model::ContainerState::Exited;
+    let is_synthesized =
+        is_status_unknown(&state) && instance.state != model::ContainerState::Exited;
     let id = container_id(inputs.runtime_name, &instance.id);
     let known = old.filter(|old| old.container_id.as_deref() == Some(&*id));
     let lifecycle = container.lifecycle.as_ref();
-    let asks_for_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
+    let has_stop_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
     ContainerStatus {
         resources: Some(resources::of_container(container, instance, known)),
         allocated_resources: resources::allocated_requests(container),
         name: instance.name.to_string(),
-        restart_count: match old.filter(|_| invented) {
+        restart_count: match old.filter(|_| is_synthesized) {
             Some(old) if is_running(old) => old.restart_count.saturating_add(1),
             Some(old) => old.restart_count,
             None => {
@@ -179,7 +181,7 @@ fn from_instance(
         user: instance.user.as_deref().map(user),
         stop_signal: instance
             .stop_signal
-            .filter(|_| asks_for_signal)
+            .filter(|_| has_stop_signal)
             .map(str::to_string),
         ..ContainerStatus::default()
     }
@@ -196,8 +198,8 @@ fn user(reported: &model::ContainerUser) -> ContainerUser {
     }
 }
 
-/// The state of one instance. One of unknown state that was running has ended somehow, and stays ended:
-/// "ran and failed" must not become "never ran".
+/// The state of one instance. One of unknown state that was running is reported as terminated from then on: "ran and
+/// failed" must not become "never ran".
 fn state_of(
     inputs: &StatusInputs<'_>,
     instance: &model::ContainerStatus,
@@ -267,7 +269,7 @@ fn without_instance(
             None => {
                 status.restart_count = old.map_or(0, |old| old.restart_count);
                 status.last_state = old.and_then(|old| old.last_state.clone());
-                status.state = Some(completed_unseen());
+                status.state = Some(completed_without_instance());
                 return status;
             }
         }
@@ -315,7 +317,7 @@ fn why_waiting(
     if inputs.pod_is_terminal || !starts_next(inputs.pod, container, init, newest) {
         return None;
     }
-    let done = |code| !restarts_after(inputs.pod, container, init, code);
+    let done = |code| !restarts_unless_completed(inputs.pod, container, init, code);
     if newest.is_none() && exit_code(&shown.state).is_some_and(done) {
         return None;
     }
@@ -328,8 +330,8 @@ fn why_waiting(
     Some(waiting(Some(reason), Some(message)))
 }
 
-/// `started` and `ready`. What was shown of the very same instance holds until a probe says
-/// otherwise: neither a restart of the kubelet nor the end of the probes makes a pod unready.
+/// Sets `started` and `ready`. Those of the same instance are kept until its next probe result: neither a restart of the
+/// kubelet nor the end of the probes makes a pod unready.
 fn mark_started_and_ready(
     inputs: &StatusInputs<'_>,
     container: &Container,
@@ -382,7 +384,7 @@ fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_string())
 }
 
-/// The end of a container of which only is known that it does not run any more.
+/// The end of a container of which it is only known that it no longer runs.
 pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
     terminated(ContainerStateTerminated {
         exit_code: UNKNOWN_EXIT_CODE,
@@ -396,7 +398,7 @@ pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
 pub(in crate::pods::status) const INIT_CONTAINER_LOST: &str = "Unable to get init container status from container \
      runtime and pod has been initialized, treat it as exited normally";
 
-fn completed_unseen() -> ContainerState {
+fn completed_without_instance() -> ContainerState {
     terminated(ContainerStateTerminated {
         exit_code: 0,
         reason: Some(reasons::COMPLETED.into()),

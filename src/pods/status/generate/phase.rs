@@ -1,6 +1,6 @@
 //! The phase of the pod.
 
-use super::states::{restarts_after, termination};
+use super::states::{restarts_unless_completed, termination};
 use crate::model::{Pod, PodExt, is_sidecar, reasons};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus,
@@ -43,8 +43,8 @@ impl PodPhase {
     }
 }
 
-/// Where one container stands.
-enum Stand<'a> {
+/// The state of one container for the pod phase.
+enum ContainerPhase<'a> {
     /// No status, or a status without a state.
     Unknown,
     /// Has never run to an end and does not run.
@@ -54,7 +54,7 @@ enum Stand<'a> {
     Stopped(&'a ContainerStateTerminated),
 }
 
-fn stand(status: Option<&ContainerStatus>) -> Stand<'_> {
+fn container_phase(status: Option<&ContainerStatus>) -> ContainerPhase<'_> {
     match status {
         Some(ContainerStatus {
             state: Some(state),
@@ -66,33 +66,33 @@ fn stand(status: Option<&ContainerStatus>) -> Stand<'_> {
                     running: Some(_), ..
                 },
                 _,
-            ) => Stand::Running,
+            ) => ContainerPhase::Running,
             (
                 ContainerState {
                     terminated: Some(end),
                     ..
                 },
                 _,
-            ) => Stand::Stopped(end),
+            ) => ContainerPhase::Stopped(end),
             (
                 ContainerState {
                     waiting: Some(_), ..
                 },
                 Some(end),
-            ) => Stand::Stopped(end),
+            ) => ContainerPhase::Stopped(end),
             (
                 ContainerState {
                     waiting: Some(_), ..
                 },
                 None,
-            ) => Stand::Waiting,
-            _ => Stand::Unknown,
+            ) => ContainerPhase::Waiting,
+            _ => ContainerPhase::Unknown,
         },
-        _ => Stand::Unknown,
+        _ => ContainerPhase::Unknown,
     }
 }
 
-/// How many containers stand where.
+/// Containers by state.
 #[derive(Default)]
 struct ContainerCount {
     unknown: usize,
@@ -106,8 +106,8 @@ struct ContainerCount {
     init_failed: bool,
 }
 
-/// The phase that the containers' statuses amount to.
-pub(super) fn of(
+/// The pod phase (upstream's `getPhase`).
+pub(super) fn pod_phase(
     pod: &Pod,
     init: &[ContainerStatus],
     regular: &[ContainerStatus],
@@ -147,32 +147,35 @@ pub(super) fn of(
 
 impl ContainerCount {
     fn plain_init(&mut self, pod: &Pod, container: &Container, status: Option<&ContainerStatus>) {
-        match stand(status) {
-            Stand::Stopped(end) if succeeded(end) => {}
-            Stand::Stopped(end) => {
+        match container_phase(status) {
+            ContainerPhase::Stopped(end) if succeeded(end) => {}
+            ContainerPhase::Stopped(end) => {
                 let code = if end.exit_code == 0 { 1 } else { end.exit_code };
-                let again = restarts_after(pod, container, true, code) || starts_over(end);
+                let again =
+                    restarts_unless_completed(pod, container, true, code) || starts_over(end);
                 self.init_failed |= !again;
             }
-            Stand::Unknown | Stand::Waiting | Stand::Running => self.init_pending += 1,
+            ContainerPhase::Unknown | ContainerPhase::Waiting | ContainerPhase::Running => {
+                self.init_pending += 1
+            }
         }
     }
 
     /// A sidecar that ended does not count.
     fn sidecar(&mut self, status: Option<&ContainerStatus>) {
-        match stand(status) {
-            Stand::Running => {
+        match container_phase(status) {
+            ContainerPhase::Running => {
                 self.running += 1;
                 if status.is_some_and(|status| status.started != Some(true)) {
                     self.sidecars_pending += 1;
                 }
             }
-            Stand::Stopped(_) => {}
-            Stand::Waiting => {
+            ContainerPhase::Stopped(_) => {}
+            ContainerPhase::Waiting => {
                 self.sidecars_pending += 1;
                 self.waiting += 1;
             }
-            Stand::Unknown => {
+            ContainerPhase::Unknown => {
                 self.sidecars_pending += 1;
                 self.unknown += 1;
             }
@@ -180,15 +183,16 @@ impl ContainerCount {
     }
 
     fn regular(&mut self, pod: &Pod, container: &Container, status: Option<&ContainerStatus>) {
-        match stand(status) {
-            Stand::Unknown => self.unknown += 1,
-            Stand::Waiting => self.waiting += 1,
-            Stand::Running => self.running += 1,
-            Stand::Stopped(end) => {
+        match container_phase(status) {
+            ContainerPhase::Unknown => self.unknown += 1,
+            ContainerPhase::Waiting => self.waiting += 1,
+            ContainerPhase::Running => self.running += 1,
+            ContainerPhase::Stopped(end) => {
                 self.stopped += 1;
                 self.succeeded += usize::from(end.exit_code == 0);
                 let code = end.exit_code;
-                let again = restarts_after(pod, container, false, code) || starts_over(end);
+                let again =
+                    restarts_unless_completed(pod, container, false, code) || starts_over(end);
                 self.restarting += usize::from(again);
             }
         }
@@ -210,7 +214,10 @@ fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'
 
 /// Whether a regular container runs or ever ran: then the pod has been initialised.
 pub(super) fn any_regular_started(regular: &[ContainerStatus]) -> bool {
-    regular
-        .iter()
-        .any(|status| matches!(stand(Some(status)), Stand::Running | Stand::Stopped(_)))
+    regular.iter().any(|status| {
+        matches!(
+            container_phase(Some(status)),
+            ContainerPhase::Running | ContainerPhase::Stopped(_)
+        )
+    })
 }

@@ -12,11 +12,11 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Thousandths of a CPU that the least shares stand for. At or below them what is in force does
-/// not show what was requested.
-const LEAST_REQUEST: i64 = 2;
-/// The same of the least quota.
-const LEAST_LIMIT: i64 = 10;
+/// Minimum that CPU shares can express, in thousandths of a CPU. The reported value is not shown if it and the allocated
+/// one are at or below it.
+const MIN_MILLI_CPU_REQUEST: i64 = 2;
+/// As above, for the CPU quota.
+const MIN_MILLI_CPU_LIMIT: i64 = 10;
 
 type QuantityList = BTreeMap<String, Quantity>;
 
@@ -39,13 +39,13 @@ pub(super) fn of_container(
             .unwrap_or(resources);
     };
     if let Some(limits) = &mut resources.limits {
-        put_cpu(limits, reported.cpu_limit, LEAST_LIMIT);
+        put_cpu(limits, reported.cpu_limit, MIN_MILLI_CPU_LIMIT);
         if let Some(bytes) = reported.memory_limit {
             limits.insert(MEMORY.into(), Amount::of_bytes(bytes).to_api());
         }
     }
     if let Some(requests) = &mut resources.requests {
-        put_cpu(requests, reported.cpu_request, LEAST_REQUEST);
+        put_cpu(requests, reported.cpu_request, MIN_MILLI_CPU_REQUEST);
     }
     resources
 }
@@ -76,11 +76,11 @@ fn allocated(container: &Container) -> ResourceRequirements {
     resources
 }
 
-fn put_cpu(list: &mut QuantityList, reported: Option<i64>, least: i64) {
+fn put_cpu(list: &mut QuantityList, reported: Option<i64>, minimum: i64) {
     let requested = list.get(CPU).and_then(|q| Amount::parse(&q.0).ok());
     let requested = requested.map_or(0, |amount| amount.value().milli_value());
     if let Some(milli) = reported
-        && (milli > least || requested > least)
+        && (milli > minimum || requested > minimum)
     {
         list.insert(CPU.into(), Amount::of_milli(milli).to_api());
     }
@@ -93,8 +93,7 @@ fn list(amounts: &Amounts<Amount>) -> Option<QuantityList> {
     (!amounts.is_empty()).then(|| list.collect())
 }
 
-/// The container's mounts as requested, and whether read-only ones are so with everything below them:
-/// the one thing that depends on the runtime.
+/// The container's mounts as requested; `recursiveReadOnly` is the only field that depends on the runtime.
 pub(super) fn mounts(container: &Container, supported: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_deref().unwrap_or_default();
     let statuses = mounts.iter().map(|mount| {

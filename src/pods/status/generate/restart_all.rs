@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Conta
 
 const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
-/// Shows a container that was removed for a restart of all: it waits, and ran before. One that had not
-/// begun stays as it was.
+/// The status of a container that was removed for `RestartAllContainers`: Waiting, with a terminated last state. `None`
+/// for a container that had not left Waiting.
 pub(super) fn removed(inputs: &StatusInputs<'_>, old: Option<&ContainerStatus>) -> Option<Removed> {
     if inputs.restart_all == RestartAllStage::None || inputs.pod_is_terminal {
         return None;

@@ -1,7 +1,8 @@
 //! States of containers, as the API has them, and whether one that ended will be started again. Pure.
 
 use crate::model::{
-    ContainerState as RuntimeState, ContainerStatus, Pod, PodExt, is_sidecar, runs_again,
+    ContainerState as RuntimeState, ContainerStatus, Pod, PodExt, container_should_restart,
+    is_sidecar,
 };
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting,
@@ -32,11 +33,16 @@ pub(super) fn exit_code(state: &Option<ContainerState>) -> Option<i32> {
     termination(state).map(|end| end.exit_code)
 }
 
-/// What the container's own rules and policy, else the pod's, mean after an exit with this code. An
-/// init container that is not a sidecar is done once it succeeded.
-pub(super) fn restarts_after(pod: &Pod, container: &Container, init: bool, exit_code: i32) -> bool {
+/// Whether the container is restarted after an exit with this code, by its rules, its policy or the pod's policy. An init
+/// container that is not a sidecar has completed once it succeeded.
+pub(super) fn restarts_unless_completed(
+    pod: &Pod,
+    container: &Container,
+    init: bool,
+    exit_code: i32,
+) -> bool {
     let done = init && !is_sidecar(container) && exit_code == 0;
-    !done && runs_again(pod, container, exit_code)
+    !done && container_should_restart(pod, container, exit_code)
 }
 
 /// Whether the next sync would start the container, by its newest instance.
@@ -54,7 +60,9 @@ pub(super) fn starts_next(
         Some(instance) => match instance.state {
             RuntimeState::Running => false,
             RuntimeState::Created | RuntimeState::Unknown => true,
-            RuntimeState::Exited => restarts_after(pod, container, init, instance.exit_code),
+            RuntimeState::Exited => {
+                restarts_unless_completed(pod, container, init, instance.exit_code)
+            }
         },
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     list,
-    states::{exit_code, restarts_after, termination},
+    states::{exit_code, restarts_unless_completed, termination},
 };
 use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar, may_restart_all};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 
-/// A container had ended for good and does not show so any more.
+/// A container that had terminated for good is no longer terminated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("terminated container {container} attempted illegal transition to non-terminated state")]
 pub struct IllegalTransition {
@@ -15,9 +15,8 @@ pub struct IllegalTransition {
     pub container: String,
 }
 
-/// Refuses a status in which a container that may not be restarted has left its end. Init containers
-/// may run again with a new sandbox unless the pod's policy is Never; all may run again where an exit
-/// can restart all.
+/// Refuses a status in which a container that may not be restarted is no longer terminated. Init containers
+/// may run again with a new sandbox unless the pod's policy is Never; all may run again where an exit can restart all.
 pub(in crate::pods) fn check(
     pod: &Pod,
     old: &PodStatus,
@@ -28,7 +27,7 @@ pub(in crate::pods) fn check(
     }
     for container in pod.containers() {
         let ended = ended_with(list(&old.container_statuses), &container.name);
-        if ended.is_some_and(|code| !restarts_after(pod, container, false, code)) {
+        if ended.is_some_and(|code| !restarts_unless_completed(pod, container, false, code)) {
             still_ended(list(&new.container_statuses), &container.name)?;
         }
     }
@@ -37,7 +36,7 @@ pub(in crate::pods) fn check(
     }
     for container in pod.init_containers().iter().filter(|c| !is_sidecar(c)) {
         let ended = ended_with(list(&old.init_container_statuses), &container.name);
-        if ended.is_some_and(|code| !restarts_after(pod, container, true, code)) {
+        if ended.is_some_and(|code| !restarts_unless_completed(pod, container, true, code)) {
             still_ended(list(&new.init_container_statuses), &container.name)?;
         }
     }

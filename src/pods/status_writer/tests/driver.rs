@@ -76,7 +76,7 @@ impl Cluster {
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
         let manager = PodManagerWriter::default().keeping(changes.clone());
-        let statuses = StatusManager::marking(changes.pods.clone());
+        let statuses = StatusManager::with_changes(changes.pods.clone());
         let may_run = Arc::new(AtomicBool::new(true));
         let runs = may_run.clone();
         let writer = StatusWriter::new(StatusWriterDeps {

@@ -5,7 +5,8 @@ use super::{
     view::{PlanView, definition_changed, failed},
 };
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, is_sidecar, runs_again,
+    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,
+    is_sidecar,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -116,7 +117,8 @@ fn classify_plain(
             let code = status.exit_code;
             // An OOM-killed container with exit code 0 has failed, too, but its rules and `OnFailure` would not restart it.
             let policy = view.restart_policy(container) != RestartPolicy::Never;
-            let restartable = runs_again(view.inputs.pod, container, code) || (code == 0 && policy);
+            let restartable =
+                container_should_restart(view.inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
         }
         ContainerState::Exited => InitStatus {

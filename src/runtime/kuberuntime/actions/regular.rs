@@ -5,7 +5,7 @@ use super::{
     view::{LastInstance, PlanView, definition_changed},
 };
 use crate::model::{
-    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, runs_again,
+    ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,
 };
 use k8s_openapi::api::core::v1::Container;
 
@@ -81,7 +81,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
 
 fn need(view: &PlanView<'_>, container: &Container, last: &LastInstance<'_>) -> Need {
     let after_exit = |code| {
-        if runs_again(view.inputs.pod, container, code) {
+        if container_should_restart(view.inputs.pod, container, code) {
             Need::Start(StartReason::Exited(code))
         } else {
             Need::StayDead

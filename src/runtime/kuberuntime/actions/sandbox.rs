@@ -4,7 +4,7 @@ use super::{
     ContainerStart, KillPodReason, PodActions, SandboxChange, StartReason,
     view::{LastInstance, PlanView},
 };
-use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, runs_again};
+use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, container_should_restart};
 use k8s_openapi::api::core::v1::Container;
 
 /// Checks the sandbox. `sandbox` and `attempt` of the result are those to use, or the sandbox to replace and the attempt
@@ -89,7 +89,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
 /// Whether a container of the old sandbox runs again in the new one.
 fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
-    let after = |code| runs_again(view.inputs.pod, container, code);
+    let after = |code| container_should_restart(view.inputs.pod, container, code);
     match view.regular(&container.name) {
         LastInstance::NeverCreated => true,
         LastInstance::Removed(code) => after(code),

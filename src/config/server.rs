@@ -10,8 +10,8 @@ use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 
 use super::values::{count, some_text, time};
+use crate::server::RouteGroup;
 use crate::server::ServerConfig;
-use crate::server::Switch;
 use crate::server::auth::{AuthSettings, AuthorizationMode};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};
 
@@ -34,7 +34,7 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
         tls: tls(config, flags),
         read_only: optional(address, config.read_only_port),
         healthz: optional(ip(&config.healthz_bind_address), config.healthz_port),
-        disabled: disabled_switches(config, flags),
+        disabled: disabled_route_groups(config, flags),
         stream_idle: config
             .streaming_connection_idle_timeout
             .unwrap_or_default()
@@ -42,16 +42,16 @@ pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConf
     }
 }
 
-fn disabled_switches(config: &KubeletConfiguration, flags: &Flags) -> Vec<Switch> {
-    let switches = [
-        (config.enable_debugging_handlers, Switch::Debugging),
-        (config.enable_system_log_handler, Switch::SystemLogs),
-        (config.enable_profiling_handler, Switch::Profiling),
-        (config.enable_debug_flags_handler, Switch::DebugFlags),
-        (Some(flags.allow_posted_pods), Switch::PostedPods),
+fn disabled_route_groups(config: &KubeletConfiguration, flags: &Flags) -> Vec<RouteGroup> {
+    let groups = [
+        (config.enable_debugging_handlers, RouteGroup::Debugging),
+        (config.enable_system_log_handler, RouteGroup::SystemLogs),
+        (config.enable_profiling_handler, RouteGroup::Profiling),
+        (config.enable_debug_flags_handler, RouteGroup::DebugFlags),
+        (Some(flags.allow_posted_pods), RouteGroup::PostedPods),
     ];
-    let off = switches.into_iter().filter(|(on, _)| *on == Some(false));
-    off.map(|(_, switch)| switch).collect()
+    let off = groups.into_iter().filter(|(on, _)| *on == Some(false));
+    off.map(|(_, group)| group).collect()
 }
 
 fn auth(config: &KubeletConfiguration) -> AuthSettings {

@@ -34,13 +34,13 @@ use jiff::Timestamp;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 
-/// What others read of the area; cheap to clone.
+/// The readable stores of the area; cheap to clone.
 #[derive(Clone)]
 pub struct PodsReader {
     /// The API statuses of pods.
     pub statuses: Statuses,
-    /// The pods that are shown.
-    pub known: PodLister,
+    /// Lists the pods for `/pods`.
+    pub lister: PodLister,
     /// Pods that clients posted; `None` when that is not allowed.
     pub posted: Option<PostedPods>,
     /// When the sync loop last ran.
@@ -71,7 +71,7 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     let counted = statuses.clone();
     state.sizes.add("statuses", move || counted.len());
     let reader = PodsReader {
-        known: PodLister::new(
+        lister: PodLister::new(
             state.pods.clone(),
             statuses.clone(),
             state.state_store.clone(),
@@ -138,13 +138,13 @@ pub struct Config {
     pub node_ip: String,
 }
 
-/// What the area works with.
+/// The dependencies of the area.
 pub struct PodsDeps<'a> {
     /// The API server; `None` in standalone mode.
     pub api: Option<ApiServer>,
     /// The runtime.
     pub client: RuntimeClient,
-    /// What the runtime answered first.
+    /// The runtime's first Version and Status replies.
     pub info: &'a RuntimeInfo,
     /// What the runtime can do, to be kept up to date.
     pub features: FeaturesWriter,
@@ -262,7 +262,7 @@ pub fn build(
         runtime_state,
         sources: sources_ready.reader(),
     };
-    show_sizes(state, &pods, statuses);
+    register_sizes(state, &pods, statuses);
     let cluster = deps
         .api
         .and_then(|api| cluster_writers(api, config.node_name, reader, &pods, state));
@@ -294,7 +294,7 @@ pub fn build(
     Ok((pods, tasks))
 }
 
-fn show_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
+fn register_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     let probes = pods.probes.clone();
     state.sizes.add("probed_pods", move || probes.len());
     state.sizes.add("status_overrides", move || statuses.len());

@@ -1,4 +1,4 @@
-//! The way of a pod through the kubelet: sources, sync loop, one worker per pod, its sync, its probes and its status.
+//! Pods: sources, sync loop, workers, syncs, probes and statuses.
 
 pub mod pleg;
 pub mod status;

@@ -11,7 +11,7 @@ use super::{
     pod_reporter::{PendingVolumesOf, PodReporter},
     pods::PodLists,
     process::Process,
-    routes::Switch,
+    routes::RouteGroup,
     scrapes::{BeforeScrape, Scrapes},
     stats::StatsViews,
     streaming::{StreamMetrics, StreamParts, StreamTable},
@@ -53,7 +53,7 @@ pub struct Config {
     /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
     /// Groups of routes that are disabled.
-    pub disabled: Vec<Switch>,
+    pub disabled: Vec<RouteGroup>,
 }
 
 /// The dependencies of the server.
@@ -92,9 +92,9 @@ pub fn build(
     shutdown: CancellationToken,
 ) -> (Handlers, StreamTable) {
     let node_name: Arc<str> = config.node_name.into();
-    let known = deps.pods.known.clone();
-    let pods: ListPods = Arc::new(move || known.list());
-    let ready = pods_known(deps.pods.all_sources_seen.clone());
+    let lister = deps.pods.lister.clone();
+    let pods: ListPods = Arc::new(move || lister.list());
+    let ready = wait_for_sources(deps.pods.all_sources_seen.clone());
     let streams = StreamParts {
         runtime: deps.runtime.clone(),
         metrics: StreamMetrics::new(deps.metrics),
@@ -131,7 +131,7 @@ pub fn build(
     };
     let node_logs = NodeLogs::of(NODE_LOGS);
     let (metrics, sli_metrics) = (deps.metrics.clone(), deps.sli_metrics.clone());
-    let views = RouteHandlers {
+    let route_handlers = RouteHandlers {
         streams: StreamTable::new(streams, shutdown),
         logs: LogReaders::new(logs),
         scrapes: Scrapes::new(
@@ -162,14 +162,14 @@ pub fn build(
         },
         machine: Arc::new(deps.machine.clone()),
     };
-    let streams = views.streams.clone();
-    let handlers = Handlers::read_only(checks, views, config.disabled);
+    let streams = route_handlers.streams.clone();
+    let handlers = Handlers::read_only(checks, route_handlers, config.disabled);
     (handlers.traced(deps.tracer.clone()), streams)
 }
 
 /// Waits until all sources have delivered, because an earlier response would show too few pods. Waits at most until
 /// [`STARTUP_WAIT`] after the start, because a source may be slow.
-fn pods_known(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
+fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
     let deadline = Instant::now() + STARTUP_WAIT;
     Arc::new(move || -> BoxFuture<'static, ()> {
         let mut all_sources_seen = all_sources_seen.clone();

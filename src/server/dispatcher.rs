@@ -15,9 +15,9 @@ use super::{
     posted,
     process::Process,
     profile,
-    response::{Body, Request, closing, read_body, text},
+    response::{Body, Request, read_body, text, with_connection_close},
     route_parts::RouteError,
-    routes::{POSTED_PODS_DISABLED, Port, Route, RouteEntry, Switch, SwitchState},
+    routes::{POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState},
     scrapes::Scrapes,
     stats::{self, StatsViews},
     streaming::StreamTable,
@@ -75,8 +75,8 @@ pub struct RouteHandlers {
 pub(super) struct DispatcherState {
     pub(super) checks: HealthChecks,
     /// `None` on the health port.
-    pub(super) views: Option<RouteHandlers>,
-    pub(super) disabled: Vec<Switch>,
+    pub(super) route_handlers: Option<RouteHandlers>,
+    pub(super) disabled: Vec<RouteGroup>,
 }
 
 /// Calls the handler of each request's route; cheap to clone.
@@ -132,12 +132,13 @@ impl Dispatcher {
     ) -> Result<(&'static RouteEntry, Route), Box<Response<Body>>> {
         if cross_site::is_abuse(request.method(), request.headers()) {
             let body = "403 cross-site request refused\n".to_owned();
-            return Err(Box::new(closing(text(StatusCode::FORBIDDEN, body))));
+            return Err(Box::new(with_connection_close(text(
+                StatusCode::FORBIDDEN,
+                body,
+            ))));
         }
         let (entry, route) = found.map_err(|error| Box::new(error.response()))?;
-        let state = entry
-            .switch
-            .map(|switch| switch.state(&self.state.disabled));
+        let state = entry.group.map(|group| group.state(&self.state.disabled));
         if let Some(refused) = state.and_then(refusal) {
             return Err(Box::new(refused));
         }
@@ -155,13 +156,13 @@ impl Dispatcher {
         request: Request,
     ) -> Response<Body> {
         let checks = &self.state.checks;
-        match (route, &self.state.views) {
+        match (route, &self.state.route_handlers) {
             (Route::Health(query), _) => checks.answer(&query),
             (Route::HealthCheck(name), _) => checks.answer_one(&name),
             (_, None) => RouteError::NotFound.response(),
-            (route, Some(views)) => {
+            (route, Some(route_handlers)) => {
                 let stopping = &self.stopping;
-                Box::pin(views.serve(port, entry, route, request, stopping)).await
+                Box::pin(route_handlers.serve(port, entry, route, request, stopping)).await
             }
         }
     }
@@ -178,7 +179,7 @@ impl RouteHandlers {
     ) -> Response<Body> {
         let limit = entry.body.unwrap_or(0);
         match route {
-            // Handled before, because the health port has no views.
+            // Handled before, because the health port has no route handlers.
             Route::Health(_) | Route::HealthCheck(_) => RouteError::NotFound.response(),
             Route::Pods => self.pods.pods(stopping).await,
             Route::RunningPods => self.pods.running(stopping).await,
@@ -251,19 +252,19 @@ fn has_body(body: &impl hyper::body::Body) -> bool {
 }
 
 fn unexpected_body() -> Response<Body> {
-    let body = "413 no body is expected here\n".to_owned();
-    closing(text(StatusCode::PAYLOAD_TOO_LARGE, body))
+    let body = "413 request body not allowed\n".to_owned();
+    with_connection_close(text(StatusCode::PAYLOAD_TOO_LARGE, body))
 }
 
 fn disabled(why: &str) -> Response<Body> {
     text(StatusCode::METHOD_NOT_ALLOWED, format!("{why}\n"))
 }
 
-/// The response of a route with a switch; `None` if it is enabled.
-fn refusal(state: SwitchState) -> Option<Response<Body>> {
+/// The response of a route of a group; `None` if the group is enabled.
+fn refusal(state: RouteGroupState) -> Option<Response<Body>> {
     match state {
-        SwitchState::Enabled => None,
-        SwitchState::MethodNotAllowed(why) => Some(disabled(why)),
-        SwitchState::NotFound => Some(RouteError::NotFound.response()),
+        RouteGroupState::Enabled => None,
+        RouteGroupState::MethodNotAllowed(why) => Some(disabled(why)),
+        RouteGroupState::NotFound => Some(RouteError::NotFound.response()),
     }
 }

@@ -5,12 +5,12 @@ use super::{
     dispatcher::{Dispatcher, DispatcherState, RouteHandlers},
     health::HealthChecks,
     layers::{
-        Access, AuthenticationService, AuthorizationService, ContainPanics, MetricsService,
+        Access, AuthenticationService, AuthorizationService, CatchPanicService, MetricsService,
         ResponseFuture, RoutedRequest, TraceService,
     },
     metrics::HttpMetrics,
     response::{Body, BodyError, Request},
-    routes::{Port, Switch},
+    routes::{Port, RouteGroup},
 };
 use crate::base::otel::Tracer;
 use bytes::Bytes;
@@ -25,7 +25,7 @@ use tower::{Service as _, ServiceBuilder, util::BoxCloneSyncService};
 pub(super) struct RequestService(BoxCloneSyncService<Request, Response<Body>, Infallible>);
 
 impl RequestService {
-    pub(super) fn answer<B>(&self, request: hyper::Request<B>) -> ResponseFuture
+    pub(super) fn call<B>(&self, request: hyper::Request<B>) -> ResponseFuture
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
@@ -57,7 +57,7 @@ impl Handlers {
     pub fn health(checks: HealthChecks) -> Self {
         let state = DispatcherState {
             checks,
-            views: None,
+            route_handlers: None,
             disabled: Vec::new(),
         };
         Self {
@@ -70,11 +70,15 @@ impl Handlers {
     }
 
     /// The handlers of the read-only port; routes of `disabled` are rejected.
-    pub fn read_only(checks: HealthChecks, views: RouteHandlers, disabled: Vec<Switch>) -> Self {
-        let metrics = views.http.clone();
+    pub fn read_only(
+        checks: HealthChecks,
+        route_handlers: RouteHandlers,
+        disabled: Vec<RouteGroup>,
+    ) -> Self {
+        let metrics = route_handlers.http.clone();
         let state = DispatcherState {
             checks,
-            views: Some(views),
+            route_handlers: Some(route_handlers),
             disabled,
         };
         Self {
@@ -140,7 +144,7 @@ impl Handlers {
         let stack = ServiceBuilder::new()
             .map_request(move |request| RoutedRequest::new(port, request))
             .layer_fn(move |inner| MetricsService::new(metrics.clone(), inner))
-            .layer_fn(ContainPanics::new)
+            .layer_fn(CatchPanicService::new)
             .layer_fn(move |inner| AuthenticationService::new(access.clone(), inner))
             .layer_fn(move |inner| AuthorizationService::new(&for_authorization, inner))
             .layer_fn(move |inner| TraceService::new(tracer.clone(), inner))

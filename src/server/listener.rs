@@ -303,12 +303,12 @@ impl ConnectionContext {
             }
             request.extensions_mut().insert(slot.clone());
             let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-            let response = service.answer(request);
+            let response = service.call(request);
             async move {
                 let response = response.await?;
                 if let Some(LongRunning { stall }) = response.extensions().get() {
                     in_progress.progress.allow_stall(*stall);
-                    in_progress.slot.leave();
+                    in_progress.slot.untrack();
                 }
                 let status = response.status().as_u16();
                 tracing::debug!(%method, path, status, "HTTP");

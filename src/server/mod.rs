@@ -74,7 +74,7 @@ pub use ports::{Ports, ServerConfig};
 pub use posted::PostMode;
 pub use process::Process;
 pub use route_parts::RouteError;
-pub use routes::{ENTRIES, Port, Route, RouteEntry, Switch, document, route, subresources};
+pub use routes::{ENTRIES, Port, Route, RouteEntry, RouteGroup, document, route, subresources};
 pub use scrapes::{BeforeScrape, MetricsView, Scrapes};
 pub use stats::{StatsViews, TextPieces};
 pub use streaming::{ContainerName, PodName, StreamMetrics, StreamParts, StreamTable};

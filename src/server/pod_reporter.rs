@@ -73,7 +73,7 @@ impl PodReporter {
         let (version, _) = (self.overview_version)();
         let parts = self.pods.parts.borrow().clone();
         let terminating = parts.as_ref().map(Pods::terminating).unwrap_or_default();
-        let pods = self.pods.known.list();
+        let pods = self.pods.lister.list();
         let line = |(pod, status): &PodWithStatus| {
             row(pod, status.as_deref(), terminating.contains(&pod.uid()))
         };
@@ -93,7 +93,7 @@ impl PodReporter {
 
     /// Of several pods of this name, a desired one takes precedence over one that is terminating.
     fn explain(&self, query: &ExplainQuery) -> Option<Explanation> {
-        let mut pods = self.pods.known.list().into_iter();
+        let mut pods = self.pods.lister.list().into_iter();
         let (pod, status) = pods.find(|(pod, _)| {
             pod.namespace() == query.namespace
                 && pod.name() == query.name

@@ -5,7 +5,7 @@ use super::{
     Handlers, Listener,
     auth::{AuthSettings, KubeletAuth},
     health::HealthChecks,
-    routes::Switch,
+    routes::RouteGroup,
     tls::{ClientAuthorities, Tls, TlsSettings},
 };
 use crate::{
@@ -36,7 +36,7 @@ pub struct ServerConfig {
     /// Address of the health port; `None` disables it.
     pub healthz: Option<SocketAddr>,
     /// Groups of routes that are disabled.
-    pub disabled: Vec<Switch>,
+    pub disabled: Vec<RouteGroup>,
     /// Idle timeout of streams (exec, attach, port-forward); zero means none.
     pub stream_idle: Duration,
 }

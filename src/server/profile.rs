@@ -3,7 +3,7 @@
 use super::{
     pprof,
     query::BadQuery,
-    response::{Body, closing, full_bytes, text},
+    response::{Body, full_bytes, text, with_connection_close},
     route_parts::RouteParts,
 };
 use crate::{
@@ -52,7 +52,7 @@ pub(super) async fn cpu(seconds: Option<u64>, stopping: &CancellationToken) -> R
         }
         Ok(ProfileState::Stopping) => {
             let body = "503 the kubelet stops\n".to_owned();
-            closing(text(StatusCode::SERVICE_UNAVAILABLE, body))
+            with_connection_close(text(StatusCode::SERVICE_UNAVAILABLE, body))
         }
         Err(error) => {
             let error = error_chain(&error);

@@ -100,15 +100,15 @@ pub(super) async fn read_body(
         Ok(Ok(Some(body))) => return Ok(body),
         Ok(Ok(None)) => text(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("413 the body may have {limit} bytes\n"),
+            format!("413 request body too large: the limit is {limit} bytes\n"),
         ),
         Ok(Err(error)) => bad_request(&format!("the body cannot be read: {error}")),
         Err(_) => text(
             StatusCode::REQUEST_TIMEOUT,
-            "408 the body took too long\n".into(),
+            "408 timed out reading the request body\n".into(),
         ),
     };
-    Err(Box::new(closing(refused)))
+    Err(Box::new(with_connection_close(refused)))
 }
 
 /// `None` if it is larger than `limit`.
@@ -127,7 +127,7 @@ async fn collect(request: Request, limit: usize) -> Result<Option<Bytes>, BodyEr
 }
 
 /// Adds `Connection: close`, because the rest of the request is not read.
-pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
+pub(super) fn with_connection_close(mut response: Response<Body>) -> Response<Body> {
     let close = HeaderValue::from_static("close");
     response.headers_mut().insert(header::CONNECTION, close);
     response

@@ -104,7 +104,7 @@ impl RouteParts<'_> {
         let Some(value) = self.last(parameter)? else {
             return Ok(None);
         };
-        let detail = || format!("{value:?} is not a whole number from 0");
+        let detail = || format!("{value:?} is not a non-negative integer");
         let number = value
             .parse()
             .map_err(|_| BadQuery::new(parameter, detail()));

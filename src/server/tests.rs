@@ -235,7 +235,7 @@ pub(super) async fn answer<B>(
 where
     B: hyper::body::Body<Data = Bytes, Error: Into<response::BodyError>> + Send + 'static,
 {
-    handlers.service(stopping).answer(request).await.unwrap()
+    handlers.service(stopping).call(request).await.unwrap()
 }
 
 /// A served port that is shut down by its token.

@@ -98,12 +98,12 @@ pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(State, Writers
         results,
         sizes: StoreSizes::new(metrics),
     };
-    state.show_sizes();
+    state.register_sizes();
     Ok((state, writers))
 }
 
 impl State {
-    fn show_sizes(&self) {
+    fn register_sizes(&self) {
         let state = self.clone();
         self.sizes.add_all(move || {
             let mut sizes = vec![

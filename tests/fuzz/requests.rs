@@ -14,8 +14,8 @@ use kubelet::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use kubelet::server::explain::{Explanation, Overview};
 use kubelet::server::{
     Checkpoints, ConnectionLimits, Explanations, Handlers, HealthChecks, Listener, LogParts,
-    LogReaders, NodeLogs, PodLists, Process, RouteHandlers, Scrapes, StatsViews, StreamMetrics,
-    StreamParts, StreamTable, Switch, TextPieces,
+    LogReaders, NodeLogs, PodLists, Process, RouteGroup, RouteHandlers, Scrapes, StatsViews,
+    StreamMetrics, StreamParts, StreamTable, TextPieces,
 };
 use kubelet::state::events::{EventRecorder, ObjectRef};
 use kubelet::state::pod_cache::PodCache;
@@ -52,12 +52,12 @@ struct Ports {
     dir: tempfile::TempDir,
 }
 
-const EVERYTHING_OFF: [Switch; 5] = [
-    Switch::Debugging,
-    Switch::SystemLogs,
-    Switch::Profiling,
-    Switch::DebugFlags,
-    Switch::PostedPods,
+const EVERYTHING_OFF: [RouteGroup; 5] = [
+    RouteGroup::Debugging,
+    RouteGroup::SystemLogs,
+    RouteGroup::Profiling,
+    RouteGroup::DebugFlags,
+    RouteGroup::PostedPods,
 ];
 
 /// What the first byte of an input chooses from. Unauthenticated clients are refused.
@@ -83,7 +83,7 @@ impl Ports {
         let entered = runtime.enter();
         let views = views();
         let checks = || HealthChecks::ping().with("syncloop", || Err("<x> no turn".to_owned()));
-        let on = Handlers::read_only(checks(), views.clone(), vec![Switch::PostedPods]);
+        let on = Handlers::read_only(checks(), views.clone(), vec![RouteGroup::PostedPods]);
         let off = Handlers::read_only(checks(), views, EVERYTHING_OFF.to_vec());
         for kind in KINDS {
             let handlers = match kind {

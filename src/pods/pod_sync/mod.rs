@@ -10,7 +10,7 @@ mod sync_loop_interface;
 mod clean_up;
 mod deadline;
 mod unsupported;
-mod known_pods;
+mod pod_lister;
 mod metrics;
 mod statuses;
 pub mod syncer;
@@ -45,8 +45,8 @@ use syncer::{NextSync, PodSyncResult, PodSyncer, RetryDelay, TerminationReason};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use known_pods::{PodLister, PodWithStatus};
 pub use metrics::PodStartMetrics;
+pub use pod_lister::{PodLister, PodWithStatus};
 pub use statuses::{ClusterInputs, StatusPublisher};
 
 /// Delay before the next sync of a pod whose runtime status changed before its status could be published.

@@ -52,7 +52,7 @@ impl Connections {
     /// Adds a connection; others may be closed for it.
     ///
     /// # Errors
-    /// There is no room, because every connection of its kind has a request in progress.
+    /// The limit of authenticated connections is reached and none is idle; only for the local socket.
     pub(super) fn open(&self, source: ConnectionSource) -> Result<ConnectionSlot, Full> {
         let mut table = self.table.lock();
         let (id, closed) = table.state.open(source, Instant::now())?;
@@ -102,7 +102,7 @@ impl ConnectionSlot {
     }
 
     /// Stops counting the connection, because its handler (a stream or a followed log) has a limit of its own.
-    pub(super) fn leave(&self) {
+    pub(super) fn untrack(&self) {
         let mut table = self.table.lock();
         table.state.remove(self.id);
         table.closing.remove(&self.id);
@@ -111,6 +111,6 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.leave();
+        self.untrack();
     }
 }

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 /// Limits of connections per client, and per port.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
-    /// Open connections of unauthenticated clients: all connections of a port without authentication, and those of the
+    /// Open connections of unauthenticated clients: all connections of the health and read-only ports, and those of the
     /// main port before their first authorized request.
     pub unauthenticated: usize,
     /// Number of these connections per IPv4 address or IPv6 network above which its idle ones are closed.
     pub per_source: usize,
-    /// Open connections of authenticated clients.
+    /// Open connections of authenticated clients, and of the local socket.
     pub authenticated: usize,
     /// Timeout of a TLS handshake, and of the head of a request: from its first byte, or for the first request of a
     /// connection from the accept.
@@ -58,7 +58,7 @@ pub(super) type Id = u64;
 pub(in crate::server) enum ConnectionSource {
     /// An IPv4 address, or the network of an IPv6 address.
     Address(IpAddr),
-    /// The local socket, whose clients are not authenticated.
+    /// The local socket; its clients count as authenticated.
     Local,
 }
 
@@ -114,7 +114,7 @@ impl PortConnections {
     /// Adds a connection; returns those to close for it.
     ///
     /// # Errors
-    /// There is no room for an unauthenticated connection.
+    /// The limit of authenticated connections is reached and none is idle; only for the local socket.
     pub(super) fn open(
         &mut self,
         source: ConnectionSource,
@@ -157,7 +157,7 @@ impl PortConnections {
     /// Marks a connection's client as authenticated; returns the connection to close for it.
     ///
     /// # Errors
-    /// There is no room for another authenticated connection.
+    /// The limit of authenticated connections is reached and none is idle.
     pub(super) fn mark_authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
         let known = self.connections.get(&id);
         if known.is_none_or(|connection| connection.authenticated) {

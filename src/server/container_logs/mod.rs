@@ -8,7 +8,9 @@ pub(super) mod params;
 pub use params::LogQuery;
 
 use super::{
-    response::{Body, BodyError, LongRunning, TEXT, closing, respond, text, until_sent},
+    response::{
+        Body, BodyError, LongRunning, TEXT, respond, text, until_sent, with_connection_close,
+    },
     streaming::{ContainerName, lookup},
     views::{ListPods, WaitForPods},
 };
@@ -105,7 +107,7 @@ impl LogReaders {
         let stall = self.parts.stall;
         response.extensions_mut().insert(LongRunning { stall });
         // The connection is no longer counted by the port's limit, so it is not reused.
-        closing(response)
+        with_connection_close(response)
     }
 
     async fn open(

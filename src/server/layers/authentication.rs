@@ -3,7 +3,7 @@
 use super::{ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
     auth::{AuthRefusal, KubeletAuth, Peer},
-    response::{Body, closing, text},
+    response::{Body, text, with_connection_close},
 };
 use hyper::{
     Response, StatusCode,
@@ -54,7 +54,7 @@ impl<S: RoutedService> Service<RoutedRequest> for AuthenticationService<S> {
         let auth = match &self.access {
             Access::Open => return self.inner.call(routed),
             Access::Refused(why) => {
-                let refused = closing(text(StatusCode::FORBIDDEN, (*why).into()));
+                let refused = with_connection_close(text(StatusCode::FORBIDDEN, (*why).into()));
                 return Box::pin(ready(Ok(refused)));
             }
             Access::Secured(auth) => auth.clone(),
@@ -82,5 +82,5 @@ pub(super) fn refused(refusal: &AuthRefusal) -> Response<Body> {
         let seconds = HeaderValue::from_static("1");
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
-    closing(response)
+    with_connection_close(response)
 }

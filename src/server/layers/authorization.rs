@@ -4,7 +4,7 @@ use super::{Access, ResponseFuture, RoutedRequest, RoutedService, authentication
 use crate::server::{
     auth::{AuthRefusal, KubeletAuth, Subresources, User},
     connections::ConnectionSlot,
-    response::{Body, closing, text},
+    response::{Body, text, with_connection_close},
     routes::subresources,
 };
 use hyper::{Method, Response, StatusCode};
@@ -81,5 +81,5 @@ async fn authorize(
 
 fn busy() -> Response<Body> {
     let why = "too many requests are in progress; try again later\n";
-    closing(text(StatusCode::TOO_MANY_REQUESTS, why.into()))
+    with_connection_close(text(StatusCode::TOO_MANY_REQUESTS, why.into()))
 }

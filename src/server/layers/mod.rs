@@ -10,7 +10,7 @@ mod trace;
 pub(super) use authentication::{Access, AuthenticationService};
 pub(super) use authorization::AuthorizationService;
 pub(super) use metrics::MetricsService;
-pub(super) use panics::ContainPanics;
+pub(super) use panics::CatchPanicService;
 pub(super) use trace::TraceService;
 
 use super::{

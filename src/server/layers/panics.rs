@@ -14,17 +14,17 @@ use tower::Service;
 
 /// Contains panics of the inner layers: the client gets a 500, and the connection stays open.
 #[derive(Clone)]
-pub(in crate::server) struct ContainPanics<S> {
+pub(in crate::server) struct CatchPanicService<S> {
     inner: S,
 }
 
-impl<S> ContainPanics<S> {
+impl<S> CatchPanicService<S> {
     pub(in crate::server) fn new(inner: S) -> Self {
         Self { inner }
     }
 }
 
-impl<S: RoutedService> Service<RoutedRequest> for ContainPanics<S> {
+impl<S: RoutedService> Service<RoutedRequest> for CatchPanicService<S> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = ResponseFuture;

@@ -19,9 +19,9 @@ pub enum Port {
     Local,
 }
 
-/// A setting that enables or disables a group of routes.
+/// A group of routes that a setting enables or disables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Switch {
+pub enum RouteGroup {
     /// `enableDebuggingHandlers`.
     Debugging,
     /// `enableDebuggingHandlers`, for routes that do not exist when it is off.
@@ -39,8 +39,8 @@ pub enum Switch {
 pub(in crate::server) const POSTED_PODS_DISABLED: &str =
     "Posted pods are disabled: --allow-posted-pods is not set.";
 
-impl Switch {
-    /// The name of the configuration field or the flag.
+impl RouteGroup {
+    /// The name of the configuration field or the flag that enables it.
     pub fn field(self) -> &'static str {
         match self {
             Self::Debugging | Self::DebuggingPages => "enableDebuggingHandlers",
@@ -51,18 +51,18 @@ impl Switch {
         }
     }
 
-    /// How a route with this switch responds, given all disabled switches. The texts are upstream's.
-    pub(in crate::server) fn state(self, disabled: &[Self]) -> SwitchState {
+    /// How a route of this group responds, given all disabled groups. The texts are upstream's.
+    pub(in crate::server) fn state(self, disabled: &[Self]) -> RouteGroupState {
         if self != Self::PostedPods && disabled.contains(&Self::Debugging) {
             return match self {
-                Self::DebuggingPages | Self::DebugFlags => SwitchState::NotFound,
-                _ => SwitchState::MethodNotAllowed("Debug endpoints are disabled."),
+                Self::DebuggingPages | Self::DebugFlags => RouteGroupState::NotFound,
+                _ => RouteGroupState::MethodNotAllowed("Debug endpoints are disabled."),
             };
         }
-        let refused = SwitchState::MethodNotAllowed;
+        let refused = RouteGroupState::MethodNotAllowed;
         match self {
-            Self::Debugging | Self::DebuggingPages => SwitchState::Enabled,
-            _ if !disabled.contains(&self) => SwitchState::Enabled,
+            Self::Debugging | Self::DebuggingPages => RouteGroupState::Enabled,
+            _ if !disabled.contains(&self) => RouteGroupState::Enabled,
             Self::SystemLogs => refused("logs endpoint is disabled."),
             Self::Profiling => refused("profiling endpoint is disabled."),
             Self::DebugFlags => refused("flags endpoint is disabled."),
@@ -71,8 +71,8 @@ impl Switch {
     }
 }
 
-/// How a route with a [`Switch`] responds.
-pub(in crate::server) enum SwitchState {
+/// How a route of a [`RouteGroup`] responds.
+pub(in crate::server) enum RouteGroupState {
     Enabled,
     /// 405 with this text.
     MethodNotAllowed(&'static str),
@@ -94,8 +94,8 @@ pub struct RouteEntry {
     pub subresources: &'static [&'static str],
     /// Maximum size of the body in bytes; `None` if no body is expected.
     pub body: Option<usize>,
-    /// The setting that disables the route.
-    pub switch: Option<Switch>,
+    /// The group by which the route can be disabled; `None` if it cannot.
+    pub group: Option<RouteGroup>,
     /// The description in `docs/routes.md`.
     pub about: &'static str,
     pub(super) parse: Parse,
@@ -115,8 +115,8 @@ impl RouteEntry {
 }
 
 const EVERYWHERE: &[Port] = &[Port::Health, Port::ReadOnly, Port::Main, Port::Local];
-const GUARDED: &[Port] = &[Port::Main, Port::Local];
-const READABLE: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
+const AUTHENTICATED_PORTS: &[Port] = &[Port::Main, Port::Local];
+const READ_PORTS: &[Port] = &[Port::ReadOnly, Port::Main, Port::Local];
 
 /// Maximum size of a manifest, in bytes.
 const MANIFEST: Option<usize> = Some(MAX_MANIFEST_BYTES);
@@ -131,10 +131,10 @@ const FORM: usize = 64 * 1024;
 const READ: RouteEntry = RouteEntry {
     pattern: "",
     methods: GET,
-    ports: READABLE,
+    ports: READ_PORTS,
     subresources: &["proxy"],
     body: None,
-    switch: None,
+    group: None,
     about: "",
     parse: route::nothing,
 };
@@ -142,10 +142,10 @@ const READ: RouteEntry = RouteEntry {
 /// Template of the statistics routes that upstream has removed.
 const INFO: RouteEntry = RouteEntry {
     methods: GET_OR_POST,
-    ports: GUARDED,
+    ports: AUTHENTICATED_PORTS,
     subresources: &["stats"],
     body: Some(legacy_stats::BODY),
-    switch: Some(Switch::Debugging),
+    group: Some(RouteGroup::Debugging),
     ..READ
 };
 
@@ -177,7 +177,7 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/runningpods/",
         subresources: &["pods", "proxy"],
-        switch: Some(Switch::Debugging),
+        group: Some(RouteGroup::Debugging),
         about: "Pods that the runtime runs, as a `v1` PodList of names and images.",
         parse: |_| Ok(route::Route::RunningPods),
         ..READ
@@ -199,13 +199,13 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/explain/{namespace}/{pod}",
         subresources: &["pods", "proxy"],
-        about: "Why a pod is in its state; `uid` chooses one of several of the name.",
+        about: "Why a pod is in its state; `uid` selects one of several pods with this name.",
         parse: route::explain,
         ..READ
     },
     RouteEntry {
         pattern: "/",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["pods", "proxy"],
         about: "The node's pods, as a page for a browser; with `after=VERSION`, once the version is another one.",
         parse: route::node_page,
@@ -213,7 +213,7 @@ pub static ENTRIES: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/pod/{namespace}/{pod}",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["pods", "proxy"],
         about: "One pod with its timeline, as a page for a browser; `uid` and `after` as above.",
         parse: route::pod_page,
@@ -269,45 +269,45 @@ pub static ENTRIES: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/stats/container",
-        about: "The same of the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
+        about: "As `/stats/`, for the cgroup `containerName`, and with `subcontainers` of those below it, by path.",
         parse: route::cgroup_info,
         ..INFO
     },
     RouteEntry {
         pattern: "/stats/{pod}/{container}",
-        about: "The same of a container of a pod in the namespace `default`.",
+        about: "As `/stats/`, for a container of a pod in the namespace `default`.",
         parse: route::container_info,
         ..INFO
     },
     RouteEntry {
         pattern: "/stats/{namespace}/{pod}/{uid}/{container}",
-        about: "The same of a container of the pod of that UID.",
+        about: "As `/stats/`, for a container of the pod with this UID.",
         parse: route::container_info,
         ..INFO
     },
     RouteEntry {
         pattern: "/configz",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["configz", "proxy"],
-        switch: Some(Switch::DebuggingPages),
+        group: Some(RouteGroup::DebuggingPages),
         about: "The configuration in force, without secrets.",
         parse: |_| Ok(route::Route::Configz),
         ..READ
     },
     RouteEntry {
         pattern: "/flagz",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["configz"],
-        switch: Some(Switch::DebuggingPages),
+        group: Some(RouteGroup::DebuggingPages),
         about: "Every flag with its value, without secrets; for people.",
         parse: |_| Ok(route::Route::Flagz),
         ..READ
     },
     RouteEntry {
         pattern: "/statusz",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["statusz"],
-        switch: Some(Switch::DebuggingPages),
+        group: Some(RouteGroup::DebuggingPages),
         about: "Version, start and age of the process; for people.",
         parse: |_| Ok(route::Route::Statusz),
         ..READ
@@ -315,17 +315,17 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/debug/flags/v",
         methods: &["PUT"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         body: Some(64),
-        switch: Some(Switch::DebugFlags),
+        group: Some(RouteGroup::DebugFlags),
         about: "Sets the log verbosity to the number in the body.",
         parse: |_| Ok(route::Route::PutVerbosity),
         ..READ
     },
     RouteEntry {
         pattern: "/debug/pprof/profile",
-        ports: GUARDED,
-        switch: Some(Switch::Profiling),
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Profiling),
         about: "A CPU profile of `seconds` (30 by default, at most 300), for `go tool pprof`; one at a time.",
         parse: route::profile,
         ..READ
@@ -333,9 +333,9 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/container",
         methods: &["POST"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         body: MANIFEST,
-        switch: Some(Switch::PostedPods),
+        group: Some(RouteGroup::PostedPods),
         about: "Posts one or several pods, each replacing the one of its name; the response lists them with names and UIDs.",
         parse: |_| Ok(route::Route::PostPods(PostMode::Add)),
         ..READ
@@ -343,9 +343,9 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/containers",
         methods: &["POST"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         body: MANIFEST,
-        switch: Some(Switch::PostedPods),
+        group: Some(RouteGroup::PostedPods),
         about: "Replaces all posted pods by a list.",
         parse: |_| Ok(route::Route::PostPods(PostMode::Replace)),
         ..READ
@@ -353,9 +353,9 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/checkpoint/{namespace}/{pod}/{container}",
         methods: &["POST"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["checkpoint"],
-        switch: Some(Switch::DebuggingPages),
+        group: Some(RouteGroup::DebuggingPages),
         about: "Checkpoints a running container to an archive under the root directory; `timeout` in seconds.",
         parse: route::checkpoint,
         ..READ
@@ -376,17 +376,17 @@ pub static ENTRIES: &[RouteEntry] = &[
     },
     RouteEntry {
         pattern: "/logs/{path...}",
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         subresources: &["log"],
-        switch: Some(Switch::SystemLogs),
+        group: Some(RouteGroup::SystemLogs),
         about: "The node's logs: files and directory listings below `/var/log`; `Range` and `If-Modified-Since` are honoured.",
         parse: route::node_logs,
         ..READ
     },
     RouteEntry {
         pattern: "/containerLogs/{namespace}/{pod}/{container}",
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
         about: "The log of a container: `follow`, `previous`, `tailLines`, `limitBytes`, `sinceSeconds`, `sinceTime`, `timestamps`.",
         parse: route::container_logs,
         ..READ
@@ -394,8 +394,8 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
         about: "A command in a container, over SPDY or WebSocket: `command` for each argument; `input`, `output`, `error`, `tty`.",
         parse: route::exec,
         ..READ
@@ -403,17 +403,17 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/exec/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
-        about: "The same of the pod of that UID.",
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
+        about: "As above, for the pod with this UID.",
         parse: route::exec,
         ..READ
     },
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{container}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
         about: "Attaches to a container, over SPDY or WebSocket: `input`, `output`, `error`, `tty`.",
         parse: route::attach,
         ..READ
@@ -421,17 +421,17 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/attach/{namespace}/{pod}/{uid}/{container}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
-        about: "The same of the pod of that UID.",
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
+        about: "As above, for the pod with this UID.",
         parse: route::attach,
         ..READ
     },
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
         about: "Ports of a pod, over SPDY or WebSocket; over the latter, `port` names them.",
         parse: route::port_forward,
         ..READ
@@ -439,18 +439,18 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/portForward/{namespace}/{pod}/{uid}",
         methods: GET_OR_POST,
-        ports: GUARDED,
-        switch: Some(Switch::Debugging),
-        about: "The same of the pod of that UID.",
+        ports: AUTHENTICATED_PORTS,
+        group: Some(RouteGroup::Debugging),
+        about: "As above, for the pod with this UID.",
         parse: route::port_forward,
         ..READ
     },
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{container}",
         methods: &["POST"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         body: Some(FORM),
-        switch: Some(Switch::Debugging),
+        group: Some(RouteGroup::Debugging),
         about: "Runs a command, `cmd` split at spaces, in a container and responds with its output; `cmd` may be in a form.",
         parse: route::run,
         ..READ
@@ -458,10 +458,10 @@ pub static ENTRIES: &[RouteEntry] = &[
     RouteEntry {
         pattern: "/run/{namespace}/{pod}/{uid}/{container}",
         methods: &["POST"],
-        ports: GUARDED,
+        ports: AUTHENTICATED_PORTS,
         body: Some(FORM),
-        switch: Some(Switch::Debugging),
-        about: "The same of the pod of that UID.",
+        group: Some(RouteGroup::Debugging),
+        about: "As above, for the pod with this UID.",
         parse: route::run,
         ..READ
     },
@@ -483,12 +483,12 @@ pub fn document() -> String {
             Port::Main => "main",
             Port::Local => "local",
         });
-        let switch = entry
-            .switch
-            .map_or(String::new(), |switch| format!("`{}`", switch.field()));
+        let group = entry
+            .group
+            .map_or(String::new(), |group| format!("`{}`", group.field()));
         let _ = writeln!(
             text,
-            "| `{}` | {} | {} | {} | {switch} | {} |",
+            "| `{}` | {} | {} | {} | {group} | {} |",
             entry.pattern,
             entry.methods.join(", "),
             ports.collect::<Vec<_>>().join(", "),

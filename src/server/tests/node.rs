@@ -21,7 +21,7 @@ async fn fetch(
     (status, String::from_utf8(body.to_vec()).unwrap())
 }
 
-fn local(views: RouteHandlers, disabled: Vec<Switch>) -> Handlers {
+fn local(views: RouteHandlers, disabled: Vec<RouteGroup>) -> Handlers {
     Handlers::read_only(HealthChecks::ping(), views, disabled).local()
 }
 
@@ -99,7 +99,7 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
     let debugging = Some("Debug endpoints are disabled.\n");
     let rows: &[(_, &[(_, _, Option<&str>)])] = &[
         (
-            Switch::Debugging,
+            RouteGroup::Debugging,
             &[
                 ("GET", "/runningpods/", debugging),
                 ("GET", "/exec/a/b/c?command=x&output=1", debugging),
@@ -117,11 +117,11 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
             ],
         ),
         (
-            Switch::SystemLogs,
+            RouteGroup::SystemLogs,
             &[("GET", "/logs/", Some("logs endpoint is disabled.\n"))],
         ),
         (
-            Switch::Profiling,
+            RouteGroup::Profiling,
             &[(
                 "GET",
                 "/debug/pprof/profile",
@@ -129,7 +129,7 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
             )],
         ),
         (
-            Switch::DebugFlags,
+            RouteGroup::DebugFlags,
             &[(
                 "PUT",
                 "/debug/flags/v",
@@ -137,15 +137,15 @@ async fn switched_off_routes_are_refused_or_gone_as_upstream() {
             )],
         ),
     ];
-    for (switch, requests) in rows {
-        let handlers = local(views(vec![]), vec![*switch]);
+    for (group, requests) in rows {
+        let handlers = local(views(vec![]), vec![*group]);
         for (method, target, text) in *requests {
             let (status, body) = fetch(&handlers, method, target, "").await;
             let expected = match text {
                 Some(text) => (StatusCode::METHOD_NOT_ALLOWED, *text),
                 None => (StatusCode::NOT_FOUND, "404 page not found\n"),
             };
-            assert_eq!((status, body.as_str()), expected, "{switch:?} {target}");
+            assert_eq!((status, body.as_str()), expected, "{group:?} {target}");
         }
         let (status, _) = fetch(&handlers, "GET", "/pods", "").await;
         assert_eq!(status, StatusCode::OK);

@@ -26,7 +26,7 @@ use kubelet::runtime::kuberuntime::actions::{
     PlanInputs as ActionInputs, RecordedFacts, compute_pod_actions,
 };
 use kubelet::runtime::kuberuntime::labels;
-use kubelet::state::pod_cache::{self, ListEntry, Owner};
+use kubelet::state::pod_cache::{self, ListEntry, PodRef};
 use kubelet::state::probe_results::ContainerProbeResults;
 use prost::Message;
 
@@ -244,15 +244,15 @@ fn lists(c: &mut Criterion) {
 fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
     for pod in pods {
-        let (owner, status) = (Owner::of(pod), running(pod));
+        let (pod_ref, status) = (PodRef::of(pod), running(pod));
         let listed = |status| ListEntry {
-            owner: owner.clone(),
+            pod_ref: pod_ref.clone(),
             status,
         };
         sandboxes.extend(status.sandboxes.into_iter().map(listed));
-        let owner = &owner;
+        let pod_ref = &pod_ref;
         containers.extend(status.containers.into_iter().map(|status| ListEntry {
-            owner: owner.clone(),
+            pod_ref: pod_ref.clone(),
             status,
         }));
     }
@@ -275,16 +275,16 @@ fn runtime_status(c: &mut Criterion, pods: &[Arc<Pod>]) {
     let (writer, _cache) = pod_cache::pod_cache();
     let known: HashMap<_, _> = pods.iter().map(|pod| (pod.uid(), running(pod))).collect();
     for status in known.values() {
-        let owner = Owner::of_status(status);
+        let pod_ref = PodRef::of_status(status);
         for sandbox in &status.sandboxes {
             let item = pod_cache::ItemId::Sandbox(sandbox.id.clone());
             let read = pod_cache::InspectedItem::Sandbox(sandbox.clone());
-            writer.apply(&owner, &item, writer.next_seq(), read);
+            writer.apply(&pod_ref, &item, writer.next_seq(), read);
         }
         for container in &status.containers {
             let item = pod_cache::ItemId::Container(container.id.clone());
             let read = pod_cache::InspectedItem::Container(container.clone());
-            writer.apply(&owner, &item, writer.next_seq(), read);
+            writer.apply(&pod_ref, &item, writer.next_seq(), read);
         }
     }
     c.bench_function("pod cache: a list of 1,000 known pods", |b| {

@@ -17,7 +17,7 @@ use kubelet::{
     host::HostMachine,
     model::{ContainerState, ContainerStatus, SandboxStatus},
     node::stats::{Stats, StatsParts, SystemCgroups},
-    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
+    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
 use std::{
     fs,
@@ -185,7 +185,7 @@ impl Node {
     }
 
     fn runtime_status(&self, writer: &PodCacheWriter, pod: usize) {
-        let owner = Owner {
+        let pod_ref = PodRef {
             uid: format!("00000000-0000-0000-0000-{pod:012}").as_str().into(),
             name: format!("deployment-with-a-name-{pod}").into(),
             namespace: "a-namespace".into(),
@@ -208,14 +208,14 @@ impl Node {
         };
         let item = ItemId::Sandbox(of_sandbox.id.clone());
         writer.apply(
-            &owner,
+            &pod_ref,
             &item,
             writer.next_seq(),
             InspectedItem::Sandbox(of_sandbox),
         );
         let item = ItemId::Container(of_container.id.clone());
         writer.apply(
-            &owner,
+            &pod_ref,
             &item,
             writer.next_seq(),
             InspectedItem::Container(of_container),

@@ -21,7 +21,8 @@ static PERMITS: Semaphore = Semaphore::const_new(MAX_CONCURRENT);
 /// pod's start twice.
 ///
 /// # Errors
-/// The work panicked.
+/// The work panicked on a blocking thread, or the runtime is shutting down. On a multi-thread runtime a panic unwinds
+/// through the caller instead.
 pub async fn run_file_io<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {

@@ -139,7 +139,7 @@ impl CriError {
             Code::NotFound => CriError::NotFound { rpc, message },
             Code::AlreadyExists => CriError::AlreadyExists { rpc, message },
             Code::DeadlineExceeded => CriError::outcome_unknown(rpc, status.code(), message),
-            Code::Unavailable => CriError::broken_off(rpc, message),
+            Code::Unavailable => CriError::connection_lost(rpc, message),
             // tonic rejects a reply above our limit with OutOfRange before reading it.
             Code::ResourceExhausted | Code::OutOfRange => CriError::Exhausted { rpc, message },
             Code::Unimplemented => CriError::Unimplemented { rpc, message },
@@ -164,11 +164,11 @@ impl CriError {
             cause = error.source();
         }
         let message = format!("the connection to the runtime broke: {deepest}");
-        CriError::broken_off(rpc, message)
+        CriError::connection_lost(rpc, message)
     }
 
     /// The error of a call that was lost with the runtime or the connection after it was sent.
-    fn broken_off(rpc: Rpc, message: String) -> CriError {
+    fn connection_lost(rpc: Rpc, message: String) -> CriError {
         if rpc.mutates() {
             CriError::outcome_unknown(rpc, Code::Unavailable, message)
         } else {

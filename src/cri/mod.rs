@@ -5,8 +5,8 @@
 //!   ([`events`]).
 //! * **Woken by** its callers; the event task also by the runtime.
 //! * **Publishes** which containers and sandboxes changed, in a bounded set that loses none.
-//! * **Must never** retry a call that changes something, return an empty list for a failed one, treat an event as
-//!   more than which item changed, or log a request or reply (they may contain secrets).
+//! * **Must never** retry a call that changes something, return an empty list for a failed one, use
+//!   anything of an event but the id of the changed item, or log a request or reply (they may contain secrets).
 //! * Upstream: `k8s.io/cri-client` and `pkg/kubelet/kuberuntime/instrumented_services.go`.
 
 mod codec;

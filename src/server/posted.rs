@@ -41,7 +41,7 @@ pub(super) async fn store_pods(store: PostedPods, how: PostMode, body: Bytes) ->
         }
         Ok(Err(PostError::Storage(error))) => {
             tracing::warn!(err = %error, "Storing posted pods failed");
-            let body = format!("500 the pods cannot be kept: {error}\n");
+            let body = format!("500 failed to store the pods: {error}\n");
             text(StatusCode::INTERNAL_SERVER_ERROR, body)
         }
         Ok(Err(error)) => bad_request(&error.to_string()),

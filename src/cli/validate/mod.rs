@@ -206,16 +206,18 @@ fn directory(path: &Path, validator: &Validator) -> Vec<FileReport> {
     let mut validated: Vec<ValidatedFile> = paths.iter().map(|path| read(path)).collect();
     let pods = paths.iter().zip(&validated);
     let pods = pods.flat_map(|(path, file)| file.pods.iter().map(|pod| (path.as_path(), pod)));
-    let (kept, clashes) = dedup_by_name(pods);
+    let (kept, duplicates) = dedup_by_name(pods);
     let left_out = SourcePods::new(validator.source)
         .merge(kept, validator.now)
         .duplicates;
-    let clashes = clashes.iter().map(|clash| (&clash.pod, clash.to_string()));
+    let duplicates = duplicates
+        .iter()
+        .map(|duplicate| (&duplicate.pod, duplicate.to_string()));
     let twins = left_out.iter().map(|pod| {
         let message = "another file has a pod with the same UID; this one is ignored";
         (pod, message.to_string())
     });
-    let found: Vec<(Arc<Pod>, String)> = clashes
+    let found: Vec<(Arc<Pod>, String)> = duplicates
         .chain(twins)
         .map(|(pod, message)| (pod.clone(), message))
         .collect();

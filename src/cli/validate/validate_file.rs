@@ -5,7 +5,7 @@ use crate::{
     base::document::{self, DocumentNode},
     model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list, manifest_tree},
     model::{Pod, PodExt, PodSource},
-    pods::pod_config::{BadManifest, Manifest, ManifestOrigin, read_file, read_url},
+    pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, read_file, read_url},
 };
 use jiff::Timestamp;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn outcome(manifest: &Manifest) -> String {
 }
 
 impl Case<'_> {
-    fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, BadManifest> {
+    fn read(&self, bytes: &[u8], source: PodSource) -> Result<Manifest, InvalidManifest> {
         let origin = ManifestOrigin {
             node_name: &self.validator.node_name,
             source,
@@ -103,13 +103,13 @@ impl Case<'_> {
     }
 
     /// Adds the problems of one decoding; returns the pods that would run.
-    fn take(&mut self, read: Result<Manifest, BadManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
+    fn take(&mut self, read: Result<Manifest, InvalidManifest>, bytes: &[u8]) -> Vec<Arc<Pod>> {
         match read {
             Ok(manifest) => {
                 self.unknown(bytes);
                 manifest.pods
             }
-            Err(BadManifest::Decode(error)) => {
+            Err(InvalidManifest::Decode(error)) => {
                 self.unreadable(&error);
                 self.find_further(error);
                 Vec::new()
@@ -123,11 +123,11 @@ impl Case<'_> {
     }
 
     /// Adds the problems, and returns what a kubelet does with the file.
-    fn bad_outcome(&mut self, bad: &BadManifest, bytes: &[u8]) -> String {
+    fn bad_outcome(&mut self, bad: &InvalidManifest, bytes: &[u8]) -> String {
         if self.validator.source == PodSource::Http {
             return "the whole response is refused; the previous pods are kept".into();
         }
-        let is_list = matches!(bad, BadManifest::Decode(error) if error.field == "kind");
+        let is_list = matches!(bad, InvalidManifest::Decode(error) if error.field == "kind");
         if is_list && let Ok(list) = self.read(bytes, PodSource::Http) {
             let pods = list.pods.len();
             return format!(
@@ -169,7 +169,7 @@ impl Case<'_> {
         }
     }
 
-    fn fields(&mut self, bad: &BadManifest) {
+    fn fields(&mut self, bad: &InvalidManifest) {
         for error in bad.fields() {
             if !self.is_blanked(&error.path) {
                 let FieldError { path, kind, detail } = error;
@@ -226,7 +226,7 @@ impl Case<'_> {
             let bytes = tree.to_json();
             match self.read(&bytes, source) {
                 Ok(_) => return self.unknown(&bytes),
-                Err(BadManifest::Decode(next)) => {
+                Err(InvalidManifest::Decode(next)) => {
                     if !self.is_blanked(&next.field) {
                         self.push(Severity::Error, &next.field, next.message.clone());
                     }

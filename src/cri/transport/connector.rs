@@ -54,7 +54,7 @@ impl std::error::Error for ConnectFailure {}
 #[derive(Clone)]
 pub(super) struct UnixConnector {
     endpoint: RuntimeEndpoint,
-    gate: Arc<Mutex<ConnectGate>>,
+    gate: Arc<Mutex<ConnectBackOff>>,
 }
 
 impl UnixConnector {
@@ -77,7 +77,7 @@ impl UnixConnector {
         let mut gate = self.gate.lock();
         match result {
             Ok(stream) => {
-                *gate = ConnectGate::default();
+                *gate = ConnectBackOff::default();
                 Ok(TokioIo::new(stream))
             }
             Err(error) => {
@@ -109,12 +109,12 @@ impl Service<Uri> for UnixConnector {
 
 /// The back-off of connection attempts.
 #[derive(Default)]
-struct ConnectGate {
+struct ConnectBackOff {
     wait: Duration,
     last: Option<(ConnectFailure, Instant)>,
 }
 
-impl ConnectGate {
+impl ConnectBackOff {
     fn closed(&self, now: Instant) -> Option<ConnectFailure> {
         self.last
             .as_ref()
@@ -140,7 +140,7 @@ mod tests {
             text: "gone".into(),
         };
         let mut now = Instant::now();
-        let mut gate = ConnectGate::default();
+        let mut gate = ConnectBackOff::default();
         for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
             assert!(gate.closed(now).is_none());
             gate.failed(failure.clone(), now);
@@ -148,7 +148,7 @@ mod tests {
             assert!(gate.closed(now + wait - Duration::from_millis(1)).is_some());
             now += wait;
         }
-        gate = ConnectGate::default();
+        gate = ConnectBackOff::default();
         gate.failed(failure, now);
         assert!(gate.closed(now + FIRST_WAIT).is_none());
     }

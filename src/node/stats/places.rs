@@ -6,7 +6,7 @@ use super::{
     generate::PodPlaces,
     sampler::{PodSample, Snapshot},
 };
-use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::Owner};
+use crate::{model::PodUid, runtime::kuberuntime::log_paths, state::pod_cache::PodRef};
 use futures::future::BoxFuture;
 use std::{collections::HashMap, time::Duration};
 
@@ -19,13 +19,13 @@ impl StatsState {
         let logs = &self.parts.pod_logs_dir;
         let places = |pod: &PodSample| {
             let subject = &pod.pod;
-            let owner = Owner {
+            let pod_ref = PodRef {
                 uid: subject.uid.clone(),
                 name: subject.name.clone(),
                 namespace: subject.namespace.clone(),
             };
             let log = |name: &str| {
-                let path = log_paths::container_logs_dir(logs, &owner, name).ok()?;
+                let path = log_paths::container_logs_dir(logs, &pod_ref, name).ok()?;
                 Some((name.to_owned(), path))
             };
             let containers = subject.containers.iter();
@@ -35,7 +35,7 @@ impl StatsState {
                     .filter_map(|container| log(&container.name))
                     .collect(),
                 files: [
-                    log_paths::pod_logs_dir(logs, &owner).ok(),
+                    log_paths::pod_logs_dir(logs, &pod_ref).ok(),
                     (self.parts.hosts_file)(&subject.uid),
                 ]
                 .into_iter()

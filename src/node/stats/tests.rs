@@ -3,7 +3,7 @@ use crate::{
     base::metrics::Metrics,
     cri::{CriConnection, CriMetrics, RuntimeEndpoint},
     model::{ContainerState, ContainerStatus},
-    state::pod_cache::{InspectedItem, ItemId, Owner, PodCacheWriter, pod_cache},
+    state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, PodRef, pod_cache},
 };
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
 
 /// A pod whose container, in a virtual machine for example, has no cgroup here.
 fn runs_without_cgroups(pods: &PodCacheWriter, uid: &str) {
-    let owner = Owner {
+    let pod_ref = PodRef {
         uid: uid.into(),
         name: uid.into(),
         namespace: "default".into(),
@@ -43,7 +43,7 @@ fn runs_without_cgroups(pods: &PodCacheWriter, uid: &str) {
     };
     let item = ItemId::Container(status.id.clone());
     pods.apply(
-        &owner,
+        &pod_ref,
         &item,
         pods.next_seq(),
         InspectedItem::Container(status),

@@ -11,7 +11,7 @@ use crate::{
     cri::{CriError, v1::ContainerFilter},
     model::{ContainerId, ContainerState, ContainerStatus, SandboxId, Seq},
     runtime::kuberuntime::translate,
-    state::pod_cache::{InspectedItem, ItemId, Owner},
+    state::pod_cache::{InspectedItem, ItemId, PodRef},
 };
 use std::{
     collections::{HashMap, VecDeque},
@@ -136,16 +136,16 @@ async fn inspect(
     item: ItemId,
     permit: EarlyReleasePermit,
 ) -> InspectionOutcome {
-    let Some((owner, sandbox)) = context.cache.locate(&item) else {
+    let Some((pod_ref, sandbox)) = context.cache.locate(&item) else {
         return InspectionOutcome::Unknown;
     };
     let started_at = Instant::now();
     let reading = async {
         let seq = context.cache.next_seq();
         match &item {
-            ItemId::Sandbox(id) => read_sandbox(&context, &owner, id, seq).await,
+            ItemId::Sandbox(id) => read_sandbox(&context, &pod_ref, id, seq).await,
             ItemId::Container(id) => {
-                read_container(&context, &owner, id, sandbox.unwrap_or_default(), seq).await
+                read_container(&context, &pod_ref, id, sandbox.unwrap_or_default(), seq).await
             }
         }
     };
@@ -153,7 +153,7 @@ async fn inspect(
     let result = permit.run(reading).await.ok();
     let outcome = match result {
         Some(Ok((seq, read))) => {
-            context.cache.apply(&owner, &item, seq, read);
+            context.cache.apply(&pod_ref, &item, seq, read);
             context.metrics.inspected(started_at.elapsed());
             return InspectionOutcome::Done;
         }
@@ -196,13 +196,13 @@ async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStat
 
 async fn read_sandbox(
     context: &PlegContext,
-    owner: &Owner,
+    pod_ref: &PodRef,
     id: &SandboxId,
     seq: Seq,
 ) -> Result<(Seq, InspectedItem), CriError> {
     match context.runtime.pod_sandbox_status(id.as_str(), false).await {
         Ok(reply) => {
-            tracing::trace!(pod = %owner.log_name(), podSandboxID = %id, "Read a sandbox");
+            tracing::trace!(pod = %pod_ref.log_name(), podSandboxID = %id, "Read a sandbox");
             let status = translate::sandbox_status(
                 &reply.sandbox,
                 context.cache.strings(),
@@ -223,7 +223,7 @@ async fn read_sandbox(
 
 async fn read_container(
     context: &PlegContext,
-    owner: &Owner,
+    pod_ref: &PodRef,
     id: &ContainerId,
     sandbox: SandboxId,
     seq: Seq,
@@ -233,7 +233,7 @@ async fn read_container(
         Err(error) if error.is_not_found() => return Ok((seq, InspectedItem::Gone)),
         Err(error) => return Err(error),
     };
-    tracing::trace!(pod = %owner.log_name(), containerID = %id, "Read a container");
+    tracing::trace!(pod = %pod_ref.log_name(), containerID = %id, "Read a container");
     let status = translate::container_status(&reply, sandbox, context.cache.strings());
     let Some(mut status) = status.map(|owned| owned.object) else {
         return Ok((seq, InspectedItem::Gone));

@@ -8,7 +8,7 @@ use crate::{
         v1::{Container, PodSandbox},
     },
     runtime::kuberuntime::translate,
-    state::pod_cache::{ListEntry, Owner},
+    state::pod_cache::{ListEntry, PodRef},
 };
 use std::{
     sync::{
@@ -196,14 +196,14 @@ impl RelistTask {
     }
 }
 
-fn listed<T>(owned: translate::Owned<T>) -> ListEntry<T> {
-    let owner = Owner {
+fn listed<T>(owned: translate::WithPod<T>) -> ListEntry<T> {
+    let pod_ref = PodRef {
         uid: owned.uid,
         name: owned.name,
         namespace: owned.namespace,
     };
     ListEntry {
-        owner,
+        pod_ref,
         status: owned.object,
     }
 }

@@ -78,7 +78,7 @@ impl AdoptedUids {
             return pod;
         }
         match self.found.remove(&pod.full_name()) {
-            Some(status) if status.source() == source && runs(&status, &pod) => {
+            Some(status) if status.source() == source && matches_spec(&status, &pod) => {
                 let adopted = with_uid(&pod, &status.uid);
                 let entry = AdoptedPod {
                     generated: pod.clone(),
@@ -103,7 +103,7 @@ pub(super) fn is_generated(uid: &PodUid) -> bool {
 }
 
 /// Whether the newest instance of every container has the hash of a container of this pod, and there is at least one.
-fn runs(status: &PodStatus, pod: &Pod) -> bool {
+fn matches_spec(status: &PodStatus, pod: &Pod) -> bool {
     let containers = pod.init_containers().iter().chain(pod.containers());
     let expected: HashMap<&str, &Container> =
         containers.map(|one| (one.name.as_str(), one)).collect();

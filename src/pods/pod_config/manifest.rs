@@ -22,7 +22,7 @@ pub struct Manifest {
 
 /// Why a manifest cannot be used. Displays on one line, for people, with line and field where known.
 #[derive(Clone, Debug, PartialEq)]
-pub enum BadManifest {
+pub enum InvalidManifest {
     /// The bytes are not pods.
     Decode(DecodeError),
     /// A file's pod breaks rules.
@@ -44,7 +44,7 @@ pub struct InvalidItem {
     pub invalid: InvalidPod,
 }
 
-impl fmt::Display for BadManifest {
+impl fmt::Display for InvalidManifest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Decode(error) => error.fmt(f),
@@ -62,9 +62,9 @@ impl fmt::Display for BadManifest {
     }
 }
 
-impl std::error::Error for BadManifest {}
+impl std::error::Error for InvalidManifest {}
 
-impl BadManifest {
+impl InvalidManifest {
     /// Every invalid field, with its path from the top of the manifest.
     pub fn fields(&self) -> Vec<FieldError> {
         let with_prefix = |prefix: &str, invalid: &InvalidPod| {
@@ -88,7 +88,7 @@ impl BadManifest {
 
 /// Reads manifests: [`read_file`] or [`read_url`].
 pub(super) type ManifestReader =
-    fn(&[u8], ManifestOrigin<'_>, Timestamp) -> Result<Manifest, BadManifest>;
+    fn(&[u8], ManifestOrigin<'_>, Timestamp) -> Result<Manifest, InvalidManifest>;
 
 /// Reads a manifest. A panic of the reader is returned as its error.
 ///
@@ -99,9 +99,9 @@ pub(super) fn read_contained(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
-) -> Result<Manifest, BadManifest> {
+) -> Result<Manifest, InvalidManifest> {
     contain_blocking(PanicScope::Manifest, || reader(bytes, origin, now))
-        .map_err(BadManifest::Panicked)
+        .map_err(InvalidManifest::Panicked)
         .flatten()
 }
 
@@ -113,9 +113,9 @@ pub fn read_file(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
-) -> Result<Manifest, BadManifest> {
-    let decoded = decode_pod(bytes).map_err(BadManifest::Decode)?;
-    let pod = static_pod(decoded.value, origin, now).map_err(BadManifest::InvalidPod)?;
+) -> Result<Manifest, InvalidManifest> {
+    let decoded = decode_pod(bytes).map_err(InvalidManifest::Decode)?;
+    let pod = static_pod(decoded.value, origin, now).map_err(InvalidManifest::InvalidPod)?;
     Ok(Manifest {
         pods: vec![Arc::new(pod)],
         warnings: warnings(&decoded.unknown_fields),
@@ -131,8 +131,8 @@ pub fn read_url(
     bytes: &[u8],
     origin: ManifestOrigin<'_>,
     now: Timestamp,
-) -> Result<Manifest, BadManifest> {
-    let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Decode)?;
+) -> Result<Manifest, InvalidManifest> {
+    let decoded = decode_pod_or_list(bytes).map_err(InvalidManifest::Decode)?;
     let mut manifest = Manifest {
         pods: Vec::new(),
         warnings: warnings(&decoded.unknown_fields),
@@ -156,7 +156,7 @@ pub fn read_url(
     if bad.is_empty() {
         Ok(manifest)
     } else {
-        Err(BadManifest::InvalidPods(bad))
+        Err(InvalidManifest::InvalidPods(bad))
     }
 }
 

@@ -32,9 +32,9 @@ mod ready;
 mod static_pod;
 
 pub use api::ApiConfig;
-pub use file::{Clash, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
+pub use file::{DuplicatePod, FileConfig, ReadError, dedup_by_name, manifests_at, read_manifest};
 pub use http::HttpConfig;
-pub use manifest::{BadManifest, InvalidItem, Manifest, read_file, read_url};
+pub use manifest::{InvalidItem, InvalidManifest, Manifest, read_file, read_url};
 use merge::with_completeness;
 pub use merge::{Merged, SourcePods};
 pub use posted::{PostError, PostedPods};
@@ -245,8 +245,8 @@ async fn running_static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
     pods
 }
 
-/// The status of a pod once all of its items have been read. Returns early for a pod of this kind of kubelet, whose
-/// UID never has to be adopted.
+/// The status of a pod once all of its items have been read. Returns early for a pod that this kubelet
+/// implementation started: its UID never has to be adopted.
 async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
     loop {
         if let Some(status) = cache.try_settled(uid) {

@@ -2,7 +2,7 @@
 //! which is a source like the manifest directory: what was accepted is there after any crash.
 
 use super::{
-    manifest::{BadManifest, read_file},
+    manifest::{InvalidManifest, read_file},
     static_pod::ManifestOrigin,
 };
 use crate::{
@@ -20,26 +20,26 @@ use std::{
     sync::Arc,
 };
 
-/// Pods that are kept at most. Far more than a node runs; a client that goes mad fills no disk.
-const MAX: usize = 4096;
+/// Limit of stored pods. Far more than a node runs; it limits the disk space that a faulty client can use.
+const MAX_PODS: usize = 4096;
 
 /// Longest part of a file's name that is made of names (bytes).
 const LONGEST: usize = 200;
 
-/// Why what was posted is not taken. Nothing of it is.
+/// Why a post is rejected; none of its pods is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// It is not a pod, or one that cannot run here.
     #[error(transparent)]
-    Bad(#[from] BadManifest),
+    Bad(#[from] InvalidManifest),
     /// Two pods of one name.
-    #[error("two pods are called {0}")]
+    #[error("duplicate pod {0}")]
     Twice(String),
     /// There would be too many.
-    #[error("{0} pods are more than the {MAX} that are taken")]
+    #[error("too many pods: {0}, the limit is {MAX_PODS}")]
     TooMany(usize),
-    /// It cannot be kept.
-    #[error("the pods cannot be kept: {0}")]
+    /// They cannot be stored.
+    #[error("failed to store the pods: {0}")]
     Storage(#[from] io::Error),
 }
 
@@ -54,15 +54,15 @@ struct PostedPodsInner {
     directory: PathBuf,
     node_name: String,
     objects: LocalObjects,
-    /// One post at a time: each sees what the one before left.
+    /// Posts are serialized: each sees the files of the previous one.
     writing: Mutex<()>,
 }
 
 impl PostedPods {
-    /// Opens the store and makes its directory. What a killed kubelet left half written goes.
+    /// Opens the store, creates its directory and removes temporary files of interrupted writes.
     ///
     /// # Errors
-    /// The directory cannot be had.
+    /// The directory cannot be created or read.
     pub fn open(directory: &Path, node_name: &str, objects: LocalObjects) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         for entry in fs::read_dir(directory)? {
@@ -86,8 +86,8 @@ impl PostedPods {
         })
     }
 
-    /// Takes pods, each in place of the one of its name, and leaves others as they are. Returns them as
-    /// they will be known.
+    /// Stores pods; each replaces the stored pod of the same name, and others are kept. Returns them with their defaults
+    /// and UIDs.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -125,7 +125,7 @@ impl PostedPods {
     ) -> Result<(BTreeMap<PathBuf, Vec<u8>>, Vec<Arc<Pod>>), PostError> {
         let inner = &self.inner;
         let (mut wanted, mut pods) = (BTreeMap::new(), Vec::new());
-        let decoded = decode_pod_or_list(bytes).map_err(BadManifest::Decode)?;
+        let decoded = decode_pod_or_list(bytes).map_err(InvalidManifest::Decode)?;
         for written in decoded.value {
             let meta = &written.metadata;
             let name = meta.name.as_deref().unwrap_or_default();
@@ -149,7 +149,7 @@ impl PostedPods {
     }
 
     fn write(&self, wanted: &BTreeMap<PathBuf, Vec<u8>>, then: usize) -> Result<(), PostError> {
-        if then > MAX {
+        if then > MAX_PODS {
             return Err(PostError::TooMany(then));
         }
         for (path, manifest) in wanted {
@@ -240,7 +240,7 @@ mod tests {
             (list(&[pod("a", "x"), pod("b", "")]), "image"),
             (
                 list(&[pod("a", "x"), pod("a", "y")]),
-                "two pods are called default_a",
+                "duplicate pod default_a",
             ),
             (pod("", "x"), "metadata.name"),
         ];

@@ -4,15 +4,15 @@ use crate::model::{Completeness, PodSource, PodUid, SourceSet};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 
-/// Proof that every source has delivered and that the sync loop has applied the lists: a running pod that no list has is
-/// removed, or belongs to an unreadable manifest. Created by [`SourcesReady::all_ready`].
+/// Proof that every source has delivered and that the sync loop has applied the lists: a running pod that
+/// is in no list was removed from its source, or its manifest cannot be read. Created by [`SourcesReady::all_ready`].
 ///
-/// | question | every source has delivered | every manifest was read |
-/// |---|---|---|
-/// | [`SourcesReady::all_seen`] | a list, partial or not | no |
-/// | [`SourcesReadyReader::delivered`] | a whole list, of one source | no |
-/// | [`SourcesReady::all_ready`] | a whole list | no |
-/// | [`SourcesReadyReader::everything_known`] | a whole list | yes |
+/// | method | sources | their lists | unread manifests |
+/// |---|---|---|---|
+/// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
+/// | [`SourcesReadyReader::delivered`] | one | complete | allowed |
+/// | [`SourcesReady::all_ready`] | all | complete | allowed |
+/// | [`SourcesReadyReader::everything_known`] | all | complete | none |
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 

@@ -53,11 +53,11 @@ impl std::error::Error for InvalidPod {}
 /// Every field that breaks a rule of the API, names an API object, or needs what this kubelet
 /// does not do yet.
 pub fn static_pod(
-    written: Pod,
+    manifest: Pod,
     origin: ManifestOrigin<'_>,
     seen: Timestamp,
 ) -> Result<Pod, InvalidPod> {
-    let mut pod = written;
+    let mut pod = manifest;
     let canonical = canonical_json(&pod);
     apply_defaults(&mut pod, &canonical, origin, seen);
     default_pod(&mut pod);

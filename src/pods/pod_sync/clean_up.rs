@@ -7,7 +7,7 @@ use crate::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
         container_should_restart, is_sidecar,
     },
-    state::pod_cache::{Owner, RuntimeListed},
+    state::pod_cache::{PodRef, RuntimeListed},
     state::pod_state_store::PodOrigin,
 };
 use anyhow::Context as _;
@@ -39,15 +39,15 @@ impl PodSync {
         if self.is_only_a_cgroup(uid, &runtime_status) {
             return self.remove_cgroup(uid).await;
         }
-        let mut owner = Owner::of_status(&runtime_status);
+        let mut pod_ref = PodRef::of_status(&runtime_status);
         if let Some(entry) = self.status_publisher.statuses().entry(uid)
             && runtime_status.is_empty()
         {
-            owner = Owner::of(&entry.pod);
+            pod_ref = PodRef::of(&entry.pod);
         }
         let content = self
             .runtime
-            .collect_pod(&runtime_status, &owner, true)
+            .collect_pod(&runtime_status, &pod_ref, true)
             .await;
         // Under every name: a pod of another name may have had the UID before.
         self.runtime.remove_logs_of(uid).await;
@@ -66,7 +66,7 @@ impl PodSync {
         {
             clean = false;
             tracing::warn!(
-                pod = %owner.log_name(),
+                pod = %pod_ref.log_name(),
                 "podUID" = %uid,
                 err = %error_chain(error.as_ref()),
                 "Failed to remove all of a pod, retrying"

@@ -29,8 +29,8 @@ impl Deadline {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Waits for it.
-    pub(super) async fn over(self) {
+    /// Waits until the deadline has passed; forever without one.
+    pub(super) async fn elapsed(self) {
         wait_until(self.0).await;
     }
 }
@@ -81,12 +81,12 @@ mod tests {
         let never = Deadline(None);
         assert!(!never.is_over());
         let hour = Duration::from_secs(3600);
-        let waited = tokio::time::timeout(hour, never.over()).await;
+        let waited = tokio::time::timeout(hour, never.elapsed()).await;
         assert!(waited.is_err());
         let started_at = Instant::now();
         let deadline = Deadline(Some(started_at + hour));
         assert!(!deadline.is_over());
-        deadline.over().await;
+        deadline.elapsed().await;
         assert!(deadline.is_over());
         assert_eq!(started_at.elapsed(), hour);
     }

@@ -29,7 +29,7 @@ use crate::{
     runtime::kuberuntime::{KubeGenericRuntimeManager, SyncReport, SyncRequest},
     state::State,
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{Owner, PodCache},
+    state::pod_cache::{PodCache, PodRef},
     state::pod_history::{Action, HistoryEntry, PodHistory},
     state::pod_state_store::PodStateStore,
     volumes::{VolumeError, VolumeManager},
@@ -103,7 +103,7 @@ impl PodSync {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
             () = cancel.cancelled() => return synced(Ok(false), RetryDelay::Resync),
-            () = known.over() => return self.past_deadline(&pod).await,
+            () = known.elapsed() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.status_publisher.publish(&pod) else {
             // The runtime status changed again before the pod status could be published. That is no failure.
@@ -152,7 +152,7 @@ impl PodSync {
             tokio::select! {
                 biased;
                 done = &mut set_up => break Some(done),
-                () = deadline.over() => {
+                () = deadline.elapsed() => {
                     // Long steps such as pulls end now; a create that is followed by a start is finished.
                     self.fail_for_deadline(&pod);
                     sync_cancel.cancel();
@@ -226,7 +226,7 @@ impl PodSync {
             biased;
             known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
             () = cancel.cancelled() => false,
-            () = deadline.over() => false,
+            () = deadline.elapsed() => false,
         }
     }
 
@@ -295,7 +295,7 @@ impl PodSync {
         let runtime_status = self.cache.latest(&pod.uid());
         let collected = self
             .runtime
-            .collect_pod(&runtime_status, &Owner::of(pod), false)
+            .collect_pod(&runtime_status, &PodRef::of(pod), false)
             .await;
         if let Err(error) = collected {
             tracing::warn!(
@@ -401,11 +401,12 @@ impl PodSync {
             self.status_publisher.set_restarts_after_shutdown(&uid);
         }
         self.runtime.stop_prefetches(&uid);
-        self.status_publisher.record_stage(&uid, PodStage::Ending);
+        self.status_publisher
+            .record_stage(&uid, PodStage::Terminating);
         self.status_publisher.publish(&pod);
         self.probes.stop_liveness_and_startup(&uid);
         let left = grace.borrow().left(Instant::now());
-        let status = self.runtime.status_to_stop(&Owner::of(&pod), left).await;
+        let status = self.runtime.status_to_stop(&PodRef::of(&pod), left).await;
         self.report_stale(&pod);
         let killed = match status {
             Ok(status) => self.runtime.kill_pod(Some(&pod), &status, grace).await,
@@ -423,7 +424,8 @@ impl PodSync {
         // Before the status shows that the pod has ended, because its claims may be given to another pod then.
         self.runtime.devices().dra.recover(&pod).await;
         self.unprepare_resources(&uid).await?;
-        self.status_publisher.record_stage(&uid, PodStage::Ended);
+        self.status_publisher
+            .record_stage(&uid, PodStage::Terminated);
         let settled = self.runtime.settle_stopped(&uid).await;
         settled.context("failed to check whether the pod has ended")?;
         self.status_publisher.publish(&pod);
@@ -438,8 +440,8 @@ impl PodSync {
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
         let left = grace.borrow().left(Instant::now());
-        let owner = Owner::of_status(running);
-        let status = self.runtime.status_to_stop(&owner, left).await?;
+        let pod_ref = PodRef::of_status(running);
+        let status = self.runtime.status_to_stop(&pod_ref, left).await?;
         self.runtime.kill_pod(None, &status, grace).await?;
         self.unprepare_resources(&running.uid).await?;
         self.runtime.settle_stopped(&running.uid).await

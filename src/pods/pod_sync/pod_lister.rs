@@ -30,8 +30,8 @@ impl PodLister {
         }
     }
 
-    /// The desired pods, then those that no source has any more and that are still terminating, as upstream. After a
-    /// restart, until a status is generated, it is the one that the previous process stored.
+    /// The desired pods, then those that no source has any more and that are still terminating (upstream omits these).
+    /// After a restart, until a status is generated, it is the one that the previous process stored.
     pub fn list(&self) -> Vec<PodWithStatus> {
         let with_status = |pod: Arc<Pod>| {
             let uid = pod.uid();

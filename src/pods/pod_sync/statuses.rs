@@ -29,11 +29,11 @@ use std::{collections::HashMap, sync::Arc};
 pub(super) enum PodStage {
     /// It is being started, or runs.
     #[default]
-    Live,
+    Active,
     /// It is being stopped.
-    Ending,
+    Terminating,
     /// All its containers have ended for good.
-    Ended,
+    Terminated,
 }
 
 /// Inputs of a pod's status that neither a store nor the runtime has.
@@ -293,7 +293,7 @@ impl StatusPublisher {
         let resize = self.runtime.allocations().conditions(&pod.uid());
         let resizing = resize.in_progress.as_ref();
         let actuated_pod = resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod));
-        let live = overrides.stage == PodStage::Live;
+        let live = overrides.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());
         let host_ips = host_ips.unwrap_or_default();
@@ -308,7 +308,7 @@ impl StatusPublisher {
             host_ips: &host_ips,
             needs_new_sandbox: plan.needs_new_sandbox,
             restart_all: plan.restart_all,
-            pod_is_terminal: overrides.stage == PodStage::Ended,
+            pod_is_terminal: overrides.stage == PodStage::Terminated,
             failed_because: overrides.failed_because.as_ref(),
             resize: &resize,
             actuated_pod: actuated_pod.as_ref(),

@@ -22,7 +22,7 @@ impl PodSync {
     /// Publishes a pod as failed because the node rejects it; its worker then terminates it. A rejection is not
     /// recorded: after a restart of the kubelet, the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
-        tracing::info!(pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod was rejected");
+        tracing::info!(podUID = %pod.uid(), pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod admission denied");
         self.events
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");

@@ -84,7 +84,7 @@ impl fmt::Display for TerminationReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deleted => f.write_str("removed from its source"),
-            Self::PodTerminal => f.write_str("it is terminal"),
+            Self::PodTerminal => f.write_str("the pod reached a terminal phase"),
             Self::Evicted {
                 reason, message, ..
             } => write!(f, "{reason}: {message}"),

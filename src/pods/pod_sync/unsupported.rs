@@ -24,7 +24,7 @@ impl PodSync {
         }
         let fields: Vec<_> = fields.iter().map(ToString::to_string).collect();
         let text = format!(
-            "unsupported fields; running containers are kept, none is started: {}",
+            "unsupported fields: {}; running containers are kept, no container is started",
             fields.join(", ")
         );
         self.probes.add_pod(pod);

@@ -162,7 +162,7 @@ impl PodWorkers {
     }
 
     /// Retries every failed sync, stop and clean-up immediately, because the runtime is back after an outage.
-    pub fn runtime_returned(&self) {
+    pub fn runtime_recovered(&self) {
         if self.shared.shutdown.is_cancelled() {
             return;
         }
@@ -170,7 +170,7 @@ impl PodWorkers {
         let mut map = self.shared.map.lock();
         for uid in map.uids() {
             self.shared
-                .input(&mut map, &uid, Input::RuntimeReturned, now);
+                .input(&mut map, &uid, Input::RuntimeRecovered, now);
         }
     }
 
@@ -186,7 +186,7 @@ impl PodWorkers {
         match map.state(uid) {
             None => WorkerRemoval::Removed,
             Some(state) => {
-                let restart = state.end().is_some_and(|end| end.restart);
+                let restart = state.end().is_some_and(|end| end.restart_requested);
                 if !state.is_finished() || (desired && !restart) {
                     return WorkerRemoval::Kept;
                 }
@@ -205,7 +205,7 @@ impl PodWorkers {
         map.synced = true;
         let mut forgotten = Vec::new();
         for uid in map.uids() {
-            let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
+            let restart = |state: &PodState| state.end().is_some_and(|end| end.restart_requested);
             let finished_restart = map
                 .state(&uid)
                 .is_some_and(|state| state.is_finished() && restart(state));
@@ -228,7 +228,7 @@ impl PodWorkers {
     pub fn update_start_gate(&self, pods: &[Arc<PodStatus>]) {
         let now = Instant::now();
         let mut map = self.shared.map.lock();
-        for uid in map.observe(pods) {
+        for uid in map.update_start_gate(pods) {
             self.shared.input(&mut map, &uid, Input::MayStart, now);
         }
     }
@@ -264,8 +264,8 @@ impl PodWorkers {
     }
 
     /// Whether the pod was added again while or after it was terminated.
-    pub fn wants_restart(&self, uid: &PodUid) -> bool {
-        let restart = |state: &PodState| state.end().is_some_and(|end| end.restart);
+    pub fn restart_requested(&self, uid: &PodUid) -> bool {
+        let restart = |state: &PodState| state.end().is_some_and(|end| end.restart_requested);
         self.check_state(uid, restart, |_| false)
     }
 

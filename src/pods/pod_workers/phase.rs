@@ -21,8 +21,8 @@ pub(super) enum Subject {
 pub struct PodEnd {
     /// Why it ends; the first reason is kept.
     pub reason: TerminationReason,
-    /// A pod of the same UID was added again, and starts after this one has ended (upstream's `restartRequested`).
-    pub restart: bool,
+    /// A pod of the same UID was added again, and starts after this one has ended.
+    pub restart_requested: bool,
 }
 
 /// The grace period of a terminating pod; it only gets shorter.
@@ -74,7 +74,7 @@ impl PodEnd {
     pub(super) fn new(reason: TerminationReason) -> Self {
         Self {
             reason,
-            restart: false,
+            restart_requested: false,
         }
     }
 }

@@ -114,7 +114,7 @@ impl WorkerMap {
 
     /// Blocks the names of static pods that run without a worker, and releases names whose pod no longer runs. Returns
     /// the pods that may start now.
-    pub(super) fn observe(&mut self, pods: &[Arc<PodStatus>]) -> Vec<PodUid> {
+    pub(super) fn update_start_gate(&mut self, pods: &[Arc<PodStatus>]) -> Vec<PodUid> {
         let mut running = HashSet::new();
         for pod in pods.iter().filter(|pod| pod.is_active()) {
             running.insert(pod.uid.clone());
@@ -138,7 +138,7 @@ impl WorkerMap {
             }
             let keep = running.contains(uid);
             if !keep {
-                may_start.extend(gate.leave(name, uid));
+                may_start.extend(gate.remove(name, uid));
             }
             keep
         });
@@ -159,7 +159,7 @@ impl WorkerMap {
 
 impl PodWorkersInner {
     pub(super) fn update(self: &Arc<Self>, options: UpdatePodOptions, now: Instant) {
-        let uid = match (&options.pod, &options.running) {
+        let uid = match (&options.pod, &options.running_pod) {
             (Some(pod), _) => pod.uid(),
             (None, Some(running)) => running.uid.clone(),
             (None, None) => return,
@@ -252,13 +252,13 @@ impl PodWorkersInner {
                 }
             }
             Effect::QueueStart => {
-                let may_start = map.gate.arrive(&entry.full_name, uid);
+                let may_start = map.gate.enqueue(&entry.full_name, uid);
                 return may_start.then(|| uid.clone());
             }
             Effect::BlockName => map.gate.block(&entry.full_name, uid),
-            Effect::ReleaseName => return map.gate.leave(&entry.full_name, uid),
+            Effect::ReleaseName => return map.gate.remove(&entry.full_name, uid),
             Effect::MarkFinished => self.finished.mark(uid.clone()),
-            Effect::Drop => {
+            Effect::Forget => {
                 map.entries.remove(uid);
                 self.finished.mark(uid.clone());
             }
@@ -290,7 +290,7 @@ impl PodWorkersInner {
         let entry = map.entry(uid, worker_id)?;
         let handle = entry.handle.as_deref_mut()?;
         handle.busy = true;
-        // One call serves all updates that arrived meanwhile; the strongest of them decides what it is.
+        // One call serves all updates that arrived meanwhile; the strongest one is its update type.
         let update = handle.undelivered.take().max(update);
         let Some(call) = entry.state.begin(update, now) else {
             // The pod is finished: its state stays, its task ends.

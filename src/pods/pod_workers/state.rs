@@ -1,14 +1,15 @@
 //! The state machine of one pod worker. Pure.
 //!
 //! ```text
-//!  Waiting --> Starting --> Syncing --> Terminating --> Terminated --> Finished
-//!     |           |                        ^  ^                          ^
-//!     '-----------'--- may run already ----'  '-- known to the runtime   |
-//!     '-----------'--- static pod, killed before it ever ran -------------'
+//!  WaitingToStart --> Starting --> Syncing --> Terminating --> Terminated --> Finished
+//!     |                  |                        ^  ^                          ^
+//!     '------------------'-- may run already, ----'  '-- known to the runtime   |
+//!     |                  |   or is an API pod                                  |
+//!     '------------------'-- static pod, killed before it ever ran ------------'
 //! ```
 //!
-//! Phases only move to the right; a pod that has a terminal phase already begins as terminated. A create of a finished pod
-//! only sets `restart`: the sync loop then replaces the worker.
+//! A worker's phase only moves to the right. A pod whose API status already has a terminal phase begins as `Terminated`.
+//! A create of a finished pod only sets `restart_requested`: the sync loop then replaces the worker.
 
 use super::{
     phase::{Grace, PodEnd, Subject, WorkerPhase},
@@ -35,7 +36,7 @@ pub(super) enum Input {
     /// The runtime status of a pod that no source has any more changed, so a failed stop may succeed now.
     StatusChanged,
     /// The runtime is back after an outage, so failed calls may succeed now.
-    RuntimeReturned,
+    RuntimeRecovered,
 }
 
 /// How a call of the syncer ended.
@@ -119,7 +120,7 @@ pub(super) enum Effect {
     /// Mark the pod for the sync loop to collect.
     MarkFinished,
     /// Forget the pod, and mark it for the sync loop to collect.
-    Drop,
+    Forget,
 }
 
 #[derive(Clone, Debug)]
@@ -136,7 +137,7 @@ pub(super) struct PodState {
 impl PodState {
     /// The state of a new pod; `None` when there is nothing to do about it.
     pub(super) fn first(options: UpdatePodOptions, now: Instant) -> Option<(Self, Vec<Effect>)> {
-        let may_run = options.running.as_ref().is_none_or(|r| r.is_active());
+        let may_run = options.running_pod.as_ref().is_none_or(|r| r.is_active());
         let Some(pod) = options.pod.clone() else {
             return Self::first_orphan(options);
         };
@@ -167,7 +168,7 @@ impl PodState {
             end: PodEnd::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
-        let state = Self::new(Subject::Runtime(options.running?), phase);
+        let state = Self::new(Subject::Runtime(options.running_pod?), phase);
         let effects = vec![Effect::BlockName, Effect::Deliver(SyncPodType::Kill)];
         Some((state, effects))
     }
@@ -195,10 +196,10 @@ impl PodState {
             Input::MayStart => self.on_may_start(),
             Input::NotDesired => self.on_not_desired(),
             Input::StatusChanged => self.try_again(),
-            Input::RuntimeReturned if self.failed && self.phase == WorkerPhase::Syncing => {
+            Input::RuntimeRecovered if self.failed && self.phase == WorkerPhase::Syncing => {
                 vec![Effect::Deliver(SyncPodType::Sync)]
             }
-            Input::RuntimeReturned => self.try_again(),
+            Input::RuntimeRecovered => self.try_again(),
         }
     }
 
@@ -209,11 +210,11 @@ impl PodState {
                 if !create {
                     return Vec::new();
                 }
-                end.restart = true;
+                end.restart_requested = true;
                 return vec![Effect::MarkFinished];
             }
             WorkerPhase::Terminating { end, .. } | WorkerPhase::Terminated { end } if create => {
-                end.restart = true;
+                end.restart_requested = true;
                 return Vec::new();
             }
             _ => {}
@@ -221,7 +222,7 @@ impl PodState {
         let runtime_only = options.pod.is_none();
         // If a pod of this UID was added again, the update has the spec of that pod. This one ends with its own spec,
         // because its hooks and its grace period are in there.
-        let restart_requested = self.end().is_some_and(|end| end.restart);
+        let restart_requested = self.end().is_some_and(|end| end.restart_requested);
         if let Some(pod) = &options.pod
             && !restart_requested
         {
@@ -384,7 +385,7 @@ impl PodState {
             }
             (PodSyncCall::TerminatingRuntime(..), SyncOutcome::StopSucceeded) => match self.subject
             {
-                Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Drop]),
+                Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Forget]),
                 // The spec arrived while the pod was being stopped as an orphan: stop it again, with its hooks.
                 Subject::Pod(_) => (None, Vec::new()),
             },
@@ -411,10 +412,10 @@ impl PodState {
 
     fn on_not_desired(&mut self) -> Vec<Effect> {
         match &self.phase {
-            WorkerPhase::Finished { .. } => vec![Effect::Drop],
+            WorkerPhase::Finished { .. } => vec![Effect::Forget],
             WorkerPhase::WaitingToStart { may_run: false, .. }
             | WorkerPhase::Starting { may_run: false } => {
-                vec![Effect::ReleaseName, Effect::Drop]
+                vec![Effect::ReleaseName, Effect::Forget]
             }
             WorkerPhase::WaitingToStart { .. }
             | WorkerPhase::Starting { .. }

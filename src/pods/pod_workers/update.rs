@@ -13,7 +13,7 @@ pub struct UpdatePodOptions {
     /// The pod; `None` for an orphan, which can only be killed.
     pub(super) pod: Option<Arc<Pod>>,
     /// Its complete runtime status, if known. Only used by a new worker.
-    pub(super) running: Option<Arc<PodStatus>>,
+    pub(super) running_pod: Option<Arc<PodStatus>>,
     /// Only with [`SyncPodType::Kill`].
     pub(super) kill: Option<KillPodOptions>,
 }
@@ -32,7 +32,7 @@ impl UpdatePodOptions {
         Self {
             kind,
             pod: Some(pod),
-            running: None,
+            running_pod: None,
             kill: None,
         }
     }
@@ -42,7 +42,7 @@ impl UpdatePodOptions {
         Self {
             kind: SyncPodType::Kill,
             pod: Some(pod),
-            running: None,
+            running_pod: None,
             kill: Some(KillPodOptions::new(reason)),
         }
     }
@@ -52,7 +52,7 @@ impl UpdatePodOptions {
         Self {
             kind: SyncPodType::Kill,
             pod: None,
-            running: Some(running),
+            running_pod: Some(running),
             kill: Some(KillPodOptions::new(TerminationReason::Orphaned)),
         }
     }
@@ -80,7 +80,7 @@ impl UpdatePodOptions {
     /// Adds the complete runtime status, if it is known.
     #[must_use]
     pub fn with_running(mut self, running: impl Into<Option<Arc<PodStatus>>>) -> Self {
-        self.running = running.into();
+        self.running_pod = running.into();
         self
     }
 

@@ -4,7 +4,7 @@ use super::{
     SyncLoop,
     admission::{AdmissionRefusal, AdmittedPods, NodeView, Rejection, admit, may_have_devices},
     dispatch::Precedence,
-    pending_admission::{INTERVAL, Wait},
+    pending_admission::{RETRY_INTERVAL, Wait},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
@@ -53,7 +53,7 @@ impl SyncLoop {
                 delay_event,
             }) => {
                 let event_delay = if delay_event {
-                    INTERVAL
+                    RETRY_INTERVAL
                 } else {
                     Duration::ZERO
                 };
@@ -133,8 +133,8 @@ impl SyncLoop {
         })
     }
 
-    /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream asks
-    /// them before it compares requests with the node's resources, so users expect their reason. Allocates nothing.
+    /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream runs
+    /// the managers before it compares requests with the node's resources, so users expect the managers' reason. Allocates nothing.
     fn prefer_manager_rejection(&self, pod: &Pod, rejection: Rejection) -> Rejection {
         if !matches!(rejection.reason.as_ref(), "OutOfcpu" | "OutOfmemory") {
             return rejection;
@@ -153,7 +153,7 @@ impl SyncLoop {
     /// earlier kubelet admitted are kept.
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
-        let all_known = self.sources.all_seen();
+        let all_known = self.sources.all_ready().is_some();
         self.admission.resources.release(all_known, |uid| {
             manager.contains(uid) && !self.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
@@ -240,7 +240,7 @@ impl SyncLoop {
             return true;
         }
         self.deferred.insert(uid);
-        if wait == Wait::Announce {
+        if wait == Wait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);
         }
@@ -279,7 +279,7 @@ impl SyncLoop {
         match self.devices().allocate(pod, align) {
             Ok(()) => Ok(()),
             Err(Unallocated::InProgress) => Err(AdmissionRefusal::Deferred {
-                message: "device plugins are preparing its devices".into(),
+                message: "waiting for device plugins to prepare the pod's devices".into(),
                 on_timeout: Some(rejection("the device plugins did not respond in time")),
                 delay_event: true,
             }),
@@ -293,7 +293,7 @@ impl SyncLoop {
 
     fn refusal(&self, error: &DeviceAllocationError) -> AdmissionRefusal {
         let text = error.to_string();
-        let waits = error.may_pass()
+        let waits = error.is_transient()
             || error.short_of().is_some_and(|resource| {
                 let holders = self.devices().holders(resource);
                 holders.iter().any(|uid| self.will_release(uid))

@@ -24,7 +24,7 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in uids {
             let is_desired = manager.get(&uid).is_some();
-            if !is_desired || self.workers.wants_restart(&uid) || !self.workers.knows(&uid) {
+            if !is_desired || self.workers.restart_requested(&uid) || !self.workers.knows(&uid) {
                 self.start_removal(uid);
             }
         }
@@ -128,9 +128,9 @@ impl SyncLoop {
         self.sources.ready(source, &pod.uid, manifest.as_deref())
     }
 
-    /// Looks for orphans. Acts only on settled runtime statuses from a complete list, and only on pods
+    /// Stops and removes orphans. Acts only on settled runtime statuses from a complete list, and only on pods
     /// whose source has delivered.
-    pub(super) fn housekeeping(&mut self, complete: RuntimeListed) {
+    pub(super) fn housekeeping(&mut self, listed: RuntimeListed) {
         let manager = self.manager.reader();
         let deferred: Vec<_> = self
             .deferred
@@ -177,7 +177,7 @@ impl SyncLoop {
         if is_full {
             self.repair_workers(&wanted);
         }
-        self.collect(pods, wanted, complete);
+        self.collect(pods, wanted, listed);
     }
 
     /// Repairs missed updates: creates the worker of a desired pod without one, and stops pods that are not desired any
@@ -204,7 +204,7 @@ impl SyncLoop {
         &mut self,
         pods: Vec<Arc<PodStatus>>,
         mut claimed: HashSet<PodUid>,
-        complete: RuntimeListed,
+        listed: RuntimeListed,
     ) {
         claimed.extend(self.removals.uids().cloned());
         claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
@@ -219,10 +219,10 @@ impl SyncLoop {
         self.housekeeping_schedule.start(async move {
             if all_ready {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
-                let found = pod_sync.recorded_orphans(&claimed, gone, complete);
+                let found = pod_sync.recorded_orphans(&claimed, gone, listed);
                 metrics.swept(found.len());
                 orphans_on_disk.mark_all(found);
-                let cgroups = pod_sync.orphans_with_cgroups(&claimed, gone, complete);
+                let cgroups = pod_sync.orphans_with_cgroups(&claimed, gone, listed);
                 match cgroups.await {
                     Ok(found) => orphans_on_disk.mark_all(found),
                     Err(error) => {
@@ -230,7 +230,7 @@ impl SyncLoop {
                     }
                 }
             }
-            if let Err(error) = pod_sync.collect_all_superseded(&pods, complete).await {
+            if let Err(error) = pod_sync.collect_all_superseded(&pods, listed).await {
                 tracing::warn!(err = %error_chain(error.as_ref()), "Failed to remove all dead containers");
             }
         });
@@ -282,9 +282,10 @@ impl SyncLoop {
                     .warning_event(pod, event::FAILED_SYNC, why.as_str());
                 self.defer(pod, &why);
             }
-            UidOwner::StaleItem => {
-                self.defer(pod, "the runtime status of its UID is not known yet")
-            }
+            UidOwner::Unknown => self.defer(
+                pod,
+                "the runtime status of the pod with this UID is not known yet",
+            ),
         }
         false
     }

@@ -9,17 +9,17 @@ pub enum DispatchStep {
     /// Store the desired pod.
     Set(Arc<Pod>),
     /// Remove it from the store.
-    Unset(PodUid),
+    Remove(PodUid),
     /// Store the mirror pod of a static pod. Mirror pods have no worker, because nothing in them changes what runs.
     SetMirror(Arc<Pod>),
     /// Remove it from the store.
-    UnsetMirror(PodFullName, PodUid),
+    RemoveMirror(PodFullName, PodUid),
     /// Give the pod a worker.
     Create(Arc<Pod>),
     /// Update the pod's worker.
     Update(Arc<Pod>),
     /// Generate and publish the pod's status again: another client changed a part of it, such as a condition.
-    Refresh(Arc<Pod>),
+    Reconcile(Arc<Pod>),
     /// Kill the pod: its source no longer has it.
     Kill(Arc<Pod>),
 }
@@ -62,7 +62,7 @@ fn steps(
 ) -> Vec<DispatchStep> {
     if pod.is_mirror() && PodSource::of(&pod) == Some(PodSource::Api) {
         let step = if op == PodOp::Remove {
-            DispatchStep::UnsetMirror(pod.full_name(), pod.uid())
+            DispatchStep::RemoveMirror(pod.full_name(), pod.uid())
         } else {
             DispatchStep::SetMirror(pod)
         };
@@ -73,12 +73,12 @@ fn steps(
         PodOp::Update | PodOp::Delete => {
             vec![DispatchStep::Set(pod.clone()), DispatchStep::Update(pod)]
         }
-        PodOp::Reconcile => vec![DispatchStep::Set(pod.clone()), DispatchStep::Refresh(pod)],
+        PodOp::Reconcile => vec![DispatchStep::Set(pod.clone()), DispatchStep::Reconcile(pod)],
         // The last desired version has the grace period and the hooks; the update may not.
         PodOp::Remove => {
             let uid = pod.uid();
             let last = known(&uid).unwrap_or(pod);
-            vec![DispatchStep::Unset(uid), DispatchStep::Kill(last)]
+            vec![DispatchStep::Remove(uid), DispatchStep::Kill(last)]
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(
             steps,
             [
-                DispatchStep::Unset("u".into()),
+                DispatchStep::Remove("u".into()),
                 DispatchStep::Kill(last.clone())
             ]
         );
@@ -200,7 +200,7 @@ mod tests {
         let steps = dispatch(&update(PodOp::Reconcile, vec![p.clone()]), &|_| None, &new);
         assert_eq!(
             steps,
-            [DispatchStep::Set(p.clone()), DispatchStep::Refresh(p)]
+            [DispatchStep::Set(p.clone()), DispatchStep::Reconcile(p)]
         );
     }
 
@@ -226,7 +226,7 @@ mod tests {
         );
         assert_eq!(
             steps,
-            [DispatchStep::UnsetMirror(mirror.full_name(), "m".into())]
+            [DispatchStep::RemoveMirror(mirror.full_name(), "m".into())]
         );
         // A manifest cannot have the annotation; a pod that is not a mirror of the API server's is a pod.
         let of_file = annotated("file");

@@ -120,7 +120,7 @@ pub struct SyncLoopDeps {
     /// Whether every source has sent a list, complete or not.
     pub all_sources_seen: watch::Sender<bool>,
     /// Notified when the runtime answers again after an outage.
-    pub runtime_returned: Arc<Notify>,
+    pub runtime_recovered: Arc<Notify>,
 }
 
 /// The loop.
@@ -138,7 +138,7 @@ pub struct SyncLoop {
     resizes: Resizes,
     housekeeping_schedule: HousekeepingSchedule,
     all_sources_seen: watch::Sender<bool>,
-    runtime_returned: Arc<Notify>,
+    runtime_recovered: Arc<Notify>,
     /// Pods whose containers, files and records are being removed.
     removals: Removals,
     /// Desired pods without a worker: another pod in the runtime may have their UID or name, or they are not admitted.
@@ -166,7 +166,7 @@ impl SyncLoop {
             resizes: deps.resizes,
             housekeeping_schedule: HousekeepingSchedule::every(deps.housekeeping_period),
             all_sources_seen: deps.all_sources_seen,
-            runtime_returned: deps.runtime_returned,
+            runtime_recovered: deps.runtime_recovered,
             removals: Removals::default(),
             deferred: HashSet::new(),
             pending_admissions: PendingAdmissions::default(),
@@ -195,7 +195,7 @@ impl SyncLoop {
             if !self.pending_admissions.is_empty() {
                 if Instant::now() >= next_retry {
                     self.retry_pending_admissions();
-                    next_retry = Instant::now() + pending_admission::INTERVAL;
+                    next_retry = Instant::now() + pending_admission::RETRY_INTERVAL;
                 }
                 next_beat = next_beat.min(next_retry);
             }
@@ -219,7 +219,7 @@ impl SyncLoop {
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.removals.ended() => if self.on_removals_ended(uids) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
                 uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
-                () = self.runtime_returned.notified() => self.workers.runtime_returned(),
+                () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(complete),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
@@ -269,22 +269,23 @@ impl SyncLoop {
                     self.publish_first(&pod);
                     self.manager.set(pod);
                 }
-                DispatchStep::Unset(uid) => {
+                DispatchStep::Remove(uid) => {
                     self.manager.remove(&uid);
                 }
                 DispatchStep::SetMirror(mirror) => self.manager.set_mirror(mirror),
-                DispatchStep::UnsetMirror(name, uid) => {
+                DispatchStep::RemoveMirror(name, uid) => {
                     self.manager.unset_mirror(&name, &uid);
                 }
                 DispatchStep::Create(pod) => {
                     self.create_after(&predecessors, current(pod));
                 }
-                DispatchStep::Refresh(pod) => {
+                DispatchStep::Reconcile(pod) => {
                     let pod = current(pod);
                     self.publish(&pod);
                     self.workers.refresh(pod);
                 }
-                // Until that is decided its worker would report the new version as observed, and no resize.
+                // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration without a resize
+                // condition.
                 DispatchStep::Update(pod)
                     if update.op == PodOp::Update && self.resizes.is_wanted(&pod.uid()) =>
                 {
@@ -396,7 +397,7 @@ impl SyncLoop {
     fn publish(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
-        let is_anothers = self.workers.wants_restart(&uid)
+        let is_anothers = self.workers.restart_requested(&uid)
             || self.removals.contains(&uid)
             || self.deferred.contains(&uid);
         if !is_anothers {
@@ -409,15 +410,15 @@ impl SyncLoop {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
-    /// Stops the predecessors of a pod and creates its worker, which waits for their end. Holds the pod while it is not
-    /// known whether they are predecessors.
+    /// Stops the predecessors of a pod and creates its worker, which waits for their end. Defers the pod while it is
+    /// unknown whether these pods are its predecessors.
     fn create_after(&mut self, predecessors: &[Arc<PodStatus>], pod: Arc<Pod>) {
         if self.end_predecessors(&pod, predecessors) {
             self.create(pod);
         } else {
             self.defer(
                 &pod,
-                "the runtime status of a pod of its name is not known yet",
+                "the runtime status of another pod with this name is not known yet",
             );
         }
     }

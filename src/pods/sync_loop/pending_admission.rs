@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// A pod that waits for longer is rejected, or admitted without what it waits for.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Interval at which admission is retried if nothing changes before.
-pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(super) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
@@ -16,7 +16,7 @@ pub(super) struct PendingAdmissions(HashMap<PodUid, PendingAdmission>);
 struct PendingAdmission {
     since: Instant,
     /// The event was emitted.
-    announced: bool,
+    event_emitted: bool,
 }
 
 /// What to do about a waiting pod.
@@ -25,7 +25,7 @@ pub(super) enum Wait {
     /// Wait on.
     Continue,
     /// Emit the event of this wait, then wait on.
-    Announce,
+    EmitEvent,
     /// End the wait.
     TimedOut,
 }
@@ -48,14 +48,14 @@ impl PendingAdmissions {
     pub(super) fn wait(&mut self, uid: PodUid, now: Instant, event_delay: Duration) -> Wait {
         let waiting = self.0.entry(uid).or_insert(PendingAdmission {
             since: now,
-            announced: false,
+            event_emitted: false,
         });
         let waited = now.saturating_duration_since(waiting.since);
         if waited >= TIMEOUT {
             Wait::TimedOut
-        } else if waited >= event_delay && !waiting.announced {
-            waiting.announced = true;
-            Wait::Announce
+        } else if waited >= event_delay && !waiting.event_emitted {
+            waiting.event_emitted = true;
+            Wait::EmitEvent
         } else {
             Wait::Continue
         }
@@ -78,13 +78,13 @@ mod tests {
         let (mut waiting, begin) = (PendingAdmissions::default(), Instant::now());
         let mut step = |uid: &str, seconds| {
             let now = begin + Duration::from_secs(seconds);
-            waiting.wait(uid.into(), now, INTERVAL)
+            waiting.wait(uid.into(), now, RETRY_INTERVAL)
         };
         let steps = [0, 4, 5, 6, 119, 120].map(|seconds| step("first", seconds));
         let expected = [
             Wait::Continue,
             Wait::Continue,
-            Wait::Announce,
+            Wait::EmitEvent,
             Wait::Continue,
             Wait::Continue,
         ];

@@ -13,7 +13,7 @@ pub enum UidOwner {
     /// A pod of the API server, which is left alone.
     ApiPod,
     /// Too little of the runtime status is known to decide.
-    StaleItem,
+    Unknown,
 }
 
 /// Compares a desired pod with the runtime status of its UID. `settled` is whether that status is complete.
@@ -30,7 +30,7 @@ pub fn uid_owner(
     }
     let newest = status.newest_sandbox();
     if newest.is_none() && !settled {
-        return UidOwner::StaleItem;
+        return UidOwner::Unknown;
     }
     let has_name = *status.name == *pod.name() && *status.namespace == *pod.namespace();
     let renamed = !status.is_empty() && !has_name;
@@ -43,7 +43,7 @@ pub fn uid_owner(
     match (renamed || edited, settled) {
         (false, _) => UidOwner::Itself,
         (true, true) => UidOwner::Other,
-        (true, false) => UidOwner::StaleItem,
+        (true, false) => UidOwner::Unknown,
     }
 }
 
@@ -51,7 +51,7 @@ pub fn uid_owner(
 mod tests {
     use super::*;
     use crate::model::{ContainerStatus, SandboxStatus};
-    use UidOwner::{ApiPod, Itself, Other, StaleItem};
+    use UidOwner::{ApiPod, Itself, Other, Unknown};
 
     fn pod(source: &str, digest: &str) -> Pod {
         let mut pod = Pod::default();
@@ -89,9 +89,9 @@ mod tests {
             ("nothing", nothing.clone(), true, None, Itself),
             ("nothing but records", nothing.clone(), true, old, Other),
             ("its own records", nothing.clone(), true, new, Itself),
-            ("nothing read yet", nothing, false, None, StaleItem),
+            ("nothing read yet", nothing, false, None, Unknown),
             ("no sandbox", status("web", &[]), true, None, Itself),
-            ("no sandbox yet", status("web", &[]), false, None, StaleItem),
+            ("no sandbox yet", status("web", &[]), false, None, Unknown),
             ("itself", status("web", &[(FILE, new)]), true, None, Itself),
             (
                 "not all read",
@@ -106,7 +106,7 @@ mod tests {
                 status("web", &[(FILE, old)]),
                 false,
                 None,
-                StaleItem,
+                Unknown,
             ),
             (
                 "the newest counts",
@@ -155,7 +155,7 @@ mod tests {
                 status("other", &[(FILE, new)]),
                 false,
                 None,
-                StaleItem,
+                Unknown,
             ),
             (
                 "of the API",

@@ -93,7 +93,7 @@ pub enum DeviceAllocationError {
 
 impl DeviceAllocationError {
     /// Whether a retry may succeed even if no other pod releases devices.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::NoHealthy { away: true, .. } | Self::UnknownDevices(_)

@@ -92,7 +92,7 @@ pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u3
 
 /// The pod that the labels of a sandbox or container name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PodLabels<'a> {
+pub struct LabeledPod<'a> {
     /// UID.
     pub uid: &'a str,
     /// Name.
@@ -102,8 +102,8 @@ pub struct PodLabels<'a> {
 }
 
 /// The pod of a sandbox or container; `None` if a label is missing, because another client of the runtime created it.
-pub fn pod_of(labels: &StringMap) -> Option<PodLabels<'_>> {
-    Some(PodLabels {
+pub fn pod_of(labels: &StringMap) -> Option<LabeledPod<'_>> {
+    Some(LabeledPod {
         uid: non_empty(labels, keys::POD_UID)?,
         name: non_empty(labels, keys::POD_NAME)?,
         namespace: non_empty(labels, keys::POD_NAMESPACE)?,
@@ -122,7 +122,7 @@ fn non_empty<'a>(map: &'a StringMap, key: &str) -> Option<&'a str> {
 /// How to stop a container of an orphan, from its annotations. Its grace period is in the runtime status
 /// ([`crate::model::ContainerStatus::grace_seconds`]).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct OrphanRecord {
+pub struct AnnotatedContainerInfo {
     /// preStop hook.
     pub pre_stop: Option<LifecycleHandler>,
     /// Ports, which a hook may refer to by name.
@@ -139,7 +139,7 @@ pub struct UnreadableAnnotation {
     pub detail: String,
 }
 
-impl OrphanRecord {
+impl AnnotatedContainerInfo {
     /// Reads annotations of [`container_annotations`] or of the Go kubelet. An invalid annotation is returned as an error
     /// and counts as absent.
     pub fn read(annotations: &StringMap) -> (Self, Vec<UnreadableAnnotation>) {
@@ -250,14 +250,14 @@ mod tests {
         let pod = hooked();
         let container = &pod.containers()[0];
         let annotations = container_annotations(&pod, container, 0);
-        let (record, errors) = OrphanRecord::read(&annotations);
+        let (record, errors) = AnnotatedContainerInfo::read(&annotations);
         assert!(errors.is_empty());
         let hook = container.lifecycle.as_ref().unwrap().pre_stop.as_ref();
         assert_eq!(record.pre_stop.as_ref(), hook);
         assert_eq!(Some(record.ports), container.ports);
         assert_eq!(
-            OrphanRecord::read(&StringMap::new()).0,
-            OrphanRecord::default(),
+            AnnotatedContainerInfo::read(&StringMap::new()).0,
+            AnnotatedContainerInfo::default(),
             "nothing is noted of a container without hook and ports"
         );
     }
@@ -275,7 +275,7 @@ mod tests {
                     .into(),
             ),
         ]);
-        let (record, _) = OrphanRecord::read(&annotations);
+        let (record, _) = AnnotatedContainerInfo::read(&annotations);
         let command = record.pre_stop.unwrap().exec.unwrap().command.unwrap();
         assert_eq!(command, ["sh", "-c", "a && b"]);
         assert_eq!(record.ports[0].host_port, Some(1));
@@ -288,8 +288,8 @@ mod tests {
             (keys::PRE_STOP_HANDLER.into(), "{".into()),
             (keys::CONTAINER_PORTS.into(), huge),
         ]);
-        let (record, errors) = OrphanRecord::read(&annotations);
-        assert_eq!(record, OrphanRecord::default());
+        let (record, errors) = AnnotatedContainerInfo::read(&annotations);
+        assert_eq!(record, AnnotatedContainerInfo::default());
         let [hook, ports] = errors.as_slice() else {
             panic!("{errors:?}");
         };
@@ -301,7 +301,7 @@ mod tests {
     fn an_object_without_all_its_labels_is_nobodys() {
         let pod = hooked();
         let labels = container_labels(&pod, &pod.containers()[0]);
-        let own = PodLabels {
+        let own = LabeledPod {
             uid: "u-1",
             name: "web",
             namespace: "shop",

@@ -1,7 +1,7 @@
 //! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
 
-use super::log_paths::owner_of_logs;
-use crate::{base::run_file_io, state::pod_cache::Owner};
+use super::log_paths::pod_of_logs;
+use crate::{base::run_file_io, state::pod_cache::PodRef};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -11,16 +11,16 @@ use std::{
 pub(super) async fn remove_logs(
     logs: PathBuf,
     links: Option<PathBuf>,
-    goes: impl Fn(&Owner) -> bool + Send + 'static,
+    goes: impl Fn(&PodRef) -> bool + Send + 'static,
 ) {
     let removed = run_file_io(move || {
         let directories = directories(&logs)?.into_iter();
-        for (path, _) in directories.filter(|(_, owner)| goes(owner)) {
+        for (path, _) in directories.filter(|(_, pod_ref)| goes(pod_ref)) {
             tracing::info!(path = %path.display(), "Removing logs of a removed pod");
             fs::remove_dir_all(path)?;
         }
-        for (link, target, owner) in log_links(links.as_deref(), &logs)? {
-            if goes(&owner) && is_gone(&target) {
+        for (link, target, pod_ref) in log_links(links.as_deref(), &logs)? {
+            if goes(&pod_ref) && is_gone(&target) {
                 fs::remove_file(link)?;
             }
         }
@@ -35,22 +35,22 @@ pub(super) async fn remove_logs(
 }
 
 /// The directories of pods below the one for logs. Links and entries without a pod's name are left out.
-fn directories(logs: &Path) -> io::Result<Vec<(PathBuf, Owner)>> {
+fn directories(logs: &Path) -> io::Result<Vec<(PathBuf, PodRef)>> {
     let mut found = Vec::new();
     for entry in entries(logs)? {
         let entry = entry?;
-        let owner = owner_of_logs(&entry.file_name().to_string_lossy());
-        if let Some(owner) = owner
+        let pod_ref = pod_of_logs(&entry.file_name().to_string_lossy());
+        if let Some(pod_ref) = pod_ref
             && entry.file_type()?.is_dir()
         {
-            found.push((entry.path(), owner));
+            found.push((entry.path(), pod_ref));
         }
     }
     Ok(found)
 }
 
 /// The links that lead to logs of pods, with where they lead.
-fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, PathBuf, Owner)>> {
+fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, PathBuf, PodRef)>> {
     let mut found = Vec::new();
     let Some(links) = links else {
         return Ok(found);
@@ -65,8 +65,8 @@ fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, Path
             .strip_prefix(logs)
             .ok()
             .and_then(|below| below.iter().next());
-        if let Some(owner) = directory.and_then(|name| owner_of_logs(&name.to_string_lossy())) {
-            found.push((link, target, owner));
+        if let Some(pod_ref) = directory.and_then(|name| pod_of_logs(&name.to_string_lossy())) {
+            found.push((link, target, pod_ref));
         }
     }
     Ok(found)
@@ -96,9 +96,9 @@ mod tests {
         let dead = log_links(links, logs).unwrap().into_iter();
         let dead = dead.filter(|(_, target, _)| is_gone(target));
         let owners = directories
-            .map(|(_, owner)| owner)
-            .chain(dead.map(|(_, _, owner)| owner));
-        let uids: BTreeSet<_> = owners.map(|owner| owner.uid.to_string()).collect();
+            .map(|(_, pod_ref)| pod_ref)
+            .chain(dead.map(|(_, _, pod_ref)| pod_ref));
+        let uids: BTreeSet<_> = owners.map(|pod_ref| pod_ref.uid.to_string()).collect();
         uids.into_iter().collect()
     }
 
@@ -125,7 +125,7 @@ mod tests {
         fs::write(links.join("file"), "").unwrap();
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            let goes = move |owner: &Owner| owner.uid == uid.into();
+            let goes = move |pod_ref: &PodRef| pod_ref.uid == uid.into();
             remove_logs(logs.clone(), Some(links.clone()), goes).await;
         }
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u2"]);

@@ -3,7 +3,7 @@
 use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodUid},
-    state::pod_cache::Owner,
+    state::pod_cache::PodRef,
 };
 use std::{
     fs, io,
@@ -24,18 +24,18 @@ impl LogLinks {
     /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub(super) async fn remove_logs_of(&self, uid: &PodUid) {
         let uid = uid.clone();
-        let goes = move |owner: &Owner| owner.uid == uid;
+        let goes = move |pod_ref: &PodRef| pod_ref.uid == uid;
         log_gc::remove_logs(self.logs.clone(), self.links.clone(), goes).await;
     }
 
     /// Links the log that a container is going to write.
     pub(super) async fn add(&self, pod: &Pod, name: &str, id: &ContainerId, log_path: &str) {
         let Some(links) = &self.links else { return };
-        let owner = Owner::of(pod);
-        let paths = log_paths::pod_logs_dir(&self.logs, &owner).and_then(|dir| {
+        let pod_ref = PodRef::of(pod);
+        let paths = log_paths::pod_logs_dir(&self.logs, &pod_ref).and_then(|dir| {
             Ok((
                 dir.join(log_path),
-                log_paths::log_symlink(links, &owner, name, id.as_str())?,
+                log_paths::log_symlink(links, &pod_ref, name, id.as_str())?,
             ))
         });
         let Ok((log, link)) = paths else { return };
@@ -46,7 +46,7 @@ impl LogLinks {
     /// Removes the log of an instance that the runtime did not make after all, if nothing was written to it:
     /// a log counts as an instance that there was.
     pub(super) async fn remove_unused(&self, pod: &Pod, log_path: &str) {
-        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, &Owner::of(pod)) else {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, &PodRef::of(pod)) else {
             return;
         };
         let log = directory.join(log_path);
@@ -55,8 +55,8 @@ impl LogLinks {
     }
 
     /// Removes the link alone.
-    pub(super) async fn remove_link(&self, owner: &Owner, container: &ContainerStatus) {
-        let Some(link) = self.link_of(owner, container) else {
+    pub(super) async fn remove_link(&self, pod_ref: &PodRef, container: &ContainerStatus) {
+        let Some(link) = self.link_of(pod_ref, container) else {
             return;
         };
         let shown = link.display().to_string();
@@ -67,33 +67,42 @@ impl LogLinks {
     }
 
     /// Removes the log of one instance, rotated files included, and its link.
-    pub(super) async fn remove_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+    pub(super) async fn remove_container_logs(
+        &self,
+        pod_ref: &PodRef,
+        container: &ContainerStatus,
+    ) {
         let own = container.restart_count;
         let goes = move |number| number == own;
-        self.remove("remove logs", owner, container, goes).await;
+        self.remove("remove logs", pod_ref, container, goes).await;
     }
 
     /// Takes away the link of an instance that is removed although its log stays, and the logs of
     /// instances before it.
-    pub(super) async fn retire_container_logs(&self, owner: &Owner, container: &ContainerStatus) {
+    pub(super) async fn retire_container_logs(
+        &self,
+        pod_ref: &PodRef,
+        container: &ContainerStatus,
+    ) {
         let kept = container.restart_count;
         let goes = move |number| number < kept;
-        self.remove("remove old logs", owner, container, goes).await;
+        self.remove("remove old logs", pod_ref, container, goes)
+            .await;
     }
 
     /// Removes an instance's link and the logs of instances with such numbers.
     async fn remove(
         &self,
         what: &'static str,
-        owner: &Owner,
+        pod_ref: &PodRef,
         container: &ContainerStatus,
         goes: impl Fn(u32) -> bool + Send + 'static,
     ) {
-        let Ok(directory) = log_paths::container_logs_dir(&self.logs, owner, &container.name)
+        let Ok(directory) = log_paths::container_logs_dir(&self.logs, pod_ref, &container.name)
         else {
             return;
         };
-        let link = self.link_of(owner, container);
+        let link = self.link_of(pod_ref, container);
         let shown = directory.display().to_string();
         blocking(what, shown, move || {
             if let Some(link) = link {
@@ -104,14 +113,14 @@ impl LogLinks {
         .await;
     }
 
-    fn link_of(&self, owner: &Owner, container: &ContainerStatus) -> Option<PathBuf> {
+    fn link_of(&self, pod_ref: &PodRef, container: &ContainerStatus) -> Option<PathBuf> {
         let links = self.links.as_ref()?;
-        log_paths::log_symlink(links, owner, &container.name, container.id.as_str()).ok()
+        log_paths::log_symlink(links, pod_ref, &container.name, container.id.as_str()).ok()
     }
 
     /// Removes the log directory of a pod that is gone.
-    pub(super) async fn remove_pod_logs(&self, owner: &Owner) {
-        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, owner) else {
+    pub(super) async fn remove_pod_logs(&self, pod_ref: &PodRef) {
+        let Ok(directory) = log_paths::pod_logs_dir(&self.logs, pod_ref) else {
             return;
         };
         let shown = directory.display().to_string();

@@ -1,7 +1,7 @@
 //! Where logs are. Pure.
 
 use crate::runtime::logs::LogPath;
-use crate::state::pod_cache::Owner;
+use crate::state::pod_cache::PodRef;
 use crate::volumes::{UnsafeName, component};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +15,9 @@ const MAX_FILE_NAME: usize = 255;
 
 /// The log of each instance below this directory.
 pub fn log_path(pod_logs_root: PathBuf) -> LogPath {
-    Arc::new(move |owner, container| {
+    Arc::new(move |pod_ref, container| {
         let attempt = container.restart_count;
-        container_log_file(&pod_logs_root, owner, &container.name, attempt).ok()
+        container_log_file(&pod_logs_root, pod_ref, &container.name, attempt).ok()
     })
 }
 
@@ -31,17 +31,17 @@ pub fn log_links_dir(pod_logs_root: &Path) -> PathBuf {
 }
 
 /// `<podLogsDir>/<namespace>_<name>_<uid>`; fails for a pod that would lead elsewhere.
-pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &Owner) -> Result<PathBuf, UnsafeName> {
+pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &PodRef) -> Result<PathBuf, UnsafeName> {
     let name = format!("{}_{}_{}", pod.namespace, pod.name, pod.uid);
     Ok(pod_logs_dir.join(component(&name)?))
 }
 
 /// The pod whose logs a directory holds, by the directory's name; `None` for one that no kubelet made.
-pub fn owner_of_logs(directory: &str) -> Option<Owner> {
+pub fn pod_of_logs(directory: &str) -> Option<PodRef> {
     // Only the UID is the user's to choose; neither of the others has an underscore.
     let mut parts = directory.splitn(3, '_').filter(|part| !part.is_empty());
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    Some(Owner {
+    Some(PodRef {
         uid: uid.into(),
         name: name.into(),
         namespace: namespace.into(),
@@ -51,7 +51,7 @@ pub fn owner_of_logs(directory: &str) -> Option<Owner> {
 /// Directory of a container's logs.
 pub fn container_logs_dir(
     pod_logs_root: &Path,
-    pod: &Owner,
+    pod: &PodRef,
     container: &str,
 ) -> Result<PathBuf, UnsafeName> {
     Ok(pod_logs_dir(pod_logs_root, pod)?.join(component(container)?))
@@ -66,7 +66,7 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
 /// it ever since.
 pub fn container_log_file(
     pod_logs_root: &Path,
-    pod: &Owner,
+    pod: &PodRef,
     container: &str,
     restart_count: u32,
 ) -> Result<PathBuf, UnsafeName> {
@@ -78,7 +78,7 @@ pub fn container_log_file(
 /// file system takes.
 pub fn log_symlink(
     directory: &Path,
-    pod: &Owner,
+    pod: &PodRef,
     container: &str,
     container_id: &str,
 ) -> Result<PathBuf, UnsafeName> {
@@ -115,21 +115,21 @@ mod tests {
         let pod = pod(json!({"containers": []}));
         let root = Path::new("/var/log/pods");
         assert_eq!(
-            container_logs_dir(root, &Owner::of(&pod), "c").unwrap(),
+            container_logs_dir(root, &PodRef::of(&pod), "c").unwrap(),
             Path::new("/var/log/pods/shop_web_u-1/c")
         );
         assert_eq!(container_log_path("c", 7).unwrap(), "c/7.log");
         assert_eq!(
-            log_symlink(Path::new(CONTAINER_LOGS_DIR), &Owner::of(&pod), "c", "abc").unwrap(),
+            log_symlink(Path::new(CONTAINER_LOGS_DIR), &PodRef::of(&pod), "c", "abc").unwrap(),
             Path::new("/var/log/containers/web_shop_c-abc.log")
         );
     }
 
     #[test]
     fn a_log_directory_tells_whose_it_is() {
-        let owner = owner_of_logs("shop_web-n1_a_uid-of-a-user").unwrap();
-        assert_eq!((&*owner.namespace, &*owner.name), ("shop", "web-n1"));
-        assert_eq!(owner.uid.as_str(), "a_uid-of-a-user");
+        let pod_ref = pod_of_logs("shop_web-n1_a_uid-of-a-user").unwrap();
+        assert_eq!((&*pod_ref.namespace, &*pod_ref.name), ("shop", "web-n1"));
+        assert_eq!(pod_ref.uid.as_str(), "a_uid-of-a-user");
         for other in [
             "",
             "shop",
@@ -139,14 +139,14 @@ mod tests {
             "shop__u",
             "web.log",
         ] {
-            assert_eq!(owner_of_logs(other), None, "{other}");
+            assert_eq!(pod_of_logs(other), None, "{other}");
         }
     }
 
     #[test]
     fn a_long_link_name_is_cut_to_what_file_systems_take() {
         let pod = pod(json!({"containers": []}));
-        let link = log_symlink(Path::new("/l"), &Owner::of(&pod), &"é".repeat(200), "id").unwrap();
+        let link = log_symlink(Path::new("/l"), &PodRef::of(&pod), &"é".repeat(200), "id").unwrap();
         let name = link.file_name().unwrap().to_str().unwrap();
         assert!(name.len() <= 255 && name.len() > 250, "{}", name.len());
         assert!(name.ends_with(".log"));
@@ -158,8 +158,8 @@ mod tests {
         assert!(container_log_path("../c", 0).is_err());
         assert!(container_log_path("", 0).is_err());
         pod.metadata.uid = Some("x/../../../etc".into());
-        assert!(pod_logs_dir(Path::new("/var/log/pods"), &Owner::of(&pod)).is_err());
-        assert!(log_symlink(Path::new("/l"), &Owner::of(&pod), "a/b", "id").is_err());
+        assert!(pod_logs_dir(Path::new("/var/log/pods"), &PodRef::of(&pod)).is_err());
+        assert!(log_symlink(Path::new("/l"), &PodRef::of(&pod), "a/b", "id").is_err());
     }
 
     #[test]

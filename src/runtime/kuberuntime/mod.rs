@@ -37,7 +37,7 @@ use crate::{
     runtime::handlers::{Hooks, runtime_exec},
     state::State,
     state::events::EventRecorder,
-    state::pod_cache::{Owner, RuntimeListed},
+    state::pod_cache::{PodRef, RuntimeListed},
     state::pod_history::PodHistory,
     state::pod_state_store::PodStateStore,
     state::probe_results::ProbeResults,
@@ -346,10 +346,10 @@ impl KubeGenericRuntimeManager {
     /// A sandbox may have been created that cannot be looked up yet.
     pub async fn status_to_stop(
         &self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.killer.status_to_stop(owner, left).await
+        self.killer.status_to_stop(pod_ref, left).await
     }
 
     /// Stops every container of a pod, then its sandboxes. The preStop hooks of an orphan (`pod` is `None`) are read from
@@ -383,10 +383,10 @@ impl KubeGenericRuntimeManager {
     pub async fn collect_pod(
         &self,
         status: &Arc<PodStatus>,
-        owner: &Owner,
+        pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
-        self.gc.collect_pod(status, owner, remove_all).await
+        self.gc.collect_pod(status, pod_ref, remove_all).await
     }
 
     /// Garbage collection: removes superseded containers that no worker removed, and all dead containers of pods for which

@@ -6,7 +6,7 @@ use crate::{
         v1::{ContainerFilter, PodSandboxFilter},
     },
     model::{PodUid, SandboxId, keys},
-    state::pod_cache::{ItemId, Owner, PodCache},
+    state::pod_cache::{ItemId, PodCache, PodRef},
 };
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -41,12 +41,12 @@ impl SandboxLookup {
     ///
     /// # Errors
     /// The runtime cannot list them; the next call tries again.
-    pub(super) async fn adopt(&self, owner: &Owner) -> Result<(), CriError> {
-        if !self.unknown.lock().contains(&owner.uid) {
+    pub(super) async fn adopt(&self, pod_ref: &PodRef) -> Result<(), CriError> {
+        if !self.unknown.lock().contains(&pod_ref.uid) {
             return Ok(());
         }
         let label_selector: HashMap<_, _> =
-            [(keys::POD_UID.to_string(), owner.uid.to_string())].into();
+            [(keys::POD_UID.to_string(), pod_ref.uid.to_string())].into();
         let sandboxes = PodSandboxFilter {
             label_selector: label_selector.clone(),
             ..PodSandboxFilter::default()
@@ -63,13 +63,13 @@ impl SandboxLookup {
         for container in containers {
             let sandbox = SandboxId::from(container.pod_sandbox_id);
             let item = ItemId::Container(container.id.into());
-            self.cache.touch(owner, item, Some(sandbox));
+            self.cache.touch(pod_ref, item, Some(sandbox));
         }
         for sandbox in sandboxes {
             let item = ItemId::Sandbox(sandbox.id.into());
-            self.cache.touch(owner, item, None);
+            self.cache.touch(pod_ref, item, None);
         }
-        self.forget(&owner.uid);
+        self.forget(&pod_ref.uid);
         Ok(())
     }
 }

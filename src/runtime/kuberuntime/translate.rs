@@ -24,7 +24,7 @@ const MAX_GROUPS: usize = 65536;
 
 /// An object and the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Owned<T> {
+pub struct WithPod<T> {
     /// UID of the pod.
     pub uid: PodUid,
     /// Name of the pod.
@@ -35,7 +35,7 @@ pub struct Owned<T> {
     pub object: T,
 }
 
-impl<T> Owned<T> {
+impl<T> WithPod<T> {
     fn new(labels: &labels::StringMap, strings: &StringInterner, object: T) -> Option<Self> {
         let pod = labels::pod_of(labels)?;
         Some(Self {
@@ -51,7 +51,7 @@ impl<T> Owned<T> {
 pub fn sandbox_from_list(
     sandbox: &v1::PodSandbox,
     strings: &StringInterner,
-) -> Option<Owned<SandboxStatus>> {
+) -> Option<WithPod<SandboxStatus>> {
     let object = SandboxStatus {
         id: SandboxId::from(sandbox.id.as_str()),
         attempt: sandbox.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -63,7 +63,7 @@ pub fn sandbox_from_list(
         source: source(&sandbox.annotations),
         spec_digest: digest(&sandbox.annotations, strings),
     };
-    Owned::new(&sandbox.labels, strings, object)
+    WithPod::new(&sandbox.labels, strings, object)
 }
 
 /// A sandbox from its status.
@@ -71,7 +71,7 @@ pub fn sandbox_status(
     status: &v1::PodSandboxStatus,
     strings: &StringInterner,
     order: AddressOrder,
-) -> Option<Owned<SandboxStatus>> {
+) -> Option<WithPod<SandboxStatus>> {
     let namespaces = status.linux.as_ref().and_then(|l| l.namespaces.as_ref());
     let network = namespaces
         .and_then(|n| n.options.as_ref())
@@ -94,7 +94,7 @@ pub fn sandbox_status(
         source: source(&status.annotations),
         spec_digest: digest(&status.annotations, strings),
     };
-    Owned::new(&status.labels, strings, object)
+    WithPod::new(&status.labels, strings, object)
 }
 
 /// The sandbox's addresses, primary first; none at all if one is not an address, as upstream does.
@@ -115,7 +115,7 @@ fn addresses(network: &v1::PodSandboxNetworkStatus, order: AddressOrder) -> Vec<
 pub fn container_from_list(
     container: &v1::Container,
     strings: &StringInterner,
-) -> Option<Owned<ContainerStatus>> {
+) -> Option<WithPod<ContainerStatus>> {
     let object = ContainerStatus {
         id: ContainerId::from(container.id.as_str()),
         name: strings.intern(labels::container_name(&container.labels)?),
@@ -132,7 +132,7 @@ pub fn container_from_list(
         source: source(&container.annotations),
         ..ContainerStatus::default()
     };
-    Owned::new(&container.labels, strings, object)
+    WithPod::new(&container.labels, strings, object)
 }
 
 /// A container from its status, which does not name the sandbox, so the caller does.
@@ -140,7 +140,7 @@ pub fn container_status(
     status: &v1::ContainerStatus,
     sandbox: SandboxId,
     strings: &StringInterner,
-) -> Option<Owned<ContainerStatus>> {
+) -> Option<WithPod<ContainerStatus>> {
     let (state, start_cancelled) = match state(status.state) {
         ContainerState::Exited if start_was_cancelled(status) => (ContainerState::Created, true),
         state => (state, false),
@@ -183,7 +183,7 @@ pub fn container_status(
         grace_seconds: grace_seconds(&status.annotations),
         source: source(&status.annotations),
     };
-    Owned::new(&status.labels, strings, object)
+    WithPod::new(&status.labels, strings, object)
 }
 
 /// Upstream's `toKubeContainerResources`.

@@ -22,9 +22,9 @@ pub use read::{
     container_for_logs, since,
 };
 
-use crate::{model::ContainerStatus, state::pod_cache::Owner};
+use crate::{model::ContainerStatus, state::pod_cache::PodRef};
 use std::{path::PathBuf, sync::Arc};
 
 /// Where the log of an instance is; `None` for one whose names would lead elsewhere. Passed in by the
 /// code that lays out the directories.
-pub type LogPath = Arc<dyn Fn(&Owner, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;
+pub type LogPath = Arc<dyn Fn(&PodRef, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;

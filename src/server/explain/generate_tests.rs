@@ -200,7 +200,7 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     grace.begin(bed.here - Duration::from_secs(10));
     let end = PodEnd {
         reason: TerminationReason::Deleted,
-        restart: false,
+        restart_requested: false,
     };
     bed.worker.phase = WorkerPhase::Terminating { end, grace };
     let explanation = bed.explain();

@@ -18,7 +18,7 @@ use crate::{
         auth::{AuthSettings, AuthorizationMode, KubeletAuth},
         tls::{ClientAuthorities, ServingCertificate, Tls, TlsOptions, TlsSettings},
     },
-    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
+    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
 use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
 use serde_json::{Value, json};
@@ -788,7 +788,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     fs::create_dir_all(log.parent().unwrap()).unwrap();
     fs::write(log, "2026-01-02T03:04:05Z stdout F first\n").unwrap();
     let (writer, cache) = pod_cache::pod_cache();
-    let owner = Owner {
+    let pod_ref = PodRef {
         uid: "uid-a".into(),
         name: "a".into(),
         namespace: "default".into(),
@@ -802,7 +802,7 @@ fn chatting(log: &Path) -> (Handlers, PodCacheWriter) {
     };
     let item = ItemId::Container(id);
     writer.apply(
-        &owner,
+        &pod_ref,
         &item,
         writer.next_seq(),
         InspectedItem::Container(container),

@@ -66,7 +66,7 @@ impl ItemId {
 
 /// The pod of an item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Owner {
+pub struct PodRef {
     /// UID.
     pub uid: PodUid,
     /// Name.
@@ -75,8 +75,8 @@ pub struct Owner {
     pub namespace: Arc<str>,
 }
 
-impl Owner {
-    /// The owner for a pod object.
+impl PodRef {
+    /// The reference to a pod object.
     pub fn of(pod: &Pod) -> Self {
         Self {
             uid: pod.uid(),
@@ -85,7 +85,7 @@ impl Owner {
         }
     }
 
-    /// The owner for a runtime status.
+    /// The reference to the pod of a runtime status.
     pub fn of_status(status: &PodStatus) -> Self {
         Self {
             uid: status.uid.clone(),
@@ -217,15 +217,15 @@ impl PodCache {
 
     /// Reports an item as created or changed: the pod is unsettled until the item was read again. `sandbox` is that of
     /// a container.
-    pub fn touch(&self, owner: &Owner, item: ItemId, sandbox: Option<SandboxId>) {
+    pub fn touch(&self, pod_ref: &PodRef, item: ItemId, sandbox: Option<SandboxId>) {
         let seq = self.next_seq();
-        self.shared.state.lock().touch(owner, &item, sandbox, seq);
+        self.shared.state.lock().touch(pod_ref, &item, sandbox, seq);
         self.shared.inspect.mark(item);
     }
 
     /// Applies a read that the caller made; `seq` is the number it took before the read began.
-    pub fn apply_read(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
-        self.shared.apply(owner, item, seq, read);
+    pub fn apply_read(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
+        self.shared.apply(pod_ref, item, seq, read);
     }
 
     /// Returns the next number in the order of reads; take it *before* the read begins.
@@ -318,9 +318,9 @@ impl PodCacheWriter {
     }
 
     /// The pod an item belongs to, and the sandbox of a container.
-    pub fn locate(&self, item: &ItemId) -> Option<(Owner, Option<SandboxId>)> {
+    pub fn locate(&self, item: &ItemId) -> Option<(PodRef, Option<SandboxId>)> {
         let state = self.shared.state.lock();
-        Some((state.owner(item)?, state.sandbox_of(item)))
+        Some((state.pod_ref(item)?, state.sandbox_of(item)))
     }
 
     /// Whether a read of the item that began after `seq` has been applied.
@@ -339,8 +339,8 @@ impl PodCacheWriter {
     }
 
     /// Applies one read that began at `seq`.
-    pub fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
-        self.shared.apply(owner, item, seq, read);
+    pub fn apply(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
+        self.shared.apply(pod_ref, item, seq, read);
     }
 
     /// Applies a complete list that began at `seq`: new and changed items are queued for inspection, items missing from
@@ -374,13 +374,13 @@ impl PodCacheInner {
         Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn apply(&self, owner: &Owner, item: &ItemId, seq: Seq, read: InspectedItem) {
-        let applied = self.state.lock().apply(owner, item, seq, read);
+    fn apply(&self, pod_ref: &PodRef, item: &ItemId, seq: Seq, read: InspectedItem) {
+        let applied = self.state.lock().apply(pod_ref, item, seq, read);
         if applied.settled {
-            self.wake(std::slice::from_ref(&owner.uid));
+            self.wake(std::slice::from_ref(&pod_ref.uid));
         }
         if applied.changed {
-            self.mark_changed(vec![owner.uid.clone()]);
+            self.mark_changed(vec![pod_ref.uid.clone()]);
         }
     }
 

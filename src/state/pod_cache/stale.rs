@@ -60,21 +60,21 @@ impl PodCacheWriter {
         listed: Option<ContainerStatus>,
     ) {
         let mut state = self.shared.state.lock();
-        let Some(owner) = state.owner(item) else {
+        let Some(pod_ref) = state.pod_ref(item) else {
             return;
         };
         let applied = state.failed(item, seq, failure, listed);
         drop(state);
-        self.shared.wake(std::slice::from_ref(&owner.uid));
+        self.shared.wake(std::slice::from_ref(&pod_ref.uid));
         if applied.changed {
-            self.shared.mark_changed(vec![owner.uid]);
+            self.shared.mark_changed(vec![pod_ref.uid]);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{InspectedItem, ListEntry, Owner, pod_cache};
+    use super::super::{InspectedItem, ListEntry, PodRef, pod_cache};
     use super::*;
     use crate::model::ContainerState;
 
@@ -88,19 +88,19 @@ mod tests {
         }
     }
 
-    fn listed(instances: &[&ContainerStatus]) -> (PodCacheWriter, PodCache, Owner) {
-        let owner = Owner {
+    fn listed(instances: &[&ContainerStatus]) -> (PodCacheWriter, PodCache, PodRef) {
+        let pod_ref = PodRef {
             uid: "u".into(),
             name: "p".into(),
             namespace: "ns".into(),
         };
         let (writer, cache) = pod_cache();
         let listed = instances.iter().map(|&status| ListEntry {
-            owner: owner.clone(),
+            pod_ref: pod_ref.clone(),
             status: status.clone(),
         });
         writer.apply_list(writer.next_seq(), Vec::new(), listed.collect());
-        (writer, cache, owner)
+        (writer, cache, pod_ref)
     }
 
     fn item(id: &str) -> ItemId {
@@ -110,11 +110,11 @@ mod tests {
     #[tokio::test]
     async fn an_item_that_was_never_read_is_named_with_its_last_failure() {
         let running = instance("0123456789abcdef", 0, ContainerState::Running);
-        let (writer, cache, owner) = listed(&[&running]);
+        let (writer, cache, pod_ref) = listed(&[&running]);
         let item = item(running.id.as_str());
         let stale = |cache: &PodCache| {
             cache
-                .stale(&owner.uid)
+                .stale(&pod_ref.uid)
                 .iter()
                 .map(StaleItem::to_string)
                 .collect::<Vec<_>>()
@@ -123,11 +123,11 @@ mod tests {
         let seq = writer.next_seq();
         writer.failed(&item, seq, "broken".into(), Some(running.clone()));
         assert_eq!(stale(&cache), ["container 0123456789abc: broken"]);
-        assert_eq!(cache.settled_or_failed(&owner.uid).await, None);
+        assert_eq!(cache.settled_or_failed(&pod_ref.uid).await, None);
         let seq = writer.next_seq();
-        writer.apply(&owner, &item, seq, InspectedItem::Container(running));
-        assert!(cache.stale(&owner.uid).is_empty());
-        assert!(cache.settled_or_failed(&owner.uid).await.is_some());
+        writer.apply(&pod_ref, &item, seq, InspectedItem::Container(running));
+        assert!(cache.stale(&pod_ref.uid).is_empty());
+        assert!(cache.settled_or_failed(&pod_ref.uid).await.is_some());
         assert_eq!(cache.sizes()[3].1, 0, "nothing waits");
     }
 
@@ -152,17 +152,17 @@ mod tests {
                 false,
             ),
         ] {
-            let (writer, cache, owner) = listed(&[&old, &new]);
+            let (writer, cache, pod_ref) = listed(&[&old, &new]);
             let seq = writer.next_seq();
             writer.apply(
-                &owner,
+                &pod_ref,
                 &item("new"),
                 seq,
                 InspectedItem::Container(new.clone()),
             );
             let seq = writer.next_seq();
             writer.failed(&item("old"), seq, "broken".into(), Some(old.clone()));
-            let settled = cache.try_settled(&owner.uid);
+            let settled = cache.try_settled(&pod_ref.uid);
             assert_eq!(settled.is_some(), settles, "{old:?} {new:?}");
             if let Some(status) = settled {
                 let old = status.container(&"old".into()).unwrap();

@@ -1,6 +1,6 @@
 //! The runtime statuses of all pods, and the order of reads and touches. Pure.
 
-use super::{InspectedItem, ItemId, Owner, StaleItem};
+use super::{InspectedItem, ItemId, PodRef, StaleItem};
 use crate::model::{
     ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
 };
@@ -13,7 +13,7 @@ use std::{
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListEntry<T> {
     /// The pod.
-    pub owner: Owner,
+    pub pod_ref: PodRef,
     /// The status, with the fields that a list returns.
     pub status: T,
 }
@@ -94,10 +94,10 @@ impl PodCacheState {
         (self.pods.len(), self.items.len(), self.tombstones.len())
     }
 
-    pub(super) fn owner(&self, item: &ItemId) -> Option<Owner> {
+    pub(super) fn pod_ref(&self, item: &ItemId) -> Option<PodRef> {
         let uid = &self.items.get(item)?.uid;
         let status = &self.pods.get(uid)?.status;
-        Some(Owner {
+        Some(PodRef {
             uid: uid.clone(),
             name: status.name.clone(),
             namespace: status.namespace.clone(),
@@ -144,10 +144,10 @@ impl PodCacheState {
         };
         let pod = self.status(&item.uid);
         if let Some(listed) = listed.filter(|listed| superseded(&pod, listed)) {
-            let owner = Owner::of_status(&pod);
+            let pod_ref = PodRef::of_status(&pod);
             let read = pod.container(&listed.id).cloned();
             let status = listed.with_unknown_end(read.as_ref());
-            return self.apply(&owner, id, seq, InspectedItem::Container(status));
+            return self.apply(&pod_ref, id, seq, InspectedItem::Container(status));
         }
         self.failures.insert(id.clone(), failure);
         Applied::default()
@@ -176,18 +176,18 @@ impl PodCacheState {
 
     pub(super) fn touch(
         &mut self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         id: &ItemId,
         sandbox: Option<SandboxId>,
         seq: Seq,
     ) {
         self.newest = self.newest.max(seq);
-        self.mark_stale(owner, id, sandbox, seq);
+        self.mark_stale(pod_ref, id, sandbox, seq);
     }
 
     pub(super) fn apply(
         &mut self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         id: &ItemId,
         seq: Seq,
         read: InspectedItem,
@@ -204,8 +204,8 @@ impl PodCacheState {
         match read {
             InspectedItem::Gone => self.mark_gone(id, seq),
             InspectedItem::Sandbox(status) => {
-                self.ensure_item(owner, id, None);
-                let changed = self.edit(&owner.uid, |pod| {
+                self.ensure_item(pod_ref, id, None);
+                let changed = self.edit(&pod_ref.uid, |pod| {
                     upsert(&mut pod.sandboxes, status, |s| &s.id)
                 });
                 Applied {
@@ -214,8 +214,8 @@ impl PodCacheState {
                 }
             }
             InspectedItem::Container(status) => {
-                self.ensure_item(owner, id, Some(status.sandbox.clone()));
-                let changed = self.edit(&owner.uid, |pod| {
+                self.ensure_item(pod_ref, id, Some(status.sandbox.clone()));
+                let changed = self.edit(&pod_ref.uid, |pod| {
                     upsert(&mut pod.containers, status, |c| &c.id)
                 });
                 Applied {
@@ -234,9 +234,9 @@ impl PodCacheState {
     ) -> ListOutcome {
         let mut outcome = ListOutcome::default();
         let mut present = HashSet::with_capacity(sandboxes.len() + containers.len());
-        for ListEntry { owner, status } in sandboxes {
+        for ListEntry { pod_ref, status } in sandboxes {
             let id = ItemId::Sandbox(status.id.clone());
-            let same = self.pods.get(&owner.uid).is_some_and(|entry| {
+            let same = self.pods.get(&pod_ref.uid).is_some_and(|entry| {
                 entry
                     .status
                     .sandboxes
@@ -244,20 +244,20 @@ impl PodCacheState {
                     .any(|s| s.id == status.id && s.ready == status.ready)
             });
             if !same {
-                self.list_differs(&owner, &id, None, seq, &mut outcome);
+                self.list_differs(&pod_ref, &id, None, seq, &mut outcome);
             }
             present.insert(id);
         }
-        for ListEntry { owner, status } in containers {
+        for ListEntry { pod_ref, status } in containers {
             let id = ItemId::Container(status.id.clone());
-            let same = self.pods.get(&owner.uid).is_some_and(|entry| {
+            let same = self.pods.get(&pod_ref.uid).is_some_and(|entry| {
                 entry
                     .status
                     .container(&status.id)
                     .is_some_and(|c| c.agrees_with(status.state))
             });
             if !same {
-                self.list_differs(&owner, &id, Some(status.sandbox), seq, &mut outcome);
+                self.list_differs(&pod_ref, &id, Some(status.sandbox), seq, &mut outcome);
             }
             present.insert(id);
         }
@@ -270,7 +270,7 @@ impl PodCacheState {
 
     fn list_differs(
         &mut self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         id: &ItemId,
         sandbox: Option<SandboxId>,
         seq: Seq,
@@ -282,7 +282,7 @@ impl PodCacheState {
                 .get(id)
                 .is_some_and(|tombstone| *tombstone >= seq);
         if !newer {
-            self.mark_stale(owner, id, sandbox, seq);
+            self.mark_stale(pod_ref, id, sandbox, seq);
             outcome.inspect.push(id.clone());
         }
     }
@@ -310,15 +310,15 @@ impl PodCacheState {
         }
     }
 
-    fn ensure_item(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>) {
+    fn ensure_item(&mut self, pod_ref: &PodRef, id: &ItemId, sandbox: Option<SandboxId>) {
         let entry = self
             .pods
-            .entry(owner.uid.clone())
+            .entry(pod_ref.uid.clone())
             .or_insert_with(|| CacheEntry {
                 status: Arc::new(PodStatus {
-                    uid: owner.uid.clone(),
-                    name: owner.name.clone(),
-                    namespace: owner.namespace.clone(),
+                    uid: pod_ref.uid.clone(),
+                    name: pod_ref.name.clone(),
+                    namespace: pod_ref.namespace.clone(),
                     ..PodStatus::default()
                 }),
                 ..CacheEntry::default()
@@ -326,7 +326,7 @@ impl PodCacheState {
         if !self.items.contains_key(id) {
             entry.items += 1;
             let item = ListedItem {
-                uid: owner.uid.clone(),
+                uid: pod_ref.uid.clone(),
                 sandbox,
                 read: Seq(0),
                 stale: None,
@@ -335,8 +335,8 @@ impl PodCacheState {
         }
     }
 
-    fn mark_stale(&mut self, owner: &Owner, id: &ItemId, sandbox: Option<SandboxId>, seq: Seq) {
-        self.ensure_item(owner, id, sandbox);
+    fn mark_stale(&mut self, pod_ref: &PodRef, id: &ItemId, sandbox: Option<SandboxId>, seq: Seq) {
+        self.ensure_item(pod_ref, id, sandbox);
         let Some(item) = self.items.get_mut(id) else {
             return;
         };

@@ -2,8 +2,8 @@ use super::*;
 use crate::model::ContainerState;
 use std::time::Duration;
 
-fn owner(uid: &str) -> Owner {
-    Owner {
+fn pod_ref(uid: &str) -> PodRef {
+    PodRef {
         uid: uid.into(),
         name: "p".into(),
         namespace: "ns".into(),
@@ -26,7 +26,7 @@ fn item(id: &str) -> ItemId {
 
 fn listed(uid: &str, id: &str, state: ContainerState) -> ListEntry<ContainerStatus> {
     ListEntry {
-        owner: owner(uid),
+        pod_ref: pod_ref(uid),
         status: container(id, state),
     }
 }
@@ -38,12 +38,12 @@ fn is_settled(cache: &PodCache, uid: &str) -> bool {
 #[tokio::test]
 async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
     let (writer, cache) = pod_cache();
-    cache.touch(&owner("u"), item("a"), Some("s".into()));
+    cache.touch(&pod_ref("u"), item("a"), Some("s".into()));
     assert!(!is_settled(&cache, "u"));
     assert_eq!(writer.to_inspect().await, HashSet::from([item("a")]));
     let seq = writer.next_seq();
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         seq,
         InspectedItem::Container(container("a", ContainerState::Running)),
@@ -57,9 +57,9 @@ async fn a_touched_item_unsettles_its_pod_until_it_was_read_again() {
 async fn a_read_that_began_before_the_touch_does_not_settle() {
     let (writer, cache) = pod_cache();
     let early = writer.next_seq();
-    cache.touch(&owner("u"), item("a"), None);
+    cache.touch(&pod_ref("u"), item("a"), None);
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         early,
         InspectedItem::Container(container("a", ContainerState::Created)),
@@ -72,13 +72,13 @@ async fn an_older_read_never_overwrites_a_newer_one() {
     let (writer, cache) = pod_cache();
     let (old, new) = (writer.next_seq(), writer.next_seq());
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         new,
         InspectedItem::Container(container("a", ContainerState::Exited)),
     );
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         old,
         InspectedItem::Container(container("a", ContainerState::Running)),
@@ -99,7 +99,7 @@ async fn a_cancelled_start_that_lists_show_as_an_exit_is_not_read_again() {
         };
         let seq = writer.next_seq();
         let read = InspectedItem::Container(status);
-        writer.apply(&owner("u"), &item("a"), seq, read);
+        writer.apply(&pod_ref("u"), &item("a"), seq, read);
         let exited = vec![listed("u", "a", ContainerState::Exited)];
         writer.apply_list(writer.next_seq(), vec![], exited);
         assert_eq!(cache.stale(&"u".into()).is_empty(), start_cancelled);
@@ -110,11 +110,11 @@ async fn a_cancelled_start_that_lists_show_as_an_exit_is_not_read_again() {
 async fn a_list_does_not_drop_what_was_created_after_it_began() {
     let (writer, cache) = pod_cache();
     let list = writer.next_seq();
-    cache.touch(&owner("u"), item("a"), None);
+    cache.touch(&pod_ref("u"), item("a"), None);
     writer.apply_list(list, vec![], vec![]);
     let seq = writer.next_seq();
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         seq,
         InspectedItem::Container(container("a", ContainerState::Running)),
@@ -127,14 +127,14 @@ async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
     let (writer, cache) = pod_cache();
     let seq = writer.next_seq();
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         seq,
         InspectedItem::Container(container("a", ContainerState::Exited)),
     );
     let before_removal = writer.next_seq();
     let removal = writer.next_seq();
-    writer.apply(&owner("u"), &item("a"), removal, InspectedItem::Gone);
+    writer.apply(&pod_ref("u"), &item("a"), removal, InspectedItem::Gone);
     writer.apply_list(
         before_removal,
         vec![],
@@ -143,7 +143,7 @@ async fn a_list_drops_what_is_gone_and_does_not_raise_the_dead() {
     assert!(cache.latest(&"u".into()).is_empty());
     let seq = writer.next_seq();
     writer.apply(
-        &owner("v"),
+        &pod_ref("v"),
         &item("b"),
         seq,
         InspectedItem::Container(container("b", ContainerState::Exited)),
@@ -160,7 +160,7 @@ async fn new_and_changed_entries_of_a_list_are_inspected_others_are_not() {
     let seq = writer.next_seq();
     for id in ["same", "died"] {
         let read = InspectedItem::Container(container(id, ContainerState::Running));
-        writer.apply(&owner("u"), &item(id), seq, read);
+        writer.apply(&pod_ref("u"), &item(id), seq, read);
     }
     let list = writer.next_seq();
     writer.apply_list(
@@ -184,15 +184,15 @@ async fn an_equal_list_is_enough_only_when_nothing_was_read_since() {
     assert!(!writer.confirm_list(writer.next_seq()));
     writer.apply_list(writer.next_seq(), vec![], vec![]);
     assert!(writer.confirm_list(writer.next_seq()));
-    cache.touch(&owner("u"), item("a"), None);
+    cache.touch(&pod_ref("u"), item("a"), None);
     assert!(!writer.confirm_list(writer.next_seq()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_one_pod_does_not_wait_for_another() {
     let (writer, cache) = pod_cache();
-    cache.touch(&owner("stuck"), item("x"), None);
-    cache.touch(&owner("u"), item("a"), None);
+    cache.touch(&pod_ref("stuck"), item("x"), None);
+    cache.touch(&pod_ref("u"), item("a"), None);
     let waiting = tokio::spawn({
         let cache = cache.clone();
         async move { cache.settled(&"u".into()).await }
@@ -200,7 +200,7 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         writer.next_seq(),
         InspectedItem::Gone,
@@ -230,7 +230,7 @@ async fn the_first_complete_list_is_a_proof() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_waiter_misses_a_pod_that_settles_and_is_touched_again_at_once() {
     let (writer, cache) = pod_cache();
-    let (owner, item) = (owner("u"), item("c"));
+    let (pod_ref, item) = (pod_ref("u"), item("c"));
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let waiters: Vec<_> = (0..3)
         .map(|_| {
@@ -244,9 +244,9 @@ async fn no_waiter_misses_a_pod_that_settles_and_is_touched_again_at_once() {
         })
         .collect();
     for _ in 0..20_000 {
-        cache.touch(&owner, item.clone(), None);
+        cache.touch(&pod_ref, item.clone(), None);
         let read = InspectedItem::Container(container("c", ContainerState::Running));
-        writer.apply(&owner, &item, writer.next_seq(), read);
+        writer.apply(&pod_ref, &item, writer.next_seq(), read);
     }
     stop.store(true, Ordering::Relaxed);
     for waiter in waiters {
@@ -279,13 +279,13 @@ async fn a_waiter_for_a_status_is_woken_by_it_and_leaves_no_entry() {
     for state in [ContainerState::Created, ContainerState::Running] {
         let seq = writer.next_seq();
         let read = InspectedItem::Container(runtime_status(state).status);
-        writer.apply(&owner("u"), &item("a"), seq, read);
+        writer.apply(&pod_ref("u"), &item("a"), seq, read);
         tokio::task::yield_now().await;
         assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
     }
     let seq = writer.next_seq();
     let read = InspectedItem::Container(runtime_status(ContainerState::Exited).status);
-    writer.apply(&owner("u"), &item("a"), seq, read);
+    writer.apply(&pod_ref("u"), &item("a"), seq, read);
     for waiting in waiting {
         waiting.await.unwrap();
     }
@@ -299,7 +299,7 @@ async fn a_waiter_for_the_end_of_a_pod_is_woken_by_the_list_without_it() {
     let seq = writer.next_seq();
     let status = container("a", ContainerState::Running);
     writer.apply(
-        &owner("u"),
+        &pod_ref("u"),
         &item("a"),
         seq,
         InspectedItem::Container(status),

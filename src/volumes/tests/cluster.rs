@@ -238,7 +238,8 @@ async fn a_token_is_renewed_in_time_and_the_old_one_stays_while_that_fails() {
     cluster.changed().await;
     let prepared = cluster.prepare(&pod).await.unwrap();
     assert!(
-        error_chain(&prepared.stale[0]).contains(r#"token "robot"/"ns" expired and refresh failed: "#),
+        error_chain(&prepared.stale[0])
+            .contains(r#"token "robot"/"ns" expired and refresh failed: "#),
         "{}",
         error_chain(&prepared.stale[0])
     );

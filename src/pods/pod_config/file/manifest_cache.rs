@@ -41,9 +41,9 @@ pub(super) enum ManifestReading {
     /// The content is that of the last read.
     SameBytes,
     /// New content, which is a valid pod.
-    Good(ManifestDigest, Manifest),
+    Valid(ManifestDigest, Manifest),
     /// New content, which is not a valid pod; the reason.
-    Bad(ManifestDigest, String),
+    Invalid(ManifestDigest, String),
     /// Reading failed; the error.
     ReadFailed(String),
     /// Not a regular file; says what it is.
@@ -54,7 +54,7 @@ pub(super) enum ManifestReading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
     /// The manifest cannot be used.
-    Refused(String),
+    Invalid(String),
     /// The manifest is used, with a warning.
     Warning(String),
 }
@@ -62,8 +62,8 @@ pub(super) enum Notice {
 struct CachedManifest {
     validity: Validity,
     digest: Option<ManifestDigest>,
-    /// The last good version.
-    good: Option<Arc<Pod>>,
+    /// The last valid version.
+    last_valid: Option<Arc<Pod>>,
     fault: Option<ManifestFault>,
     /// It is a directory or a pipe, so it never has a pod.
     not_a_file: bool,
@@ -78,9 +78,9 @@ struct ManifestFault {
 /// first scan that finds it again.
 #[derive(Clone, Copy, PartialEq)]
 enum ReportState {
-    Fresh,
-    Due,
-    Done,
+    New,
+    Pending,
+    Reported,
 }
 
 /// All files of the source, by path.
@@ -93,8 +93,8 @@ pub(super) struct ManifestCache {
     /// The result of the last scan, until the pod of a file changes.
     pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
-    /// Reported clashes: the ignored file, and the file that has the pod of the same name.
-    reported_clashes: HashSet<(PathBuf, PathBuf)>,
+    /// Reported duplicates: the ignored file, and the file that has the pod of the same name.
+    reported_duplicates: HashSet<(PathBuf, PathBuf)>,
 }
 
 impl ManifestCache {
@@ -109,9 +109,9 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.digest
     }
 
-    /// The last good version of a file's pod.
-    pub(super) fn good(&self, path: &Path) -> Option<&Arc<Pod>> {
-        self.files.get(path.as_os_str())?.good.as_ref()
+    /// The last valid version of a file's pod.
+    pub(super) fn last_valid(&self, path: &Path) -> Option<&Arc<Pod>> {
+        self.files.get(path.as_os_str())?.last_valid.as_ref()
     }
 
     /// Whether the present content of the file is invalid.
@@ -127,7 +127,7 @@ impl ManifestCache {
             None => self.files.entry(path.into()).or_insert(CachedManifest {
                 validity,
                 digest: None,
-                good: None,
+                last_valid: None,
                 fault: None,
                 not_a_file: false,
             }),
@@ -136,18 +136,18 @@ impl ManifestCache {
         record.not_a_file = matches!(reading, ManifestReading::NotAFile(_));
         match reading {
             ManifestReading::SameBytes => {}
-            ManifestReading::Good(digest, manifest) => {
+            ManifestReading::Valid(digest, manifest) => {
                 record.digest = Some(digest);
                 record.fault = None;
                 let good = manifest.pods.into_iter().next();
-                let before = std::mem::replace(&mut record.good, good.clone());
+                let before = std::mem::replace(&mut record.last_valid, good.clone());
                 replace_pod(&mut self.names, &mut self.pods, before, good);
                 let path = path.display();
                 let notice = |warning| Notice::Warning(format!("{path}: {warning}"));
                 self.notices
                     .extend(manifest.warnings.into_iter().map(notice));
             }
-            ManifestReading::Bad(digest, why) => {
+            ManifestReading::Invalid(digest, why) => {
                 let same = record.digest == Some(digest);
                 record.digest = Some(digest);
                 record.set_fault(why, same);
@@ -158,7 +158,7 @@ impl ManifestCache {
             }
             ManifestReading::NotAFile(what) => {
                 record.digest = None;
-                let before = record.good.take();
+                let before = record.last_valid.take();
                 record.set_fault(what, true);
                 replace_pod(&mut self.names, &mut self.pods, before, None);
             }
@@ -169,20 +169,20 @@ impl ManifestCache {
     pub(super) fn keep_only(&mut self, present: &HashSet<OsString>) {
         let gone = self.files.extract_if(.., |path, _| !present.contains(path));
         for (_, record) in gone {
-            replace_pod(&mut self.names, &mut self.pods, record.good, None);
+            replace_pod(&mut self.names, &mut self.pods, record.last_valid, None);
         }
     }
 
     pub(super) fn forget(&mut self, path: &Path) {
         if let Some(record) = self.files.remove(path.as_os_str()) {
-            replace_pod(&mut self.names, &mut self.pods, record.good, None);
+            replace_pod(&mut self.names, &mut self.pods, record.last_valid, None);
         }
     }
 
     /// Names of files that must be read again soon: those that were changing, and those with a
     /// fault that may have been a half-written file.
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
-        let unreported = |fault: &ManifestFault| fault.report != ReportState::Done;
+        let unreported = |fault: &ManifestFault| fault.report != ReportState::Reported;
         let reread = self.files.iter().filter(|(_, record)| {
             record.validity == Validity::Changing || record.fault.as_ref().is_some_and(unreported)
         });
@@ -193,7 +193,8 @@ impl ManifestCache {
     /// Files that were never valid since the kubelet started: a running pod may come from one of them.
     pub(super) fn never_valid(&self) -> BTreeSet<String> {
         let files = self.files.iter();
-        let never_valid = files.filter(|(_, record)| record.good.is_none() && !record.not_a_file);
+        let never_valid =
+            files.filter(|(_, record)| record.last_valid.is_none() && !record.not_a_file);
         never_valid
             .map(|(path, _)| path.to_string_lossy().into_owned())
             .collect()
@@ -205,8 +206,11 @@ impl ManifestCache {
         let pods = match self.pods.take() {
             Some(pods) => pods,
             None if self.names.values().all(|count| *count == 1) => {
-                self.reported_clashes.clear();
-                let good = self.files.values().filter_map(|record| record.good.clone());
+                self.reported_duplicates.clear();
+                let good = self
+                    .files
+                    .values()
+                    .filter_map(|record| record.last_valid.clone());
                 good.collect()
             }
             None => self.first_of_each_name(),
@@ -226,18 +230,18 @@ impl ManifestCache {
                 continue;
             }
             match fault.report {
-                ReportState::Fresh => fault.report = ReportState::Due,
-                ReportState::Due => {
-                    fault.report = ReportState::Done;
-                    let kept = match record.good {
-                        Some(_) => "; the last good version is kept",
+                ReportState::New => fault.report = ReportState::Pending,
+                ReportState::Pending => {
+                    fault.report = ReportState::Reported;
+                    let kept = match record.last_valid {
+                        Some(_) => "; the last valid version is kept",
                         None => "",
                     };
                     let path = Path::new(path).display();
                     let text = format!("{path}: {}{kept}", fault.why);
-                    self.notices.push(Notice::Refused(text));
+                    self.notices.push(Notice::Invalid(text));
                 }
-                ReportState::Done => {}
+                ReportState::Reported => {}
             }
         }
     }
@@ -246,17 +250,17 @@ impl ManifestCache {
     fn first_of_each_name(&mut self) -> Vec<Arc<Pod>> {
         let files = self.files.iter();
         let good =
-            files.filter_map(|(path, record)| Some((Path::new(path), record.good.as_ref()?)));
-        let (pods, clashes) = dedup_by_name(good);
-        let reported = std::mem::take(&mut self.reported_clashes);
-        for clash in clashes {
-            let file = clash.file.display();
-            let files = (clash.file.clone(), clash.owner.clone());
+            files.filter_map(|(path, record)| Some((Path::new(path), record.last_valid.as_ref()?)));
+        let (pods, duplicates) = dedup_by_name(good);
+        let reported = std::mem::take(&mut self.reported_duplicates);
+        for duplicate in duplicates {
+            let file = duplicate.file.display();
+            let files = (duplicate.file.clone(), duplicate.owner.clone());
             if !reported.contains(&files) {
                 self.notices
-                    .push(Notice::Refused(format!("{file}: {clash}")));
+                    .push(Notice::Invalid(format!("{file}: {duplicate}")));
             }
-            self.reported_clashes.insert(files);
+            self.reported_duplicates.insert(files);
         }
         pods
     }
@@ -290,7 +294,7 @@ fn name(path: &OsStr) -> Option<&OsStr> {
 
 /// A file that is ignored because another file has a pod of the same name. Displays why.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Clash {
+pub struct DuplicatePod {
     /// The ignored file.
     pub file: PathBuf,
     /// The file whose pod runs.
@@ -299,7 +303,7 @@ pub struct Clash {
     pub pod: Arc<Pod>,
 }
 
-impl fmt::Display for Clash {
+impl fmt::Display for DuplicatePod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -314,26 +318,26 @@ impl fmt::Display for Clash {
 /// Removes pods of a name that an earlier file of the source has. The files must be sorted by path.
 pub fn dedup_by_name<'a>(
     files: impl IntoIterator<Item = (&'a Path, &'a Arc<Pod>)>,
-) -> (Vec<Arc<Pod>>, Vec<Clash>) {
+) -> (Vec<Arc<Pod>>, Vec<DuplicatePod>) {
     let files = files.into_iter();
     let (_, most) = files.size_hint();
     let most = most.unwrap_or(0);
     let mut owners: HashMap<(&str, &str), &Path> = HashMap::with_capacity(most);
-    let (mut pods, mut clashes) = (Vec::with_capacity(most), Vec::new());
+    let (mut pods, mut duplicates) = (Vec::with_capacity(most), Vec::new());
     for (file, pod) in files {
         match owners.entry((pod.namespace(), pod.name())) {
             Entry::Vacant(free) => {
                 free.insert(file);
                 pods.push(pod.clone());
             }
-            Entry::Occupied(taken) => clashes.push(Clash {
+            Entry::Occupied(taken) => duplicates.push(DuplicatePod {
                 file: file.to_path_buf(),
                 owner: taken.get().to_path_buf(),
                 pod: pod.clone(),
             }),
         }
     }
-    (pods, clashes)
+    (pods, duplicates)
 }
 
 impl CachedManifest {
@@ -341,7 +345,7 @@ impl CachedManifest {
     fn set_fault(&mut self, why: String, same_bytes: bool) {
         let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
         if !(known && same_bytes) {
-            let report = ReportState::Fresh;
+            let report = ReportState::New;
             self.fault = Some(ManifestFault { why, report });
         }
     }

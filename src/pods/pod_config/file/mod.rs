@@ -11,7 +11,7 @@ mod scan;
 mod tests;
 mod watch;
 
-pub use manifest_cache::{Clash, dedup_by_name};
+pub use manifest_cache::{DuplicatePod, dedup_by_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
@@ -233,7 +233,7 @@ fn is_same_list(one: &[Arc<Pod>], other: &[Arc<Pod>]) -> bool {
 fn report(notices: &[Notice], recorder: &EventRecorder, node: &ObjectRef) {
     for notice in notices {
         match notice {
-            Notice::Refused(text) => {
+            Notice::Invalid(text) => {
                 recorder.warning(node, reasons::event::FAILED_VALIDATION, text.as_str());
             }
             Notice::Warning(text) => {

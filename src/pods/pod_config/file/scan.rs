@@ -133,7 +133,7 @@ impl Scanner {
     fn good_pods(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
         let known = names.iter().filter_map(|name| {
             let path = self.root.join(name);
-            let pod = self.cache.good(&path)?.clone();
+            let pod = self.cache.last_valid(&path)?.clone();
             Some((path, pod))
         });
         known.collect()
@@ -146,7 +146,7 @@ impl Scanner {
         let is_restored = |path: &Path, pod: &Arc<Pod>| {
             let now = self
                 .cache
-                .good(path)
+                .last_valid(path)
                 .filter(|_| !self.cache.is_faulty(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
@@ -178,7 +178,7 @@ impl Scanner {
             return Vec::new();
         }
         self.root_fault = Some(text.clone());
-        vec![Notice::Refused(format!(
+        vec![Notice::Invalid(format!(
             "{text}; keeping the current static pods"
         ))]
     }
@@ -246,8 +246,8 @@ impl Scanner {
             objects: self.objects,
         };
         match read_contained(self.reader, bytes, origin, now) {
-            Ok(manifest) => ManifestReading::Good(digest, manifest),
-            Err(why) => ManifestReading::Bad(digest, why.to_string()),
+            Ok(manifest) => ManifestReading::Valid(digest, manifest),
+            Err(why) => ManifestReading::Invalid(digest, why.to_string()),
         }
     }
 }

@@ -131,7 +131,7 @@ async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
     // What comes back broken does not end the pod.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "kind: Pod\nspec: [").unwrap();
-    source.until_told("the last good version is kept").await;
+    source.until_told("the last valid version is kept").await;
     assert!(source.lists.try_recv().is_err());
     fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.
@@ -190,7 +190,7 @@ async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
         format!("{}  hostNetwork: maybe\n", manifest("a", "2")),
     )
     .unwrap();
-    let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last good version is kept (1)";
+    let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last valid version is kept (1)";
     source.until_told(expected).await;
     // Another file's change causes further scans; the bad file is not reported again.
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
@@ -463,7 +463,7 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
         .map(|pod| pod.full_name().to_string())
         .collect();
     assert_eq!(names, ["good-n_default"]);
-    let [Notice::Refused(text)] = &scan.notices[..] else {
+    let [Notice::Invalid(text)] = &scan.notices[..] else {
         panic!("{:?}", scan.notices)
     };
     assert!(

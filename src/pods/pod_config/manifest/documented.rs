@@ -53,7 +53,7 @@ impl Outcome {
                     volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
                 }
             }
-            Err(BadManifest::Decode(error)) => outcome.unreadable = Some(error.to_string()),
+            Err(InvalidManifest::Decode(error)) => outcome.unreadable = Some(error.to_string()),
             Err(bad) => outcome.refused = bad.fields().iter().map(ToString::to_string).collect(),
         }
         outcome

@@ -400,12 +400,12 @@ async fn pods_in_error_are_synced_when_the_runtime_returns() {
     node.kill(&api_pod("stops", "stops")).await;
     node.end("stops", How::Well).await;
     node.end("stops", How::Badly).await;
-    node.workers.runtime_returned();
+    node.workers.runtime_recovered();
     settle().await;
     let syncs = ["failed", "well", "stops"].map(|uid| node.running(uid));
     assert_eq!(syncs, ["sync", "", "stop"]);
     node.end("failed", How::Well).await;
-    node.workers.runtime_returned();
+    node.workers.runtime_recovered();
     settle().await;
     assert_eq!(node.running("failed"), "", "it is well again");
 }

@@ -203,7 +203,7 @@ fn what_makes_a_pod_end() {
         p.update(options.clone());
         let expected = PodEnd {
             reason,
-            restart: false,
+            restart_requested: false,
         };
         assert_eq!(p.end(), expected, "{options:?}");
     }
@@ -221,7 +221,7 @@ fn the_first_reason_to_end_stays() {
         p.end(),
         PodEnd {
             reason: PodTerminal,
-            restart: false
+            restart_requested: false
         }
     );
 }
@@ -297,7 +297,7 @@ fn a_pod_of_which_only_the_runtime_knows_is_killed() {
     assert_eq!(p.update(UpdatePodOptions::orphan(running)), "kill:1");
     assert_eq!(p.ended(SyncOutcome::StopFailed), "rest:Stop(1)");
     assert_eq!(p.begin(), "stop-runtime:1");
-    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename forget");
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers()
     assert_eq!(p.update(sync(Sync, &fixed())), "kill:20");
     let orphan = UpdatePodOptions::orphan(in_runtime("u", "web", true));
     assert_eq!(p.update(orphan), "kill:20");
-    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename drop");
+    assert_eq!(p.ended(SyncOutcome::StopSucceeded), "releasename forget");
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     p.ended(SyncOutcome::StopSucceeded);
     p.update(UpdatePodOptions::sync(Update, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
-    assert!(p.end().restart);
+    assert!(p.end().restart_requested);
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     p.update(kill(&pod));
     p.begin();
     assert_eq!(p.update(sync(Create, &pod)), "");
-    assert!(p.end().restart);
+    assert!(p.end().restart_requested);
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert_eq!(p.begin(), "clean-up");
@@ -424,7 +424,7 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
         p.ended(SyncOutcome::StopSucceeded),
         "releasename markfinished"
     );
-    assert!(p.end().restart);
+    assert!(p.end().restart_requested);
 }
 
 #[test]
@@ -445,7 +445,7 @@ fn a_finished_pod_ignores_all_but_being_added_again_and_being_forgotten() {
     assert!(p.state.is_finished());
     assert_eq!(p.update(sync(Create, &pod)), "markfinished");
     assert_eq!(p.begin(), "");
-    assert_eq!(p.on(Input::NotDesired), "drop");
+    assert_eq!(p.on(Input::NotDesired), "forget");
 }
 
 #[test]
@@ -494,7 +494,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
     let pod = fixed();
     for seen in [None, Some(in_runtime("u", "web", true))] {
         let mut options = sync(Create, &pod);
-        options.running = seen;
+        options.running_pod = seen;
         let (mut p, _) = first(options);
         assert_eq!(p.update(kill(&pod)), "blockname kill:30");
         assert_eq!(p.begin(), "stop:30");
@@ -508,7 +508,7 @@ fn a_pod_that_may_run_already_is_stopped_properly() {
 fn an_unwanted_pod_is_stopped_or_forgotten() {
     let pod = fixed();
     let (mut never, _) = first(sync(Create, &pod).with_running(in_runtime("u", "web", false)));
-    assert_eq!(never.on(Input::NotDesired), "releasename drop");
+    assert_eq!(never.on(Input::NotDesired), "releasename forget");
     let (mut maybe, _) = first(sync(Create, &pod));
     assert_eq!(maybe.on(Input::NotDesired), "blockname kill:30");
     let mut p = syncing(&pod);
@@ -523,7 +523,7 @@ fn an_unwanted_pod_is_stopped_or_forgotten() {
     assert_eq!(p.on(Input::NotDesired), "");
     p.begin();
     p.ended(SyncOutcome::StopSucceeded);
-    assert_eq!(p.on(Input::NotDesired), "drop");
+    assert_eq!(p.on(Input::NotDesired), "forget");
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl World {
             loop {
                 match self.manager.allocate(pod, unaligned) {
                     Ok(()) => return Ok(()),
-                    Err(Unallocated::Failed(error)) if !error.may_pass() => return Err(error),
+                    Err(Unallocated::Failed(error)) if !error.is_transient() => return Err(error),
                     Err(_) => sleep(Duration::from_millis(5)).await,
                 }
             }

@@ -28,7 +28,7 @@ mod tests;
 pub use prefetch::needed_soon;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use resize::ContainerResize;
-pub use restart_all::{ContainerReset, Reset, RestartAllTrigger};
+pub use restart_all::{ContainerReset, ContainersReset, RestartAllTrigger};
 
 use crate::{
     model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},
@@ -149,7 +149,7 @@ pub struct PodActions {
     /// Regular containers to start, in spec order.
     pub containers_to_start: Vec<ContainerStart>,
     /// All containers are restarted: remove these instances first and do nothing else in this sync.
-    pub reset: Option<Reset>,
+    pub reset: Option<ContainersReset>,
     /// Single instances to stop before anything is started.
     pub containers_to_kill: Vec<ContainerKill>,
     /// Running containers whose CPU and memory change, in this order.

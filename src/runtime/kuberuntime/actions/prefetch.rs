@@ -1,12 +1,12 @@
-//! Whose images a pod will need next.
+//! The containers whose images are prefetched.
 
 use super::{ContainerStart, PodActions};
 use crate::model::{Pod, PodExt, PodStatus};
 use k8s_openapi::api::core::v1::Container;
 
-/// The containers that start now or as soon as others have done their part, in the order in which they
-/// start; none if the only one is that which starts first, in a sandbox that is there. Only those count that the runtime has no
-/// instance of: what ran before has its image, and waits for its restart as long as it has to.
+/// The containers without an instance that this or one of the next syncs starts, in start order. Containers with an
+/// instance are left out, because their images are present. Empty if the sandbox exists and only the first container to
+/// start is left.
 pub fn needed_soon<'p>(
     pod: &'p Pod,
     status: &PodStatus,

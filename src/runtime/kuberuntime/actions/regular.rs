@@ -11,9 +11,9 @@ use k8s_openapi::api::core::v1::Container;
 
 /// The action for one regular container.
 #[derive(Clone, Copy)]
-enum Need {
+enum ContainerAction {
     Keep,
-    StayDead,
+    NoRestart,
     Start(StartReason),
     /// Stop it, and start it again if `restart` is set.
     Kill {
@@ -44,16 +44,16 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let mut kept = false;
     for (index, container) in view.inputs.pod.containers().iter().enumerate() {
         let last = view.regular(&container.name);
-        match need(view, container, &last) {
-            Need::Keep => kept = true,
-            Need::StayDead => {}
-            Need::Start(reason) => {
+        match action_for(view, container, &last) {
+            ContainerAction::Keep => kept = true,
+            ContainerAction::NoRestart => {}
+            ContainerAction::Start(reason) => {
                 if may_start {
                     let start = ContainerStart::new(index, &container.name, reason);
                     actions.containers_to_start.push(start);
                 }
             }
-            Need::Kill { reason, restart } => {
+            ContainerAction::Kill { reason, restart } => {
                 let restart = restart && may_start;
                 if let LastInstance::Present(status) = last {
                     actions.containers_to_kill.push(ContainerKill {
@@ -79,31 +79,39 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     }
 }
 
-fn need(view: &PlanView<'_>, container: &Container, last: &LastInstance<'_>) -> Need {
+fn action_for(
+    view: &PlanView<'_>,
+    container: &Container,
+    last: &LastInstance<'_>,
+) -> ContainerAction {
     let after_exit = |code| {
         if container_should_restart(view.inputs.pod, container, code) {
-            Need::Start(StartReason::Exited(code))
+            ContainerAction::Start(StartReason::Exited(code))
         } else {
-            Need::StayDead
+            ContainerAction::NoRestart
         }
     };
     match last {
-        LastInstance::NeverCreated => Need::Start(StartReason::NoInstance),
+        LastInstance::NeverCreated => ContainerAction::Start(StartReason::NoInstance),
         LastInstance::Removed(code) => after_exit(*code),
         LastInstance::Present(status) => match status.state {
-            ContainerState::Created => Need::Start(StartReason::NeverStarted),
+            ContainerState::Created => ContainerAction::Start(StartReason::NeverStarted),
             ContainerState::Unknown => kill(KillReason::UnknownState, true),
             ContainerState::Exited => after_exit(status.exit_code),
-            ContainerState::Running => need_of_running(view, container, status),
+            ContainerState::Running => action_for_running(view, container, status),
         },
     }
 }
 
-fn kill(reason: KillReason, restart: bool) -> Need {
-    Need::Kill { reason, restart }
+fn kill(reason: KillReason, restart: bool) -> ContainerAction {
+    ContainerAction::Kill { reason, restart }
 }
 
-fn need_of_running(view: &PlanView<'_>, container: &Container, status: &ContainerStatus) -> Need {
+fn action_for_running(
+    view: &PlanView<'_>,
+    container: &Container,
+    status: &ContainerStatus,
+) -> ContainerAction {
     if definition_changed(container, status) {
         return kill(KillReason::DefinitionChanged, true);
     }
@@ -116,6 +124,6 @@ fn need_of_running(view: &PlanView<'_>, container: &Container, status: &Containe
     } else if resize::needs_restart(view, container) {
         kill(KillReason::Resize, true)
     } else {
-        Need::Keep
+        ContainerAction::Keep
     }
 }

@@ -32,7 +32,7 @@ impl ContainerResize {
     }
 }
 
-/// What changes for a running container. Without a record of what it has, it is taken to have what it is allocated.
+/// What changes for a running container. Without actuated amounts, they are assumed to be the allocated ones.
 fn change(view: &PlanView<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
     let has = view.inputs.facts.actuated.as_deref()?;
     let level = view.inputs.pod.spec()?.resources.as_ref();
@@ -58,7 +58,7 @@ pub(super) fn needs_restart(view: &PlanView<'_>, container: &Container) -> bool 
     cpu && restarts(CPU) || memory && restarts(MEMORY)
 }
 
-/// Updates of those that go on, and of the pod's own level.
+/// Plans updates of containers that keep running, and of pod-level resources.
 pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let pod = view.inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());

@@ -1,7 +1,7 @@
 //! `RestartAllContainers`: the exit of one container makes the whole pod start over in its sandbox.
 //!
-//! While it is under way there is no state but the runtime status and the pod state store's list of the
-//! instances that have to go: so long as one of them is there, they are what is next.
+//! Its only state is the runtime status and the pod state store's list of the instances to remove; while one of them
+//! exists, the plan is to remove them.
 
 use super::view::PlanView;
 use crate::model::{
@@ -21,7 +21,7 @@ pub struct RestartAllTrigger {
     pub finished_at: i64,
 }
 
-/// An instance that goes.
+/// An instance to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerReset {
     /// The instance.
@@ -36,15 +36,15 @@ pub struct ContainerReset {
 
 /// Instances to stop and remove before anything is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reset {
+pub struct ContainersReset {
     /// Why; `None` when the restart of an earlier sync is completed.
     pub trigger: Option<RestartAllTrigger>,
     /// One group after the other: first regular containers, then init containers, and at the very end
-    /// those whose exit triggered it. So the reason is there as long as anything is left to do.
+    /// those whose exit triggered it, so that an interrupted action can be resumed.
     pub groups: Vec<Vec<ContainerReset>>,
 }
 
-impl fmt::Display for Reset {
+impl fmt::Display for ContainersReset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trigger {
             Some(RestartAllTrigger {
@@ -59,7 +59,7 @@ impl fmt::Display for Reset {
 }
 
 /// The reset that is due, if one is.
-pub(super) fn compute(view: &PlanView<'_>) -> Option<Reset> {
+pub(super) fn compute(view: &PlanView<'_>) -> Option<ContainersReset> {
     let pod = view.inputs.pod;
     if pod.is_being_deleted() {
         return None;
@@ -67,13 +67,13 @@ pub(super) fn compute(view: &PlanView<'_>) -> Option<Reset> {
     let left = |status: &ContainerStatus| view.inputs.facts.resetting.contains(&status.id);
     if view.inputs.status.containers.iter().any(left) {
         let groups = groups(view, &left);
-        return Some(Reset {
+        return Some(ContainersReset {
             trigger: None,
             groups,
         });
     }
     let trigger = all(pod).find_map(|c| trigger(c, view.newest_here(&c.name)?))?;
-    Some(Reset {
+    Some(ContainersReset {
         trigger: Some(trigger),
         groups: groups(view, &|_| true),
     })

@@ -60,7 +60,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
     let never_again = pod.restart_policy() == RestartPolicy::Never
         && actions.attempt != 0
         && view.any_container()
-        && !with_own_policy.any(|container| comes_back(view, container));
+        && !with_own_policy.any(|container| restarts_in_new_sandbox(view, container));
     if pod.is_being_deleted() || never_again {
         return;
     }
@@ -68,7 +68,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
         .containers()
         .iter()
         .enumerate()
-        .filter(|(_, container)| comes_back(view, container))
+        .filter(|(_, container)| restarts_in_new_sandbox(view, container))
         .map(|(index, c)| ContainerStart::new(index, &c.name, StartReason::NewSandbox))
         .collect();
     if candidates.is_empty() && view.any_regular_container() {
@@ -87,7 +87,7 @@ pub(super) fn replace(view: &PlanView<'_>, change: SandboxChange, actions: &mut 
 }
 
 /// Whether a container of the old sandbox runs again in the new one.
-fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
+fn restarts_in_new_sandbox(view: &PlanView<'_>, container: &Container) -> bool {
     let policy = view.restart_policy(container);
     let after = |code| container_should_restart(view.inputs.pod, container, code);
     match view.regular(&container.name) {
@@ -98,8 +98,8 @@ fn comes_back(view: &PlanView<'_>, container: &Container) -> bool {
             // It is about to be killed, so there is no exit code for its restart rules.
             ContainerState::Running | ContainerState::Unknown => policy != RestartPolicy::Never,
             ContainerState::Exited => {
-                let killed_for_memory = status.exit_code == 0 && !status.succeeded();
-                after(status.exit_code) || (killed_for_memory && policy != RestartPolicy::Never)
+                let oom_killed = status.exit_code == 0 && !status.succeeded();
+                after(status.exit_code) || (oom_killed && policy != RestartPolicy::Never)
             }
         },
     }

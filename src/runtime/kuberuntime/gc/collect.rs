@@ -12,7 +12,7 @@ use crate::{
         kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
         log_links::LogLinks,
     },
-    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, RuntimeListed},
+    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, RuntimeListed},
     state::pod_state_store::PodStateStore,
 };
 use jiff::Timestamp;
@@ -35,13 +35,13 @@ impl ContainerGc {
     pub(in crate::runtime::kuberuntime) async fn collect_pod(
         &self,
         status: &Arc<PodStatus>,
-        owner: &Owner,
+        pod_ref: &PodRef,
         remove_all: bool,
     ) -> anyhow::Result<()> {
         self.collect(std::slice::from_ref(status), &|_| remove_all)
             .await?;
         if remove_all {
-            self.links.remove_pod_logs(owner).await;
+            self.links.remove_pod_logs(pod_ref).await;
         }
         Ok(())
     }
@@ -103,9 +103,9 @@ impl ContainerGc {
         status: &PodStatus,
         removal: &ContainerRemoval,
     ) -> anyhow::Result<()> {
-        let owner = Owner::of_status(status);
+        let pod_ref = PodRef::of_status(status);
         let id = removal.id.as_str();
-        tracing::debug!(pod = %owner.log_name(), containerID = id, why = %removal.reason, "Removing a container");
+        tracing::debug!(pod = %pod_ref.log_name(), containerID = id, why = %removal.reason, "Removing a container");
         if removal.stop_first {
             match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -114,9 +114,9 @@ impl ContainerGc {
         }
         if let Some(container) = status.container(&removal.id) {
             if removal.reason != Reason::PodGone {
-                self.exits.remember(&owner.uid, container).await;
+                self.exits.remember(&pod_ref.uid, container).await;
             }
-            self.links.remove_container_logs(&owner, container).await;
+            self.links.remove_container_logs(&pod_ref, container).await;
         }
         self.remove_from_runtime(status, &removal.id).await
     }
@@ -129,13 +129,13 @@ impl ContainerGc {
         id: &ContainerId,
         keep_log: bool,
     ) -> anyhow::Result<()> {
-        let owner = Owner::of_status(status);
-        tracing::debug!(pod = %owner.log_name(), containerID = %id, "Removing a container for a restart");
+        let pod_ref = PodRef::of_status(status);
+        tracing::debug!(pod = %pod_ref.log_name(), containerID = %id, "Removing a container for a restart");
         if let Some(container) = status.container(id) {
             if keep_log {
-                self.links.retire_container_logs(&owner, container).await;
+                self.links.retire_container_logs(&pod_ref, container).await;
             } else {
-                self.links.remove_container_logs(&owner, container).await;
+                self.links.remove_container_logs(&pod_ref, container).await;
             }
         }
         self.remove_from_runtime(status, id).await
@@ -150,8 +150,8 @@ impl ContainerGc {
     ) -> anyhow::Result<()> {
         tracing::debug!(pod = %status.log_name(), containerID = %id, "Removing a container that never started");
         if let Some(container) = status.container(id) {
-            let owner = Owner::of_status(status);
-            self.links.remove_link(&owner, container).await;
+            let pod_ref = PodRef::of_status(status);
+            self.links.remove_link(&pod_ref, container).await;
         }
         self.remove_from_runtime(status, id).await
     }
@@ -161,7 +161,7 @@ impl ContainerGc {
         status: &PodStatus,
         container: &ContainerId,
     ) -> anyhow::Result<()> {
-        let owner = Owner::of_status(status);
+        let pod_ref = PodRef::of_status(status);
         let id = container.as_str();
         match self.runtime.remove_container(id).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -170,7 +170,7 @@ impl ContainerGc {
         // Gone for good: newer than any read that began while it was being removed.
         let seq = self.cache.next_seq();
         self.cache.apply_read(
-            &owner,
+            &pod_ref,
             &ItemId::Container(container.clone()),
             seq,
             InspectedItem::Gone,
@@ -182,16 +182,16 @@ impl ContainerGc {
     }
 
     async fn remove_sandbox(&self, status: &PodStatus, id: &SandboxId) -> anyhow::Result<()> {
-        let owner = Owner::of_status(status);
-        tracing::debug!(pod = %owner.log_name(), podSandboxID = %id, "Removing a sandbox");
-        self.killer.stop_sandbox(&owner, id).await?;
+        let pod_ref = PodRef::of_status(status);
+        tracing::debug!(pod = %pod_ref.log_name(), podSandboxID = %id, "Removing a sandbox");
+        self.killer.stop_sandbox(&pod_ref, id).await?;
         match self.runtime.remove_pod_sandbox(id.as_str()).await {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
         let seq = self.cache.next_seq();
         self.cache.apply_read(
-            &owner,
+            &pod_ref,
             &ItemId::Sandbox(id.clone()),
             seq,
             InspectedItem::Gone,

@@ -28,7 +28,7 @@ use crate::{
     },
     model::{Pod, PodExt as _, PodUid},
     resources::{self, BadAmount, ContainerDevices},
-    state::pod_cache::Owner,
+    state::pod_cache::PodRef,
     volumes::{VolumeManager, VolumePaths, pod_dirs::TerminationLog},
 };
 use anyhow::Context as _;
@@ -132,8 +132,8 @@ impl ConfigBuilder {
         attempt: u32,
         cgroup_parent: &str,
     ) -> anyhow::Result<NewSandbox> {
-        let owner = Owner::of(pod);
-        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &owner)
+        let pod_ref = PodRef::of(pod);
+        let logs = log_paths::pod_logs_dir(&self.settings.pod_logs_dir, &pod_ref)
             .map_err(ConfigError::from)?;
         let resolv_conf = self.resolv_conf.clone();
         // One blocking call for both, because switching threads is a measurable part of a pod's start.
@@ -262,7 +262,7 @@ impl ConfigBuilder {
         container: &str,
     ) -> u32 {
         let Ok(logs) =
-            log_paths::container_logs_dir(&self.settings.pod_logs_dir, &Owner::of(pod), container)
+            log_paths::container_logs_dir(&self.settings.pod_logs_dir, &PodRef::of(pod), container)
         else {
             return 0;
         };

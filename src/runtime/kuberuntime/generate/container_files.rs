@@ -16,7 +16,7 @@ use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
 use crate::runtime::kuberuntime::termination::{FileRead, MAX_MESSAGE, TerminationMessage};
-use crate::state::pod_cache::Owner;
+use crate::state::pod_cache::PodRef;
 use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
 use k8s_openapi::api::core::v1::Container;
@@ -38,7 +38,7 @@ pub enum FilesError {
     /// The pod requests something impossible.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The volumes or the pod's directory are in trouble.
+    /// A volume or the pod's directory has an error.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The log directory cannot be made.
@@ -47,7 +47,7 @@ pub enum FilesError {
     /// The node's hosts file cannot be read.
     #[error("cannot read {NODE_HOSTS}")]
     NodeHosts(#[source] io::Error),
-    /// The blocking task was lost.
+    /// The blocking task panicked.
     #[error("the file task did not finish")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -133,7 +133,7 @@ pub async fn create_container_files(
     let message_path = container.termination_message_path.as_deref();
     let wants_log = message_path.is_some_and(|path| !path.is_empty());
     let logs =
-        log_paths::container_logs_dir(&settings.pod_logs_dir, &Owner::of(pod), &container.name)
+        log_paths::container_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod), &container.name)
             .map_err(ConfigError::from)?;
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();
@@ -192,7 +192,7 @@ pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The restart count that the log files of a container's earlier instances prove; 0 without any.
+/// The restart count according to the log files of a container's earlier instances; 0 without any.
 /// Blocking.
 pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
     let entries = match fs::read_dir(logs) {

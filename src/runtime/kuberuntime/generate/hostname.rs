@@ -1,8 +1,8 @@
-//! What a pod calls itself.
+//! The host name and domain of a pod.
 
 use crate::model::{Pod, PodExt};
 
-/// The kernel holds 64 bytes with the terminating zero.
+/// The kernel's limit is 64 bytes with the terminating NUL.
 const MAX_HOSTNAME: usize = 63;
 /// Longest name with `setHostnameAsFQDN`.
 const MAX_FQDN: usize = 64;
@@ -73,7 +73,7 @@ pub fn pod_hostname(pod: &Pod, cluster_domain: &str) -> Result<PodHostname, Host
     })
 }
 
-/// What uname(2) shall say in the pod: the name, or all of it with `setHostnameAsFQDN`.
+/// The host name in the sandbox's UTS namespace: the name, or the FQDN with `setHostnameAsFQDN`.
 pub fn kernel_hostname(pod: &Pod, hostname: &PodHostname) -> Result<String, HostnameError> {
     let as_fqdn = pod.spec().and_then(|spec| spec.set_hostname_as_fqdn);
     if as_fqdn != Some(true) || hostname.domain.is_empty() {

@@ -56,7 +56,7 @@ pub enum MountError {
         /// The requested value.
         propagation: String,
     },
-    /// The runtime cannot.
+    /// The runtime does not support it.
     #[error(
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"
     )]
@@ -150,17 +150,17 @@ pub fn container_mounts(
             recursive_read_only: recursive_read_only(mount, recursive_read_only_supported)?,
             ..Default::default()
         };
-        let part = sub_path(mount, environment)?;
+        let sub_path = sub_path(mount, environment)?;
         mounts.push(match sources.images.get(&mount.name) {
             Some(image) => v1::Mount {
                 readonly: true,
                 image: Some(image.clone()),
-                image_sub_path: part.unwrap_or_default(),
+                image_sub_path: sub_path.unwrap_or_default(),
                 ..common
             },
             None => {
                 let volume = find(container, mount, sources.volumes)?;
-                let host_path = match part {
+                let host_path = match sub_path {
                     None => &volume.host_path,
                     Some(_) => files
                         .sub_paths
@@ -290,23 +290,23 @@ fn find<'a>(
         })
 }
 
-/// The part of the volume that is wanted, variables expanded; it stays within the volume.
+/// The subPath of a mount with variables expanded; an error if it leaves the volume.
 fn sub_path(mount: &VolumeMount, variables: &Environment) -> Result<Option<String>, MountError> {
-    let part = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
+    let sub_path = match mount.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
         Some(expression) => {
             expand_strictly(expression, variables).map_err(MountError::MissingVariable)?
         }
         None => mount.sub_path.clone().unwrap_or_default(),
     };
-    if part.is_empty() {
+    if sub_path.is_empty() {
         return Ok(None);
     }
-    if part.starts_with('/') {
-        return Err(MountError::AbsoluteSubPath(part));
+    if sub_path.starts_with('/') {
+        return Err(MountError::AbsoluteSubPath(sub_path));
     }
-    match components(&part) {
-        Ok(_) => Ok(Some(part)),
-        Err(_) => Err(MountError::SubPath(part)),
+    match components(&sub_path) {
+        Ok(_) => Ok(Some(sub_path)),
+        Err(_) => Err(MountError::SubPath(sub_path)),
     }
 }
 
@@ -353,7 +353,7 @@ fn absolute(path: &str) -> String {
     }
 }
 
-/// The runtime takes paths as text; the kubelet's own are text throughout.
+/// CRI paths are strings; the kubelet's own paths are UTF-8.
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

@@ -10,7 +10,7 @@ use crate::model::validation::sysctl::dotted;
 use crate::model::{Pod, PodExt};
 use crate::resources;
 use crate::runtime::kuberuntime::{labels, log_paths};
-use crate::state::pod_cache::Owner;
+use crate::state::pod_cache::PodRef;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{HashMap, HashSet};
 
@@ -48,7 +48,7 @@ pub fn generate_pod_sandbox_config(
     } else {
         kernel_hostname(pod, &pod_hostname(pod, &settings.cluster_domain)?)?
     };
-    let log_directory = log_paths::pod_logs_dir(&settings.pod_logs_dir, &Owner::of(pod))?;
+    let log_directory = log_paths::pod_logs_dir(&settings.pod_logs_dir, &PodRef::of(pod))?;
     let config = v1::PodSandboxConfig {
         metadata: Some(v1::PodSandboxMetadata {
             name: pod.name().to_string(),

@@ -8,7 +8,7 @@ use crate::{
         ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
         SandboxStatus, is_sidecar,
     },
-    runtime::kuberuntime::{actions::KillReason, labels::OrphanRecord},
+    runtime::kuberuntime::{actions::KillReason, labels::AnnotatedContainerInfo},
     state::pod_cache::ItemId,
 };
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
@@ -164,7 +164,7 @@ pub struct ContainerStop {
 pub fn stop_pod(
     pod: Option<&Pod>,
     status: &PodStatus,
-    record: &dyn Fn(&ContainerId) -> Option<OrphanRecord>,
+    record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
 ) -> Vec<ContainerStop> {
     let live: Vec<&ContainerStatus> = status.maybe_running().collect();
     let ids_of = |containers: &[Container]| -> Vec<ContainerId> {
@@ -201,7 +201,7 @@ pub fn stop_pod(
 fn pre_stop_of(
     pod: Option<&Pod>,
     status: &ContainerStatus,
-    record: &dyn Fn(&ContainerId) -> Option<OrphanRecord>,
+    record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
 ) -> Option<LifecycleHandler> {
     if status.state != ContainerState::Running {
         return None;

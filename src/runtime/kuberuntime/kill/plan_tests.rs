@@ -201,9 +201,9 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
 #[test]
 fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
     let record = |id: &ContainerId| {
-        Some(OrphanRecord {
+        Some(AnnotatedContainerInfo {
             pre_stop: Some(hook(&format!("recorded {id}"))),
-            ..OrphanRecord::default()
+            ..AnnotatedContainerInfo::default()
         })
     };
     let pod = pod(

@@ -29,7 +29,7 @@ impl PodKiller {
         grace: &watch::Receiver<GraceDeadline>,
     ) -> Option<Hook<'t>> {
         let handler = target.stop.pre_stop.as_ref()?;
-        if self.stops.hook_ran(&target.owner.uid, &target.stop.id) {
+        if self.stops.hook_ran(&target.pod_ref.uid, &target.stop.id) {
             return None;
         }
         let budget = plan::pre_stop_budget(grace.borrow().deadline, Instant::now())?;
@@ -53,7 +53,7 @@ impl PodKiller {
         mut hook: Hook<'t>,
         mut grace: watch::Receiver<GraceDeadline>,
     ) -> Option<Hook<'t>> {
-        let (uid, id) = (&target.owner.uid, &target.stop.id);
+        let (uid, id) = (&target.pod_ref.uid, &target.stop.id);
         let started_at = Instant::now();
         let (result, unfinished) = tokio::select! {
             result = &mut hook => (result, None),
@@ -67,7 +67,7 @@ impl PodKiller {
         }
         if let Err(error) = result {
             tracing::warn!(
-                pod = %target.owner.log_name(),
+                pod = %target.pod_ref.log_name(),
                 containerName = target.stop.name,
                 err = %error,
                 "PreStop hook failed"

@@ -1,7 +1,9 @@
 //! Carries out stops: preStop hook, wait for other containers, StopContainer, and a check that the container has exited.
 
 use super::{
-    super::{actions::ContainerKill, labels::OrphanRecord, sandbox_lookup::SandboxLookup},
+    super::{
+        actions::ContainerKill, labels::AnnotatedContainerInfo, sandbox_lookup::SandboxLookup,
+    },
     plan::{self, ContainerStop},
     running::RunningStop,
     stop_status::StopStatusReader,
@@ -16,7 +18,7 @@ use crate::{
     },
     runtime::handlers::{Hooks, hook_address},
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{ItemId, Owner, PodCache},
+    state::pod_cache::{ItemId, PodCache, PodRef},
     state::pod_state_store::PodStateStore,
 };
 use anyhow::Context as _;
@@ -53,7 +55,7 @@ impl StopCause {
 
 /// The container of a stop.
 pub(super) struct StopTarget {
-    pub(super) owner: Owner,
+    pub(super) pod_ref: PodRef,
     pub(super) object: ObjectRef,
     pub(super) ports: Vec<ContainerPort>,
     pub(super) stop: ContainerStop,
@@ -111,10 +113,10 @@ impl PodKiller {
     /// A sandbox may have been created that cannot be looked up yet.
     pub(in crate::runtime::kuberuntime) async fn status_to_stop(
         &self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        self.reader.status_to_stop(owner, left).await
+        self.reader.status_to_stop(pod_ref, left).await
     }
 
     /// See [`StopStatusReader::settle_stopped`].
@@ -179,7 +181,7 @@ impl PodKiller {
             pre_stop,
         };
         let target = StopTarget {
-            owner: Owner::of(pod),
+            pod_ref: PodRef::of(pod),
             object: ObjectRef::container(pod, name),
             ports: container.and_then(|c| c.ports.clone()).unwrap_or_default(),
             stop,
@@ -204,7 +206,7 @@ impl PodKiller {
         status: &PodStatus,
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
-        let owner = Owner::of_status(status);
+        let pod_ref = PodRef::of_status(status);
         let records = match pod {
             Some(_) => HashMap::new(),
             None => self.orphan_records(status, &grace).await,
@@ -223,7 +225,7 @@ impl PodKiller {
             let (id, name) = (stop.id.clone(), stop.name.clone());
             let target = StopTarget {
                 object: object_of(pod, status, &stop.name),
-                owner: owner.clone(),
+                pod_ref: pod_ref.clone(),
                 ports: ports_of(pod, &records, &stop),
                 message: format!("Stopping container {}", stop.name),
                 pod_ip: hook_address(&self.node, pod, status),
@@ -241,20 +243,20 @@ impl PodKiller {
             .await
             .into_iter()
             .collect::<Result<(), _>>()?;
-        self.stop_sandboxes(&owner, status).await
+        self.stop_sandboxes(&pod_ref, status).await
     }
 
-    async fn stop_sandboxes(&self, owner: &Owner, status: &PodStatus) -> anyhow::Result<()> {
+    async fn stop_sandboxes(&self, pod_ref: &PodRef, status: &PodStatus) -> anyhow::Result<()> {
         if status.containers.is_empty() && status.sandboxes.is_empty() {
             return Ok(());
         }
-        let status = match timeout(STOPPED_TIMEOUT, self.cache.settled(&owner.uid)).await {
+        let status = match timeout(STOPPED_TIMEOUT, self.cache.settled(&pod_ref.uid)).await {
             Ok(status) => status,
             Err(_) => {
-                let listed = self.reader.list_pod(&owner.uid).await;
+                let listed = self.reader.list_pod(&pod_ref.uid).await;
                 let listed =
                     listed.context("failed to check whether containers of the pod still run")?;
-                Arc::new(self.reader.completed(&owner.uid, Some(&listed)))
+                Arc::new(self.reader.completed(&pod_ref.uid, Some(&listed)))
             }
         };
         let running: Vec<_> = status.maybe_running().map(|c| &*c.name).collect();
@@ -264,7 +266,7 @@ impl PodKiller {
             running.join(", ")
         );
         // A dead sandbox is stopped as well, because its network may not be released yet, but only once per pod.
-        let stopped = self.state_store.read(&owner.uid, |record| {
+        let stopped = self.state_store.read(&pod_ref.uid, |record| {
             let terminal = record.terminal.as_ref();
             terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
         });
@@ -273,12 +275,12 @@ impl PodKiller {
             .sandboxes
             .iter()
             .filter(left)
-            .map(|s| self.stop_sandbox(owner, &s.id));
+            .map(|s| self.stop_sandbox(pod_ref, &s.id));
         join_all(stops)
             .await
             .into_iter()
             .collect::<Result<(), _>>()?;
-        self.state_store.update(&owner.uid, |record| {
+        self.state_store.update(&pod_ref.uid, |record| {
             if let Some(terminal) = &mut record.terminal {
                 let ids = status.sandboxes.iter().map(|s| s.id.to_string());
                 terminal.stopped_sandboxes = ids.collect();
@@ -290,11 +292,11 @@ impl PodKiller {
     /// Stops one sandbox. Succeeds if the runtime does not have it.
     pub(in crate::runtime::kuberuntime) async fn stop_sandbox(
         &self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         id: &SandboxId,
     ) -> anyhow::Result<()> {
         let stopped = self.runtime.stop_pod_sandbox(id.as_str()).await;
-        self.cache.touch(owner, ItemId::Sandbox(id.clone()), None);
+        self.cache.touch(pod_ref, ItemId::Sandbox(id.clone()), None);
         match stopped {
             Err(error) if !error.is_not_found() => Err(error).context("cannot stop the sandbox"),
             _ => Ok(()),
@@ -309,7 +311,7 @@ impl PodKiller {
         others: Vec<RunningStop>,
     ) -> RunningStop {
         let id = target.stop.id.clone();
-        let grace = self.stops.limit(&target.owner.uid, &id, grace);
+        let grace = self.stops.limit(&target.pod_ref.uid, &id, grace);
         let killer = self.clone();
         self.stops
             .running()
@@ -342,7 +344,7 @@ impl PodKiller {
             },
         };
         let item = ItemId::Container(target.stop.id.clone());
-        self.cache.touch(&target.owner, item, None);
+        self.cache.touch(&target.pod_ref, item, None);
         match stopped {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
@@ -379,7 +381,7 @@ impl PodKiller {
         &self,
         status: &PodStatus,
         grace: &watch::Receiver<GraceDeadline>,
-    ) -> HashMap<ContainerId, OrphanRecord> {
+    ) -> HashMap<ContainerId, AnnotatedContainerInfo> {
         if status.maybe_running().next().is_none() {
             return HashMap::new();
         }
@@ -400,8 +402,8 @@ impl PodKiller {
     }
 }
 
-fn record_of(container: &v1::Container) -> (ContainerId, OrphanRecord) {
-    let (record, unreadable) = OrphanRecord::read(&container.annotations);
+fn record_of(container: &v1::Container) -> (ContainerId, AnnotatedContainerInfo) {
+    let (record, unreadable) = AnnotatedContainerInfo::read(&container.annotations);
     for error in unreadable {
         tracing::warn!(containerID = container.id, err = %error, "Failed to read an annotation of an orphaned container");
     }
@@ -429,7 +431,7 @@ pub(super) async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
 
 fn ports_of(
     pod: Option<&Pod>,
-    records: &HashMap<ContainerId, OrphanRecord>,
+    records: &HashMap<ContainerId, AnnotatedContainerInfo>,
     stop: &ContainerStop,
 ) -> Vec<ContainerPort> {
     let ports = match pod.and_then(|pod| pod.container(&stop.name)) {

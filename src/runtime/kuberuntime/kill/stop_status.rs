@@ -10,7 +10,7 @@ use crate::{
     },
     model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
     runtime::kuberuntime::{sandbox_lookup::SandboxLookup, translate},
-    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache, StaleItem},
+    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, StaleItem},
 };
 use anyhow::Context as _;
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -36,16 +36,16 @@ impl StopStatusReader {
     /// A sandbox may have been created that cannot be looked up yet.
     pub(super) async fn status_to_stop(
         &self,
-        owner: &Owner,
+        pod_ref: &PodRef,
         left: Duration,
     ) -> anyhow::Result<Arc<PodStatus>> {
-        let lookup = Box::pin(self.lookup.adopt(owner));
+        let lookup = Box::pin(self.lookup.adopt(pod_ref));
         timeout(END_TIMEOUT, lookup)
             .await
             .context("timed out")
             .and_then(|found| Ok(found?))
             .context("cannot look up a sandbox that may have been created")?;
-        let uid = &owner.uid;
+        let uid = &pod_ref.uid;
         let limit = plan::status_timeout(left);
         if let Ok(status) = timeout(limit, self.cache.settled(uid)).await {
             return Ok(status);
@@ -82,10 +82,10 @@ impl StopStatusReader {
             !status.is_active(),
             "the pod was stopped, but something of it still runs"
         );
-        let (owner, read) = (Owner::of_status(&status), self.cache.latest(uid));
+        let (pod_ref, read) = (PodRef::of_status(&status), self.cache.latest(uid));
         for StaleItem { item, .. } in self.cache.stale(uid) {
             tracing::warn!(
-                pod = %owner.log_name(),
+                pod = %pod_ref.log_name(),
                 podUID = %uid,
                 podSandboxID = item.sandbox_id(),
                 containerID = item.container_id(),
@@ -101,7 +101,7 @@ impl StopStatusReader {
                 }
             };
             self.cache
-                .apply_read(&owner, &item, seq, known.unwrap_or(InspectedItem::Gone));
+                .apply_read(&pod_ref, &item, seq, known.unwrap_or(InspectedItem::Gone));
         }
         Ok(())
     }

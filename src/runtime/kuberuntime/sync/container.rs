@@ -26,7 +26,7 @@ use crate::{
         restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
     },
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{ItemId, Owner, PodCache},
+    state::pod_cache::{ItemId, PodCache, PodRef},
     state::pod_history::PodHistory,
 };
 use anyhow::Context as _;
@@ -208,7 +208,7 @@ impl ContainerStarter {
         let started = self.runtime.start_container(id.as_str()).await;
         let item = ItemId::Container(id.clone());
         self.cache
-            .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
+            .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.back_off.start_failed(pod, container, Timestamp::now());
             // If the outcome is unknown, the container may run, and its hook has to run as well (P-09).
@@ -283,7 +283,7 @@ impl ContainerStarter {
             Ok(found) => found.into_iter().for_each(|c| {
                 let item = ItemId::Container(c.id.into());
                 self.cache
-                    .touch(&Owner::of(pod), item, Some(sandbox.id.clone()));
+                    .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
             }),
             Err(error) => tracing::warn!(
                 pod = %pod.log_name(),

@@ -1,7 +1,7 @@
 //! The cgroup that a pod's sandbox and containers are made in.
 //!
-//! The parent is a property of the sandbox: one that was made elsewhere, by a kubelet with other settings, stays
-//! where it is, and its containers with it.
+//! The cgroup parent is fixed when a sandbox is created: a sandbox that a kubelet with other settings created keeps its
+//! parent, and so do its containers.
 
 use crate::{
     base::error_chain,
@@ -39,7 +39,7 @@ impl PodCgroups {
     }
 
     /// The parent for a new sandbox, with its cgroup made.
-    pub(super) async fn of_new_sandbox(&self, pod: &Arc<Pod>) -> anyhow::Result<String> {
+    pub(super) async fn parent_for_new_sandbox(&self, pod: &Arc<Pod>) -> anyhow::Result<String> {
         let object = ObjectRef::pod(pod);
         let ensured = self.cgroups.ensure_exists(pod).await;
         let cgroup = ensured.map_err(|error| {
@@ -64,7 +64,7 @@ impl PodCgroups {
     }
 
     /// The parent of the containers in a sandbox, with its cgroup made if it is the pod's own.
-    pub(super) async fn of_sandbox(
+    pub(super) async fn parent_for_sandbox(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
@@ -74,12 +74,12 @@ impl PodCgroups {
         }
         let (parent, is_own) = self.parent(pod, id).await?;
         if is_own {
-            return self.of_new_sandbox(pod).await;
+            return self.parent_for_new_sandbox(pod).await;
         }
         Ok(parent)
     }
 
-    /// Limits a pod that runs, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
+    /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
     pub(super) async fn limit(
         &self,
         pod: &Arc<Pod>,
@@ -119,7 +119,7 @@ impl PodCgroups {
         Ok((parent, is_own))
     }
 
-    /// A sandbox was made with this parent, or found with it.
+    /// Records the cgroup parent of a sandbox.
     pub(super) fn created(&self, uid: PodUid, id: &SandboxId, parent: &str) {
         if !self.cgroups.is_off() {
             let made = (id.clone(), parent.to_owned());
@@ -138,7 +138,7 @@ impl PodCgroups {
         let Some(parent) = info.values().find_map(|text| parent_of(text)) else {
             return Ok(own.to_owned());
         };
-        // Of a slice only the name may be shown.
+        // The runtime may report only the last component of a slice.
         let base = |path: &str| path.rsplit('/').next().map(str::to_owned);
         let same = parent.ends_with(".slice") && base(&parent) == base(own);
         Ok(if same { own.to_owned() } else { parent })
@@ -174,8 +174,8 @@ struct LinuxSpec {
     cgroups_path: String,
 }
 
-/// The cgroup parent that a sandbox was made with, from what runtimes show about it: containerd its configuration,
-/// all of them the path of its own cgroup.
+/// The cgroup parent of a sandbox from its verbose status: containerd reports the configuration, all runtimes report the
+/// sandbox's cgroup path.
 fn parent_of(info: &str) -> Option<String> {
     let info: Info = serde_json::from_str(info).ok()?;
     if let Some(linux) = info.config.and_then(|config| config.linux) {

@@ -1,7 +1,7 @@
-//! Gives containers that run other amounts of CPU and memory.
+//! Resizes running containers in place.
 //!
 //! The pod's cgroup allows the higher of the old and the new limits while its containers are updated, and the new ones
-//! after that. What was done is written down container by container, so that the next sync goes on from there.
+//! after that. Actuated amounts are recorded container by container, so that the next sync resumes.
 
 use super::{request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         cm::LoweredMemoryLimit,
     },
     runtime::kuberuntime::actions::{ContainerResize, PodActions},
-    state::pod_cache::{ItemId, Owner},
+    state::pod_cache::{ItemId, PodRef},
 };
 use std::{sync::Arc, time::Instant};
 
@@ -38,7 +38,7 @@ impl PodResizer {
     /// Carries out the resize of a plan.
     ///
     /// # Errors
-    /// Why not all of it could be done, in upstream's words. The pod goes on with what it has.
+    /// A part of it failed; upstream's texts. The pod keeps its actuated amounts.
     pub(super) async fn resize(
         &self,
         request: &SyncRequest<'_>,
@@ -62,14 +62,14 @@ impl PodResizer {
         Ok(())
     }
 
-    /// The pod with the amounts that its containers have.
+    /// The pod with its actuated amounts.
     fn before(&self, pod: &Arc<Pod>) -> Arc<Pod> {
         let has = self.allocations.actuated(&pod.uid());
         let before = has.and_then(|has| with_amounts(pod, &has));
         before.map_or_else(|| pod.clone(), Arc::new)
     }
 
-    /// Refuses memory limits below what is in use: the kernel would kill processes.
+    /// Rejects memory limits below the current usage: the kernel would kill processes.
     async fn check_usage(
         &self,
         pod: &Arc<Pod>,
@@ -101,7 +101,7 @@ impl PodResizer {
         check_limits(of_pod, &of_containers)
     }
 
-    /// Limits the pod as a whole; where it was limited less `before`, only that much.
+    /// Sets the limits of the pod's cgroup. With `before`, sets the higher of the old and the new limit of each resource.
     async fn limit_pod(
         &self,
         pod: &Arc<Pod>,
@@ -142,7 +142,7 @@ impl PodResizer {
         let item = ItemId::Container(resize.id.clone());
         sandboxes
             .cache
-            .touch(&Owner::of(pod), item, actions.sandbox.clone());
+            .touch(&PodRef::of(pod), item, actions.sandbox.clone());
         Ok(())
     }
 }

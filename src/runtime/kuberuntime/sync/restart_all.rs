@@ -8,7 +8,7 @@ use super::request::{StartFailure, SyncReport, SyncRequest};
 use crate::{
     model::{Pod, PodExt},
     runtime::kuberuntime::{
-        actions::{ContainerReset, PodActions, Reset, RestartAllTrigger},
+        actions::{ContainerReset, ContainersReset, PodActions, RestartAllTrigger},
         gc::ContainerGc,
         kill::{PodKiller, StopCause},
         restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
@@ -20,10 +20,10 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
-/// How far a pod is with restarting all of its containers.
+/// Progress of a `RestartAllContainers` action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartAllStage {
-    /// No such restart is under way.
+    /// No such action is in progress.
     #[default]
     None,
     /// Its containers are being removed.
@@ -42,7 +42,7 @@ pub(in crate::runtime::kuberuntime) struct PodRestarter {
 }
 
 impl PodRestarter {
-    /// How far the pod is with restarting all of its containers.
+    /// The progress of the pod's `RestartAllContainers` action.
     pub(in crate::runtime::kuberuntime) fn stage(
         &self,
         pod: &Pod,
@@ -63,7 +63,7 @@ impl PodRestarter {
     pub(super) async fn reset(
         &self,
         request: &SyncRequest<'_>,
-        reset: &Reset,
+        reset: &ContainersReset,
         report: &mut SyncReport,
     ) {
         report.changed_runtime = true;
@@ -85,7 +85,7 @@ impl PodRestarter {
         report.retry_after(Duration::ZERO);
     }
 
-    async fn record_reset(&self, pod: &Pod, reset: &Reset, trigger: &RestartAllTrigger) {
+    async fn record_reset(&self, pod: &Pod, reset: &ContainersReset, trigger: &RestartAllTrigger) {
         tracing::info!(
             pod = %pod.log_name(),
             containerName = trigger.name,
@@ -124,8 +124,8 @@ impl PodRestarter {
             .await
     }
 
-    /// Whether a pod whose containers have all been removed still has to wait, by the back-off of the
-    /// container whose exit was the reason. A pod that may start takes the next step.
+    /// Whether a pod whose containers have all been removed is in the back-off of the container whose exit was the
+    /// trigger. If not, advances that back-off.
     pub(super) fn waits_after_reset(
         &self,
         request: &SyncRequest<'_>,

@@ -19,7 +19,7 @@ use crate::{
         translate,
     },
     state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{InspectedItem, ItemId, Owner, PodCache},
+    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef},
 };
 use anyhow::Context as _;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl SandboxCreator {
         let id = actions.sandbox.clone()?;
         let found = request.status.sandboxes.iter().find(|s| s.id == id);
         let config = async {
-            let parent = self.cgroups.of_sandbox(request.pod, &id).await?;
+            let parent = self.cgroups.parent_for_sandbox(request.pod, &id).await?;
             let config = self.builder.sandbox(request.pod, actions.attempt, &parent);
             config.await
         };
@@ -78,7 +78,7 @@ impl SandboxCreator {
         let (pod, attempt) = (request.pod, actions.attempt);
         let object = ObjectRef::pod(pod);
         self.prepare_claims(request, &object).await?;
-        let parent = self.cgroups.of_new_sandbox(pod).await?;
+        let parent = self.cgroups.parent_for_new_sandbox(pod).await?;
         let new = async {
             let handler = self.builder.runtime_handler(pod).await?;
             let new = self.builder.new_sandbox(pod, attempt, &parent).await?;
@@ -123,7 +123,7 @@ impl SandboxCreator {
                     .warning(&object, event::FAILED_CREATE_POD_SANDBOX, text);
                 if error.may_have_created() {
                     self.lookup.creation_unknown(pod.uid());
-                    if let Err(error) = Box::pin(self.lookup.adopt(&Owner::of(pod))).await {
+                    if let Err(error) = Box::pin(self.lookup.adopt(&PodRef::of(pod))).await {
                         tracing::warn!(
                             pod = %pod.log_name(),
                             err = %error,
@@ -170,7 +170,7 @@ impl SandboxCreator {
 
     /// Reads the status of a new sandbox into the pod cache and returns its addresses.
     async fn read_new_sandbox(&self, pod: &Pod, id: &SandboxId) -> anyhow::Result<Vec<String>> {
-        let owner = Owner::of(pod);
+        let pod_ref = PodRef::of(pod);
         let item = ItemId::Sandbox(id.clone());
         let seq = self.cache.next_seq();
         match self.runtime.pod_sandbox_status(id.as_str(), false).await {
@@ -181,16 +181,16 @@ impl SandboxCreator {
                     self.cache.address_order(),
                 );
                 let Some(status) = status.map(|owned| owned.object) else {
-                    self.cache.touch(&owner, item, None);
+                    self.cache.touch(&pod_ref, item, None);
                     anyhow::bail!("the runtime does not know the new sandbox by the pod's labels");
                 };
                 let ips = status.ips.clone();
                 self.cache
-                    .apply_read(&owner, &item, seq, InspectedItem::Sandbox(status));
+                    .apply_read(&pod_ref, &item, seq, InspectedItem::Sandbox(status));
                 Ok(ips)
             }
             Err(error) => {
-                self.cache.touch(&owner, item, None);
+                self.cache.touch(&pod_ref, item, None);
                 let text = format!("Unable to get pod sandbox status: {}", error.grpc_text());
                 let object = ObjectRef::pod(pod);
                 self.events

@@ -29,8 +29,8 @@ use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Only as many pods start at the same time as the runtime is given calls; more would take turns, and the first ones would
-/// run later. A start that takes longer than this releases its permit and continues, so that no pod waits for one that
+/// The number of pods that start concurrently is limited to that of heavy CRI calls: with more, every pod would become
+/// ready later. A start that takes longer than this releases its permit and continues, so that no pod waits for one that
 /// hangs or pulls an image.
 pub(in crate::runtime::kuberuntime) const PERMIT_HOLD: Duration = Duration::from_secs(2);
 
@@ -123,7 +123,7 @@ impl KubeGenericRuntimeManager {
             .waits_after_reset(&request, actions, &mut report)
         {
             if let Some(failure) = report.failures.last() {
-                let why = format!("all containers start over, {}", failure.reason);
+                let why = format!("restarting all containers: {}", failure.reason);
                 let entry = HistoryEntry::about(Action::Wait, &failure.container, why);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, entry.until(Timestamp::now() + left));
@@ -174,7 +174,7 @@ impl KubeGenericRuntimeManager {
                     let entry = HistoryEntry::about_pod(Action::Wait, change.to_string());
                     self.record_history(pod, entry.until(Timestamp::now() + left));
                     anyhow::bail!(
-                        "the sandbox changed ({change}); its replacement waits {} s",
+                        "back-off {} s recreating the pod sandbox: {change}",
                         left.as_secs()
                     );
                 }

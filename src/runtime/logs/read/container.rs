@@ -4,7 +4,7 @@ use super::{LogOptions, LogStream, Logs, Unavailable, container_for_logs};
 use crate::{
     model::{ContainerId, ContainerState, PodUid},
     runtime::logs::LogPath,
-    state::pod_cache::{Owner, PodCache},
+    state::pod_cache::{PodCache, PodRef},
 };
 use k8s_openapi::api::core::v1::PodStatus;
 use std::io;
@@ -56,7 +56,7 @@ impl ContainerLogs {
         let runtime_status = self.cache.latest(uid);
         let path = runtime_status
             .container(&id)
-            .and_then(|instance| (self.path)(&Owner::of_status(&runtime_status), instance));
+            .and_then(|instance| (self.path)(&PodRef::of_status(&runtime_status), instance));
         let Some(path) = path else {
             return Err(LogError::Gone(id));
         };

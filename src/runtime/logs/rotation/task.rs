@@ -12,7 +12,7 @@ use crate::{
     cri::RuntimeClient,
     model::{ContainerId, ContainerState},
     runtime::logs::{LogPath, files::found},
-    state::pod_cache::{Owner, PodCache},
+    state::pod_cache::{PodCache, PodRef},
 };
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
@@ -118,12 +118,12 @@ impl Rotation {
         let now = Instant::now();
         let mut known = std::mem::take(&mut self.logs);
         for pod in self.cache.pods() {
-            let owner = Owner::of_status(&pod);
+            let pod_ref = PodRef::of_status(&pod);
             let running = |c: &&crate::model::ContainerStatus| c.state == ContainerState::Running;
             for container in pod.containers.iter().filter(running) {
                 let log = known.remove(&container.id).or_else(|| {
                     Some(RunningLog {
-                        path: (self.path)(&owner, container)?,
+                        path: (self.path)(&pod_ref, container)?,
                         seen: None,
                         due: now,
                         busy: false,

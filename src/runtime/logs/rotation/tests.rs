@@ -9,7 +9,7 @@ use crate::{
     },
     model::{ContainerId, ContainerState, ContainerStatus},
     runtime::logs::{LogPath, files},
-    state::pod_cache::{self, InspectedItem as Seen, ItemId, Owner, PodCacheWriter},
+    state::pod_cache::{self, InspectedItem as Seen, ItemId, PodCacheWriter, PodRef},
 };
 use flate2::read::GzDecoder;
 use prost::Message as _;
@@ -82,14 +82,15 @@ impl Bed {
             state,
             ..ContainerStatus::default()
         };
-        let owner = Owner {
+        let pod_ref = PodRef {
             uid: "u".into(),
             name: "p".into(),
             namespace: "n".into(),
         };
         let item = ItemId::Container(status.id.clone());
         let seq = self.pods.next_seq();
-        self.pods.apply(&owner, &item, seq, Seen::Container(status));
+        self.pods
+            .apply(&pod_ref, &item, seq, Seen::Container(status));
     }
 
     fn running(&self, name: &str) {

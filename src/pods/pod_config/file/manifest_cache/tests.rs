@@ -15,7 +15,7 @@ fn good(name: &str) -> ManifestReading {
         pods: vec![Arc::new(pod)],
         warnings: vec![],
     };
-    ManifestReading::Good([1; 16], manifest)
+    ManifestReading::Valid([1; 16], manifest)
 }
 
 fn note(cache: &mut ManifestCache, path: &str, reading: ManifestReading) {
@@ -33,7 +33,7 @@ fn names(cache: &mut ManifestCache) -> Vec<String> {
 
 fn reports(cache: &mut ManifestCache) -> Vec<String> {
     let text = |notice| match notice {
-        Notice::Refused(text) | Notice::Warning(text) => text,
+        Notice::Invalid(text) | Notice::Warning(text) => text,
     };
     cache
         .outcome(&ScanScope::Everything)
@@ -83,14 +83,14 @@ fn a_file_that_turns_bad_keeps_its_last_good_pod_and_is_reported_once() {
     note(
         &mut cache,
         "a",
-        ManifestReading::Bad([2; 16], "line 1: bad".into()),
+        ManifestReading::Invalid([2; 16], "line 1: bad".into()),
     );
     assert!(!cache.to_reread().is_empty());
     assert_eq!(reports(&mut cache), [""; 0], "perhaps it is being written");
     assert!(!cache.to_reread().is_empty());
     assert_eq!(
         reports(&mut cache),
-        ["a: line 1: bad; the last good version is kept"]
+        ["a: line 1: bad; the last valid version is kept"]
     );
     assert!(cache.to_reread().is_empty());
     assert_eq!(reports(&mut cache), [""; 0]);
@@ -98,7 +98,7 @@ fn a_file_that_turns_bad_keeps_its_last_good_pod_and_is_reported_once() {
     note(
         &mut cache,
         "a",
-        ManifestReading::Bad([3; 16], "line 1: bad".into()),
+        ManifestReading::Invalid([3; 16], "line 1: bad".into()),
     );
     reports(&mut cache);
     assert_eq!(reports(&mut cache).len(), 1, "other bytes, reported again");
@@ -110,7 +110,7 @@ fn a_half_written_file_is_not_reported() {
     note(
         &mut cache,
         "a",
-        ManifestReading::Bad([2; 16], "no object".into()),
+        ManifestReading::Invalid([2; 16], "no object".into()),
     );
     assert_eq!(reports(&mut cache), [""; 0]);
     note(&mut cache, "a", good("a"));
@@ -121,7 +121,11 @@ fn a_half_written_file_is_not_reported() {
 #[test]
 fn a_file_bad_from_the_start_is_reported_and_skipped() {
     let mut cache = ManifestCache::default();
-    note(&mut cache, "a", ManifestReading::Bad([2; 16], "bad".into()));
+    note(
+        &mut cache,
+        "a",
+        ManifestReading::Invalid([2; 16], "bad".into()),
+    );
     note(&mut cache, "b", good("b"));
     assert_eq!(names(&mut cache), ["b"]);
     assert_eq!(reports(&mut cache), ["a: bad"]);
@@ -197,13 +201,13 @@ fn a_fault_is_reported_when_its_own_file_was_read_again() {
     note(
         &mut cache,
         "dir/a",
-        ManifestReading::Bad([1; 16], "half".into()),
+        ManifestReading::Invalid([1; 16], "half".into()),
     );
     let entries = |name: &str| ScanScope::Entries([name.into()].into());
     assert_eq!(cache.outcome(&entries("a")).1, []);
     assert_eq!(cache.to_reread(), ["a".into()].into());
     assert_eq!(cache.outcome(&entries("b")).1, []);
-    let expected = vec![Notice::Refused("dir/a: half".into())];
+    let expected = vec![Notice::Invalid("dir/a: half".into())];
     assert_eq!(cache.outcome(&entries("a")).1, expected);
     assert!(cache.to_reread().is_empty());
 }

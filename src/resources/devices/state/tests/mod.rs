@@ -150,7 +150,7 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
         "no healthy devices present; cannot allocate unhealthy devices example.com/gpu";
     let refused = |state: &mut DeviceManagerCache| {
         let error = state.next(&one("u", 1), None, None).unwrap_err();
-        (error.to_string(), error.may_pass())
+        (error.to_string(), error.is_transient())
     };
     let mut state = DeviceManagerCache::default();
     assert_eq!(
@@ -332,7 +332,7 @@ fn the_node_has_what_plugins_report_and_for_a_while_what_they_reported() {
         "what the plugin before reported, until there is a list"
     );
     let waits = state.next(&one("u", 1), None, None).unwrap_err();
-    assert!(waits.may_pass(), "no device is allocated before that");
+    assert!(waits.is_transient(), "no device is allocated before that");
     assert!(
         !state.disconnected(GPU, first, now),
         "the one before does not count"
@@ -392,7 +392,7 @@ fn a_later_kubelet_knows_what_containers_have_and_waits_for_the_plugin() {
         later
             .next(&one("u2", 1), None, None)
             .unwrap_err()
-            .may_pass()
+            .is_transient()
     );
     let id = connect(&mut later, GPU, options(false, false));
     later
@@ -464,7 +464,7 @@ fn after_a_damaged_checkpoint_no_device_is_allocated_that_a_container_may_have()
     state.mark_damaged();
     let refused = |state: &mut DeviceManagerCache, uid: &str| {
         let error = state.next(&one(uid, 1), None, None).unwrap_err();
-        assert!(error.may_pass());
+        assert!(error.is_transient());
         assert!(
             matches!(error, DeviceAllocationError::UnknownDevices(_)),
             "{error}"

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Variables in the order of their first definition.
 pub type Environment = Vec<(String, String)>;
 
-/// What values may come from besides the pod's spec.
+/// Sources of values other than the pod's spec.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvInputs<'a> {
     /// Addresses of the pod, primary first; of the node with host network.
@@ -39,7 +39,7 @@ pub struct EnvInputs<'a> {
 pub struct EnvFile {
     /// Where it is on the node, for messages.
     pub host_path: String,
-    /// What it says.
+    /// Its content.
     pub content: Result<Vec<u8>, EnvFileError>,
 }
 
@@ -75,7 +75,7 @@ pub enum EnvError {
     /// The volume of a file is not there.
     #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
     FileVolume(String),
-    /// A file makes no sense.
+    /// A file cannot be parsed.
     #[error("couldn't parse env file")]
     File(#[source] EnvFileError),
     /// A file does not have the key.

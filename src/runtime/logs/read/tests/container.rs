@@ -2,7 +2,7 @@ use super::fixture::{Log, take, text};
 use crate::{
     model::{ContainerId, ContainerState, ContainerStatus, PodUid},
     runtime::logs::{ContainerLogs, LogError, LogOptions},
-    state::pod_cache::{self, InspectedItem, ItemId, Owner, PodCacheWriter},
+    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
 };
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::json;
@@ -20,8 +20,8 @@ impl Bed {
         let log = Log::new();
         let (pods, cache) = pod_cache::pod_cache();
         let directory = log.dir().to_owned();
-        let path = Arc::new(move |owner: &Owner, container: &ContainerStatus| {
-            assert_eq!((&*owner.name, &*container.name), ("web", "main"));
+        let path = Arc::new(move |pod_ref: &PodRef, container: &ContainerStatus| {
+            assert_eq!((&*pod_ref.name, &*container.name), ("web", "main"));
             Some(directory.join(format!("{}.log", container.restart_count)))
         });
         let logs = ContainerLogs::new(cache, path);
@@ -40,13 +40,13 @@ impl Bed {
     }
 
     fn apply(&self, id: &str, read: InspectedItem) {
-        let owner = Owner {
+        let pod_ref = PodRef {
             uid: "u".into(),
             name: "web".into(),
             namespace: "n".into(),
         };
         let item = ItemId::Container(ContainerId::from(id));
-        self.pods.apply(&owner, &item, self.pods.next_seq(), read);
+        self.pods.apply(&pod_ref, &item, self.pods.next_seq(), read);
     }
 
     async fn read(

@@ -298,11 +298,8 @@ impl PodSync {
             .collect_pod(&runtime_status, &PodRef::of(pod), false)
             .await;
         if let Err(error) = collected {
-            tracing::warn!(
-                pod = %pod.log_name(),
-                err = %error_chain(error.as_ref()),
-                "Failed to remove superseded containers"
-            );
+            let err = error_chain(error.as_ref());
+            tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
         }
     }
 

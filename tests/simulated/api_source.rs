@@ -351,7 +351,7 @@ async fn delete(api: &FakeApiServer, name: &str, mut pod: Value) {
 #[tokio::test]
 async fn a_pod_of_another_kubelet_with_a_field_that_is_not_supported_runs_on_until_it_is_deleted() {
     let (node, api, pod) = taken_over().await;
-    wait_event(&node, "none is started: spec.volumes[0].csi").await;
+    wait_event(&node, "unsupported fields: spec.volumes[0].csi").await;
     let touched = |fake: &FakeRuntime| fake.mutations() > 0;
     assert!(
         node.never(Duration::from_millis(1000), touched).await,

@@ -10,8 +10,8 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// How long an id may be unknown before a relist is requested to find its pod. Items that the kubelet creates itself are
-/// in the cache well before that.
+/// Delay after the first unknown id before a relist is requested to find its pod. Ids that come later within it are
+/// checked at the same time. Items that the kubelet creates itself are in the cache well before that.
 const UNKNOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// A changed container or sandbox that was not in the cache.
@@ -78,7 +78,7 @@ impl RuntimeEventsTask {
         }
     }
 
-    /// Handles ids that were unknown for [`UNKNOWN_GRACE`]. An id that is in the cache by now is inspected, unless it was
+    /// Handles unknown ids, [`UNKNOWN_GRACE`] after the first one. An id that is in the cache by now is inspected, unless it was
     /// read since the change, as items are that the kubelet creates itself. For ids that are still unknown and were not
     /// removed by the kubelet, a relist is requested. Returns the ids to check again: those of pods for which a creation
     /// is running. A busy runtime takes longer for it than the grace time, and a list would only add to its load.

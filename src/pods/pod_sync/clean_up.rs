@@ -20,12 +20,12 @@ const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
 impl PodSync {
     /// Removes everything of a pod that no source has and none of whose containers runs: containers, sandboxes, logs,
     /// volumes, directories and records. Returns whether everything was removed; otherwise housekeeping retries. If the
-    /// pod was added again under its UID (`back`), its restart counts continue, as upstream's. Once `stop` is cancelled
+    /// pod was added again under its UID (`readded`), its restart counts continue, as upstream's. Once `stop` is cancelled
     /// it no longer waits for the runtime status, because the PLEG that reads it stops as well.
     pub async fn remove_pod(
         &self,
         uid: &PodUid,
-        back: Option<&Pod>,
+        readded: Option<&Pod>,
         stop: &CancellationToken,
     ) -> bool {
         let settled = tokio::time::timeout(CACHE_TIMEOUT, self.cache.settled(uid));
@@ -72,7 +72,7 @@ impl PodSync {
                 "Failed to remove all of a pod, retrying"
             );
         }
-        let exits = back.map(|pod| exits_to_keep(pod, &runtime_status));
+        let exits = readded.map(|pod| exits_to_keep(pod, &runtime_status));
         self.probes.remove_pod(uid);
         self.status_publisher.forget(uid);
         self.runtime.forget_pod(uid);

@@ -63,7 +63,7 @@ pub struct WorkerPod {
     pub uid: PodUid,
     /// Name and namespace.
     pub full_name: PodFullName,
-    /// Where it is in its life.
+    /// The phase of its worker.
     pub phase: WorkerPhase,
     /// Whether its spec is known; otherwise only the runtime knows it.
     pub has_spec: bool,

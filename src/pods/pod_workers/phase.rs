@@ -109,7 +109,7 @@ impl Grace {
         self.deadline
     }
 
-    /// The whole grace.
+    /// The grace period in seconds.
     pub fn seconds(&self) -> i64 {
         self.seconds
     }

@@ -134,7 +134,8 @@ impl SyncLoop {
     }
 
     /// The rejection of the resource managers in place of `rejection`, if they would reject the pod, too. Upstream runs
-    /// the managers before it compares requests with the node's resources, so users expect the managers' reason. Allocates nothing.
+    /// the managers before it compares requests with the node's resources, so users expect the managers' reason.
+    /// Allocates nothing.
     fn prefer_manager_rejection(&self, pod: &Pod, rejection: Rejection) -> Rejection {
         if !matches!(rejection.reason.as_ref(), "OutOfcpu" | "OutOfmemory") {
             return rejection;

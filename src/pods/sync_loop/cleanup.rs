@@ -111,11 +111,11 @@ impl SyncLoop {
         if self.removals.contains(&uid) {
             return;
         }
-        let back = self.manager.reader().get(&uid);
-        let back = back.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
+        let readded = self.manager.reader().get(&uid);
+        let readded = readded.filter(|pod| self.uid_owner(pod) == UidOwner::Itself);
         let pod_sync = self.pod_sync.clone();
         self.removals.start(uid.clone(), |stop| async move {
-            pod_sync.remove_pod(&uid, back.as_deref(), &stop).await
+            pod_sync.remove_pod(&uid, readded.as_deref(), &stop).await
         });
     }
 

@@ -284,8 +284,8 @@ impl SyncLoop {
                     self.publish(&pod);
                     self.workers.refresh(pod);
                 }
-                // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration without a resize
-                // condition.
+                // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration
+                // without a resize condition.
                 DispatchStep::Update(pod)
                     if update.op == PodOp::Update && self.resizes.is_wanted(&pod.uid()) =>
                 {

@@ -68,6 +68,8 @@ pub use topology::{CpuPlace, MachineTopology, NumaNode};
 #[cfg(test)]
 pub(crate) mod quota_disk;
 #[cfg(test)]
+pub(crate) mod tcp_table;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod topology_tests;

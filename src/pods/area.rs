@@ -280,7 +280,7 @@ pub fn build(
         resizes: Resizes::new(config.resize_rules, deps.resources.resize_metrics.clone()),
         housekeeping_period: config.housekeeping_period,
         all_sources_seen: writers.all_sources_seen,
-        runtime_recovered: pleg.returned.clone(),
+        runtime_recovered: pleg.recovered.clone(),
     });
     writers.parts.send_replace(Some(pods.clone()));
     let tasks = PodsTasks {

@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 const NODE_LOGS: &str = "/var/log";
 /// The program that reads the logs of the node's services.
 const JOURNALCTL: &str = "journalctl";
-/// For this time after the start of the kubelet, requests for pods wait until all sources have delivered.
+/// For this time after the start of the kubelet, requests for pods wait until every source has sent a list.
 const STARTUP_WAIT: Duration = Duration::from_secs(3);
 
 /// The settings of the server.
@@ -167,7 +167,7 @@ pub fn build(
     (handlers.traced(deps.tracer.clone()), streams)
 }
 
-/// Waits until all sources have delivered, because an earlier response would show too few pods. Waits at most until
+/// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods. Waits at most until
 /// [`STARTUP_WAIT`] after the start, because a source may be slow.
 fn wait_for_sources(all_sources_seen: watch::Receiver<bool>) -> WaitForPods {
     let deadline = Instant::now() + STARTUP_WAIT;

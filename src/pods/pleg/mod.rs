@@ -78,7 +78,7 @@ pub struct Pleg {
     inspect: InspectTask,
     status: StatusTask,
     /// Notified when the runtime can be listed again after an outage.
-    pub returned: Arc<Notify>,
+    pub recovered: Arc<Notify>,
 }
 
 impl Pleg {
@@ -110,11 +110,11 @@ pub fn build(
         metrics,
     };
     let (state, state_reader) = state::runtime_state(status_poll::read(first));
-    let returned = Arc::<Notify>::default();
-    let (relist, trigger) = RelistTask::new(context.clone(), returned.clone());
+    let recovered = Arc::<Notify>::default();
+    let (relist, trigger) = RelistTask::new(context.clone(), recovered.clone());
     let pleg = Pleg {
         relist,
-        returned,
+        recovered,
         events: RuntimeEventsTask::new(context.clone(), changes, trigger),
         inspect: InspectTask::new(context.clone()),
         status: StatusTask::new(context, state, features),

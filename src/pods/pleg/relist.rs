@@ -63,13 +63,13 @@ impl RelistTrigger {
 pub struct RelistTask {
     context: PlegContext,
     relist: RelistTrigger,
-    returned: Arc<Notify>,
+    recovered: Arc<Notify>,
     sandboxes: ListFingerprint<PodSandbox>,
     containers: ListFingerprint<Container>,
 }
 
 impl RelistTask {
-    pub(super) fn new(context: PlegContext, returned: Arc<Notify>) -> (Self, RelistTrigger) {
+    pub(super) fn new(context: PlegContext, recovered: Arc<Notify>) -> (Self, RelistTrigger) {
         let mode = Arc::new(watch::Sender::new(EventsMode::None));
         let trigger = RelistTrigger {
             notify: Arc::default(),
@@ -79,7 +79,7 @@ impl RelistTask {
         let task = Self {
             context,
             relist: trigger.clone(),
-            returned,
+            recovered,
             sandboxes: ListFingerprint::new(),
             containers: ListFingerprint::new(),
         };
@@ -105,7 +105,7 @@ impl RelistTask {
                     }
                     let reconnected = &self.relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
-                        self.returned.notify_one();
+                        self.recovered.notify_one();
                     }
                     (failing, retry) = (false, RETRY_BASE);
                     self.period(*mode.borrow_and_update())

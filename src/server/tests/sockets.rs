@@ -1,6 +1,7 @@
 //! Real sockets, and hostile clients.
 
 use super::*;
+use crate::host::tcp_table;
 
 fn brief() -> ConnectionLimits {
     ConnectionLimits {
@@ -274,16 +275,9 @@ async fn shutdown_closes_idle_connections_and_the_port() {
 
 /// Waits until the server has closed its end of a connection, without reading from the connection.
 async fn closed_by_server(client: &TcpStream) {
-    let column = |address: std::net::SocketAddr| format!(":{:04X}", address.port());
-    let server = column(client.peer_addr().unwrap());
-    let client = column(client.local_addr().unwrap());
-    let established = || {
-        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-        table.lines().any(|line| {
-            let columns: Vec<_> = line.split_whitespace().collect();
-            columns[1].ends_with(&server) && columns[2].ends_with(&client) && columns[3] == "01"
-        })
-    };
+    let server = client.peer_addr().unwrap().port();
+    let client = client.local_addr().unwrap().port();
+    let established = || tcp_table::has_state(server, client, tcp_table::ESTABLISHED);
     assert!(established(), "the client is connected");
     let closed = async {
         while established() {

@@ -137,11 +137,9 @@ containers:
   command: [sleep, "1000"]
 "#,
     );
-    let grace = "terminationGracePeriodSeconds: ";
-    node.put(
-        "web",
-        &web.replace(&format!("{grace}1"), &format!("{grace}5")),
-    );
+    // The hook may not take longer than the grace period.
+    let web = web.replace("GracePeriodSeconds: 1", "GracePeriodSeconds: 5");
+    node.put("web", &web);
     let first = node
         .containers_when("web", "the first one runs", WAIT_LIMIT, |found| {
             found.iter().any(|c| c.name == "first" && c.running)

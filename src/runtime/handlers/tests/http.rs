@@ -2,6 +2,7 @@ use super::{
     server::{Server, closed_port, reply},
     *,
 };
+use crate::host::tcp_table;
 use k8s_openapi::api::core::v1::HTTPHeader;
 
 fn answers(path: &str, port: u16) -> String {
@@ -229,19 +230,6 @@ async fn https_to_a_server_that_speaks_http_fails() {
     );
 }
 
-/// Whether the kernel keeps a closed connection between these ports waiting.
-fn in_time_wait(client: u16, server: u16) -> bool {
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    table.lines().any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let mut port_is = |port: u16| {
-            let address = fields.next().unwrap_or_default();
-            address.ends_with(&format!(":{port:04X}"))
-        };
-        port_is(client) && port_is(server) && fields.next() == Some("06")
-    })
-}
-
 #[tokio::test]
 async fn the_port_of_a_probe_comes_back_at_once_though_the_server_would_have_kept_the_connection() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -259,5 +247,5 @@ async fn the_port_of_a_probe_comes_back_at_once_though_the_server_would_have_kep
     let outcome = probe(&get(port, "/"), SECOND).await;
     assert_eq!(outcome, ProbeOutcome::success("fine"));
     let client = server.await.unwrap();
-    assert!(!in_time_wait(client, port));
+    assert!(!tcp_table::has_state(client, port, tcp_table::TIME_WAIT));
 }

@@ -83,8 +83,33 @@ pub(crate) struct Seen {
     pub(crate) body: Value,
 }
 
+/// The objects, and every change of them so that a watch misses none.
+#[derive(Default)]
+struct Objects {
+    version: u64,
+    stored: BTreeMap<Place, Value>,
+    /// Version, place and event of each change.
+    changes: Vec<(u64, Place, Value)>,
+}
+
+impl Objects {
+    /// Gives the object the next version.
+    fn number(&mut self, object: &mut Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+
+    /// Keeps the event for later watches and returns it for those that run.
+    fn changed(&mut self, place: &Place, kind: &str, object: &Value) -> (Place, Value) {
+        let event = event(kind, object);
+        self.changes
+            .push((self.version, place.clone(), event.clone()));
+        (place.clone(), event)
+    }
+}
+
 struct Shared {
-    objects: Mutex<(u64, BTreeMap<Place, Value>)>,
+    objects: Mutex<Objects>,
     mode: watch::Sender<Mode>,
     events: broadcast::Sender<(Place, Value)>,
     seen: Mutex<Vec<Seen>>,
@@ -141,7 +166,7 @@ impl FakeApiServer {
     /// An object as it is now.
     pub(crate) fn object(&self, path: &str) -> Option<Value> {
         let place = Place::of(path).expect("a path");
-        self.shared.objects.lock().1.get(&place).cloned()
+        self.shared.objects.lock().stored.get(&place).cloned()
     }
 
     /// Requests so far.
@@ -153,32 +178,30 @@ impl FakeApiServer {
 impl Shared {
     fn put(&self, place: Place, mut object: Value) -> Value {
         let mut objects = self.objects.lock();
-        objects.0 += 1;
-        object["metadata"]["resourceVersion"] = json!(objects.0.to_string());
-        let old = objects.1.insert(place.clone(), object.clone());
+        objects.number(&mut object);
+        let old = objects.stored.insert(place.clone(), object.clone());
         let kind = if old.is_some() { "MODIFIED" } else { "ADDED" };
-        let _ = self.events.send((place, event(kind, &object)));
+        let _ = self.events.send(objects.changed(&place, kind, &object));
         object
     }
 
     fn remove(&self, place: &Place) -> Option<Value> {
         let mut objects = self.objects.lock();
-        let mut object = objects.1.remove(place)?;
-        objects.0 += 1;
-        object["metadata"]["resourceVersion"] = json!(objects.0.to_string());
-        let _ = self.events.send((place.clone(), event("DELETED", &object)));
+        let mut object = objects.stored.remove(place)?;
+        objects.number(&mut object);
+        let _ = self.events.send(objects.changed(place, "DELETED", &object));
         Some(object)
     }
 
     fn list(&self, of: &Place, name: Option<&str>) -> Value {
         let objects = self.objects.lock();
         let named = |object: &Value| name.is_none_or(|name| object["metadata"]["name"] == name);
-        let items = objects.1.iter().filter(|(place, _)| of.holds(place));
+        let items = objects.stored.iter().filter(|(place, _)| of.holds(place));
         let items: Vec<_> = items
             .map(|(_, object)| object.clone())
             .filter(named)
             .collect();
-        json!({"metadata": {"resourceVersion": objects.0.to_string()}, "items": items})
+        json!({"metadata": {"resourceVersion": objects.version.to_string()}, "items": items})
     }
 
     /// Events from now on; what happened between a list and its watch is put before them.
@@ -188,14 +211,10 @@ impl Shared {
             let named = |name: &String| object["metadata"]["name"] == name.as_str();
             of.holds(place) && name.as_ref().is_none_or(named)
         };
-        let missed = objects.1.iter().filter(|(place, object)| {
-            let version = object["metadata"]["resourceVersion"].as_str();
-            let version = version.and_then(|version| version.parse::<u64>().ok());
-            fits(place, object) && version > Some(since)
+        let missed = objects.changes.iter().filter(|(version, place, event)| {
+            *version > since && fits(place, &event["object"])
         });
-        let missed: Vec<_> = missed
-            .map(|(_, object)| line(&event("MODIFIED", object)))
-            .collect();
+        let missed: Vec<_> = missed.map(|(_, _, event)| line(event)).collect();
         let live = futures::stream::unfold(self.events.subscribe(), |mut events| async {
             let sent = events.recv().await.expect("a test makes few events");
             Some((sent, events))
@@ -298,7 +317,7 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
         subresource: None,
         ..place.clone()
     };
-    let stored = || shared.objects.lock().1.get(&object_place).cloned();
+    let stored = || shared.objects.lock().stored.get(&object_place).cloned();
     match (method.as_str(), &place.name) {
         ("GET", None) => {
             let selector = parameter(query, "fieldSelector").unwrap_or_default();
@@ -316,12 +335,12 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
         ("POST", None) => {
             let name = body["metadata"]["name"].as_str().map(str::to_owned);
             let place = Place { name, ..place };
-            if shared.objects.lock().1.contains_key(&place) {
+            if shared.objects.lock().stored.contains_key(&place) {
                 return refused(409, "AlreadyExists");
             }
             let mut object = body;
             if object["metadata"]["uid"].is_null() {
-                object["metadata"]["uid"] = json!(format!("uid-{}", shared.objects.lock().0));
+                object["metadata"]["uid"] = json!(format!("uid-{}", shared.objects.lock().version));
             }
             whole(201, &shared.put(place, object).to_string())
         }

@@ -211,9 +211,10 @@ impl Shared {
             let named = |name: &String| object["metadata"]["name"] == name.as_str();
             of.holds(place) && name.as_ref().is_none_or(named)
         };
-        let missed = objects.changes.iter().filter(|(version, place, event)| {
-            *version > since && fits(place, &event["object"])
-        });
+        let missed = objects
+            .changes
+            .iter()
+            .filter(|(version, place, event)| *version > since && fits(place, &event["object"]));
         let missed: Vec<_> = missed.map(|(_, _, event)| line(event)).collect();
         let live = futures::stream::unfold(self.events.subscribe(), |mut events| async {
             let sent = events.recv().await.expect("a test makes few events");

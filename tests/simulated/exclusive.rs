@@ -9,9 +9,11 @@ use kubelet::resources::pod_resources::v1::{
     AllocatableResourcesRequest, ContainerMemory, ListPodResourcesRequest,
 };
 
+use crate::api_server::Mode;
+use crate::api_source::{bound, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
-use crate::support::fake_runtime::{Fault, Rpc};
+use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::sysfs;
 
@@ -20,6 +22,11 @@ const UID: &str = "0b9d3f1c-0000-4000-8000-000000000001";
 /// A node with four CPUs, of which the first is reserved, and 8 GiB.
 async fn node() -> Node {
     let mut node = Node::new().await;
+    configure(&mut node);
+    node
+}
+
+fn configure(node: &mut Node) {
     sysfs::four_cpus(&node.path("sys"), 1);
     node.configure("cpuManagerPolicy: static");
     node.configure("cpuManagerReconcilePeriod: 100ms");
@@ -27,7 +34,6 @@ async fn node() -> Node {
     node.configure("memoryManagerPolicy: Static");
     node.configure("systemReserved: {memory: 1Gi}");
     node.configure("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]");
-    node
 }
 
 /// A Guaranteed pod with so many CPUs.
@@ -106,6 +112,33 @@ async fn a_guaranteed_pod_has_its_cpus_for_itself_and_keeps_them_over_a_restart(
         holds(free, saved)
     })
     .await;
+}
+
+/// The API server is silent after a restart, so that only its running pods are known.
+#[tokio::test]
+async fn a_pod_that_is_not_known_yet_after_a_restart_keeps_its_cpus() {
+    let (mut node, api) = joined().await;
+    configure(&mut node);
+    api.put(&path("web"), bound("web"));
+    let mut pod = guaranteed("pinned", "1");
+    pod["metadata"] = bound("pinned")["metadata"].clone();
+    pod["spec"]["nodeName"] = json!("node1");
+    api.put(&path("pinned"), pod);
+    node.start().await;
+    wait_runs(&node, "web").await;
+    wait_runs(&node, "pinned").await;
+    let has_its_cpu =
+        |node: &Node| state(node, "cpu_manager_state").contains(r#""uid-of-pinned":{"main":"1"}"#);
+    assert!(has_its_cpu(&node), "{}", state(&node, "cpu_manager_state"));
+
+    node.stop().await;
+    node.fake.kill_sandbox("pinned");
+    api.answer(Mode::Silent);
+    node.start().await;
+    node.put(&guaranteed("late", "1"));
+    assert_eq!(created(&node, "late").await.0, "2");
+    let loses_it = |_: &FakeRuntime| !has_its_cpu(&node);
+    assert!(node.never(Duration::from_secs(1), loses_it).await);
 }
 
 #[tokio::test]

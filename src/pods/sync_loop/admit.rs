@@ -150,12 +150,11 @@ impl SyncLoop {
         }
     }
 
-    /// Releases the exclusive resources of pods that are gone. Until all sources have delivered, those of pods that an
-    /// earlier kubelet admitted are kept.
+    /// Releases the exclusive resources of pods that are gone. Until all sources have delivered whole lists, unknown pods
+    /// of an earlier kubelet could have running containers and keep theirs.
     pub(super) fn release_resources(&self) {
         let manager = self.manager.reader();
-        let all_known = self.sources.all_ready().is_some();
-        self.admission.resources.release(all_known, |uid| {
+        self.admission.resources.release(|uid| {
             manager.contains(uid) && !self.has_terminal_status(uid)
                 || self.workers.could_have_running_containers(uid)
                 || self.cache.latest(uid).is_active()

@@ -207,9 +207,8 @@ impl ResourceManagers {
         inner.map_or(Ok(()), |inner| inner.dry_run(pod, devices).map(drop))
     }
 
-    /// Releases the resources of pods for which `keep` returns false. Pods that this process has not admitted are
-    /// released only if `all_known`, that is, if all pods are known.
-    pub fn release(&self, all_known: bool, keep: impl Fn(&PodUid) -> bool) {
+    /// Releases the resources of pods for which `keep` returns false.
+    pub fn release(&self, keep: impl Fn(&PodUid) -> bool) {
         let Some(inner) = &self.0 else {
             return;
         };
@@ -223,9 +222,7 @@ impl ResourceManagers {
             .chain(memory.keys())
             .map(|uid| PodUid::from(uid.as_str()));
         let known: HashSet<PodUid> = known.chain(managers.admitted.iter().cloned()).collect();
-        let may_go = |uid: &PodUid| all_known || managers.admitted.contains(uid);
-        let gone = known.into_iter().filter(|uid| may_go(uid) && !keep(uid));
-        let gone: HashSet<PodUid> = gone.collect();
+        let gone: HashSet<PodUid> = known.into_iter().filter(|uid| !keep(uid)).collect();
         if gone.is_empty() {
             return;
         }

@@ -85,20 +85,26 @@ impl Reclaim {
         self.collector.collect(inventory).await
     }
 
-    /// Removes superseded containers, containers of terminated pods, and then unused images, until `is_done`.
-    /// Containers of terminated pods are removed too, because an evicted pod, with the data for which it was evicted,
+    /// Removes superseded containers and containers of terminated pods, if `containers`, and then unused images, until
+    /// `is_done`. Containers of terminated pods are removed too, because an evicted pod, with the data for which it was evicted,
     /// stays until it is deleted from the API server. As upstream's `DeleteAllUnusedContainers`.
     ///
     /// # Errors
     /// An image or container could not be removed.
-    pub async fn free_disk<Done>(&self, is_done: impl Fn() -> Done) -> anyhow::Result<()>
+    pub async fn free_disk<Done>(
+        &self,
+        containers: bool,
+        is_done: impl Fn() -> Done,
+    ) -> anyhow::Result<()>
     where
         Done: Future<Output = bool>,
     {
         let workers = &self.workers;
         let has_ended =
             |uid: &PodUid| workers.knows(uid) && !workers.could_have_running_containers(uid);
-        self.collect_containers(&has_ended).await;
+        if containers {
+            self.collect_containers(&has_ended).await;
+        }
         if is_done().await {
             return Ok(());
         }

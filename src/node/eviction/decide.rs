@@ -29,6 +29,7 @@ pub type Observations = HashMap<Signal, Observation>;
 struct MetThreshold {
     threshold: EvictionThreshold,
     since: Instant,
+    is_over_grace: bool,
 }
 
 /// The state between measurements.
@@ -91,19 +92,19 @@ impl EvictionState {
         now: Instant,
     ) -> Evaluation {
         let before = std::mem::take(&mut self.met);
-        let since = |threshold: &EvictionThreshold| {
-            let met = before.iter().find(|met| met.threshold == *threshold);
-            met.map(|met| met.since)
-        };
         let met = thresholds.iter().filter_map(|threshold| {
-            let since = since(threshold);
+            let met = before.iter().find(|met| met.threshold == *threshold);
+            // Within its grace period a threshold is met no longer once its own value is available again.
+            let acted_on = met.is_some_and(|met| met.is_over_grace);
             let is_met = match observed.get(&threshold.signal) {
-                Some(observation) => is_short(threshold, *observation, since.is_some()),
-                None => since.is_some(),
+                Some(observation) => is_short(threshold, *observation, acted_on),
+                None => met.is_some(),
             };
+            let since = met.map_or(now, |met| met.since);
             is_met.then(|| MetThreshold {
                 threshold: *threshold,
-                since: since.unwrap_or(now),
+                since,
+                is_over_grace: now.duration_since(since) >= threshold.grace.unwrap_or_default(),
             })
         });
         self.met = met.collect();
@@ -130,7 +131,7 @@ impl EvictionState {
             .met
             .iter()
             .filter(is_observed)
-            .filter(|met| is_over_grace(met, now))
+            .filter(|met| met.is_over_grace)
             .collect();
         act_on.sort_by_key(|met| urgency(met.threshold.signal));
         Evaluation {
@@ -167,11 +168,6 @@ impl EvictionState {
             .unwrap_or(longest)
             .clamp(MIN_INTERVAL, longest)
     }
-}
-
-fn is_over_grace(met: &MetThreshold, now: Instant) -> bool {
-    let grace = met.threshold.grace.unwrap_or_default();
-    now.duration_since(met.since) >= grace
 }
 
 /// Memory first, because running out of it makes a node unusable fastest; processes last.
@@ -256,6 +252,25 @@ mod tests {
             let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
             assert_eq!(!found.act_on.is_empty(), acts, "after {second} s");
             assert!(found.pressure.memory, "also within the grace");
+        }
+    }
+
+    #[test]
+    fn the_least_reclaim_of_a_soft_threshold_counts_once_its_grace_is_over() {
+        let (mut state, start) = (EvictionState::default(), Instant::now());
+        let thresholds = [memory(100, Some(30), 50)];
+        for (second, available, acts) in [
+            (0, 99, false),
+            (10, 120, false),
+            (30, 120, false),
+            (40, 99, false),
+            (70, 99, true),
+            (71, 120, true),
+            (72, 150, false),
+        ] {
+            let now = start + Duration::from_secs(second);
+            let found = state.observe(&thresholds, &seen(available), TRANSITION, now);
+            assert_eq!(!found.act_on.is_empty(), acts, "after {second} s");
         }
     }
 

@@ -44,7 +44,7 @@ pub(super) fn step(
     freeing: Freeing<'_>,
     now: Instant,
 ) -> DiskStep {
-    if !images_are_on(threshold.signal, layout) {
+    if Reclaimable::of(threshold.signal, layout) == Reclaimable::default() {
         return DiskStep::Evict;
     }
     match freeing {
@@ -59,10 +59,25 @@ pub(super) fn step(
     }
 }
 
-/// Whether the removal of containers and images affects what the signal measures.
-pub(super) fn images_are_on(signal: Signal, layout: Layout) -> bool {
-    let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
-    of_images || layout != Layout::DedicatedImages
+/// What can be removed to free the disk that a signal measures (upstream's `buildSignalToNodeReclaimFuncs`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reclaimable {
+    /// Dead containers.
+    pub(super) containers: bool,
+    /// Unused images.
+    pub(super) images: bool,
+}
+
+impl Reclaimable {
+    pub(super) fn of(signal: Signal, layout: Layout) -> Self {
+        let of_images = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
+        let (containers, images) = match layout {
+            Layout::OneDisk => (true, true),
+            Layout::DedicatedImages => (of_images, of_images),
+            Layout::SplitImages => (!of_images, of_images),
+        };
+        Self { containers, images }
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +142,29 @@ mod tests {
         ] {
             let found = step(&threshold(signal), layout, freeing, now);
             assert_eq!(found, expected, "{signal:?} {layout:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_on_the_disk_is_removed() {
+        let (node, images) = (Signal::NodeFsAvailable, Signal::ImageFsAvailable);
+        for (signal, layout, containers_go, images_go) in [
+            (node, Layout::OneDisk, true, true),
+            (images, Layout::OneDisk, true, true),
+            (node, Layout::DedicatedImages, false, false),
+            (images, Layout::DedicatedImages, true, true),
+            (node, Layout::SplitImages, true, false),
+            (images, Layout::SplitImages, false, true),
+        ] {
+            let expected = Reclaimable {
+                containers: containers_go,
+                images: images_go,
+            };
+            assert_eq!(
+                Reclaimable::of(signal, layout),
+                expected,
+                "{signal:?} {layout:?}"
+            );
         }
     }
 }

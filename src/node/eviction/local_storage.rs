@@ -37,12 +37,16 @@ pub fn has_limits(pod: &Pod) -> bool {
             .any(|volume| size_limit(volume).is_some())
 }
 
-/// The message for `status.message` if the pod exceeds a limit; `None` otherwise.
-pub fn excess(candidate: &Candidate, layout: Layout) -> Option<String> {
+/// The limit that a pod exceeds, as a label of metrics, and the text for `status.message`; `None` if it exceeds none.
+pub fn excess(candidate: &Candidate, layout: Layout) -> Option<(&'static str, String)> {
     let usage = candidate.usage.as_ref()?;
-    empty_dirs(&candidate.pod, usage)
-        .or_else(|| whole(&candidate.pod, usage))
-        .or_else(|| containers(&candidate.pod, usage, layout))
+    let of_volumes = empty_dirs(&candidate.pod, usage).map(|text| ("emptydirfs.limit", text));
+    let of_pod = || whole(&candidate.pod, usage).map(|text| ("ephemeralpodfs.limit", text));
+    let of_containers = || {
+        let text = containers(&candidate.pod, usage, layout)?;
+        Some(("ephemeralcontainerfs.limit", text))
+    };
+    of_volumes.or_else(of_pod).or_else(of_containers)
 }
 
 fn volumes(pod: &Pod) -> &[Volume] {
@@ -176,25 +180,30 @@ mod tests {
                 50,
                 51,
                 0,
-                Some(
+                Some((
+                    "ephemeralpodfs.limit",
                     "Pod ephemeral local storage usage exceeds the total limit of containers 100. ",
-                ),
+                )),
             ),
             (
                 limited,
                 1,
                 0,
                 100,
-                Some(
+                Some((
+                    "ephemeralpodfs.limit",
                     "Pod ephemeral local storage usage exceeds the total limit of containers 100. ",
-                ),
+                )),
             ),
             (
                 of_two,
                 101,
                 0,
                 0,
-                Some("Container c exceeded its local ephemeral storage limit \"100\". "),
+                Some((
+                    "ephemeralcontainerfs.limit",
+                    "Container c exceeded its local ephemeral storage limit \"100\". ",
+                )),
             ),
             (sized, 5000, 5000, 1024, None),
             (
@@ -202,23 +211,27 @@ mod tests {
                 0,
                 0,
                 1025,
-                Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "),
+                Some((
+                    "emptydirfs.limit",
+                    "Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ",
+                )),
             ),
             (
                 decimal,
                 1_000_000_001,
                 0,
                 0,
-                Some(
+                Some((
+                    "ephemeralpodfs.limit",
                     "Pod ephemeral local storage usage exceeds the total limit of containers 1G. ",
-                ),
+                )),
             ),
             (in_memory, 0, 0, 5000, None),
         ] {
             let candidate = candidate(spec, layer, log, volume);
             assert_eq!(
-                excess(&candidate, Layout::OneDisk).as_deref(),
-                expected,
+                excess(&candidate, Layout::OneDisk),
+                expected.map(|(signal, text)| (signal, text.to_owned())),
                 "{spec} {layer} {log} {volume}"
             );
             assert_eq!(has_limits(&candidate.pod), spec != in_memory, "{spec}");

@@ -403,14 +403,14 @@ impl EvictionManager {
         let candidates = self.candidates(usage.flatten(), EvictionResource::Disk);
         let mut any = false;
         for candidate in candidates.into_iter().flatten() {
-            if let Some(message) =
+            if let Some((signal, message)) =
                 local_storage::excess(&candidate, layout).filter(|_| limited(&candidate.pod))
             {
                 let cause = Cause {
                     message,
                     annotations: Annotations::new(),
                     disruption: false,
-                    signal: "ephemeralpodfs.limit",
+                    signal,
                 };
                 let grace = self.evict(&candidate.pod, HARD_GRACE, cause);
                 self.expect_freed(candidate, grace);

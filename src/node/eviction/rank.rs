@@ -218,9 +218,7 @@ pub fn message(
             resource.show(observed.available)
         );
     }
-    if let Some((used, request)) =
-        of_pod_level(candidate).filter(|_| resource == EvictionResource::Memory)
-    {
+    if let Some((used, request)) = of_pod_level(candidate, resource) {
         let _ = write!(
             text,
             "Pod {} was using {}, request is {request}, has larger consumption of {}. ",
@@ -241,21 +239,30 @@ pub fn message(
     text
 }
 
-/// Annotations of upstream's eviction event: the starved resource, and the containers over their requests.
+/// Annotations of upstream's eviction event: the starved resource, the containers over their requests, and the pod if
+/// it has a pod-level request.
 pub fn annotations(candidate: &Candidate, resource: EvictionResource) -> Annotations {
     let (names, used): (Vec<&str>, Vec<String>) = over_requests(candidate, resource)
         .map(|(stats, used, _)| (stats.name.as_str(), resource.show(used)))
         .unzip();
-    let all = [
+    let mut all = vec![
         ("starved_resource", resource.as_str().to_owned()),
         ("offending_containers", names.join(",")),
         ("offending_containers_usage", used.join(",")),
     ];
-    all.map(|(key, value)| (key.to_owned(), value)).into()
+    if let Some((used, _)) = of_pod_level(candidate, resource) {
+        all.push(("offending_pod", candidate.pod.name().to_owned()));
+        all.push(("offending_pod_usage", resource.show(used)));
+    }
+    let all = all.into_iter();
+    all.map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// Memory usage and pod-level request of the pod; upstream reports them even if the usage is below the request.
-fn of_pod_level(candidate: &Candidate) -> Option<(i64, String)> {
+fn of_pod_level(candidate: &Candidate, resource: EvictionResource) -> Option<(i64, String)> {
+    if resource != EvictionResource::Memory {
+        return None;
+    }
     let resources = candidate.pod.spec()?.resources.as_ref()?;
     let request = resources
         .requests

@@ -3,7 +3,7 @@
 use super::{
     DiskUsage, EvictionManager, ReclaimOutcome,
     decide::{self, Observations},
-    disk::{self, DiskStep, FREEING_LIMIT, Freeing},
+    disk::{self, DiskStep, FREEING_LIMIT, Freeing, Reclaimable},
     measurements::take_ended,
     thresholds::EvictionThreshold,
 };
@@ -93,12 +93,14 @@ impl EvictionManager {
     }
 
     fn free_disk(&mut self, act_on: &[EvictionThreshold], measured: &MeasuredSignals) {
-        let on_disk = |threshold: &&EvictionThreshold| {
-            threshold.signal.resource().is_on_disk()
-                && disk::images_are_on(threshold.signal, measured.layout)
-        };
-        let goal: Vec<_> = act_on.iter().filter(on_disk).copied().collect();
-        let (thresholds, since) = (goal.clone(), Instant::now());
+        let reclaimable = |one: &EvictionThreshold| Reclaimable::of(one.signal, measured.layout);
+        let is_on_disk = |one: &&EvictionThreshold| one.signal.resource().is_on_disk();
+        let frees = |one: &&EvictionThreshold| reclaimable(one) != Reclaimable::default();
+        let goal = act_on.iter().filter(is_on_disk).filter(frees);
+        let goal: Vec<_> = goal.copied().collect();
+        let containers = goal.iter().any(|one| reclaimable(one).containers);
+        let by_images = goal.iter().filter(|one| reclaimable(one).images);
+        let (thresholds, since) = (by_images.copied().collect::<Vec<_>>(), Instant::now());
         let disks = self.measurements.disks_only();
         let is_done = move || {
             let (thresholds, disks) = (thresholds.clone(), disks.clone());
@@ -116,7 +118,7 @@ impl EvictionManager {
             }
         };
         let reclaim = self.deps.reclaim.clone();
-        let freeing = async move { reclaim.free_disk(is_done).await };
+        let freeing = async move { reclaim.free_disk(containers, is_done).await };
         self.disk.freeing = Some(FreeingTask {
             task: spawn_scoped(PanicScope::CleanUp, freeing),
             since,
@@ -131,7 +133,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         if self.disk.usage.is_none() {
-            if !disk::images_are_on(threshold.signal, measured.layout) {
+            if Reclaimable::of(threshold.signal, measured.layout) == Reclaimable::default() {
                 self.report_attempt(resource);
             }
             self.disk.usage = Some(self.read_disk_usage());

@@ -157,7 +157,7 @@ pub struct EvictionThreshold {
     pub signal: Signal,
     /// The threshold is met below this value.
     pub value: ThresholdValue,
-    /// `evictionSoftGracePeriod`; `None` for a hard threshold.
+    /// `evictionSoftGracePeriod`, above zero; `None` for a hard threshold.
     pub grace: Option<Duration>,
     /// `evictionMinimumReclaim`: the amount above the value at which the threshold is no longer met.
     pub min_reclaim: ThresholdValue,
@@ -187,8 +187,9 @@ pub fn thresholds(
         .iter()
         .filter_map(|(name, value)| one(name, value, None));
     let soft = soft.iter().filter_map(|(name, value)| {
-        let grace = soft_grace.get(name).copied().unwrap_or_default();
-        one(name, value, Some(grace))
+        // As upstream, a soft threshold without a grace period is a hard one.
+        let grace = soft_grace.get(name).copied();
+        one(name, value, grace.filter(|grace| !grace.is_zero()))
     });
     hard.chain(soft).collect()
 }
@@ -228,8 +229,10 @@ mod tests {
             ("imagefs.available", "100%"),
             ("containerfs.available", "5%"),
         ]);
-        let soft = map(&[("memory.available", "1Gi")]);
-        let grace = BTreeMap::from([("memory.available".to_owned(), Duration::from_secs(90))]);
+        let soft = map(&[("memory.available", "1Gi"), ("nodefs.inodesFree", "5%")]);
+        let grace = [("memory.available", 90), ("nodefs.inodesFree", 0)];
+        let grace = grace.map(|(name, seconds)| (name.to_owned(), Duration::from_secs(seconds)));
+        let grace = BTreeMap::from(grace);
         let found = thresholds(&hard, &soft, &grace, &map(&[("nodefs.available", "500Mi")]));
         let expected = [
             (
@@ -250,6 +253,12 @@ mod tests {
                 Some(Duration::from_secs(90)),
                 ThresholdValue::Absolute(0),
             ),
+            (
+                Signal::NodeFsInodesFree,
+                ThresholdValue::Share(0.05),
+                None,
+                ThresholdValue::Absolute(0),
+            ),
         ];
         let expected = expected.map(|(signal, value, grace, min_reclaim)| EvictionThreshold {
             signal,
@@ -266,11 +275,12 @@ mod tests {
                 Signal::MemoryAvailable,
                 Signal::NodeFsAvailable,
                 Signal::MemoryAvailable,
+                Signal::NodeFsInodesFree,
                 Signal::AllocatableMemoryAvailable
             ]
         );
         assert_eq!(
-            all[3].value,
+            all[4].value,
             ThresholdValue::Absolute(100 << 20),
             "of the hard one"
         );

@@ -306,6 +306,9 @@ fn the_message_names_the_memory_that_a_pod_requests_for_all_its_containers() {
             ..PodStats::default()
         }),
     };
+    let annotations = annotations(&candidate, EvictionResource::Memory);
+    assert_eq!(annotations["offending_pod"], "p");
+    assert_eq!(annotations["offending_pod_usage"], "20Mi");
     assert_eq!(
         message(&candidate, &threshold, None),
         "The node was low on resource: memory. \

@@ -109,6 +109,8 @@ fn cpu_enforcement(config: &KubeletConfig, machine: &HostMachine) -> CpuEnforcem
         oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
         swap: if !machine.limits_swap {
             Swap::Unlimited
+        } else if !machine.cgroup_v2 {
+            Swap::NoneByTotal
         } else if config.limited_swap() {
             Swap::ByRequest(i64::try_from(machine.swap_bytes).unwrap_or(i64::MAX))
         } else {

@@ -99,11 +99,15 @@ impl HostMachine {
     }
 }
 
-/// The root cgroup has no swap limit file; with a cgroup namespace, the root here is another cgroup, which has one.
+/// The root cgroup of version 2 has no swap limit file; with a cgroup namespace, the root here is another cgroup, which
+/// has one.
 fn limits_swap(root: &Path) -> bool {
+    if !is_cgroup_v2(root) {
+        return root.join("memory/memory.memsw.limit_in_bytes").exists();
+    }
     let below = fs::read_dir(root).into_iter().flatten().flatten();
     let mut all = std::iter::once(root.to_path_buf()).chain(below.map(|entry| entry.path()));
-    is_cgroup_v2(root) && all.any(|path| path.join("memory.swap.max").exists())
+    all.any(|path| path.join("memory.swap.max").exists())
 }
 
 /// Whether `/proc/swaps` lists a device; its first line is a header.

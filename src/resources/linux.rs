@@ -93,7 +93,11 @@ pub fn container_resources(
     };
     let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), cpu);
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
-    resources.hugepage_limits = hugepage_limits(&own.limits, &node.hugepage_sizes);
+    resources.hugepage_limits =
+        hugepage_limits(&own.limits, &pod_level.limits, &node.hugepage_sizes);
+    if cpu.swap == Swap::NoneByTotal {
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
+    }
     let swap = memory_controls::swap_limit(pod, &own, node, cpu.swap)?;
     let qos = cpu
         .memory_qos
@@ -153,10 +157,11 @@ fn base(
     resources
 }
 
-/// The container's limit for every huge page size of the node; 0 without a limit.
-fn hugepage_limits(limits: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
-    let wanted: Vec<(u64, u64)> = limits
+/// The container's limit for every huge page size of the node: its own, else that of the pod as a whole, else 0.
+fn hugepage_limits(own: &Amounts, pod_level: &Amounts, node_sizes: &[u64]) -> Vec<HugepageLimit> {
+    let wanted: Vec<(u64, u64)> = own
         .iter()
+        .chain(pod_level)
         .filter_map(|(name, amount)| {
             let size = Quantity::parse(name.strip_prefix(HUGEPAGES_PREFIX)?).ok()?;
             let size = u64::try_from(size.value()).ok()?;

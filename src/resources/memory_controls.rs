@@ -16,6 +16,9 @@ pub enum Swap {
     Unlimited,
     /// No swap.
     None,
+    /// No swap on cgroup v1, where the limit is that of memory and swap together. A container without a memory limit
+    /// may swap.
+    NoneByTotal,
     /// `LimitedSwap`: containers of burstable pods get swap in proportion to their memory request. The value is the
     /// swap capacity of the node, bytes.
     ByRequest(i64),
@@ -38,24 +41,28 @@ pub(super) fn swap_limit(
     swap: Swap,
 ) -> Result<Option<i64>, BadAmount> {
     let capacity = match swap {
-        Swap::Unlimited => return Ok(None),
+        Swap::Unlimited | Swap::NoneByTotal => return Ok(None),
         Swap::None => return Ok(Some(0)),
         Swap::ByRequest(capacity) => capacity,
     };
-    let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
-    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
-    // A container with a limit but no request has a request equal to its limit.
-    let may_swap = !pod.is_critical()
-        && pod_qos(pod)? == QosClass::Burstable
-        && request != limit
-        && (request, limit) != (0, 0)
-        && request <= node.memory_capacity_bytes
-        && node.memory_capacity_bytes > 0;
-    if !may_swap {
+    let request = own.request(MEMORY).unwrap_or_default().value();
+    let is_known = request <= node.memory_capacity_bytes && node.memory_capacity_bytes > 0;
+    if !is_known || !may_swap(pod, own)? {
         return Ok(Some(0));
     }
     let share = request as f64 / node.memory_capacity_bytes as f64;
     Ok(Some((share * capacity as f64) as i64))
+}
+
+/// Whether a container may swap with `LimitedSwap`.
+pub fn may_swap(pod: &Pod, own: &Resources) -> Result<bool, BadAmount> {
+    let bytes = |amount: Option<crate::model::Quantity>| amount.unwrap_or_default().value();
+    let (request, limit) = (bytes(own.request(MEMORY)), bytes(own.limit(MEMORY)));
+    // A container with a limit but no request has a request equal to its limit.
+    Ok(!pod.is_critical()
+        && pod_qos(pod)? == QosClass::Burstable
+        && request != limit
+        && (request, limit) != (0, 0))
 }
 
 /// The cgroup settings that protect a container's memory (`memory.min`, `memory.low`) and throttle it before its limit
@@ -124,6 +131,7 @@ mod tests {
         for (resources, critical, swap, limit) in [
             (burstable.clone(), false, Swap::Unlimited, None),
             (burstable.clone(), false, Swap::None, Some(0)),
+            (burstable.clone(), false, Swap::NoneByTotal, None),
             (
                 burstable.clone(),
                 false,

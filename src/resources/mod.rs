@@ -50,7 +50,7 @@ pub use linux::{
     CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
-pub use memory_controls::{MemoryQos, Swap};
+pub use memory_controls::{MemoryQos, Swap, may_swap};
 pub use qos::{QosClass, oom_score_adj, pod_qos};
 
 #[cfg(test)]

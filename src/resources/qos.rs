@@ -132,20 +132,17 @@ fn memory_request(container: &Container) -> Result<i64, BadAmount> {
     Ok(request.unwrap_or_default().value())
 }
 
-/// Pod-level memory request beyond the sum of container requests, divided by the number of containers.
+/// Pod-level memory request beyond what the containers request together, divided by the number of all containers.
 fn spare_pod_memory(pod: &Pod) -> Result<i64, BadAmount> {
     let Some(at_pod_level) = requests::of_pod_level::<Quantity>(pod)?.request(MEMORY) else {
         return Ok(0);
     };
-    let mut requested = 0_i64;
-    let mut sharers = 0_i64;
-    let sidecars = pod.init_containers().iter().filter(|c| is_sidecar(c));
-    for container in pod.containers().iter().chain(sidecars) {
-        requested = requested.saturating_add(memory_request(container)?);
-        sharers += 1;
-    }
+    let requested = pod.spec().map(requests::of_containers::<Quantity>);
+    let requested = requested.transpose()?.unwrap_or_default().request(MEMORY);
+    let requested = requested.unwrap_or_default().value();
     let spare = at_pod_level.value().saturating_sub(requested).max(0);
-    Ok(spare / sharers.max(1))
+    let containers = pod.containers().len() + pod.init_containers().len();
+    Ok(spare / i64::try_from(containers).unwrap_or(i64::MAX).max(1))
 }
 
 fn is_node_critical(pod: &Pod) -> bool {

@@ -236,6 +236,52 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
 }
 
 #[test]
+fn huge_pages_of_the_pod_are_those_of_containers_without_their_own() {
+    let pod = pod(json!({
+        "resources": {"limits": {"memory": "1Gi", "hugepages-2Mi": "64Mi"}},
+        "containers": [
+            {"name": "shares"},
+            {"name": "own", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+        ],
+    }));
+    for (container, limit) in pod.spec.as_ref().unwrap().containers.iter().zip([64, 4]) {
+        let reported = container_resources(&pod, container, &node(), &CpuEnforcement::default());
+        let pages = reported.unwrap().hugepage_limits;
+        let pages: Vec<_> = pages
+            .iter()
+            .map(|l| (l.page_size.as_str(), l.limit >> 20))
+            .collect();
+        assert_eq!(pages, [("64KB", 0), ("2MB", limit), ("1GB", 0)]);
+    }
+}
+
+#[test]
+fn without_swap_on_cgroup_v1_memory_and_swap_have_one_limit() {
+    let settings = CpuEnforcement {
+        swap: Swap::NoneByTotal,
+        ..CpuEnforcement::default()
+    };
+    for (limits, expected) in [(json!({"memory": "1Gi"}), 1 << 30), (json!({}), 0)] {
+        let pod = pod(one(json!({}), limits));
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let reported = container_resources(&pod, container, &node(), &settings).unwrap();
+        assert_eq!(reported.memory_swap_limit_in_bytes, expected);
+        assert!(reported.unified.is_empty());
+    }
+}
+
+#[test]
+fn all_containers_share_what_the_pod_requests_beyond_them() {
+    let pod = pod(json!({
+        "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+        "initContainers": [{"name": "first"}],
+        "containers": [{"name": "c"}],
+    }));
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    assert_eq!(oom_score_adj(&pod, container, 8 << 30), Ok(938));
+}
+
+#[test]
 fn overhead_is_told_only_when_declared() {
     let mut spec = one(json!({"cpu": "1"}), json!({}));
     let cpu = CpuEnforcement::default();

@@ -24,7 +24,7 @@ mod tests;
 
 pub use error::{DeviceAllocationError, Unallocated};
 pub use manager::{Change, DeviceManager};
-pub use request::{Affinities, is_extended_resource};
+pub use request::{Affinities, is_claimed, is_dra_extended_resource, is_extended_resource};
 pub use run_options::RunOptions;
 pub use state::DeviceHints;
 

@@ -14,6 +14,12 @@ pub fn is_extended_resource(name: &str) -> bool {
     !native && !name.starts_with("requests.") && is_qualified_name(&format!("requests.{name}"))
 }
 
+/// Whether a resource may be provided by DRA: an extended resource, or the name of a device class (upstream's
+/// `IsDRAExtendedResourceName`).
+pub fn is_dra_extended_resource(name: &str) -> bool {
+    name.starts_with("deviceclass.resource.kubernetes.io/") || is_extended_resource(name)
+}
+
 /// Whether later containers of the pod may reuse a container's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerKind {
@@ -101,8 +107,8 @@ fn amounts(pod: &Pod, container: &Container) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Whether a ResourceClaim of the pod provides the resource.
-fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
+/// Whether a ResourceClaim of the pod provides a container's resource.
+pub fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
     let status = pod.status.as_ref();
     let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
     let mut mappings = claim.into_iter().flat_map(|claim| &claim.request_mappings);

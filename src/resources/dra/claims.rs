@@ -3,7 +3,7 @@
 use super::error::DraError;
 use crate::{
     model::{Pod, PodExt as _, PodUid, Quantity},
-    resources::devices::is_extended_resource,
+    resources::devices::is_dra_extended_resource,
 };
 use k8s_openapi::api::{
     core::v1::{Container, PodResourceClaim},
@@ -138,7 +138,7 @@ fn requests(container: &Container, resource: &str) -> bool {
     let amounts = resources.and_then(|resources| resources.requests.as_ref());
     let amount = amounts.and_then(|amounts| amounts.get(resource));
     let amount = amount.and_then(|amount| Quantity::parse(&amount.0).ok());
-    is_extended_resource(resource) && amount.is_some_and(|amount| amount.value() > 0)
+    is_dra_extended_resource(resource) && amount.is_some_and(|amount| amount.value() > 0)
 }
 
 /// The request name of a reference `REQUEST/SUBREQUEST`.

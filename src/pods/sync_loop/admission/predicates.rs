@@ -6,10 +6,11 @@
 use super::Rejection;
 use crate::{
     model::{Pod, PodExt, Quantity, node_selector},
-    resources::requests,
+    resources::{devices::is_claimed, requests},
 };
 use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashSet},
     sync::Arc,
 };
@@ -138,7 +139,7 @@ pub(super) fn missing(
             });
         }
     }
-    let wanted = requested(pod)?;
+    let wanted = requested(&without_claimed(pod))?;
     let mut used = BTreeMap::<String, i64>::new();
     for other in others {
         // One that was admitted with an amount that cannot be read counts for nothing.
@@ -171,6 +172,27 @@ pub(super) fn missing(
         }
     }
     Ok(all)
+}
+
+/// The pod without requests that are provided by its ResourceClaim (upstream's `removeMissingExtendedResources`).
+fn without_claimed(pod: &Pod) -> Cow<'_, Pod> {
+    let status = pod.status.as_ref();
+    if status.is_none_or(|status| status.extended_resource_claim_status.is_none()) {
+        return Cow::Borrowed(pod);
+    }
+    let mut rest = pod.clone();
+    let spec = rest.spec.as_mut();
+    let containers = spec.into_iter().flat_map(|spec| {
+        let init = spec.init_containers.iter_mut().flatten();
+        init.chain(&mut spec.containers)
+    });
+    for container in containers {
+        let requests = container.resources.as_mut();
+        if let Some(requests) = requests.and_then(|resources| resources.requests.as_mut()) {
+            requests.retain(|resource, _| !is_claimed(pod, &container.name, resource));
+        }
+    }
+    Cow::Owned(rest)
 }
 
 /// Thousandths of a CPU, and whole units of everything else.

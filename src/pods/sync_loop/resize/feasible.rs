@@ -6,7 +6,7 @@ use crate::{
         QosClass,
         allocation::PendingReason,
         cm::wanted::NodeAmounts,
-        pod_qos,
+        may_swap, pod_qos,
         requests::{self, CPU, MEMORY},
     },
 };
@@ -58,11 +58,15 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
         })
     };
     let class = pod_qos(pod);
-    if rules.limited_swap
-        && matches!(class, Ok(QosClass::Burstable))
-        && !pod.is_critical()
-        && changes(MEMORY).any(|container| !restarts_for_memory(container))
-    {
+    let swaps = |pod: &Pod, name: &str| {
+        let own = pod.container(name).map(requests::of_container::<Quantity>);
+        own.is_some_and(|own| own.and_then(|own| may_swap(pod, &own)).unwrap_or(false))
+    };
+    let resizes_swapping = |container: &Container| {
+        !restarts_for_memory(container)
+            && (swaps(before, &container.name) || swaps(pod, &container.name))
+    };
+    if rules.limited_swap && changes(MEMORY).any(resizes_swapping) {
         let message = "In-place resize of containers with swap is not supported.";
         return Some(refused(message.to_owned(), "swap_limitation"));
     }
@@ -197,6 +201,22 @@ mod tests {
                 &swap,
                 &burstable,
                 amounts("1", "2Gi", "3Gi"),
+                &no,
+                "swap_limitation",
+            ),
+            (
+                "what may not swap, before or after",
+                &swap,
+                &json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}),
+                json!({"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "2Gi"}}),
+                &no,
+                "",
+            ),
+            (
+                "what may swap from now on",
+                &swap,
+                &json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}),
+                json!({"requests": {"cpu": "1", "memory": "500Mi"}, "limits": {"cpu": "2", "memory": "1Gi"}}),
                 &no,
                 "swap_limitation",
             ),

@@ -89,6 +89,23 @@ fn a_container_uses_the_requests_that_it_names() {
 }
 
 #[test]
+fn a_device_class_may_be_requested_by_its_name() {
+    let name = "deviceclass.resource.kubernetes.io/gpu.example.com";
+    let spec = json!({"containers": [{"name": "c", "resources": {"requests": {name: "1"}}}]});
+    let mapping = json!({"containerName": "c", "resourceName": name, "requestName": "q"});
+    let status = json!({"extendedResourceClaimStatus": {
+        "resourceClaimName": "extended", "requestMappings": [mapping]}});
+    let pod = pod(&spec, &status);
+    let found = claims::of_container(&pod, &pod.containers()[0]).unwrap();
+    let expected = ClaimRequest {
+        declared: None,
+        claim: "extended".into(),
+        request: "q".into(),
+    };
+    assert_eq!(found, [expected]);
+}
+
+#[test]
 fn a_device_is_for_its_requests_or_for_all() {
     let device = |requests: &[&str]| PreparedDevice {
         requests: requests.iter().map(|one| (*one).to_owned()).collect(),

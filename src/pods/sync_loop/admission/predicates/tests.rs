@@ -101,6 +101,13 @@ fn only_so_many_pods_fit_and_resources_of_the_cluster_are_not_counted() {
         Ok(()),
         "it has its device"
     );
+    let mapping =
+        json!({"containerName": "m", "resourceName": "example.com/gpu", "requestName": "q"});
+    let claim = json!({"extendedResourceClaimStatus": {
+        "resourceClaimName": "claim", "requestMappings": [mapping]}});
+    let mut claimed = gpu.clone();
+    claimed.status = serde_json::from_value(claim).unwrap();
+    assert_eq!(rejected(&claimed, &with, &[]), None, "a claim provides it");
     let reason = rejected(&extended("hugepages-2Mi"), &node(json!({})), &[])
         .unwrap()
         .0;

@@ -16,7 +16,8 @@ use super::v1::{
     RemoveContainerRequest, RemovePodSandboxRequest, ReopenContainerLogRequest,
     RunPodSandboxRequest, RuntimeConfigRequest, RuntimeConfigResponse, StartContainerRequest,
     StatusRequest, StatusResponse, StopContainerRequest, StopPodSandboxRequest,
-    UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    UpdateContainerResourcesRequest, UpdatePodSandboxResourcesRequest, VersionRequest,
+    VersionResponse,
 };
 
 /// The version of the kubelet's side of the CRI, as upstream sends it.
@@ -298,6 +299,27 @@ impl RuntimeClient {
         };
         let reply = Box::pin(self.raw().update_container_resources(request)).await;
         finish(Rpc::UpdateContainerResources, reply).map(drop)
+    }
+
+    /// Announces a resize of a pod. Runtimes that do not implement the call accept it.
+    ///
+    /// # Errors
+    /// The runtime rejects the resize.
+    pub async fn update_pod_sandbox_resources(
+        &self,
+        request: UpdatePodSandboxResourcesRequest,
+    ) -> Result<(), CriError> {
+        let reply = Box::pin(self.raw().update_pod_sandbox_resources(request)).await;
+        match finish(Rpc::UpdatePodSandboxResources, reply) {
+            Err(CriError::Unimplemented { .. }) => Ok(()),
+            // containerd 2.2 does not implement it.
+            Err(CriError::Other {
+                code: tonic::Code::Unknown,
+                message,
+                ..
+            }) if message.contains("not implemented") => Ok(()),
+            reply => reply.map(drop),
+        }
     }
 
     /// Makes the runtime open a container's log file again.

@@ -170,6 +170,11 @@ impl PodStatus {
             .filter(|c| matches!(c.state, ContainerState::Running | ContainerState::Unknown))
     }
 
+    /// Whether an instance of a container runs, or may.
+    pub fn runs(&self, name: &str) -> bool {
+        self.maybe_running().any(|instance| &*instance.name == name)
+    }
+
     /// Newest sandbox.
     pub fn newest_sandbox(&self) -> Option<&SandboxStatus> {
         self.sandboxes.first()

@@ -3,10 +3,14 @@
 use std::path::PathBuf;
 
 use serde_json::json;
+use tonic::Code;
 
+use crate::api_server::FakeApiServer;
+use crate::api_source::{joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
-use crate::support::fake_runtime::{Features, Options, Rpc};
+use crate::resize::{allocatable, request_resize, shown, sized, wait_condition, wait_resized};
+use crate::support::fake_runtime::{FakeRuntime, Fault, Features, Options, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 const HIERARCHIES: [&str; 7] = [
@@ -200,4 +204,98 @@ async fn a_cgroup_that_cannot_be_made_for_the_kubelet_does_not_keep_pods_from_ru
     let node = with_cgroups(node).await;
     node.put(&simple("web"));
     node.wait_runs("web").await;
+}
+
+/// A node of a cluster, with cgroups, on which `web` runs with two containers.
+async fn with_web(cpu_milli: i64) -> (Node, FakeApiServer) {
+    let (node, api) = joined().await;
+    let node = with_cgroups(node).await;
+    let mut pod = sized("web", cpu_milli, "64Mi");
+    let mut other = pod["spec"]["containers"][0].clone();
+    other["name"] = json!("other");
+    pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("32Mi");
+    other["resources"] =
+        json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "1m", "memory": "64Mi"}});
+    pod["spec"]["containers"]
+        .as_array_mut()
+        .unwrap()
+        .push(other);
+    api.put(&path("web"), pod);
+    wait_runs(&node, "web").await;
+    wait_resized(&api, "web", &shown(cpu_milli)).await;
+    (node, api)
+}
+
+/// The memory limit of the cgroup of `web`.
+fn memory_limit(node: &Node) -> String {
+    let directory = directory(node, "burstable/poduid-of-web");
+    let limit = |file| std::fs::read_to_string(directory.join(file)).ok();
+    let limit = limit("memory.max").or_else(|| limit("memory.limit_in_bytes"));
+    limit.unwrap_or_default().trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_resize_that_cannot_be_carried_out_lowers_no_limit_and_frees_nothing() {
+    let (mut node, api) = with_web(1).await;
+    let all = allocatable(&api).await;
+    request_resize(&api, "web", all * 6 / 10, "64Mi");
+    wait_resized(&api, "web", &shown(all * 6 / 10)).await;
+    let of_two = (128 << 20).to_string();
+    assert_eq!(memory_limit(&node), of_two);
+
+    request_resize(&api, "web", 1, "1Mi");
+    wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
+    let other = |fake: &FakeRuntime| {
+        let containers = fake.pod("web").unwrap().containers;
+        let mut others = containers.into_iter().filter(|one| one.is_running());
+        others.find(|one| one.config.metadata.as_ref().unwrap().name == "other")
+    };
+    let before = other(&node.fake).unwrap().id;
+    assert!(node.fake.exit("web/other", 1));
+    let again = |fake: &FakeRuntime| other(fake).is_some_and(|one| one.id != before);
+    node.fake
+        .wait_until("it was restarted", WAIT_LIMIT, again)
+        .await;
+    assert_eq!(memory_limit(&node), of_two);
+
+    api.put(&path("room"), sized("room", 1, "64Mi"));
+    wait_runs(&node, "room").await;
+    request_resize(&api, "room", all * 6 / 10, "64Mi");
+    wait_condition(&api, "room", "PodResizePending", "Deferred").await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_runtime_is_told_of_a_resize_first_and_may_refuse_it() {
+    let (mut node, api) = with_web(100).await;
+    let told = |node: &Node| node.fake.calls_of(Rpc::UpdatePodSandboxResources).len();
+    assert_eq!(told(&node), 0);
+    request_resize(&api, "web", 200, "64Mi");
+    wait_resized(&api, "web", "200m").await;
+    assert_eq!(told(&node), 1, "the limits only grew");
+    let call = &node.fake.calls_of(Rpc::UpdatePodSandboxResources)[0];
+    let memory = format!("memory_limit_in_bytes: {}", 128 << 20);
+    assert!(call.detail.contains(&memory), "{}", call.detail);
+
+    let rpc = Rpc::UpdatePodSandboxResources;
+    node.fake
+        .inject(Fault::fail(rpc, Code::Internal, "no room"));
+    node.fake.clear_calls();
+    request_resize(&api, "web", 300, "64Mi");
+    let shown = wait_condition(&api, "web", "PodResizeInProgress", "Error").await;
+    let wanted = "failed to notify runtime for UpdatePodSandboxResources; resize rejected: rpc error: code = Internal desc = no room";
+    assert_eq!(shown["message"], wanted);
+    assert!(node.fake.calls_of(Rpc::UpdateContainerResources).is_empty());
+
+    node.fake.clear_faults();
+    for (cpu, code, text) in [
+        (400, Code::Unimplemented, ""),
+        (500, Code::Unknown, "not implemented yet"),
+    ] {
+        node.fake.inject(Fault::fail(rpc, code, text));
+        request_resize(&api, "web", cpu, "64Mi");
+        wait_resized(&api, "web", &format!("{cpu}m")).await;
+        node.fake.clear_faults();
+    }
+    node.stop().await;
 }

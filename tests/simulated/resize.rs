@@ -161,7 +161,7 @@ async fn a_container_that_takes_new_amounts_only_at_its_start_is_restarted() {
 }
 
 /// As the API prints it.
-fn shown(cpu_milli: i64) -> String {
+pub(crate) fn shown(cpu_milli: i64) -> String {
     match cpu_milli % 1000 {
         0 => (cpu_milli / 1000).to_string(),
         _ => format!("{cpu_milli}m"),
@@ -308,7 +308,9 @@ async fn what_the_runtime_refuses_is_shown_and_tried_again_after_a_restart() {
 #[tokio::test]
 async fn a_memory_limit_below_what_is_used_is_not_set() {
     let (mut node, api) = joined().await;
-    api.put(&path("web"), sized("web", 100, "64Mi"));
+    let mut pod = sized("web", 100, "64Mi");
+    pod["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("32Mi");
+    api.put(&path("web"), pod);
     node.start().await;
     wait_runs(&node, "web").await;
     wait_resized(&api, "web", "100m").await;
@@ -319,4 +321,35 @@ async fn a_memory_limit_below_what_is_used_is_not_set() {
     let wanted = "cannot decrease memory limits: attempting to set container \"main\" memory limit (1048576) below current usage (";
     assert!(message.starts_with(wanted), "{message}");
     assert_eq!(updates(&node.fake), Vec::<String>::new());
+    // Also the request that no runtime reports: the scheduler must not give that memory away.
+    let resources = &status(&api, "web")["containerStatuses"][0]["resources"];
+    let expected = json!({"limits": {"cpu": "200m", "memory": "64Mi"}, "requests": {"cpu": "100m", "memory": "32Mi"}});
+    assert_eq!(*resources, expected);
+}
+
+#[tokio::test]
+async fn a_node_under_pressure_defers_resizes() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), sized("web", 1, "64Mi"));
+    node.start().await;
+    wait_runs(&node, "web").await;
+    node.stop().await;
+    // Met for an hour before anything is evicted.
+    node.configure(
+        "evictionSoft: {nodefs.available: \"99.9%\"}\n\
+         evictionSoftGracePeriod: {nodefs.available: 1h}",
+    );
+    node.start().await;
+    let pressed = async || {
+        let node = api.object("/api/v1/nodes/node1").unwrap_or_default();
+        let disk = condition_of(&node["status"], "DiskPressure").unwrap_or_default();
+        holds(disk["status"] == "True", node.to_string())
+    };
+    wait_for("the disk is short", WAIT_LIMIT, pressed).await;
+    request_resize(&api, "web", 2, "64Mi");
+    let pending = wait_condition(&api, "web", "PodResizePending", "Deferred").await;
+    assert_eq!(
+        pending["message"],
+        "The node had condition: [DiskPressure]. "
+    );
 }

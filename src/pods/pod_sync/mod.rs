@@ -359,6 +359,7 @@ impl PodSync {
         } else {
             let text = event_message("Pod resize completed", pod, generation, "");
             self.events.normal(&object, event::RESIZE_COMPLETED, text);
+            allocations.set_completed();
         }
     }
 

@@ -292,7 +292,9 @@ impl StatusPublisher {
         let devices = |name: &str| self.runtime.devices().health_of(pod, name);
         let resize = self.runtime.allocations().conditions(&pod.uid());
         let resizing = resize.in_progress.as_ref();
-        let actuated_pod = resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod));
+        let runs = |name: &str| runtime_status.runs(name);
+        let actuated_pod =
+            resizing.and_then(|_| self.runtime.allocations().actuated_pod(pod, runs));
         let live = overrides.stage == PodStage::Active;
         let host_ips = self.cluster.as_ref();
         let host_ips = host_ips.map(|remote| remote.host_ips.get());

@@ -126,17 +126,34 @@ pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
     }
     app_armor::admit(pod, node.app_armor)?;
     declared_features(pod, node.in_place)?;
-    if node.shutting_down {
-        let message = "Pod was rejected as the node is shutting down.";
-        return Err(Rejection::new(reasons::NODE_SHUTDOWN, message).into());
-    }
+    shutdown(node.shutting_down)?;
     fits
+}
+
+fn shutdown(shutting_down: bool) -> Result<(), Rejection> {
+    if !shutting_down {
+        return Ok(());
+    }
+    let message = "Pod was rejected as the node is shutting down.";
+    Err(Rejection::new(reasons::NODE_SHUTDOWN, message))
+}
+
+/// Whether the node may give a running pod other resources.
+pub(super) fn may_resize(
+    pod: &Pod,
+    pressure: NodePressure,
+    shutting_down: bool,
+) -> Result<(), Rejection> {
+    pressure::admit(pod, pressure)?;
+    shutdown(shutting_down)
 }
 
 /// The rules that come before devices are allocated.
 pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     unsupported(pod, node)?;
-    pressure::admit(pod, node)?;
+    if !node.in_place {
+        pressure::admit(pod, node.pressure)?;
+    }
     sysctls(pod, node.sysctls)
 }
 

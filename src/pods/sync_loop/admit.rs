@@ -9,6 +9,7 @@ use super::{
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
+    resources::allocation::with_higher_requests,
     resources::devices::{DeviceAllocationError, DeviceManager, Unallocated},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -87,7 +88,10 @@ impl SyncLoop {
 
     /// Kills the victims of a critical pod.
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
+        let manager = self.manager.reader();
+        // Those of the admission have the requests that they hold in place of the allocated ones.
         for victim in victims {
+            let victim = manager.get(&victim.uid()).unwrap_or(victim);
             tracing::info!(
                 pod = %victim.log_name(),
                 podUID = %victim.uid(),
@@ -219,12 +223,23 @@ impl SyncLoop {
                 continue;
             }
             if self.is_ending(&pod) {
-                others.ending.push(pod);
+                others.ending.push(self.with_held_requests(pod));
             } else {
-                others.staying.push(pod);
+                others.staying.push(self.with_held_requests(pod));
             }
         }
         others
+    }
+
+    /// The pod with what its running containers still have of a resize that is in progress, where that is more than it is
+    /// allocated.
+    pub(super) fn with_held_requests(&self, pod: Arc<Pod>) -> Arc<Pod> {
+        let status = self.cache.latest(&pod.uid());
+        let runs = |name: &str| status.runs(name);
+        match self.allocations().actuated_pod(&pod, runs) {
+            Some(actuated) => Arc::new(with_higher_requests(&pod, &actuated)),
+            None => pod,
+        }
     }
 
     /// Whether the wait for admission has timed out; if not, the pod is deferred, with an event after `event_delay`.

@@ -219,6 +219,7 @@ impl SyncLoop {
                 uids = self.workers.finished() => self.on_finished(uids),
                 uids = self.removals.ended() => if self.on_removals_ended(uids) { self.housekeeping_schedule.run_soon() } else { self.housekeeping_schedule.retry_later() },
                 uids = self.orphans_on_disk.take() => self.on_orphans_on_disk(uids),
+                () = self.pod_sync.allocations().completed() => self.retry_resizes(ResizeTrigger::PodResized),
                 () = self.runtime_recovered.notified() => self.workers.runtime_recovered(),
                 () = self.housekeeping_schedule.due() => self.housekeeping(complete),
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),

@@ -9,7 +9,7 @@ pub use feasible::ResizeRules;
 
 use super::{
     SyncLoop,
-    admission::{AdmissionRefusal, fits_critical, fits_with},
+    admission::{AdmissionRefusal, fits_critical, fits_with, may_resize},
     admit::WAITS_FOR_PREEMPTED,
 };
 use feasible::{RefusedResize, infeasible, needs_more};
@@ -21,7 +21,7 @@ use crate::{
         QosClass,
         allocation::{
             Allocations, PendingReason, PendingResize, PodAmounts, ResizeConditions,
-            ResizeInProgress, ResizeMetrics, event_message,
+            ResizeInProgress, ResizeMetrics, event_message, with_higher_requests,
         },
         pod_qos,
     },
@@ -178,25 +178,35 @@ impl SyncLoop {
     }
 
     /// `None` while the node is not known.
-    fn decide_resize(&self, before: &Pod, wanted: &Pod) -> Option<Result<(), RefusedResize>> {
+    fn decide_resize(&self, before: &Arc<Pod>, wanted: &Pod) -> Option<Result<(), RefusedResize>> {
         let object = self.admission.node.borrow().clone()?;
         if let Some(refused) = infeasible(before, wanted, &self.resizes.rules) {
             return Some(Err(refused));
         }
+        let deferred = |message| RefusedResize {
+            reason: PendingReason::Deferred,
+            message,
+            detail: "",
+        };
+        let (pressure, shutting_down) = (
+            *self.admission.pressure.borrow(),
+            *self.admission.shutting_down.borrow(),
+        );
+        if let Err(rejection) = may_resize(wanted, pressure, shutting_down) {
+            return Some(Err(deferred(rejection.message)));
+        }
         let others = self.admitted_except(&wanted.uid());
         let allocated = self.devices().allocated_for_admission(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
+        let held = self.with_held_requests(before.clone());
+        let wanted = &with_higher_requests(wanted, &held);
         let fits = if wanted.is_critical() {
             let fits = fits_critical(wanted, &object, &others, &allocated, false);
             fits.map_err(|refusal| self.make_room(wanted, refusal))
         } else {
             fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)
         };
-        Some(fits.map_err(|message| RefusedResize {
-            reason: PendingReason::Deferred,
-            message,
-            detail: "",
-        }))
+        Some(fits.map_err(deferred))
     }
 
     /// Stops the pods that make room for a critical one; what it waits for.
@@ -269,7 +279,7 @@ impl SyncLoop {
         }
     }
 
-    fn allocations(&self) -> &Allocations {
+    pub(super) fn allocations(&self) -> &Allocations {
         self.pod_sync.allocations()
     }
 }

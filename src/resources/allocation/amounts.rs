@@ -44,6 +44,25 @@ impl PodAmounts {
         }
     }
 
+    /// With the pod's CPU and memory limits for containers without their own, as containers have them in force
+    /// (upstream's `GetLimits`).
+    pub(super) fn with_pod_limits(mut self) -> Self {
+        let Some(level) = self.pod.as_ref().and_then(|level| level.limits.as_ref()) else {
+            return self;
+        };
+        for container in self.containers.values_mut() {
+            for name in [CPU, MEMORY] {
+                let Some(limit) = level.get(name) else {
+                    continue;
+                };
+                let own = container.limits.get_or_insert_default();
+                own.entry(name.to_owned()).or_insert_with(|| limit.clone());
+            }
+            container.limits.take_if(|limits| limits.is_empty());
+        }
+        self
+    }
+
     /// Sets the pod-level resources; returns whether they changed.
     pub(super) fn set_pod_level(&mut self, level: Option<ResourceRequirements>) -> bool {
         let level = level.map(without_empty);
@@ -76,7 +95,7 @@ fn without_empty(mut amounts: ResourceRequirements) -> ResourceRequirements {
 
 /// The pod with these amounts in its spec; `None` if its spec has them already. Containers that are missing in
 /// `amounts` keep their own.
-pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
+pub(super) fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
     let own = PodAmounts::of(pod);
     let level = |amounts: &PodAmounts| amounts.pod.clone().unwrap_or_default();
     let differs = |container: &Container| {
@@ -104,6 +123,37 @@ pub fn with_amounts(pod: &Pod, amounts: &PodAmounts) -> Option<Pod> {
         }
     }
     Some(pod)
+}
+
+/// The pod with the higher requests of both, of the pod as a whole and of each container.
+pub fn with_higher_requests(pod: &Pod, other: &Pod) -> Pod {
+    let other = PodAmounts::of(other);
+    let mut pod = pod.clone();
+    let Some(spec) = &mut pod.spec else {
+        return pod;
+    };
+    raise(&mut spec.resources, other.pod.as_ref());
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        let other = other.containers.get(&container.name);
+        raise(&mut container.resources, other);
+    }
+    pod
+}
+
+/// Raises the requests to those of `other`.
+fn raise(amounts: &mut Option<ResourceRequirements>, other: Option<&ResourceRequirements>) {
+    let other = other.and_then(|other| other.requests.as_ref());
+    for (name, other) in other.into_iter().flatten() {
+        let own = amounts.get_or_insert_default();
+        let own = own.requests.get_or_insert_default().get(name);
+        let own = own.and_then(|own| Quantity::from_api(own).ok());
+        let is_higher = Quantity::from_api(other).is_ok_and(|other| Some(other) > own);
+        if is_higher && let Some(requests) = amounts.as_mut().and_then(|own| own.requests.as_mut())
+        {
+            requests.insert(name.clone(), other.clone());
+        }
+    }
 }
 
 /// Whether the amounts are equal as quantities (`1` equals `1000m`).

@@ -18,7 +18,8 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
-pub use amounts::{ComputeAmounts, PodAmounts, same_amounts, with_amounts};
+use amounts::with_amounts;
+pub use amounts::{ComputeAmounts, PodAmounts, same_amounts, with_higher_requests};
 pub use conditions::{PendingReason, PendingResize, ResizeConditions, ResizeInProgress};
 pub use messages::event_message;
 pub use metrics::ResizeMetrics;
@@ -63,6 +64,7 @@ struct AllocationInner {
     directory: Option<PathBuf>,
     state: Mutex<AllocationState>,
     changed: Notify,
+    completed: Notify,
 }
 
 #[derive(Default)]
@@ -91,7 +93,7 @@ impl Allocations {
         Ok(Self(Arc::new(AllocationInner {
             directory: Some(directory.to_path_buf()),
             state: Mutex::new(state),
-            changed: Notify::new(),
+            ..AllocationInner::default()
         })))
     }
 
@@ -137,9 +139,17 @@ impl Allocations {
         self.0.state.lock().actuated.get(uid).cloned()
     }
 
-    /// The pod with its actuated amounts; `None` if those are the allocated ones.
-    pub fn actuated_pod(&self, pod: &Pod) -> Option<Pod> {
-        let mut amounts = PodAmounts::clone(&*self.actuated(&pod.uid())?);
+    /// The pod with the amounts that its running containers have; `None` if those are the allocated ones.
+    pub fn actuated_pod(&self, pod: &Pod, runs: impl Fn(&str) -> bool) -> Option<Pod> {
+        let state = self.0.state.lock();
+        let actuated = state.actuated.get(&pod.uid())?;
+        let allocated = state.allocated.get(&pod.uid());
+        if allocated.is_some_and(|allocated| Arc::ptr_eq(allocated, actuated)) {
+            return None;
+        }
+        let mut amounts = PodAmounts::clone(actuated);
+        drop(state);
+        amounts.containers.retain(|name, _| runs(name));
         amounts.complete(PodAmounts::of(pod));
         with_amounts(pod, &amounts)
     }
@@ -190,6 +200,16 @@ impl Allocations {
             state.conditions.remove(uid);
         }
         done
+    }
+
+    /// A resize was completed, so that other pods may have room.
+    pub fn set_completed(&self) {
+        self.0.completed.notify_one();
+    }
+
+    /// Waits until a resize was completed. Cancel safe, for one waiter.
+    pub async fn completed(&self) {
+        self.0.completed.notified().await;
     }
 
     /// Numbers of deferred, infeasible and in-progress resizes.
@@ -257,11 +277,19 @@ impl Allocations {
         Ok(())
     }
 
-    /// Writes the checkpoints that changed; false if a write failed.
+    /// Writes the checkpoints that changed; false if a write failed. As upstream, the actuated limits of containers are
+    /// written with those of their pod.
     async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
         let amounts = {
             let state = self.0.state.lock();
-            [state.allocated.clone(), state.actuated.clone()]
+            let actuated = state.actuated.iter().map(|(uid, has)| {
+                let has = match has.pod {
+                    Some(_) => Arc::new(PodAmounts::clone(has).with_pod_limits()),
+                    None => has.clone(),
+                };
+                (uid.clone(), has)
+            });
+            [state.allocated.clone(), actuated.collect()]
         };
         let mut all = true;
         for (file, amounts) in files.iter().zip(amounts) {

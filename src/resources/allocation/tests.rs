@@ -239,10 +239,10 @@ fn what_is_in_force_is_what_was_actuated_until_that_is_what_was_allocated() {
         pod
     };
     let (before, after) = (level("30Mi"), level("10Mi"));
-    assert!(allocations.actuated_pod(&after).is_none());
+    assert!(allocations.actuated_pod(&after, |_| true).is_none());
     allocations.set_actuated_pod_level(&before);
     let shown = |pod: &Pod| {
-        let actuated_pod = allocations.actuated_pod(pod)?;
+        let actuated_pod = allocations.actuated_pod(pod, |_| true)?;
         let amounts = PodAmounts::of(&actuated_pod);
         let of_pod = amounts.pod?.limits?["memory"].0.clone();
         let of_container = amounts.containers["a"].limits.clone()?["memory"].0.clone();
@@ -254,4 +254,50 @@ fn what_is_in_force_is_what_was_actuated_until_that_is_what_was_allocated() {
     assert_eq!(shown(&before), None);
     allocations.set_actuated_pod_level(&after);
     assert_eq!(shown(&after), None);
+}
+
+#[test]
+fn what_a_container_had_counts_only_while_it_runs() {
+    let allocations = Allocations::default();
+    let before = pod("u", json!({"requests": {"cpu": "2", "memory": "6Gi"}}));
+    let now = pod("u", json!({"requests": {"cpu": "3", "memory": "2Gi"}}));
+    allocations.allocate(&before);
+    allocations.set_actuated(&before, before.container("a").unwrap());
+    assert_eq!(allocations.actuated_pod(&before, |_| true), None);
+    allocations.resize(&before, &now);
+    assert_eq!(
+        allocations.actuated_pod(&now, |_| true).as_ref(),
+        Some(&*before)
+    );
+    assert_eq!(allocations.actuated_pod(&now, |_| false), None);
+
+    let held = with_higher_requests(&now, &before);
+    let held = &PodAmounts::of(&held).containers["a"];
+    let expected = json!({"requests": {"cpu": "3", "memory": "6Gi"}});
+    assert_eq!(serde_json::to_value(held).unwrap(), expected);
+    let none = pod("u", json!({}));
+    assert_eq!(with_higher_requests(&none, &before), *before);
+    assert_eq!(with_higher_requests(&before, &none), *before);
+}
+
+#[tokio::test]
+async fn actuated_limits_are_written_with_those_of_the_pod() {
+    let dir = tempfile::tempdir().unwrap();
+    let allocations = Allocations::read(dir.path()).unwrap();
+    let mut limited = Pod::clone(&pod("u", json!({"limits": {"cpu": "1"}})));
+    let level = json!({"limits": {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "4Mi"}});
+    limited.spec.as_mut().unwrap().resources = serde_json::from_value(level).unwrap();
+    allocations.allocate(&limited);
+    allocations.set_actuated(&limited, limited.container("a").unwrap());
+    allocations.set_actuated_pod_level(&limited);
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    allocations.run(shutdown).await.unwrap();
+
+    let limits = |file: &str| {
+        let amounts = read(&dir.path().join(file)).unwrap()[&PodUid::from("u")].clone();
+        serde_json::to_value(amounts.containers["a"].limits.clone()).unwrap()
+    };
+    assert_eq!(limits(ALLOCATED_FILE), json!({"cpu": "1"}));
+    assert_eq!(limits(ACTUATED_FILE), json!({"cpu": "1", "memory": "1Gi"}));
 }

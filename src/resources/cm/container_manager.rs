@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     base::{error_chain, run_file_io},
+    cri::v1::LinuxContainerResources,
     host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
-    resources::{ActivePodsReader, QosClass, managers::ResourceManagers, pod_qos},
+    resources::{ActivePodsReader, QosClass, linux, managers::ResourceManagers, pod_qos},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
@@ -42,6 +43,15 @@ const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 /// Manages the cgroups of a node; cheap to clone. Without `cgroupsPerQOS` it does nothing.
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
+
+/// What the runtime is told of a resize.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SandboxResources {
+    /// The pod's overhead, if it has one.
+    pub overhead: Option<LinuxContainerResources>,
+    /// The rest of the pod.
+    pub resources: LinuxContainerResources,
+}
 
 struct ContainerManagerInner {
     node: NodeCgroups,
@@ -162,16 +172,24 @@ impl ContainerManager {
         }
     }
 
-    /// Creates a pod's cgroup if it is missing, and sets its limits. Call it before a container of the pod starts.
+    /// Creates a pod's cgroup if it is missing, and sets its limits. Call it before a container of the pod starts. With
+    /// `before`, the pod with the amounts that its running containers have, the higher of both limits: these
+    /// containers may use more than the pod is allocated.
     ///
     /// # Errors
     /// The cgroup cannot be created.
-    pub async fn ensure_exists(&self, pod: &Arc<Pod>) -> anyhow::Result<PodCgroup> {
+    pub async fn ensure_exists(
+        &self,
+        pod: &Arc<Pod>,
+        before: Option<Pod>,
+    ) -> anyhow::Result<PodCgroup> {
         let Some(inner) = self.0.clone() else {
             return Ok(PodCgroup::default());
         };
         let pod = pod.clone();
-        inner.run(move |inner| inner.ensure_exists(&pod)).await?
+        let ensure =
+            move |inner: &ContainerManagerInner| inner.ensure_exists(&pod, before.as_ref());
+        inner.run(ensure).await?
     }
 
     /// Sets the limits of a running pod's cgroup. With `before`, while its containers are resized, the higher of the
@@ -186,6 +204,27 @@ impl ContainerManager {
         let (pod, before) = (pod.clone(), before.cloned());
         let limit = move |inner: &ContainerManagerInner| inner.limit(&pod, before.as_deref());
         inner.run(limit).await?
+    }
+
+    /// The resources of a pod and its overhead as the runtime is told of a resize; with `before`, the higher limits of
+    /// both. `None` if pods have no cgroups.
+    ///
+    /// # Errors
+    /// An amount in the spec cannot be parsed.
+    pub fn sandbox_resources(
+        &self,
+        pod: &Pod,
+        before: Option<&Pod>,
+    ) -> anyhow::Result<Option<SandboxResources>> {
+        let Some(inner) = &self.0 else {
+            return Ok(None);
+        };
+        let (rest, before) = (without_overhead(pod), before.map(without_overhead));
+        let settings = inner.settings_over(&rest, before.as_ref())?;
+        Ok(Some(SandboxResources {
+            overhead: linux::sandbox_overhead(pod, &inner.node.rules.cpu)?,
+            resources: wanted::for_runtime(settings),
+        }))
     }
 
     /// The new memory limit of a pod's cgroup, if a resize lowers it from that of `before`.
@@ -389,7 +428,7 @@ impl ContainerManagerInner {
         Ok(())
     }
 
-    fn ensure_exists(&self, pod: &Pod) -> anyhow::Result<PodCgroup> {
+    fn ensure_exists(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<PodCgroup> {
         if let Err(error) = self.update_classes() {
             tracing::info!(
                 pod = %pod.log_name(),
@@ -404,7 +443,9 @@ impl ContainerManagerInner {
                 .create(&name)
                 .with_context(|| format!("failed to create container for {path}"))?;
         }
-        let set = self.manager.update(&name, &self.pod_settings(pod)?);
+        let set = self
+            .manager
+            .update(&name, &self.settings_over(pod, before)?);
         Ok(PodCgroup {
             parent: path.to_string(),
             refused: set.err().map(|error| error.to_string()),
@@ -417,13 +458,19 @@ impl ContainerManagerInner {
         Ok(wanted::of_pod(pod, &rules)?)
     }
 
+    /// The settings of a pod; with `before`, the higher limits of both.
+    fn settings_over(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
+        let settings = self.pod_settings(pod)?;
+        Ok(match before {
+            Some(before) => wanted::at_least(settings, &self.pod_settings(before)?),
+            None => settings,
+        })
+    }
+
     fn limit(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<()> {
         self.update_classes()
             .context("failed to update the cgroups of classes")?;
-        let mut settings = self.pod_settings(pod)?;
-        if let Some(before) = before {
-            settings = wanted::at_least(settings, &self.pod_settings(before)?);
-        }
+        let settings = self.settings_over(pod, before)?;
         let name = self.pod_name(pod)?;
         let limited = self.manager.update(&name, &settings);
         limited.with_context(|| format!("failed to set cgroup config for {:?}", name.parts()))
@@ -450,4 +497,12 @@ impl ContainerManagerInner {
         }
         Ok(found)
     }
+}
+
+fn without_overhead(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if let Some(spec) = &mut pod.spec {
+        spec.overhead = None;
+    }
+    pod
 }

@@ -26,7 +26,7 @@ mod tests;
 mod wanted_tests;
 
 pub use config::CgroupsConfig;
-pub use container_manager::ContainerManager;
+pub use container_manager::{ContainerManager, SandboxResources};
 pub use metrics::CgroupMetrics;
 pub use name::{CgroupDriver, CgroupName};
 pub use node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup};

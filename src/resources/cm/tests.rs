@@ -122,7 +122,7 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
         (&idle, "/r/kubepods/besteffort/podidle"),
     ] {
         for _ in 0..2 {
-            let made = manager.ensure_exists(pod).await.unwrap();
+            let made = manager.ensure_exists(pod, None).await.unwrap();
             assert_eq!((made.parent.as_str(), made.refused), (parent, None));
         }
         assert_eq!(manager.pod_cgroup_parent(pod).unwrap(), parent);
@@ -151,7 +151,10 @@ async fn what_somebody_removed_is_made_again() {
     for name in ["cpu", "memory"] {
         fs::remove_dir_all(tree.dir.path().join(name).join("r/kubepods")).unwrap();
     }
-    manager.ensure_exists(&pod("small", "100m")).await.unwrap();
+    manager
+        .ensure_exists(&pod("small", "100m"), None)
+        .await
+        .unwrap();
     assert_eq!(
         tree.read("memory/r/kubepods/memory.limit_in_bytes"),
         "1073741824"
@@ -165,15 +168,21 @@ async fn a_pod_whose_cgroup_cannot_be_made_fails_alone() {
     let manager = tree.start().unwrap();
     let blocked = tree.dir.path().join("memory/r/kubepods/burstable/podsmall");
     fs::write(&blocked, "").unwrap();
-    let failed = manager.ensure_exists(&pod("small", "100m")).await;
+    let failed = manager.ensure_exists(&pod("small", "100m"), None).await;
     let failed = format!("{:#}", failed.unwrap_err());
     assert!(
         failed.contains("failed to create container for /r/kubepods/burstable/podsmall"),
         "{failed}"
     );
-    manager.ensure_exists(&pod("other", "100m")).await.unwrap();
+    manager
+        .ensure_exists(&pod("other", "100m"), None)
+        .await
+        .unwrap();
     fs::remove_file(&blocked).unwrap();
-    manager.ensure_exists(&pod("small", "100m")).await.unwrap();
+    manager
+        .ensure_exists(&pod("small", "100m"), None)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -181,14 +190,14 @@ async fn a_limit_that_is_refused_is_told_and_does_not_stop_the_pod() {
     let tree = Tree::new();
     let manager = tree.start().unwrap();
     let pod = pod("small", "100m");
-    manager.ensure_exists(&pod).await.unwrap();
+    manager.ensure_exists(&pod, None).await.unwrap();
     let file = tree
         .dir
         .path()
         .join("cpu/r/kubepods/burstable/podsmall/cpu.shares");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let made = manager.ensure_exists(&pod).await.unwrap();
+    let made = manager.ensure_exists(&pod, None).await.unwrap();
     let refused = made.refused.unwrap();
     assert!(refused.contains("cpu.shares"), "{refused}");
 }
@@ -213,7 +222,7 @@ async fn a_memory_limit_that_a_resize_lowers_comes_with_what_the_pod_uses() {
         .dir
         .path()
         .join("memory/r/kubepods/burstable/podsmall/memory.usage_in_bytes");
-    manager.ensure_exists(&high).await.unwrap();
+    manager.ensure_exists(&high, None).await.unwrap();
     assert_eq!(lowered(&low, &high).await, Some((1 << 20, None)));
     fs::write(used, "4096\n").unwrap();
     assert_eq!(lowered(&low, &high).await, Some((1 << 20, Some(4096))));
@@ -300,7 +309,11 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     let tree = Tree::new();
     let (one, other) = (pod("one", "100m"), pod("other", "400m"));
     *tree.pods.lock() = vec![one.clone(), other.clone()];
-    tree.start().unwrap().ensure_exists(&one).await.unwrap();
+    tree.start()
+        .unwrap()
+        .ensure_exists(&one, None)
+        .await
+        .unwrap();
     let shares = || tree.read("cpu/r/kubepods/burstable/cpu.shares");
     assert_eq!(shares(), "512");
 
@@ -310,7 +323,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(manager.clone().run(delivered, shutdown.clone()));
     *tree.pods.lock() = vec![one.clone()];
-    manager.ensure_exists(&one).await.unwrap();
+    manager.ensure_exists(&one, None).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(shares(), "512");
 
@@ -337,7 +350,7 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     let fake = FakeSystemd::start().await;
     let tree = sliced(&fake).await;
     let manager = tokio::task::block_in_place(|| tree.start()).unwrap();
-    let made = manager.ensure_exists(&pod("a-b", "1")).await.unwrap();
+    let made = manager.ensure_exists(&pod("a-b", "1"), None).await.unwrap();
     let slice = "r-kubepods-burstable-poda_b.slice";
     let path = format!("/r.slice/r-kubepods.slice/r-kubepods-burstable.slice/{slice}");
     assert_eq!((made.parent, made.refused), (path.clone(), None));
@@ -361,7 +374,7 @@ async fn with_systemd_every_cgroup_is_a_slice_that_it_knows_the_limits_of() {
     assert_eq!(found, [PodUid::from("a-b")].into());
     // The same again changes nothing, so systemd is not bothered.
     let calls = fake.state.lock().calls.len();
-    manager.ensure_exists(&pod("a-b", "1")).await.unwrap();
+    manager.ensure_exists(&pod("a-b", "1"), None).await.unwrap();
     assert_eq!(fake.state.lock().calls.len(), calls);
     manager.destroy(&"a-b".into()).await.unwrap();
     assert!(!fake.state.lock().units.contains_key(slice));
@@ -378,7 +391,7 @@ async fn a_systemd_that_does_not_respond_holds_up_no_quick_work() {
     let calls: Vec<_> = (0..4)
         .map(|n| {
             let (manager, pod) = (manager.clone(), pod(&n.to_string(), "1"));
-            tokio::spawn(async move { manager.ensure_exists(&pod).await })
+            tokio::spawn(async move { manager.ensure_exists(&pod, None).await })
         })
         .collect();
     while fake.state.lock().silent > 0 {
@@ -408,7 +421,7 @@ async fn slices_cannot_tell_an_underscore_from_a_dash() {
 #[tokio::test]
 async fn without_cgroups_nothing_is_made() {
     let manager = ContainerManager::off();
-    let made = manager.ensure_exists(&pod("u", "1")).await.unwrap();
+    let made = manager.ensure_exists(&pod("u", "1"), None).await.unwrap();
     assert_eq!((made.parent.as_str(), made.refused), ("", None));
     assert!(manager.pods_with_cgroups().await.unwrap().is_empty());
     manager.destroy(&"u".into()).await.unwrap();

@@ -2,6 +2,7 @@
 //! `setCPUCgroupConfig`). Pure.
 
 use crate::{
+    cri::v1::LinuxContainerResources,
     host::cgroup::CgroupSettings,
     model::{Pod, PodExt, Quantity},
     resources::{
@@ -87,6 +88,22 @@ pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSetti
         cpu_quota: higher(settings.cpu_quota, other.cpu_quota),
         memory: higher(settings.memory, other.memory),
         ..settings
+    }
+}
+
+/// CPU and memory settings as the runtime is told.
+pub fn for_runtime(settings: CgroupSettings) -> LinuxContainerResources {
+    let signed = |value: Option<u64>| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
+    let unified = settings.unified.into_iter();
+    LinuxContainerResources {
+        cpu_shares: signed(settings.cpu_shares).unwrap_or_default(),
+        cpu_quota: settings.cpu_quota.unwrap_or_default(),
+        cpu_period: signed(settings.cpu_period).unwrap_or_default(),
+        memory_limit_in_bytes: settings.memory.unwrap_or_default(),
+        unified: unified
+            .map(|(file, value)| (file.to_owned(), value))
+            .collect(),
+        ..LinuxContainerResources::default()
     }
 }
 

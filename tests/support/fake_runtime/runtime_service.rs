@@ -752,18 +752,16 @@ impl RuntimeService for Runtime {
         &self,
         r: Request<v1::UpdatePodSandboxResourcesRequest>,
     ) -> Answer<v1::UpdatePodSandboxResourcesResponse> {
-        let id = r.into_inner().pod_sandbox_id;
+        let request = r.into_inner();
+        let detail = format!("{:?} {:?}", request.overhead, request.resources);
+        let id = request.pod_sandbox_id;
         let work = async {
             self.0.world.lock().sandbox(&id)?;
             Ok(v1::UpdatePodSandboxResourcesResponse {})
         };
+        let subject = self.sandbox_subject(&id);
         self.0
-            .call(
-                Rpc::UpdatePodSandboxResources,
-                self.sandbox_subject(&id),
-                String::new(),
-                work,
-            )
+            .call(Rpc::UpdatePodSandboxResources, subject, detail, work)
             .await
     }
 }

@@ -162,8 +162,12 @@ fn from_instance(
     let known = old.filter(|old| old.container_id.as_deref() == Some(&*id));
     let lifecycle = container.lifecycle.as_ref();
     let has_stop_signal = lifecycle.is_some_and(|hooks| hooks.stop_signal.is_some());
+    let actuated = inputs.actuated_pod;
+    let actuated = actuated.and_then(|pod| pod.container(&container.name));
     ContainerStatus {
-        resources: Some(resources::of_container(container, instance, known)),
+        resources: Some(resources::of_container(
+            container, instance, actuated, known,
+        )),
         allocated_resources: resources::allocated_requests(container),
         name: instance.name.to_string(),
         restart_count: match old.filter(|_| is_synthesized) {

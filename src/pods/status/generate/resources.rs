@@ -22,10 +22,12 @@ type QuantityList = BTreeMap<String, Quantity>;
 
 /// `resources` of a container that the runtime has an instance of (upstream's
 /// `convertContainerStatusResources`): as allocated, with what the runtime reports of a running
-/// one. The last report about this instance holds until the next.
+/// one; `actuated` is the container with the amounts that the instance has, while a resize is in progress. The last
+/// report about this instance holds until the next.
 pub(super) fn of_container(
     container: &Container,
     instance: &model::ContainerStatus,
+    actuated: Option<&Container>,
     old: Option<&ContainerStatus>,
 ) -> ResourceRequirements {
     let mut resources = allocated(container);
@@ -46,6 +48,12 @@ pub(super) fn of_container(
     }
     if let Some(requests) = &mut resources.requests {
         put_cpu(requests, reported.cpu_request, MIN_MILLI_CPU_REQUEST);
+        // No runtime knows memory requests.
+        let actuated =
+            actuated.and_then(|container| container.resources.as_ref()?.requests.as_ref());
+        if let Some(bytes) = actuated.and_then(|requests| requests.get(MEMORY)) {
+            requests.insert(MEMORY.into(), canonical(bytes));
+        }
     }
     resources
 }

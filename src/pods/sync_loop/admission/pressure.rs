@@ -1,16 +1,15 @@
 //! Pods that a node takes while it is short of something. Pure.
 
-use super::{NodeView, Rejection};
+use super::Rejection;
 use crate::model::{Pod, PodExt, reasons::event};
 use crate::resources::{QosClass, pod_qos};
 use crate::state::node_pressure::NodePressure;
 
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
 
-/// Critical pods always; when only memory is short, those that request memory or tolerate the taint, too.
-pub(super) fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    let pressure = node.pressure;
-    if pressure == NodePressure::default() || node.in_place || pod.is_critical() {
+/// Critical pods always; when only memory is short, also pods that are not BestEffort or tolerate the taint.
+pub(super) fn admit(pod: &Pod, pressure: NodePressure) -> Result<(), Rejection> {
+    if pressure == NodePressure::default() || pod.is_critical() {
         return Ok(());
     }
     let only_memory = NodePressure {

@@ -432,13 +432,8 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
         (burstable, false, both, Some("MemoryPressure DiskPressure")),
         (tolerant, false, both, Some("MemoryPressure DiskPressure")),
     ] {
-        let empty = EmptyNode::new();
-        let mut node = NodeView {
-            app_armor: true,
-            pressure,
-            ..empty.view()
-        };
-        let found = pressure::admit(&pod(spec, is_static), &node);
+        let pod = pod(spec, is_static);
+        let found = pressure::admit(&pod, pressure);
         let message = found
             .err()
             .map(|rejection| (rejection.reason, rejection.message));
@@ -449,12 +444,23 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             )
         });
         assert_eq!(message, expected, "{spec} {is_static}");
-        node.in_place = true;
+        let empty = EmptyNode::new();
+        let mut node = NodeView {
+            app_armor: true,
+            pressure,
+            ..empty.view()
+        };
+        assert_eq!(may_have_devices(&pod, &node).is_err(), conditions.is_some());
         assert_eq!(
-            pressure::admit(&pod(spec, is_static), &node),
-            Ok(()),
-            "it runs"
+            may_resize(&pod, pressure, false).is_err(),
+            conditions.is_some()
         );
+        let message = may_resize(&pod, NodePressure::default(), true)
+            .unwrap_err()
+            .message;
+        assert_eq!(message, "Pod was rejected as the node is shutting down.");
+        node.in_place = true;
+        assert_eq!(may_have_devices(&pod, &node), Ok(()), "it runs");
     }
 }
 

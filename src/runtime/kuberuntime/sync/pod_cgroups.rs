@@ -5,15 +5,24 @@
 
 use crate::{
     base::error_chain,
-    cri::RuntimeClient,
+    cri::{CriError, RuntimeClient, v1::UpdatePodSandboxResourcesRequest},
     model::{Pod, PodExt as _, PodUid, SandboxId, reasons::event},
-    resources::cm::{ContainerManager, LoweredMemoryLimit},
+    resources::cm::{ContainerManager, LoweredMemoryLimit, SandboxResources},
     state::events::{EventRecorder, ObjectRef},
 };
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use std::{collections::HashMap, sync::Arc};
+
+/// How a resize changes the limits of a pod's cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LimitChange {
+    /// To the higher of the old and the new limits, before containers are updated.
+    Widen,
+    /// To the new limits, after that.
+    Settle,
+}
 
 /// Finds and makes the cgroups of pods.
 pub(in crate::runtime::kuberuntime) struct PodCgroups {
@@ -40,8 +49,12 @@ impl PodCgroups {
 
     /// The parent for a new sandbox, with its cgroup made.
     pub(super) async fn parent_for_new_sandbox(&self, pod: &Arc<Pod>) -> anyhow::Result<String> {
+        self.ensure_exists(pod, None).await
+    }
+
+    async fn ensure_exists(&self, pod: &Arc<Pod>, before: Option<Pod>) -> anyhow::Result<String> {
         let object = ObjectRef::pod(pod);
-        let ensured = self.cgroups.ensure_exists(pod).await;
+        let ensured = self.cgroups.ensure_exists(pod, before).await;
         let cgroup = ensured.map_err(|error| {
             let text = format!(
                 "unable to ensure pod container exists: {}",
@@ -63,33 +76,87 @@ impl PodCgroups {
         Ok(cgroup.parent)
     }
 
-    /// The parent of the containers in a sandbox, with its cgroup made if it is the pod's own.
+    /// The parent of the containers in a sandbox, with its cgroup made if it is the pod's own; for `before`, see
+    /// [`ContainerManager::ensure_exists`].
     pub(super) async fn parent_for_sandbox(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
+        before: Option<Pod>,
     ) -> anyhow::Result<String> {
         if self.cgroups.is_off() {
             return Ok(String::new());
         }
         let (parent, is_own) = self.parent(pod, id).await?;
         if is_own {
-            return self.parent_for_new_sandbox(pod).await;
+            return self.ensure_exists(pod, before).await;
         }
         Ok(parent)
     }
 
     /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
+    /// The runtime is told of changed limits first, and may reject them.
     pub(super) async fn limit(
         &self,
         pod: &Arc<Pod>,
         id: &SandboxId,
-        before: Option<&Arc<Pod>>,
+        before: &Arc<Pod>,
+        change: LimitChange,
     ) -> anyhow::Result<()> {
         if self.cgroups.is_off() || !self.parent(pod, id).await?.1 {
             return Ok(());
         }
-        self.cgroups.limit(pod, before).await
+        let wider = self.cgroups.sandbox_resources(pod, Some(before))?;
+        let (old, new, before) = match change {
+            LimitChange::Widen => (
+                self.cgroups.sandbox_resources(before, None)?,
+                wider,
+                Some(before),
+            ),
+            LimitChange::Settle => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
+        };
+        if new != old {
+            let told = self.tell_runtime(id, new.clone()).await;
+            told.map_err(|error| {
+                anyhow::anyhow!(
+                    "failed to notify runtime for UpdatePodSandboxResources; resize rejected: {}",
+                    error.grpc_text()
+                )
+            })?;
+        }
+        let limited = self.cgroups.limit(pod, before).await;
+        if limited.is_err()
+            && new != old
+            && let Err(error) = self.tell_runtime(id, old).await
+        {
+            tracing::error!(
+                pod = %pod.log_name(),
+                podUID = %pod.uid(),
+                err = %error,
+                "Failed to notify runtime to rollback UpdatePodSandboxResources"
+            );
+        }
+        limited
+    }
+
+    async fn tell_runtime(
+        &self,
+        id: &SandboxId,
+        resources: Option<SandboxResources>,
+    ) -> Result<(), CriError> {
+        let Some(SandboxResources {
+            overhead,
+            resources,
+        }) = resources
+        else {
+            return Ok(());
+        };
+        let request = UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: id.to_string(),
+            overhead,
+            resources: Some(resources),
+        };
+        self.runtime.update_pod_sandbox_resources(request).await
     }
 
     /// The memory limit that a resize lowers, if the sandbox is in the pod's own cgroup; see

@@ -3,12 +3,12 @@
 //! The pod's cgroup allows the higher of the old and the new limits while its containers are updated, and the new ones
 //! after that. Actuated amounts are recorded container by container, so that the next sync resumes.
 
-use super::{request::SyncRequest, sandbox::SandboxCreator};
+use super::{pod_cgroups::LimitChange, request::SyncRequest, sandbox::SandboxCreator};
 use crate::{
     base::error_chain,
-    model::{Pod, PodExt},
+    model::{Pod, PodExt as _},
     resources::{
-        allocation::{Allocations, ResizeMetrics, with_amounts},
+        allocation::{Allocations, ResizeMetrics},
         cm::LoweredMemoryLimit,
     },
     runtime::kuberuntime::actions::{ContainerResize, PodActions},
@@ -45,28 +45,30 @@ impl PodResizer {
         actions: &PodActions,
     ) -> Result<(), String> {
         let started_at = Instant::now();
-        let resized = Box::pin(self.carry_out(request.pod, actions)).await;
+        let resized = Box::pin(self.carry_out(request, actions)).await;
         self.metrics.resized(resized.is_ok(), started_at.elapsed());
         resized
     }
 
-    async fn carry_out(&self, pod: &Arc<Pod>, actions: &PodActions) -> Result<(), String> {
-        let before = self.before(pod);
+    async fn carry_out(
+        &self,
+        request: &SyncRequest<'_>,
+        actions: &PodActions,
+    ) -> Result<(), String> {
+        let pod = request.pod;
+        let runs = |name: &str| request.status.runs(name);
+        let before = self.allocations.actuated_pod(pod, runs);
+        let before = before.map_or_else(|| pod.clone(), Arc::new);
         self.check_usage(pod, &before, actions).await?;
-        self.limit_pod(pod, actions, Some(&before)).await?;
+        self.limit_pod(pod, actions, &before, LimitChange::Widen)
+            .await?;
         for resize in &actions.containers_to_resize {
             self.update(pod, actions, resize).await?;
         }
-        self.limit_pod(pod, actions, None).await?;
+        self.limit_pod(pod, actions, &before, LimitChange::Settle)
+            .await?;
         self.allocations.set_actuated_pod_level(pod);
         Ok(())
-    }
-
-    /// The pod with its actuated amounts.
-    fn before(&self, pod: &Arc<Pod>) -> Arc<Pod> {
-        let has = self.allocations.actuated(&pod.uid());
-        let before = has.and_then(|has| with_amounts(pod, &has));
-        before.map_or_else(|| pod.clone(), Arc::new)
     }
 
     /// Rejects memory limits below the current usage: the kernel would kill processes.
@@ -101,17 +103,18 @@ impl PodResizer {
         check_limits(of_pod, &of_containers)
     }
 
-    /// Sets the limits of the pod's cgroup. With `before`, sets the higher of the old and the new limit of each resource.
+    /// Changes the limits of the pod's cgroup.
     async fn limit_pod(
         &self,
         pod: &Arc<Pod>,
         actions: &PodActions,
-        before: Option<&Arc<Pod>>,
+        before: &Arc<Pod>,
+        change: LimitChange,
     ) -> Result<(), String> {
         let Some(sandbox) = &actions.sandbox else {
             return Ok(());
         };
-        let limited = self.sandboxes.cgroups.limit(pod, sandbox, before);
+        let limited = self.sandboxes.cgroups.limit(pod, sandbox, before, change);
         limited.await.map_err(|error| error_chain(error.as_ref()))
     }
 

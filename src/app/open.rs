@@ -72,8 +72,9 @@ pub(super) fn open(
     let tracing = config.tracing.as_ref();
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
-    let by_streams = config.is_on(FeatureGate::CriListStreaming);
-    let (runtime, image_client) = cri::connect(&config.runtime, by_streams, &tracer, &metrics)?;
+    let prefer_streaming_lists = config.is_on(FeatureGate::CriListStreaming);
+    let (runtime, image_client) =
+        cri::connect(&config.runtime, prefer_streaming_lists, &tracer, &metrics)?;
     let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
     let (state, writers) = state::open(settings::state(config), &metrics)?;
     let pod_resources = resources::bind_pod_resources(&config.root_dir);

@@ -8,7 +8,7 @@ use crate::{
         FeatureGate, KubeletConfig, NODE_VERSION, kubelet_configuration::KubeletConfiguration,
     },
     host::HostMachine,
-    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalObjects},
+    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalConfigMapsAndSecrets},
     node::{
         self, NodeProfile,
         certificates::Identity,
@@ -204,13 +204,13 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     if !config.allow_posted_pods {
         return Ok(None);
     }
-    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
     PostedPods::open(&posted_dir(config), &config.node_name, objects).map(Some)
 }
 
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
     let sources = &config.static_pods;
-    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
         file: sources.path.clone().map(|path| FileConfig {

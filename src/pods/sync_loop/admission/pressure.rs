@@ -1,4 +1,4 @@
-//! Pods that a node takes while it is short of something. Pure.
+//! Admission under node pressure (upstream: the eviction manager's `Admit`). Pure.
 
 use super::{NodeView, Rejection};
 use crate::model::{Pod, PodExt, reasons::event};
@@ -7,10 +7,11 @@ use crate::state::node_pressure::NodePressure;
 
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
 
-/// Critical pods always; when only memory is short, those that request memory or tolerate the taint, too.
+/// Admits critical pods; if MemoryPressure is the only condition, also pods that are not BestEffort or tolerate its
+/// taint.
 pub(super) fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     let pressure = node.pressure;
-    if pressure == NodePressure::default() || node.in_place || pod.is_critical() {
+    if pressure == NodePressure::default() || node.already_running || pod.is_critical() {
         return Ok(());
     }
     let only_memory = NodePressure {

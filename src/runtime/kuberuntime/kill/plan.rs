@@ -128,7 +128,7 @@ pub fn container_grace_seconds(
     pod: &Pod,
     container: Option<&Container>,
     reason: Option<KillReason>,
-    over: Option<i64>,
+    grace_override: Option<i64>,
 ) -> i64 {
     let probe_grace = |probe: Option<&Probe>| probe?.termination_grace_period_seconds;
     let own = container.and_then(|c| match reason? {
@@ -137,7 +137,8 @@ pub fn container_grace_seconds(
         KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
     });
     let of_pod = || pod.spec()?.termination_grace_period_seconds;
-    over.or(pod.metadata.deletion_grace_period_seconds)
+    grace_override
+        .or(pod.metadata.deletion_grace_period_seconds)
         .or(own)
         .or_else(of_pod)
         .unwrap_or(MINIMUM_STOP_SECONDS)

@@ -43,7 +43,7 @@ impl KubeGenericRuntimeManager {
             actuated,
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
-            resetting: record.resetting(),
+            resetting: record.restart_all_instances(),
             exits: last_exit_codes(record),
         });
         let probe_results = |id: &_| self.results.get(id);

@@ -30,7 +30,7 @@ use crate::{
         memory::NodeReservation,
     },
     runtime::{
-        kuberuntime::{self, GcPolicy, SpecSettings, log_paths},
+        kuberuntime::{self, GcPolicy, GenerateSettings, log_paths},
         logs::rotation,
     },
     server::{self, tls::ServingCertificate},
@@ -143,8 +143,8 @@ pub(super) fn containers(
     cpu: CpuEnforcement,
     node: Arc<NodeFacts>,
     host_ips: HostIps,
-) -> SpecSettings {
-    SpecSettings {
+) -> GenerateSettings {
+    GenerateSettings {
         root,
         pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
         cluster_dns: config.dns.cluster_dns.clone(),

@@ -4,7 +4,7 @@ use super::{content::VolumeSources, plan, plan::PlannedVolume};
 use crate::{
     apiserver::{
         claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
-        configmap_secret::{ObjectKey, ObjectsByKey, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodObjects},
         pod_certificate::{PodCertificateKey, PodCertificates},
         token::{TokenKey, Tokens},
         trust_bundle::TrustBundles,
@@ -98,7 +98,7 @@ impl Cluster {
         uid: &PodUid,
         objects: &PodObjects,
         mut keys: VolumeKeys,
-        fixed: Option<&ObjectsByKey>,
+        fixed: Option<&ConfigMapsAndSecrets>,
     ) -> VolumeSources {
         let is_fixed = |key: &ObjectKey| fixed.is_some_and(|fixed| fixed.contains_key(key));
         keys.objects.retain(|key| !is_fixed(key));

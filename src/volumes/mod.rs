@@ -46,7 +46,7 @@ pub use prepared::{Prepared, VolumePath, VolumePaths};
 pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
+use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectKey, Objects};
 use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
@@ -255,7 +255,7 @@ impl VolumeManager {
         pod: &Pod,
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
-    ) -> Result<ObjectsByKey, VolumeError> {
+    ) -> Result<ConfigMapsAndSecrets, VolumeError> {
         let objects = self.shared.objects.of(pod);
         tokio::select! {
             biased;

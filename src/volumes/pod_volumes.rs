@@ -6,7 +6,7 @@ use super::{
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
-use crate::{apiserver::configmap_secret::ObjectsByKey, base::error_chain};
+use crate::{apiserver::configmap_secret::ConfigMapsAndSecrets, base::error_chain};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -83,7 +83,7 @@ pub(super) struct MadeVolume {
     /// The digest of its content, for a volume of files.
     pub(super) shown: Option<PayloadDigest>,
     /// Its immutable objects, as first used for the pod; they are not looked up again.
-    pub(super) fixed: ObjectsByKey,
+    pub(super) fixed: ConfigMapsAndSecrets,
 }
 
 /// The result of a successful attempt.
@@ -98,7 +98,7 @@ impl Attempted {
         let made = MadeVolume {
             path,
             shown: None,
-            fixed: ObjectsByKey::new(),
+            fixed: ConfigMapsAndSecrets::new(),
         };
         Self { made, stale: None }
     }

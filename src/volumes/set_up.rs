@@ -21,7 +21,7 @@ use super::{
 use crate::{
     apiserver::{
         claim::ClaimError,
-        configmap_secret::{ObjectsByKey, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, PodObjects},
     },
     base::{
         otel::in_current_context,
@@ -473,7 +473,7 @@ fn wait_of(kind: &VolumeKind) -> VolumeWait {
 }
 
 /// The immutable ones of the objects.
-fn immutable(found: &ObjectsByKey) -> ObjectsByKey {
+fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
     let fixed = found
         .iter()
         .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));

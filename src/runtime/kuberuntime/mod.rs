@@ -60,7 +60,7 @@ use sync::{
 use tokio::sync::watch;
 
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
-pub use generate::{SpecSettings, UserNamespaces, UserNamespacesConfig};
+pub use generate::{GenerateSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;
 pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
@@ -83,7 +83,7 @@ pub struct RuntimeManagerDeps {
     /// The services of the cluster, for environment variables, and its runtime classes.
     pub objects: ClusterObjects,
     /// The node's part of all CRI configurations.
-    pub settings: SpecSettings,
+    pub settings: GenerateSettings,
     /// Registry of the metrics of started pods and containers.
     pub metrics: Metrics,
     /// Settings of the manager.

@@ -162,7 +162,7 @@ pub struct ContainerStop {
 /// The stops of all containers of a pod that run or may run. A sidecar waits for all regular containers and for the
 /// sidecars after it (upstream's `terminationOrdering`). Hooks are those of the spec, or of `record` for containers that
 /// are not in the spec; a container in unknown state gets none.
-pub fn stop_pod(
+pub fn container_stops(
     pod: Option<&Pod>,
     status: &PodStatus,
     record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,

@@ -19,7 +19,7 @@ use crate::{
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, State, Writers},
-    volumes::{Cluster, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
+    volumes::{ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -89,7 +89,7 @@ pub(super) fn open(
     let facts = Arc::new(facts);
     let (certificates, certificate_notices) =
         pod_certificates::open(config, api.as_ref(), &objects.objects, &state, &metrics);
-    let cluster = Cluster {
+    let cluster = ClusterSources {
         tokens: objects.tokens.clone(),
         bundles: objects.bundles.clone(),
         certificates,

@@ -91,7 +91,7 @@ pub(super) async fn start(
         user_namespaces: UserNamespaces::of_node(opened.root, config.user_namespaces).await?,
         resources: resources.clone(),
         features: features.clone(),
-        objects: opened.objects,
+        cluster_objects: opened.objects,
         settings: containers,
         metrics: metrics.clone(),
         config: settings::runtime(config),

@@ -57,8 +57,8 @@ pub(super) struct NodePath {
     pub(super) local: Option<LocalMount>,
 }
 
-/// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the
-/// pod recorded (`recorded`) is used, because a claim stays bound to its volume. `name` is the volume's name in the pod.
+/// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the pod
+/// recorded (`recorded`) is used, because a claim stays bound to its volume. `name` is the volume's name in the pod.
 pub(super) fn resolve(
     name: &str,
     claim: &ClaimVolume,

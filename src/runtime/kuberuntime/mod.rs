@@ -81,7 +81,7 @@ pub struct RuntimeManagerDeps {
     /// The features of the runtime.
     pub features: FeaturesReader,
     /// The services of the cluster, for environment variables, and its runtime classes.
-    pub objects: ClusterObjects,
+    pub cluster_objects: ClusterObjects,
     /// The node's part of all CRI configurations.
     pub settings: GenerateSettings,
     /// Registry of the metrics of started pods and containers.
@@ -173,7 +173,10 @@ impl KubeGenericRuntimeManager {
             deps.config.resolv_conf,
             deps.user_namespaces,
             deps.features,
-            (deps.objects.services, deps.objects.runtime_classes),
+            (
+                deps.cluster_objects.services,
+                deps.cluster_objects.runtime_classes,
+            ),
             deps.resources.devices.clone(),
         ));
         let cgroups = PodCgroups::new(

@@ -279,8 +279,8 @@ impl EventRecorder {
         self.kept.lock().keep(object, kind, reason, message, now);
     }
 
-    /// Starts to queue occurrences, at most `capacity` of them, and returns the receiver; the excess is dropped. Returns
-    /// `None` if the outbox was already taken.
+    /// Starts to queue occurrences, at most `capacity` of them, and returns the receiver; the excess is dropped.
+    /// Returns `None` if the outbox was already taken.
     pub fn outbox(&self, capacity: usize, on_overflow: OnOverflow) -> Option<Outbox> {
         let (queue, outbox) = mpsc::channel(capacity);
         let sender = Sender { queue, on_overflow };

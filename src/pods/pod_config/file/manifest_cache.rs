@@ -1,4 +1,5 @@
-//! The cache of parsed manifest files: the pods that should run, and the errors and warnings to report, each once. Pure.
+//! The cache of parsed manifest files: the pods that should run, and the errors and warnings to report, each once.
+//! Pure.
 
 use super::watch::ScanScope;
 use crate::model::{Pod, PodExt, PodFullName};

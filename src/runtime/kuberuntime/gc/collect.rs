@@ -30,8 +30,8 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
 }
 
 impl ContainerGc {
-    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with `remove_all`,
-    /// everything. Costs nothing when there is nothing to remove.
+    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with
+    /// `remove_all`, everything. Costs nothing when there is nothing to remove.
     pub(in crate::runtime::kuberuntime) async fn collect_pod(
         &self,
         status: &Arc<PodStatus>,
@@ -46,8 +46,8 @@ impl ContainerGc {
         Ok(())
     }
 
-    /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the
-    /// runtime statuses come from a complete list. Pods of the API server that have not ended are left to their workers.
+    /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
+    /// statuses come from a complete list. Pods of the API server that have not ended are left to their workers.
     pub(in crate::runtime::kuberuntime) async fn collect_dead(
         &self,
         pods: &[Arc<PodStatus>],
@@ -207,8 +207,8 @@ impl ContainerGc {
             .await;
     }
 
-    /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`). Exits
-    /// of sidecars stay recorded, for the restart count.
+    /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
+    /// Exits of sidecars stay recorded, for the restart count.
     pub(in crate::runtime::kuberuntime) async fn purge_init_containers(
         &self,
         pod: &Pod,

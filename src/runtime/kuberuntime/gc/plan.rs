@@ -193,8 +193,8 @@ fn remove(
     }));
 }
 
-/// The sandboxes to remove: those that are not READY and without containers, except the newest one of a pod that is kept.
-/// The list has to be complete.
+/// The sandboxes to remove: those that are not READY and without containers, except the newest one of a pod that is
+/// kept. The list has to be complete.
 pub fn sandboxes(all: &[GcSandbox], remove_all: &dyn Fn(&PodUid) -> bool) -> Vec<SandboxRemoval> {
     let rank = |s: &GcSandbox| (s.attempt, s.created_at, s.id.clone());
     let mut newest: HashMap<&PodUid, &GcSandbox> = HashMap::new();

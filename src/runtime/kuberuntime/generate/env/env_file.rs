@@ -1,8 +1,8 @@
 //! Environment files that one container writes for another (`fileKeyRef`). Pure.
 //!
-//! A strict subset of shell syntax: `NAME='value'`, one after the other. Everything between the quotes is the value, line
-//! breaks included; there are no escapes. Empty lines, lines that begin with `#`, blanks before a name and comments after
-//! a value are skipped.
+//! A strict subset of shell syntax: `NAME='value'`, one after the other. Everything between the quotes is the value,
+//! line breaks included; there are no escapes. Empty lines, lines that begin with `#`, blanks before a name and comments
+//! after a value are skipped.
 
 /// Maximum size of a file, bytes.
 pub const MAX_FILE: usize = 4 << 20;

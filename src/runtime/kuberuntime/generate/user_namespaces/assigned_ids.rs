@@ -1,5 +1,5 @@
-//! The host IDs available to pods' user namespaces: the subordinate IDs of the user `kubelet`, else all above the node's
-//! own.
+//! The host IDs available to pods' user namespaces: the subordinate IDs of the user `kubelet`, else all above the
+//! node's own.
 
 use super::ranges::IdSpace;
 use anyhow::{Context as _, bail, ensure};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
 use kubelet::cri::{ListFingerprint, Relist, v1};
-use kubelet::model::validation::{LocalObjects, decode_pod};
+use kubelet::model::validation::{LocalConfigMapsAndSecrets, decode_pod};
 use kubelet::model::{
     ContainerState, ContainerStatus, Pod, PodExt, PodSource, PodStatus, SandboxStatus,
     container_hash, keys,
@@ -70,7 +70,7 @@ fn origin(location: &str) -> ManifestOrigin<'_> {
         node_name: "node1",
         source: PodSource::File,
         location,
-        objects: LocalObjects::None,
+        objects: LocalConfigMapsAndSecrets::None,
     }
 }
 
@@ -100,7 +100,7 @@ fn running(pod: &Pod) -> PodStatus {
         has_network_status: true,
         ips: vec!["10.0.0.7".into()],
         source: Some(PodSource::File),
-        spec_digest: pod.annotation(keys::SPEC_DIGEST).map(Arc::from),
+        manifest_digest: pod.annotation(keys::MANIFEST_DIGEST).map(Arc::from),
         ..SandboxStatus::default()
     };
     let all = pod.init_containers().iter().chain(pod.containers());

@@ -84,7 +84,8 @@ struct Sandbox {
     attempt: u32,
     ready: bool,
     ip: Option<String>,
-    spec_digest: Option<String>,
+    #[serde(rename = "specDigest")]
+    manifest_digest: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -191,7 +192,7 @@ impl Sandbox {
             network,
             has_network_status: self.ip.is_some(),
             ips: self.ip.iter().cloned().collect(),
-            spec_digest: self.spec_digest.as_deref().map(Into::into),
+            manifest_digest: self.manifest_digest.as_deref().map(Into::into),
             ..SandboxStatus::default()
         }
     }

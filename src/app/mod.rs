@@ -335,7 +335,7 @@ impl App {
         Process {
             started: self.opened.started_at,
             version: env!("CARGO_PKG_VERSION"),
-            behaves_as: KUBERNETES_VERSION,
+            emulation_version: KUBERNETES_VERSION,
             configuration: Arc::new(self.config.shown.clone()),
             flags: Arc::new(self.config.flags_shown.clone()),
             verbosity: Arc::new(move || read.verbosity()),

@@ -19,7 +19,7 @@ use crate::{
     pods::{self, PodsReader, PodsWriters},
     resources::{self, pod_resources::PodResourcesSocket},
     state::{self, State, Writers},
-    volumes::{Cluster, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
+    volumes::{ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, hosts_file},
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -72,8 +72,9 @@ pub(super) fn open(
     let tracing = config.tracing.as_ref();
     let tracer = tracing.map(|settings| Tracer::new(settings, &config.node_name, &metrics));
     let tracer = tracer.transpose().context("tracing")?.unwrap_or_default();
-    let by_streams = config.is_on(FeatureGate::CriListStreaming);
-    let (runtime, image_client) = cri::connect(&config.runtime, by_streams, &tracer, &metrics)?;
+    let prefer_streaming_lists = config.is_on(FeatureGate::CriListStreaming);
+    let (runtime, image_client) =
+        cri::connect(&config.runtime, prefer_streaming_lists, &tracer, &metrics)?;
     let objects = ClusterObjects::new(config.local_objects_dir.clone(), api.clone());
     let (state, writers) = state::open(settings::state(config), &metrics)?;
     let pod_resources = resources::bind_pod_resources(&config.root_dir);
@@ -88,7 +89,7 @@ pub(super) fn open(
     let facts = Arc::new(facts);
     let (certificates, certificate_notices) =
         pod_certificates::open(config, api.as_ref(), &objects.objects, &state, &metrics);
-    let cluster = Cluster {
+    let cluster = ClusterSources {
         tokens: objects.tokens.clone(),
         bundles: objects.bundles.clone(),
         certificates,

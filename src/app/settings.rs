@@ -8,7 +8,7 @@ use crate::{
         FeatureGate, KubeletConfig, NODE_VERSION, kubelet_configuration::KubeletConfiguration,
     },
     host::HostMachine,
-    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalObjects},
+    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalConfigMapsAndSecrets},
     node::{
         self, NodeProfile,
         certificates::Identity,
@@ -30,7 +30,7 @@ use crate::{
         memory::NodeReservation,
     },
     runtime::{
-        kuberuntime::{self, GcPolicy, SpecSettings, log_paths},
+        kuberuntime::{self, GcPolicy, GenerateSettings, log_paths},
         logs::rotation,
     },
     server::{self, tls::ServingCertificate},
@@ -145,8 +145,8 @@ pub(super) fn containers(
     cpu: CpuEnforcement,
     node: Arc<NodeFacts>,
     host_ips: HostIps,
-) -> SpecSettings {
-    SpecSettings {
+) -> GenerateSettings {
+    GenerateSettings {
         root,
         pod_logs_dir: config.container_logs.pod_logs_dir.clone(),
         cluster_dns: config.dns.cluster_dns.clone(),
@@ -206,13 +206,13 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     if !config.allow_posted_pods {
         return Ok(None);
     }
-    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
     PostedPods::open(&posted_dir(config), &config.node_name, objects).map(Some)
 }
 
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
     let sources = &config.static_pods;
-    let objects = LocalObjects::given(config.local_objects_dir.is_some());
+    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
         file: sources.path.clone().map(|path| FileConfig {

@@ -17,13 +17,13 @@ pub struct RuntimeConfig {
 }
 
 /// Builds the clients of both services, on one connection if they share an endpoint. Does not connect yet. With
-/// `by_streams`, sandboxes and containers are listed by streaming calls if the runtime supports them.
+/// `prefer_streaming_lists`, sandboxes and containers are listed by streaming calls if the runtime supports them.
 ///
 /// # Errors
 /// An endpoint cannot be parsed.
 pub fn connect(
     config: &RuntimeConfig,
-    by_streams: bool,
+    prefer_streaming_lists: bool,
     tracer: &Tracer,
     metrics: &Metrics,
 ) -> anyhow::Result<(RuntimeClient, ImageClient)> {
@@ -42,7 +42,7 @@ pub fn connect(
         connect(image_endpoint)
     };
     Ok((
-        RuntimeClient::new(connection).preferring_streams(by_streams),
+        RuntimeClient::new(connection).preferring_streams(prefer_streaming_lists),
         ImageClient::new(image_connection),
     ))
 }

@@ -107,7 +107,7 @@ impl RuntimeClient {
             );
             self.prefers_streams().store(false, Ordering::Relaxed);
         }
-        (!in_parts_instead(&streamed)).then_some(streamed)
+        (!must_list_in_parts(&streamed)).then_some(streamed)
     }
 
     /// All sandboxes, unless they equal the last list compared with `fingerprint`. An unchanged reply is hashed but not
@@ -276,7 +276,7 @@ where
         return Err(error);
     }
     let streamed = streamed.await;
-    if !in_parts_instead(&streamed) {
+    if !must_list_in_parts(&streamed) {
         return streamed;
     }
     if states.is_empty() {
@@ -292,7 +292,7 @@ where
 
 /// Whether a list has to be read in parts although a stream was requested: the runtime does not support streams, or
 /// puts too many entries into one message (containerd: 5,000).
-fn in_parts_instead<T>(streamed: &Result<T, CriError>) -> bool {
+fn must_list_in_parts<T>(streamed: &Result<T, CriError>) -> bool {
     matches!(
         streamed,
         Err(CriError::Unimplemented { .. } | CriError::Exhausted { .. })

@@ -24,7 +24,7 @@ pub enum Relist<T> {
 #[derive(Debug)]
 pub struct ListFingerprint<T> {
     last: Option<Fingerprint>,
-    keys: RandomState,
+    hasher: RandomState,
     entries: PhantomData<fn() -> T>,
 }
 
@@ -39,7 +39,7 @@ impl<T> Default for ListFingerprint<T> {
     fn default() -> ListFingerprint<T> {
         ListFingerprint {
             last: None,
-            keys: RandomState::new(),
+            hasher: RandomState::new(),
             entries: PhantomData,
         }
     }
@@ -76,7 +76,7 @@ impl<T> ListFingerprint<T> {
 
     /// The fingerprint of an encoded reply; `None` if it is malformed.
     fn fingerprint(&self, reply: &[u8]) -> Option<Fingerprint> {
-        fingerprint(&self.keys, reply)
+        fingerprint(&self.hasher, reply)
     }
 
     /// Whether this is the fingerprint of the last list.
@@ -90,7 +90,7 @@ impl<T> ListFingerprint<T> {
     }
 }
 
-fn fingerprint(keys: &RandomState, reply: &[u8]) -> Option<Fingerprint> {
+fn fingerprint(hasher: &RandomState, reply: &[u8]) -> Option<Fingerprint> {
     let mut result = Fingerprint {
         sum: 0,
         entries: 0,
@@ -106,24 +106,24 @@ fn fingerprint(keys: &RandomState, reply: &[u8]) -> Option<Fingerprint> {
             LENGTH_DELIMITED => {
                 while !fields.is_empty() {
                     let field = next_field(&mut fields)?;
-                    sum = sum.wrapping_add(hash(keys, field.whole));
+                    sum = sum.wrapping_add(hash(hasher, field.whole));
                 }
             }
-            _ => sum = hash(keys, entry.whole),
+            _ => sum = hash(hasher, entry.whole),
         }
-        let mut hasher = keys.build_hasher();
-        hasher.write_u64(entry.key);
-        hasher.write_u64(sum);
-        result.sum = result.sum.wrapping_add(hasher.finish());
+        let mut hash = hasher.build_hasher();
+        hash.write_u64(entry.key);
+        hash.write_u64(sum);
+        result.sum = result.sum.wrapping_add(hash.finish());
         result.entries += 1;
     }
     Some(result)
 }
 
-fn hash(keys: &RandomState, bytes: &[u8]) -> u64 {
-    let mut hasher = keys.build_hasher();
-    hasher.write(bytes);
-    hasher.finish()
+fn hash(hasher: &RandomState, bytes: &[u8]) -> u64 {
+    let mut hash = hasher.build_hasher();
+    hash.write(bytes);
+    hash.finish()
 }
 
 const LENGTH_DELIMITED: u64 = 2;

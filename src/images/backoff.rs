@@ -54,7 +54,7 @@ impl PullBackoff {
     }
 
     /// Records a successful pull, which resets the back-off.
-    pub(super) fn worked(&mut self, pod: &PodUid, image: &str) {
+    pub(super) fn succeeded(&mut self, pod: &PodUid, image: &str) {
         let key = (pod.clone(), image.to_owned());
         self.steps.forget(&key);
         self.errors.remove(&key);
@@ -120,7 +120,7 @@ mod tests {
         let mut backoff = PullBackoff::new();
         backoff.failed(&one, "x", "e".into(), now);
         backoff.failed(&two, "x", "e".into(), now);
-        backoff.worked(&one, "x");
+        backoff.succeeded(&one, "x");
         assert!(backoff.held(&one, "x", now).is_none());
         assert_eq!(backoff.failed(&one, "x", "e".into(), now), now + S(10));
         backoff.forget_pod(&two);

@@ -11,7 +11,7 @@ use super::credentials::{Keyring, LoginOwner, PullLogin, UsedAccount};
 use super::error::{ImageError, pull_text};
 use super::image_name::ImageName;
 use super::pull_metrics::PullMetrics;
-use super::puller::{PullConfig, PullOrder, Pulled, Puller};
+use super::puller::{PullConfig, PullRequest, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
 use crate::base::{GoDuration, SingleFlight};
@@ -21,7 +21,7 @@ use crate::model::{PodExt, PodUid, reasons};
 use crate::state::events::EventRecorder;
 
 /// For how long a status shows the error of a failed pull (`ErrImagePull`) before `ImagePullBackOff`.
-const FAILURE_SHOWN: Duration = Duration::from_secs(2);
+const ERR_IMAGE_PULL_DURATION: Duration = Duration::from_secs(2);
 
 /// The dependencies of the image manager.
 pub struct ImageManagerParts {
@@ -118,7 +118,7 @@ impl ImageGetter {
                 return Err(error);
             }
         };
-        self.hold_back(request)?;
+        self.check_back_off(request)?;
         let credentials = self.credentials(request, &plan).await;
         self.pull(request, plan, credentials).await
     }
@@ -282,16 +282,16 @@ impl ImageGetter {
             reasons::event::PULLING,
             format!("Pulling image {image:?}"),
         );
-        let order = PullOrder {
+        let pull_request = PullRequest {
             image,
             spec: plan.spec,
             present: plan.present,
             credentials,
             sandbox_config: request.sandbox_config,
         };
-        match self.shared.puller.pull(order).await {
+        match self.shared.puller.pull(pull_request).await {
             Ok(pulled) => {
-                self.shared.backoff.lock().worked(&pod, image);
+                self.shared.backoff.lock().succeeded(&pod, image);
                 let message = pulled_text(image, &pulled, begin);
                 recorder.normal(object, reasons::event::PULLED, message);
                 let size = pulled.image.as_ref().map_or(0, |image| image.size);
@@ -307,19 +307,19 @@ impl ImageGetter {
                 let now = Instant::now();
                 let mut backoff = self.shared.backoff.lock();
                 let again = backoff.failed(&pod, image, last, now);
-                Err(error.until(again.min(now + FAILURE_SHOWN)))
+                Err(error.until(again.min(now + ERR_IMAGE_PULL_DURATION)))
             }
         }
     }
 
     /// Whether pulls of this image are in their back-off.
-    pub(super) fn is_held_back(&self, pod: &PodUid, image: &str) -> bool {
+    pub(super) fn is_in_back_off(&self, pod: &PodUid, image: &str) -> bool {
         let backoff = self.shared.backoff.lock();
         backoff.held(pod, image, Instant::now()).is_some()
     }
 
     /// Returns an error while pulls of this image are in their back-off.
-    fn hold_back(&self, request: &ImageRequest<'_>) -> Result<(), ImageError> {
+    fn check_back_off(&self, request: &ImageRequest<'_>) -> Result<(), ImageError> {
         let ImageRequest { object, image, .. } = *request;
         let text = format!("Back-off pulling image {image:?}");
         let error = {

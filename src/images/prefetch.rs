@@ -141,7 +141,7 @@ impl Prefetcher {
             };
             // A second container with the same image finds it present when it starts.
             let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
-            if later || self.getter.is_held_back(&pod.uid(), &wanted.image) {
+            if later || self.getter.is_in_back_off(&pod.uid(), &wanted.image) {
                 continue;
             }
             let (queued, next) = oneshot::channel();

@@ -59,7 +59,7 @@ pub(super) struct Pulled {
 /// The key for sharing pulls: pulls of the same image with different credentials are not shared.
 type PullKey = (String, Vec<PullLogin>);
 
-pub(super) struct PullOrder<'a> {
+pub(super) struct PullRequest<'a> {
     /// The image as the user wrote it.
     pub(super) image: &'a str,
     /// The image to request from the runtime.
@@ -109,10 +109,10 @@ impl Puller {
 
     /// Pulls an image with the first login that works. The error is the text for events. Dropping the future cancels
     /// the pull, unless another caller waits for it.
-    pub(super) async fn pull(&self, order: PullOrder<'_>) -> Result<Pulled, String> {
-        let key = (order.image.to_owned(), order.credentials.clone());
+    pub(super) async fn pull(&self, request: PullRequest<'_>) -> Result<Pulled, String> {
+        let key = (request.image.to_owned(), request.credentials.clone());
         let begin = || {
-            let lane = if order.present {
+            let lane = if request.present {
                 self.lanes.refresh.clone()
             } else {
                 self.lanes.download.clone()
@@ -120,10 +120,10 @@ impl Puller {
             let pull = Pull {
                 images: self.images.clone(),
                 records: self.records.clone(),
-                image: order.image.to_owned(),
-                spec: order.spec,
-                credentials: order.credentials,
-                sandbox_config: order.sandbox_config.cloned(),
+                image: request.image.to_owned(),
+                spec: request.spec,
+                credentials: request.credentials,
+                sandbox_config: request.sandbox_config.cloned(),
             };
             let rate = self.rate.clone();
             async move {

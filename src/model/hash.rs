@@ -80,7 +80,7 @@ pub fn back_off_key(pod_name: &str, namespace: &str, uid: &str, container: &Cont
     )
 }
 
-/// Whether the digests of two manifests ([`super::keys::SPEC_DIGEST`]) differ. Only digests of the same version can
+/// Whether the digests of two manifests ([`super::keys::MANIFEST_DIGEST`]) differ. Only digests of the same version can
 /// be compared; otherwise the manifests count as equal.
 pub fn is_other_manifest(one: Option<&str>, other: Option<&str>) -> bool {
     let one = one.and_then(|digest| digest.split_once(':'));

@@ -37,7 +37,7 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// Pod annotation of this kubelet: version-tagged digest of the manifest as the user wrote it. For a static pod with
 /// a `metadata.uid` in its manifest, a different digest means a different pod.
-pub const SPEC_DIGEST: &str = "kubelet.rs/spec-digest";
+pub const MANIFEST_DIGEST: &str = "kubelet.rs/spec-digest";
 /// Pod annotation of this kubelet: path of the manifest file of a static pod.
 pub const MANIFEST: &str = "kubelet.rs/manifest";
 

@@ -5,7 +5,7 @@
 pub struct NodeFacts {
     /// Total memory in bytes.
     pub memory_capacity_bytes: i64,
-    /// Allocatable CPU in thousandths of a CPU.
+    /// Allocatable CPU in millicores.
     pub allocatable_milli_cpu: i64,
     /// Allocatable memory in bytes.
     pub allocatable_memory_bytes: i64,

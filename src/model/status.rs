@@ -55,7 +55,7 @@ pub struct SandboxStatus {
     /// The pod's `kubernetes.io/config.source` annotation, if the sandbox has it.
     pub source: Option<PodSource>,
     /// The digest of the manifest that it was created from, if it has that annotation.
-    pub spec_digest: Option<Arc<str>>,
+    pub manifest_digest: Option<Arc<str>>,
 }
 
 /// The states of a CRI container.
@@ -120,9 +120,9 @@ pub struct ContainerStatus {
 /// The resources of a container as the runtime reports them; at least one is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerResources {
-    /// In thousandths of a CPU, converted from CPU shares.
+    /// In millicores, converted from CPU shares.
     pub cpu_request: Option<i64>,
-    /// In thousandths of a CPU, converted from the CPU quota.
+    /// In millicores, converted from the CPU quota.
     pub cpu_limit: Option<i64>,
     /// In bytes.
     pub memory_limit: Option<i64>,

@@ -253,7 +253,7 @@ pub fn build(
     let observer = PodSyncObserver::new(deps.metrics, deps.tracer);
     let workers = PodWorkers::new(pod_sync.clone(), Some(observer), delays);
     let desired = state.pods.clone();
-    pod_workers::metrics::count(&workers, move || desired.uids(), deps.metrics);
+    pod_workers::metrics::register_working_pods(&workers, move || desired.uids(), deps.metrics);
     let (sources, updates, sources_ready) = PodConfig::build(config.sources, state.events.clone())?;
     let pods = Pods {
         workers: workers.clone(),
@@ -314,14 +314,14 @@ fn cluster_writers(
 ) -> Option<(MirrorPods, StatusWriter)> {
     let changes = state.changes.as_ref()?;
     let (in_use, may_run) = (pods.workers.clone(), pods.workers.clone());
-    let (mirrors, everything) = (pods.sources.clone(), pods.sources.clone());
+    let (mirrors, sources) = (pods.sources.clone(), pods.sources.clone());
     let mirror_pods = MirrorPods::new(MirrorDeps {
         api: api.clone(),
         node_name,
         pods: state.pods.clone(),
         name_in_use: Box::new(move |name, except| in_use.is_name_in_use(name, except)),
         mirrors_known: Box::new(move || mirrors.delivered(PodSource::Api)),
-        pods_known: Box::new(move || everything.everything_known()),
+        pods_known: Box::new(move || sources.all_complete()),
         changed: changes.mirrors.clone(),
     });
     let status_writer = StatusWriter::new(StatusWriterDeps {

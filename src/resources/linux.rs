@@ -40,7 +40,7 @@ impl Default for CpuEnforcement {
     }
 }
 
-/// CPU shares for thousandths of a CPU: 1024 per CPU, within 2..=262144.
+/// CPU shares for millicores: 1024 per CPU, within 2..=262144.
 pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
     let shares = i128::from(milli_cpu) * SHARES_PER_CPU / 1000;
     i64::try_from(shares)
@@ -48,7 +48,7 @@ pub fn milli_cpu_to_shares(milli_cpu: i64) -> i64 {
         .clamp(MIN_SHARES, MAX_SHARES)
 }
 
-/// CFS quota in microseconds per period for thousandths of a CPU; at least 1 ms, and 0 (no quota) for 0.
+/// CFS quota in microseconds per period for millicores; at least 1 ms, and 0 (no quota) for 0.
 pub fn milli_cpu_to_quota(milli_cpu: i64, period_microseconds: i64) -> i64 {
     if milli_cpu == 0 {
         return 0;

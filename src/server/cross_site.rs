@@ -13,7 +13,7 @@ use hyper::{HeaderMap, Method, header};
 /// A site under the same domain is not another site. Proxied requests are accepted: API servers forward requests of
 /// browsers, for example of dashboards, and have authenticated the user. A proxy sets `X-Forwarded-For`; a page
 /// cannot set that header on a WebSocket, and on other requests only if this server permits it (CORS).
-pub(super) fn is_abuse(method: &Method, headers: &HeaderMap) -> bool {
+pub(super) fn is_cross_site_write(method: &Method, headers: &HeaderMap) -> bool {
     let only_reads = matches!(*method, Method::GET | Method::HEAD) && !is_upgrade(headers);
     if only_reads || headers.contains_key("x-forwarded-for") {
         return false;
@@ -51,7 +51,7 @@ mod tests {
             headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         }
-        is_abuse(&method, &headers)
+        is_cross_site_write(&method, &headers)
     }
 
     #[test]

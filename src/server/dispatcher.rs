@@ -130,7 +130,7 @@ impl Dispatcher {
         request: &Request,
         found: Result<(&'static RouteEntry, Route), RouteError>,
     ) -> Result<(&'static RouteEntry, Route), Box<Response<Body>>> {
-        if cross_site::is_abuse(request.method(), request.headers()) {
+        if cross_site::is_cross_site_write(request.method(), request.headers()) {
             let body = "403 cross-site request refused\n".to_owned();
             return Err(Box::new(with_connection_close(text(
                 StatusCode::FORBIDDEN,

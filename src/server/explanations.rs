@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time that a request waits for a change.
-const NEWS_TIMEOUT: Duration = Duration::from_secs(25);
+const LONG_POLL_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Returns the overview of all known pods.
 pub type OverviewView = Arc<dyn Fn() -> Overview + Send + Sync>;
@@ -145,7 +145,7 @@ impl Explanations {
                 changed.await;
             }
         };
-        let changed = async { drop(tokio::time::timeout(NEWS_TIMEOUT, changed).await) };
+        let changed = async { drop(tokio::time::timeout(LONG_POLL_TIMEOUT, changed).await) };
         unless_stopping(stopping, changed).await;
     }
 }

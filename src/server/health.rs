@@ -52,7 +52,7 @@ impl HealthQuery {
 
 /// The results of the checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Findings {
+pub(super) struct HealthCheckResults {
     /// The response, without the reasons of failures.
     pub(super) text: String,
     /// The failures with reasons, for the log.
@@ -62,12 +62,12 @@ pub(super) struct Findings {
 impl HealthChecks {
     /// `/healthz`.
     pub(super) fn answer(&self, query: &HealthQuery) -> Response<Body> {
-        let findings = self.all(query);
-        if findings.failures.is_empty() {
-            return text(StatusCode::OK, findings.text);
+        let results = self.all(query);
+        if results.failures.is_empty() {
+            return text(StatusCode::OK, results.text);
         }
-        tracing::warn!(failures = ?findings.failures, "Healthz check failed");
-        text(StatusCode::INTERNAL_SERVER_ERROR, findings.text)
+        tracing::warn!(failures = ?results.failures, "Healthz check failed");
+        text(StatusCode::INTERNAL_SERVER_ERROR, results.text)
     }
 
     /// `/healthz/<name>`.
@@ -126,7 +126,7 @@ impl HealthChecks {
     }
 
     /// Runs all checks except the excluded ones.
-    pub(super) fn all(&self, query: &HealthQuery) -> Findings {
+    pub(super) fn all(&self, query: &HealthQuery) -> HealthCheckResults {
         let mut lines = String::new();
         let mut failures = Vec::new();
         for (name, check) in &self.checks {
@@ -158,7 +158,7 @@ impl HealthChecks {
             (true, true) => format!("{lines}healthz check passed\n"),
             (true, false) => "ok".to_owned(),
         };
-        Findings { text, failures }
+        HealthCheckResults { text, failures }
     }
 }
 
@@ -200,13 +200,13 @@ impl CheckMetrics {
     }
 
     /// Records the result of a check.
-    pub(super) fn checked(&self, name: &'static str, well: bool) {
+    pub(super) fn checked(&self, name: &'static str, ok: bool) {
         let r#type = "healthz";
         let result = self
             .result
             .get_or_create_owned(&CheckLabels { name, r#type });
-        result.set(well.into());
-        let status = if well { "success" } else { "error" };
+        result.set(ok.into());
+        let status = if ok { "success" } else { "error" };
         let checked = CheckResultLabels {
             name,
             r#type,

@@ -21,7 +21,7 @@ pub struct Process {
     /// This program's version.
     pub version: &'static str,
     /// The Kubernetes version that it implements.
-    pub behaves_as: &'static str,
+    pub emulation_version: &'static str,
     /// The effective configuration without secrets.
     pub configuration: Arc<Value>,
     /// All flags with their effective values, without secrets.
@@ -62,7 +62,7 @@ impl Process {
              Binary version: {}\nEmulation version: {}\nPaths: {}\n",
             self.started.strftime("%a %b %e %H:%M:%S UTC %Y"),
             self.version,
-            self.behaves_as,
+            self.emulation_version,
             paths.join(" "),
         );
         text(StatusCode::OK, body)
@@ -74,7 +74,7 @@ impl Process {
         let Ok(verbosity) = given.trim().parse::<u32>() else {
             let quoted: String = given.chars().take(40).collect();
             return bad_request(&format!(
-                "failed to set logging.verbosity: {quoted:?} is not a whole number from 0"
+                "failed to set logging.verbosity: {quoted:?} is not a non-negative integer"
             ));
         };
         let before = (self.verbosity)();

@@ -205,7 +205,7 @@ pub(super) fn process() -> Process {
     Process {
         started: jiff::Timestamp::UNIX_EPOCH,
         version: "1.2.3",
-        behaves_as: "v1.36",
+        emulation_version: "v1.36",
         configuration: Arc::new(serde_json::json!({"kind": "KubeletConfiguration"})),
         flags: Arc::new(vec![("v".to_owned(), "0".to_owned())]),
         verbosity: Arc::new(move || verbosity.load(std::sync::atomic::Ordering::Relaxed)),

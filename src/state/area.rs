@@ -82,7 +82,7 @@ pub fn open(config: Config, metrics: &Metrics) -> anyhow::Result<(State, Writers
         pressure: NodePressureWriter::default(),
         shutting_down: NodeShutdownWriter::default(),
         cache: cache_writer,
-        pods: PodManagerWriter::default().keeping(changes.clone()),
+        pods: PodManagerWriter::default().with_changes(changes.clone()),
         results: results_writer,
     };
     let state = State {

@@ -57,22 +57,22 @@ pub(super) struct NodePath {
     pub(super) local: Option<LocalMount>,
 }
 
-/// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the
-/// pod recorded (`noted`) is used, because a claim stays bound to its volume. `name` is the volume's name in the pod.
+/// Resolves a claim. While the API server has returned no claim or no node, the volume that an earlier sync of the pod
+/// recorded (`recorded`) is used, because a claim stays bound to its volume. `name` is the volume's name in the pod.
 pub(super) fn resolve(
     name: &str,
     claim: &ClaimVolume,
     found: Result<&PersistentVolume, ClaimError>,
     node: Option<&Node>,
-    noted: Option<ResolvedClaim>,
+    recorded: Option<ResolvedClaim>,
 ) -> Result<ResolvedClaim, VolumeError> {
-    let noted = noted.filter(|noted| noted.claim == claim.key.name);
-    let volume = match (found, noted) {
-        (Err(ClaimError::Unsynced(_)), Some(noted)) => return Ok(noted),
-        (Ok(volume), Some(noted))
-            if node.is_none() && volume.metadata.name.as_ref() == Some(&noted.volume) =>
+    let recorded = recorded.filter(|recorded| recorded.claim == claim.key.name);
+    let volume = match (found, recorded) {
+        (Err(ClaimError::Unsynced(_)), Some(recorded)) => return Ok(recorded),
+        (Ok(volume), Some(recorded))
+            if node.is_none() && volume.metadata.name.as_ref() == Some(&recorded.volume) =>
         {
-            return Ok(noted);
+            return Ok(recorded);
         }
         (found, _) => found.map_err(|source| VolumeError::Claim {
             volume: name.to_owned(),
@@ -295,11 +295,11 @@ mod tests {
         }))
         .unwrap();
         let claim = claim(None);
-        let noted = |claim: &str, volume: &str| ResolvedClaim {
+        let recorded = |claim: &str, volume: &str| ResolvedClaim {
             claim: claim.into(),
             volume: volume.into(),
             at: NodePath {
-                path: "/noted".into(),
+                path: "/recorded".into(),
                 check: HostPathCheck::Directory,
                 managed: true,
                 owned: false,
@@ -311,17 +311,17 @@ mod tests {
         };
         let away = || ClaimError::Unsynced("away".into());
         let gone = || ClaimError::NotBound;
-        for (found, noted, expected) in [
-            (Err(away()), Some(noted("data", "pv1")), Ok("/noted")),
-            (Err(away()), Some(noted("other", "pv1")), Err("away")),
+        for (found, recorded, expected) in [
+            (Err(away()), Some(recorded("data", "pv1")), Ok("/recorded")),
+            (Err(away()), Some(recorded("other", "pv1")), Err("away")),
             (Err(away()), None, Err("away")),
-            (Err(gone()), Some(noted("data", "pv1")), Err("not bound")),
-            (Ok(&volume), Some(noted("data", "pv1")), Ok("/noted")),
-            (Ok(&volume), Some(noted("data", "pv2")), Err("not known")),
+            (Err(gone()), Some(recorded("data", "pv1")), Err("not bound")),
+            (Ok(&volume), Some(recorded("data", "pv1")), Ok("/recorded")),
+            (Ok(&volume), Some(recorded("data", "pv2")), Err("not known")),
             (Ok(&volume), None, Err("not known")),
         ] {
-            let text = format!("{found:?} {noted:?}");
-            match (resolve("v", &claim, found, None, noted), expected) {
+            let text = format!("{found:?} {recorded:?}");
+            match (resolve("v", &claim, found, None, recorded), expected) {
                 (Ok(resolved), Ok(path)) => assert_eq!(resolved.at.path, path, "{text}"),
                 (Err(error), Err(why)) => {
                     assert!(error_chain(&error).contains(why), "{error} {text}")
@@ -418,10 +418,10 @@ mod tests {
         };
         let local = found(spec.clone(), None, None).unwrap().local;
         assert_eq!(local, Some(expected));
-        // What an earlier version noted.
-        let noted = r#"{"path":"/d","check":"Directory","managed":true,"owned":false,"measured":true,"isDevice":false,"group":null}"#;
-        let noted: NodePath = serde_json::from_str(noted).unwrap();
-        assert_eq!(noted.local, None);
+        // What an earlier version recorded.
+        let recorded = r#"{"path":"/d","check":"Directory","managed":true,"owned":false,"measured":true,"isDevice":false,"group":null}"#;
+        let recorded: NodePath = serde_json::from_str(recorded).unwrap();
+        assert_eq!(recorded.local, None);
         let claim = ClaimVolume {
             is_mounted: false,
             is_mapped: true,

@@ -4,7 +4,7 @@ use super::{content::VolumeSources, plan, plan::PlannedVolume};
 use crate::{
     apiserver::{
         claim::{ApiPersistentVolumeClaims, PersistentVolumeClaimKey},
-        configmap_secret::{ObjectKey, ObjectsByKey, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodObjects},
         pod_certificate::{PodCertificateKey, PodCertificates},
         token::{TokenKey, Tokens},
         trust_bundle::TrustBundles,
@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
 
 /// What volumes need from the API server besides configmaps and secrets.
-pub struct Cluster {
+pub struct ClusterSources {
     /// Tokens of service accounts (upstream's token manager).
     pub tokens: Tokens,
     /// ClusterTrustBundles.
@@ -29,7 +29,7 @@ pub struct Cluster {
     pub node: watch::Receiver<Option<Arc<Node>>>,
 }
 
-impl Default for Cluster {
+impl Default for ClusterSources {
     /// For a standalone node.
     fn default() -> Self {
         Self {
@@ -75,7 +75,7 @@ impl VolumeKeys {
     }
 }
 
-impl Cluster {
+impl ClusterSources {
     /// Registers what a pod uses, replacing what it used before.
     pub(super) fn register(&self, uid: &PodUid, plan: &[PlannedVolume]) {
         let keys = VolumeKeys::of(plan);
@@ -92,16 +92,16 @@ impl Cluster {
         self.bundles.forget(uid);
     }
 
-    /// Looks up all inputs of a volume concurrently, except for objects that are `fixed` for it.
+    /// Looks up all inputs of a volume concurrently, except for immutable objects that it has already.
     pub(super) async fn inputs(
         &self,
         uid: &PodUid,
         objects: &PodObjects,
         mut keys: VolumeKeys,
-        fixed: Option<&ObjectsByKey>,
+        immutable: Option<&ConfigMapsAndSecrets>,
     ) -> VolumeSources {
-        let is_fixed = |key: &ObjectKey| fixed.is_some_and(|fixed| fixed.contains_key(key));
-        keys.objects.retain(|key| !is_fixed(key));
+        let is_known = |key: &ObjectKey| immutable.is_some_and(|known| known.contains_key(key));
+        keys.objects.retain(|key| !is_known(key));
         let bundles = async {
             if keys.has_bundles {
                 Some(self.bundles.get().await)
@@ -115,8 +115,8 @@ impl Cluster {
         let claims = self.claims.get(uid, keys.claims);
         let (mut objects, tokens, certificates, claims, bundles) =
             tokio::join!(objects, tokens, certificates, claims, bundles);
-        let fixed = fixed.into_iter().flatten();
-        objects.extend(fixed.map(|(key, found)| (key.clone(), found.clone())));
+        let immutable = immutable.into_iter().flatten();
+        objects.extend(immutable.map(|(key, found)| (key.clone(), found.clone())));
         VolumeSources {
             objects,
             tokens,

@@ -30,7 +30,7 @@ pub(super) struct ProjectRequest<'a> {
     pub(super) limit: Option<u64>,
 }
 
-/// Sets up a volume unless a note says that this was done (and, in memory, it is still mounted), so that changes of
+/// Sets up a volume unless a marker shows that this was done (and, in memory, it is still mounted), so that changes of
 /// its mode and owner by containers are kept. Returns its path, and its project if one was requested.
 pub(super) fn set_up(
     pod: &PodDir,
@@ -41,8 +41,8 @@ pub(super) fn set_up(
     mounter: &dyn Mounter,
 ) -> Result<(PathBuf, Option<ProjectId>), SetUpError> {
     let directory = pod.volume(VolumePlugin::EmptyDir, volume)?;
-    let note = pod.empty_dir_note(volume)?;
-    let ready = note.join("ready");
+    let marker = pod.empty_dir_marker(volume)?;
+    let ready = marker.join("ready");
     let mounted = match medium {
         Medium::Disk => true,
         Medium::Memory { .. } | Medium::HugePages { .. } => mounter
@@ -59,10 +59,10 @@ pub(super) fn set_up(
         mount(&directory, medium, mounter)?;
     }
     own(&directory, medium, group).map_err(io_error("give away", &directory))?;
-    // Before the note, because only files created afterwards belong to the project.
+    // Before the marker, because only files created afterwards belong to the project.
     let project = project.and_then(|it| it.quotas.assign(&directory, it.pods, it.limit));
-    create_dir(&pod.empty_dir_notes(), 0o750)?;
-    create_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_markers(), 0o750)?;
+    create_dir(&marker, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))?;
     Ok((directory, project))
 }

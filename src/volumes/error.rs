@@ -136,14 +136,14 @@ pub enum VolumeError {
 
 /// Why a pod's volumes are not ready: at least one error, in the order of the volumes. Printed as the first one.
 #[derive(Debug)]
-pub struct NotPrepared {
+pub struct VolumesNotReady {
     /// The first one.
     pub first: Box<VolumeError>,
     /// The other errors.
     pub others: Vec<VolumeError>,
 }
 
-impl NotPrepared {
+impl VolumesNotReady {
     /// `None` if there are no errors.
     pub(super) fn of(errors: Vec<VolumeError>) -> Option<Self> {
         let mut errors = errors.into_iter();
@@ -159,19 +159,19 @@ impl NotPrepared {
     }
 }
 
-impl fmt::Display for NotPrepared {
+impl fmt::Display for VolumesNotReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.first.fmt(f)
     }
 }
 
-impl std::error::Error for NotPrepared {
+impl std::error::Error for VolumesNotReady {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.first.source()
     }
 }
 
-impl From<VolumeError> for NotPrepared {
+impl From<VolumeError> for VolumesNotReady {
     fn from(first: VolumeError) -> Self {
         Self {
             first: Box::new(first),

@@ -29,7 +29,7 @@ pub mod state;
 mod pod_volumes;
 mod local;
 mod claim;
-mod claim_note;
+mod claim_marker;
 mod cluster;
 mod empty_dir;
 mod host_path;
@@ -38,15 +38,15 @@ mod set_up;
 mod steps;
 mod teardown;
 
-pub use cluster::Cluster;
-pub use error::{NotPrepared, PathError, SetUpError, VolumeError};
+pub use cluster::ClusterSources;
+pub use error::{PathError, SetUpError, VolumeError, VolumesNotReady};
 pub use mounter::{HostMounter, Mounter};
 pub use paths::{KubeletRoot, PodDir, UnsafeName, VolumePlugin, component, hosts_file};
-pub use prepared::{Prepared, VolumePath, VolumePaths};
+pub use prepared::{PreparedVolumes, VolumePath, VolumePaths};
 pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
-use crate::apiserver::configmap_secret::{ObjectKey, Objects, ObjectsByKey};
+use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectKey, Objects};
 use crate::base::{panics::PanicScope, spawn};
 use crate::model::{ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid};
 use parking_lot::Mutex;
@@ -81,7 +81,7 @@ struct VolumeManagerInner {
     root: KubeletRoot,
     node: Arc<NodeFacts>,
     objects: Objects,
-    cluster: Cluster,
+    cluster: ClusterSources,
     /// Quota projects of emptyDir volumes, if their usage is monitored by them.
     quotas: Option<ProjectQuotas>,
     mounter: Box<dyn Mounter>,
@@ -119,7 +119,14 @@ impl VolumeManager {
         objects: Objects,
         mounter: impl Mounter,
     ) -> Self {
-        Self::in_cluster(root, node, objects, Cluster::default(), None, mounter)
+        Self::in_cluster(
+            root,
+            node,
+            objects,
+            ClusterSources::default(),
+            None,
+            mounter,
+        )
     }
 
     /// Builds the manager of a node in a cluster. With `quotas`, the usage of emptyDir volumes is monitored by
@@ -128,7 +135,7 @@ impl VolumeManager {
         root: KubeletRoot,
         node: Arc<NodeFacts>,
         objects: Objects,
-        cluster: Cluster,
+        cluster: ClusterSources,
         quotas: Option<ProjectQuotas>,
         mounter: impl Mounter,
     ) -> Self {
@@ -168,8 +175,8 @@ impl VolumeManager {
     /// The mounted volumes of a pod whose usage is measured: volumes in the pod's directory, and `local` ones of its claims.
     /// Other paths of the node are not measured.
     pub fn measurable(&self, uid: &PodUid) -> Vec<MeasurableVolume> {
-        let made = self.shared.of(uid).map(|volumes| volumes.made());
-        let volumes = made.into_iter().flatten().filter_map(|(volume, path)| {
+        let ready = self.shared.of(uid).map(|volumes| volumes.ready());
+        let volumes = ready.into_iter().flatten().filter_map(|(volume, path)| {
             let claim = volume.claim().filter(|_| path.measured);
             Some(MeasurableVolume {
                 name: volume.name.clone(),
@@ -202,7 +209,7 @@ impl VolumeManager {
     }
 
     /// Whether `podCertificate` volumes are supported.
-    pub fn serves_certificates(&self) -> bool {
+    pub fn supports_pod_certificates(&self) -> bool {
         self.shared.cluster.certificates.is_served()
     }
 
@@ -223,7 +230,7 @@ impl VolumeManager {
         &self,
         pod: &Pod,
         cancel: &CancellationToken,
-    ) -> Result<Prepared, NotPrepared> {
+    ) -> Result<PreparedVolumes, VolumesNotReady> {
         let shared = &self.shared;
         shared.objects.register(pod);
         let plan = plan::plan(pod, &shared.node)?;
@@ -231,7 +238,7 @@ impl VolumeManager {
         shared.cluster.register(&uid, &plan);
         if plan.is_empty() {
             // No volumes. The pod's directory is created with the first file in it.
-            return Ok(Prepared::default());
+            return Ok(PreparedVolumes::default());
         }
         let pod = VolumePod {
             directory: shared.root.pod(&uid).map_err(VolumeError::from)?,
@@ -255,7 +262,7 @@ impl VolumeManager {
         pod: &Pod,
         keys: BTreeSet<ObjectKey>,
         cancel: &CancellationToken,
-    ) -> Result<ObjectsByKey, VolumeError> {
+    ) -> Result<ConfigMapsAndSecrets, VolumeError> {
         let objects = self.shared.objects.of(pod);
         tokio::select! {
             biased;

@@ -39,16 +39,16 @@ pub(super) fn set_up(
     (group, policy): (VolumeGroup, ChangePolicy),
     shared: bool,
 ) -> Result<(), SetUpError> {
-    let note = pod.ownership_note(volume)?;
-    let ready = note.join("ready");
+    let marker = pod.ownership_marker(volume)?;
+    let ready = marker.join("ready");
     if ready.exists() || pod.volume(VolumePlugin::Local, volume)?.exists() {
         return Ok(());
     }
     if !shared {
         give(directory, group, policy).map_err(io_error("give to the pod's group", directory))?;
     }
-    create_dir(&pod.empty_dir_notes(), 0o750)?;
-    create_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_markers(), 0o750)?;
+    create_dir(&marker, 0o750)?;
     files::write_in_place(&ready, b"", 0o644).map_err(io_error("write", &ready))
 }
 

@@ -150,7 +150,7 @@ impl PodDir {
         self.0.join("volumes")
     }
 
-    /// `plugins`, the directory for notes of volume plugins.
+    /// `plugins`, the directory for markers of volume plugins.
     pub fn plugins(&self) -> PathBuf {
         self.0.join("plugins")
     }
@@ -170,29 +170,29 @@ impl PodDir {
         self.0.join("volumes.json")
     }
 
-    /// The directory of the notes of all emptyDir volumes.
-    pub fn empty_dir_notes(&self) -> PathBuf {
+    /// The directory of the markers of all emptyDir volumes.
+    pub fn empty_dir_markers(&self) -> PathBuf {
         self.plugins().join(VolumePlugin::EmptyDir.directory())
     }
 
     /// Directory whose file `ready` marks an emptyDir volume as set up.
-    pub fn empty_dir_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        Ok(self.empty_dir_notes().join(component(volume)?))
+    pub fn empty_dir_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        Ok(self.empty_dir_markers().join(component(volume)?))
     }
 
     /// Directory whose file `ready` records that the group of a volume's files was changed.
-    pub fn ownership_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        self.empty_dir_note(&format!("owned_{volume}"))
+    pub fn ownership_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_marker(&format!("owned_{volume}"))
     }
 
     /// Directory whose file `ready` records the volume of a claim.
-    pub fn claim_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        self.empty_dir_note(&format!("claim_{volume}"))
+    pub fn claim_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_marker(&format!("claim_{volume}"))
     }
 
     /// Directory whose file `ready` marks a volume of files as set up.
-    pub fn content_note(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
-        self.empty_dir_note(&format!("wrapped_{volume}"))
+    pub fn content_marker(&self, volume: &str) -> Result<PathBuf, UnsafeName> {
+        self.empty_dir_marker(&format!("wrapped_{volume}"))
     }
 
     /// `volume-subpaths`, the directory of bind mounts of sub-paths.

@@ -1,12 +1,12 @@
 //! The volumes of one pod: their states and results.
 
 use super::{
-    NotPrepared, Prepared, VolumeError, VolumePath, content,
+    PreparedVolumes, VolumeError, VolumePath, VolumesNotReady, content,
     content::PayloadDigest,
     plan::PlannedVolume,
     state::{KnownVolume, VolumeInput, VolumeState, VolumeWait, VolumeWork, work},
 };
-use crate::{apiserver::configmap_secret::ObjectsByKey, base::error_chain};
+use crate::{apiserver::configmap_secret::ConfigMapsAndSecrets, base::error_chain};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -24,19 +24,19 @@ const MAX_CONCURRENT: usize = 8;
 #[derive(Default)]
 struct VolumeBinds {
     /// Held during a bind mount. The volume may hang; this lock limits the damage to one thread per volume.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    lock: Arc<tokio::sync::Mutex<()>>,
     /// The container that they are for.
     container: Option<String>,
 }
 
 /// The guard of a volume's bind mounts.
-pub(super) struct BindTurn {
+pub(super) struct BindGuard {
     pod: Arc<PodVolumes>,
     volume: String,
-    _turn: OwnedMutexGuard<()>,
+    _lock: OwnedMutexGuard<()>,
 }
 
-impl Drop for BindTurn {
+impl Drop for BindGuard {
     fn drop(&mut self) {
         if let Some(binds) = self.pod.binds.lock().get_mut(&self.volume) {
             binds.container = None;
@@ -70,37 +70,37 @@ pub(super) struct Volume {
     state: VolumeState,
     /// Start of the current or last attempt.
     begun: Instant,
-    made: Option<MadeVolume>,
+    ready_volume: Option<ReadyVolume>,
     /// The error of the last attempt, until a sync reports it.
     error: Option<VolumeError>,
 }
 
 /// A volume that is set up.
 #[derive(Clone)]
-pub(super) struct MadeVolume {
+pub(super) struct ReadyVolume {
     /// Its path.
     pub(super) path: VolumePath,
     /// The digest of its content, for a volume of files.
-    pub(super) shown: Option<PayloadDigest>,
+    pub(super) content_digest: Option<PayloadDigest>,
     /// Its immutable objects, as first used for the pod; they are not looked up again.
-    pub(super) fixed: ObjectsByKey,
+    pub(super) immutable_objects: ConfigMapsAndSecrets,
 }
 
 /// The result of a successful attempt.
 pub(super) struct Attempted {
-    pub(super) made: MadeVolume,
+    pub(super) ready: ReadyVolume,
     /// Why its content is not up to date, if the update failed.
     pub(super) stale: Option<VolumeError>,
 }
 
 impl Attempted {
     pub(super) fn of(path: VolumePath) -> Self {
-        let made = MadeVolume {
+        let ready = ReadyVolume {
             path,
-            shown: None,
-            fixed: ObjectsByKey::new(),
+            content_digest: None,
+            immutable_objects: ConfigMapsAndSecrets::new(),
         };
-        Self { made, stale: None }
+        Self { ready, stale: None }
     }
 }
 
@@ -110,10 +110,11 @@ impl Volume {
     }
 
     fn may_change(&self) -> bool {
-        let content = self.planned.content().zip(self.made.as_ref());
-        content.is_some_and(|(content, made)| {
+        let content = self.planned.content().zip(self.ready_volume.as_ref());
+        content.is_some_and(|(content, ready)| {
             let mut keys = content::object_keys(&content.sources).into_iter();
-            content::may_change(&content.sources) || keys.any(|key| !made.fixed.contains_key(&key))
+            content::may_change(&content.sources)
+                || keys.any(|key| !ready.immutable_objects.contains_key(&key))
         })
     }
 
@@ -147,19 +148,23 @@ impl PodVolumes {
     }
 
     /// Waits for other bind mounts of the volume, and reserves it for this container.
-    pub(super) async fn bind_turn(self: &Arc<Self>, volume: &str, container: &str) -> BindTurn {
-        let turn = {
+    pub(super) async fn lock_for_binds(
+        self: &Arc<Self>,
+        volume: &str,
+        container: &str,
+    ) -> BindGuard {
+        let lock = {
             let mut binds = self.binds.lock();
-            binds.entry(volume.to_owned()).or_default().turn.clone()
+            binds.entry(volume.to_owned()).or_default().lock.clone()
         };
-        let turn = turn.lock_owned().await;
+        let lock = lock.lock_owned().await;
         if let Some(binds) = self.binds.lock().get_mut(volume) {
             binds.container = Some(container.to_owned());
         }
-        BindTurn {
+        BindGuard {
             pod: self.clone(),
             volume: volume.to_owned(),
-            _turn: turn,
+            _lock: lock,
         }
     }
 
@@ -192,8 +197,8 @@ impl PodVolumes {
         planned: &Arc<PlannedVolume>,
         work: VolumeWork,
         wait: VolumeWait,
-    ) -> Option<MadeVolume> {
-        let mut made = None;
+    ) -> Option<ReadyVolume> {
+        let mut ready = None;
         self.volumes.send_modify(|volumes| {
             let at = volumes.iter().position(|volume| volume.is(planned));
             let mut volume = match at.map(|at| volumes.remove(at)) {
@@ -202,7 +207,7 @@ impl PodVolumes {
                     planned: planned.clone(),
                     state: VolumeState::new(Timestamp::now()),
                     begun: Instant::now(),
-                    made: None,
+                    ready_volume: None,
                     error: None,
                 },
             };
@@ -210,11 +215,11 @@ impl PodVolumes {
             volume.error = None;
             volume.next(VolumeInput::Waits(wait));
             if work == VolumeWork::Refresh {
-                made = volume.made.clone();
+                ready = volume.ready_volume.clone();
             }
             volumes.insert(at.unwrap_or(volumes.len()), volume);
         });
-        made
+        ready
     }
 
     pub(super) fn waits(&self, name: &str, wait: VolumeWait) {
@@ -236,8 +241,8 @@ impl PodVolumes {
                 return;
             };
             let (input, error) = match ended {
-                Ok(Attempted { made, stale }) => {
-                    volume.made = Some(made);
+                Ok(Attempted { ready, stale }) => {
+                    volume.ready_volume = Some(ready);
                     let input = stale
                         .as_ref()
                         .map(|why| VolumeInput::Stale(error_chain(why)));
@@ -269,17 +274,17 @@ impl PodVolumes {
         &self,
         plan: &[Arc<PlannedVolume>],
         timed_out: bool,
-    ) -> Result<Prepared, NotPrepared> {
-        let mut prepared = Prepared::default();
+    ) -> Result<PreparedVolumes, VolumesNotReady> {
+        let mut prepared = PreparedVolumes::default();
         let (mut errors, mut pending) = (Vec::new(), Vec::new());
         self.volumes.send_if_modified(|volumes| {
-            // Volumes that the pod no longer mounts are kept until its teardown.
+            // Forgets volumes that the pod no longer mounts; their directories stay until teardown.
             volumes.retain(|volume| volume.state.is_under_way() || is_in(plan, volume));
             for volume in volumes.iter_mut().filter(|volume| is_in(plan, volume)) {
                 let name = &volume.planned.name;
-                match (&volume.made, volume.error.take()) {
-                    (Some(made), stale) if volume.state.ready => {
-                        prepared.paths.insert(name.clone(), made.path.clone());
+                match (&volume.ready_volume, volume.error.take()) {
+                    (Some(ready), stale) if volume.state.ready => {
+                        prepared.paths.insert(name.clone(), ready.path.clone());
                         prepared.stale.extend(stale);
                     }
                     (_, Some(error)) => errors.push(error),
@@ -294,17 +299,20 @@ impl PodVolumes {
             let unmounted = pending.into_iter().map(|(name, _)| name).collect();
             errors.push(VolumeError::Unmounted(unmounted));
         }
-        NotPrepared::of(errors).map_or(Ok(prepared), Err)
+        VolumesNotReady::of(errors).map_or(Ok(prepared), Err)
     }
 
     /// The volumes that are set up.
-    pub(super) fn made(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
+    pub(super) fn ready(&self) -> Vec<(Arc<PlannedVolume>, VolumePath)> {
         let volumes = self.volumes.borrow();
-        let made = volumes.iter().filter_map(|volume| {
-            let made = volume.made.as_ref().filter(|_| volume.state.ready)?;
-            Some((volume.planned.clone(), made.path.clone()))
+        let ready = volumes.iter().filter_map(|volume| {
+            let ready = volume
+                .ready_volume
+                .as_ref()
+                .filter(|_| volume.state.ready)?;
+            Some((volume.planned.clone(), ready.path.clone()))
         });
-        made.collect()
+        ready.collect()
     }
 
     /// The state of each volume, by name.

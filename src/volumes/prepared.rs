@@ -43,8 +43,8 @@ pub type VolumePaths = BTreeMap<String, VolumePath>;
 
 /// The result of preparing a pod's volumes.
 #[derive(Debug, Default)]
-pub struct Prepared {
-    /// Where they are.
+pub struct PreparedVolumes {
+    /// Their host paths.
     pub paths: VolumePaths,
     /// Errors of volumes that are set up but could not be updated; they keep their old content.
     pub stale: Vec<VolumeError>,

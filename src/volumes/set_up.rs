@@ -1,10 +1,10 @@
 //! Sets up and updates the volumes of a pod, several concurrently. File operations run on threads for blocking work.
 
 use super::{
-    NotPrepared, PodDir, Prepared, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
-    VolumePath,
+    PodDir, PreparedVolumes, SetUpError, SubPathRequest, VolumeError, VolumeManagerInner,
+    VolumePath, VolumesNotReady,
     claim::{self, ResolvedClaim},
-    claim_note,
+    claim_marker,
     cluster::VolumeKeys,
     content::{self, ContentVolume, VolumeSources},
     empty_dir::{self, ProjectRequest},
@@ -13,7 +13,7 @@ use super::{
     ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs,
-    pod_volumes::{Attempted, MadeVolume, PodVolumes, TIMEOUT},
+    pod_volumes::{Attempted, PodVolumes, ReadyVolume, TIMEOUT},
     record,
     state::{VolumeWait, VolumeWork},
     sub_path,
@@ -21,7 +21,7 @@ use super::{
 use crate::{
     apiserver::{
         claim::ClaimError,
-        configmap_secret::{ObjectsByKey, PodObjects},
+        configmap_secret::{ConfigMapsAndSecrets, PodObjects},
     },
     base::{
         otel::in_current_context,
@@ -43,7 +43,7 @@ use tokio::{
 };
 
 /// How long a sync waits for other volumes after one has failed, so that it reports their failures together.
-const SETTLE: Duration = Duration::from_secs(1);
+const ERROR_COLLECTION_TIME: Duration = Duration::from_secs(1);
 
 /// The pod whose volumes are set up.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ pub(super) struct VolumePod {
 struct Attempt {
     pod: VolumePod,
     planned: Arc<PlannedVolume>,
-    made: Option<MadeVolume>,
+    ready: Option<ReadyVolume>,
 }
 
 impl VolumeManagerInner {
@@ -68,7 +68,7 @@ impl VolumeManagerInner {
         self: &Arc<Self>,
         pod: &VolumePod,
         plan: Vec<PlannedVolume>,
-    ) -> Result<Prepared, NotPrepared> {
+    ) -> Result<PreparedVolumes, VolumesNotReady> {
         let plan: Vec<_> = plan.into_iter().map(Arc::new).collect();
         let mut changes = pod.volumes.subscribe();
         let mut deadline = Instant::now() + TIMEOUT;
@@ -82,7 +82,7 @@ impl VolumeManagerInner {
             }
             if failed && !settles {
                 settles = true;
-                deadline = deadline.min(Instant::now() + SETTLE);
+                deadline = deadline.min(Instant::now() + ERROR_COLLECTION_TIME);
             }
             tokio::select! {
                 biased;
@@ -112,11 +112,11 @@ impl VolumeManagerInner {
             record_plan(pod, plan).await?;
         }
         for (planned, work) in begin {
-            let made = pod.volumes.begin(&planned, work, wait_of(&planned.kind));
+            let ready = pod.volumes.begin(&planned, work, wait_of(&planned.kind));
             let attempt = Attempt {
                 pod: pod.clone(),
                 planned,
-                made,
+                ready,
             };
             spawn(
                 PanicScope::Sync,
@@ -140,16 +140,16 @@ impl VolumeManagerInner {
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
         volumes.waits(&planned.name, wait_of(&planned.kind));
-        if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.made) {
+        if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
         let blocking = self.blocking.clone();
-        let work = move || match &attempt.made {
-            Some(made) => self.refresh(&attempt, made, &inputs),
+        let work = move || match &attempt.ready {
+            Some(ready) => self.refresh(&attempt, ready, &inputs),
             None => self.set_up(&attempt, &inputs),
         };
         if planned.is_of_node() {
-            on_a_thread(blocking, work).await?
+            run_limited_blocking(blocking, work).await?
         } else {
             run_file_io(work).await?
         }
@@ -158,13 +158,14 @@ impl VolumeManagerInner {
     /// Looks up the inputs of a volume.
     async fn inputs(&self, attempt: &Attempt) -> VolumeSources {
         let keys = VolumeKeys::of(slice::from_ref(&*attempt.planned));
-        let fixed = attempt.made.as_ref().map(|made| &made.fixed);
+        let immutable = attempt.ready.as_ref();
+        let immutable = immutable.map(|ready| &ready.immutable_objects);
         if !keys.is_empty() {
             let volumes = &attempt.pod.volumes;
             volumes.waits(&attempt.planned.name, VolumeWait::Lookup);
         }
         let (uid, objects) = (&attempt.pod.uid, &attempt.pod.objects);
-        self.cluster.inputs(uid, objects, keys, fixed).await
+        self.cluster.inputs(uid, objects, keys, immutable).await
     }
 
     fn set_up(&self, attempt: &Attempt, inputs: &VolumeSources) -> Result<Attempted, VolumeError> {
@@ -204,7 +205,7 @@ impl VolumeManagerInner {
                 .set_up_content(&pod.directory, name, content, inputs)
                 .map_err(fail)?,
         };
-        attempted.made.fixed = immutable(&inputs.objects);
+        attempted.ready.immutable_objects = immutable(&inputs.objects);
         Ok(attempted)
     }
 
@@ -212,26 +213,26 @@ impl VolumeManagerInner {
     fn refresh(
         &self,
         attempt: &Attempt,
-        made: &MadeVolume,
+        ready: &ReadyVolume,
         inputs: &VolumeSources,
     ) -> Result<Attempted, VolumeError> {
         let volumes = &attempt.pod.volumes;
         let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
-        let mut attempted = Attempted::of(made.path.clone());
-        attempted.made.fixed = immutable(&inputs.objects);
-        attempted.made.shown = made.shown;
+        let mut attempted = Attempted::of(ready.path.clone());
+        attempted.ready.immutable_objects = immutable(&inputs.objects);
+        attempted.ready.content_digest = ready.content_digest;
         let Some(content) = attempt.planned.content() else {
             return Ok(attempted);
         };
         let updated = content::content_of(content, inputs).and_then(|payload| {
             let now = content::digest(&payload);
-            if made.shown != Some(now) {
-                content::write(&made.path.host_path, content, &payload)?;
+            if ready.content_digest != Some(now) {
+                content::write(&ready.path.host_path, content, &payload)?;
             }
             Ok(now)
         });
         match updated {
-            Ok(now) => attempted.made.shown = Some(now),
+            Ok(now) => attempted.ready.content_digest = Some(now),
             Err(error) => attempted.stale = Some(of_volume(&attempt.planned.name, error)),
         }
         Ok(attempted)
@@ -248,9 +249,9 @@ impl VolumeManagerInner {
         let (pod, name) = (attempt.pod.clone(), attempt.planned.name.clone());
         let of_claim = ClaimAttempt {
             claim: claim.clone(),
-            noted: {
+            recorded: {
                 let (pod, name) = (pod.directory.clone(), name.clone());
-                run_file_io(move || claim_note::read(&pod, &name)).await?
+                run_file_io(move || claim_marker::read(&pod, &name)).await?
             },
             pod,
             name,
@@ -265,7 +266,7 @@ impl VolumeManagerInner {
             let _lock = lock;
             self.set_up_claim(&of_claim, resolved)
         };
-        on_a_thread(blocking, set_up).await?
+        run_limited_blocking(blocking, set_up).await?
     }
 
     fn set_up_claim(
@@ -290,7 +291,7 @@ impl VolumeManagerInner {
                 mount,
                 read_only: claim.read_only,
                 owner,
-                was_made: attempt.noted.as_ref() == Some(&resolved),
+                was_made: attempt.recorded.as_ref() == Some(&resolved),
             })?,
             None => None,
         };
@@ -307,7 +308,7 @@ impl VolumeManagerInner {
             }
         };
         let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
-        claim_note::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
+        claim_marker::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
         Ok(Attempted::of(VolumePath {
             managed: at.managed,
             read_only: claim.read_only,
@@ -321,7 +322,7 @@ impl VolumeManagerInner {
     /// Whether a pod uses this path of the node.
     fn is_in_use(&self, path: &Path) -> bool {
         let pods: Vec<_> = self.pods.lock().values().cloned().collect();
-        let mut given = pods.iter().flat_map(|volumes| volumes.made());
+        let mut given = pods.iter().flat_map(|volumes| volumes.ready());
         given.any(|(_, given)| given.host_path == path)
     }
 
@@ -359,7 +360,7 @@ impl VolumeManagerInner {
             }
         };
         let mut attempted = of(content::set_up(pod, name, volume, &payload, mounter)?);
-        attempted.made.shown = Some(content::digest(&payload));
+        attempted.ready.content_digest = Some(content::digest(&payload));
         Ok(attempted)
     }
 
@@ -375,7 +376,7 @@ impl VolumeManagerInner {
             return Ok(Vec::new());
         };
         let (pod, volumes) = (self.root.pod(uid)?, self.of_or_new(uid));
-        let turn = volumes.bind_turn(&volume, container).await;
+        let guard = volumes.lock_for_binds(&volume, container).await;
         // Limited like the setup of the volume itself.
         let permit = if volumes.is_of_node(&volume) {
             self.blocking.clone().acquire_owned().await.ok()
@@ -384,7 +385,7 @@ impl VolumeManagerInner {
         };
         let (shared, container) = (self.clone(), container.to_owned());
         let bind = move || {
-            let _held = (turn, permit);
+            let _held = (guard, permit);
             let bind = |request| shared.bind_sub_path(&pod, &container, request, &volumes);
             requests.iter().map(bind).collect()
         };
@@ -418,7 +419,7 @@ struct ClaimAttempt {
     name: String,
     claim: ClaimVolume,
     /// The volume that an earlier successful attempt recorded.
-    noted: Option<ResolvedClaim>,
+    recorded: Option<ResolvedClaim>,
 }
 
 impl ClaimAttempt {
@@ -428,14 +429,14 @@ impl ClaimAttempt {
             Some(Err(error)) => Err(error.clone()),
             None => Err(ClaimError::Claim("it was not looked up".into())),
         };
-        let (node, noted) = (inputs.node.as_deref(), self.noted.clone());
-        claim::resolve(&self.name, &self.claim, found, node, noted)
+        let (node, recorded) = (inputs.node.as_deref(), self.recorded.clone());
+        claim::resolve(&self.name, &self.claim, found, node, recorded)
     }
 }
 
 /// Runs blocking work on a path of the node, which may hang. The semaphore keeps it from occupying all threads of the
 /// process.
-async fn on_a_thread<T: Send + 'static>(
+async fn run_limited_blocking<T: Send + 'static>(
     threads: Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, JoinError> {
@@ -473,11 +474,13 @@ fn wait_of(kind: &VolumeKind) -> VolumeWait {
 }
 
 /// The immutable ones of the objects.
-fn immutable(found: &ObjectsByKey) -> ObjectsByKey {
-    let fixed = found
+fn immutable(found: &ConfigMapsAndSecrets) -> ConfigMapsAndSecrets {
+    let immutable = found
         .iter()
         .filter(|(_, it)| it.as_ref().is_ok_and(|object| object.is_immutable()));
-    fixed.map(|(key, it)| (key.clone(), it.clone())).collect()
+    immutable
+        .map(|(key, it)| (key.clone(), it.clone()))
+        .collect()
 }
 
 fn of_volume(name: &str, source: SetUpError) -> VolumeError {

@@ -111,13 +111,15 @@ impl VolumeState {
     pub fn reason(&self) -> Option<String> {
         let error = self.last_error.as_deref();
         let binds = self.binds_for.as_ref();
-        let binds = binds.map(|container| format!("binds sub-paths for container {container}"));
+        let binds = binds.map(|container| format!("binding sub-paths for container {container}"));
         match (&self.waits_for, error) {
             _ if self.ready => binds,
             (Some(wait), None) => Some(format!("waits for {wait}")),
-            (Some(wait), Some(error)) => Some(format!("waits for {wait} after it failed: {error}")),
+            (Some(wait), Some(error)) => {
+                Some(format!("retrying, waits for {wait}; last error: {error}"))
+            }
             (None, Some(error)) => Some(format!("failed: {error}")),
-            (None, None) => Some("is to be set up".to_owned()),
+            (None, None) => Some("not set up yet".to_owned()),
         }
     }
 }
@@ -246,14 +248,14 @@ mod tests {
     fn only_a_volume_that_is_not_ready_has_a_reason() {
         let path = || Some(VolumeWait::HostPath("/mnt/nfs".into()));
         for (state, expected) in [
-            (state(None, 0, None, false), Some("is to be set up")),
+            (state(None, 0, None, false), Some("not set up yet")),
             (
                 state(path(), 0, None, false),
                 Some("waits for the path /mnt/nfs of the node"),
             ),
             (
                 state(path(), 0, Some("no"), false),
-                Some("waits for the path /mnt/nfs of the node after it failed: no"),
+                Some("retrying, waits for the path /mnt/nfs of the node; last error: no"),
             ),
             (state(None, 0, Some("no"), false), Some("failed: no")),
             (state(None, 0, None, true), None),
@@ -263,7 +265,7 @@ mod tests {
                     binds_for: Some("web".into()),
                     ..state(None, 0, None, true)
                 },
-                Some("binds sub-paths for container web"),
+                Some("binding sub-paths for container web"),
             ),
         ] {
             assert_eq!(state.reason().as_deref(), expected, "{state:?}");

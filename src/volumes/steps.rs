@@ -18,12 +18,12 @@ pub(super) enum TearDownStep {
     /// Releases the quota projects of removed volumes.
     ReleaseProjects,
     /// Removes the record.
-    Forget,
+    RemoveRecord,
 }
 
 /// The directories with this kubelet's mounts and volumes of a pod; sub-paths first, because they are mounts of
 /// volumes.
-pub(super) fn places(pod: &PodDir) -> Vec<PathBuf> {
+pub(super) fn directories(pod: &PodDir) -> Vec<PathBuf> {
     let volumes = VolumePlugin::ALL.map(|plugin| pod.volumes_of(plugin));
     std::iter::once(pod.sub_paths()).chain(volumes).collect()
 }
@@ -33,8 +33,12 @@ pub(super) fn places(pod: &PodDir) -> Vec<PathBuf> {
 /// # Errors
 /// Something that this kubelet did not mount is mounted below the pod's directory.
 pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearDownStep>, PathBuf> {
-    let places = places(pod);
-    let is_own = |path: &MountEntry| places.iter().any(|place| path.is_beneath(place));
+    let directories = directories(pod);
+    let is_own = |path: &MountEntry| {
+        directories
+            .iter()
+            .any(|directory| path.is_beneath(directory))
+    };
     let below = || mounts.iter().filter(|mount| mount.is_beneath(pod.path()));
     if let Some(foreign) = below().find(|mount| !is_own(mount)) {
         return Err(foreign.mount_point.clone());
@@ -45,11 +49,11 @@ pub(super) fn tear_down(pod: &PodDir, mounts: &[MountEntry]) -> Result<Vec<TearD
     if !steps.is_empty() {
         steps.push(TearDownStep::CheckMounts);
     }
-    // The notes are removed first, so that after a crash the volume is set up from scratch.
-    let trees = std::iter::once(pod.empty_dir_notes()).chain(places);
+    // The markers are removed first, so that after a crash the volume is set up from scratch.
+    let trees = std::iter::once(pod.empty_dir_markers()).chain(directories);
     steps.extend(trees.map(TearDownStep::Remove));
     steps.push(TearDownStep::ReleaseProjects);
-    steps.push(TearDownStep::Forget);
+    steps.push(TearDownStep::RemoveRecord);
     Ok(steps)
 }
 
@@ -75,23 +79,23 @@ mod tests {
         let elsewhere = Path::new("/k/pods/u10/volumes/x");
         let mounts = [&*secret, elsewhere, &*bound].map(mount);
         let steps = tear_down(&pod, &mounts).unwrap();
-        use TearDownStep::{CheckMounts, Forget, ReleaseProjects, Remove, Unmount};
+        use TearDownStep::{CheckMounts, ReleaseProjects, Remove, RemoveRecord, Unmount};
         let first = [
             Unmount(bound),
             Unmount(secret),
             CheckMounts,
-            Remove(pod.empty_dir_notes()),
+            Remove(pod.empty_dir_markers()),
             Remove(pod.sub_paths()),
         ];
         assert_eq!(steps[..5], first);
-        assert_eq!(steps[steps.len() - 2..], [ReleaseProjects, Forget]);
+        assert_eq!(steps[steps.len() - 2..], [ReleaseProjects, RemoveRecord]);
         let removed = |step: &&TearDownStep| matches!(step, Remove(_));
         assert_eq!(
             steps.iter().filter(removed).count(),
             2 + VolumePlugin::ALL.len()
         );
         let unmounted = tear_down(&pod, &[]).unwrap();
-        assert_eq!(unmounted[0], Remove(pod.empty_dir_notes()));
+        assert_eq!(unmounted[0], Remove(pod.empty_dir_markers()));
     }
 
     #[test]

@@ -17,9 +17,9 @@ pub(super) fn volumes(
     mounter: &dyn Mounter,
     release: impl Fn(),
 ) -> Result<(), VolumeError> {
-    let mut used = record::exists(pod) || exists(&pod.empty_dir_notes())?;
-    for place in &steps::places(pod) {
-        used |= exists(place)?;
+    let mut used = record::exists(pod) || exists(&pod.empty_dir_markers())?;
+    for directory in &steps::directories(pod) {
+        used |= exists(directory)?;
     }
     if !used {
         // No record, so mounts could only be those of another kubelet.
@@ -53,7 +53,7 @@ fn take(
             release();
             Ok(())
         }
-        TearDownStep::Forget => record::remove(pod),
+        TearDownStep::RemoveRecord => record::remove(pod),
     }
 }
 

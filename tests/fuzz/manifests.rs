@@ -4,8 +4,8 @@ use crate::engine::{Target, fuzz, path};
 use jiff::Timestamp;
 use kubelet::model::Pod;
 use kubelet::model::validation::{
-    FieldError, LocalObjects, decode_pod, decode_pod_or_list, default_pod, static_pod_references,
-    unsupported_fields, validate_pod,
+    FieldError, LocalConfigMapsAndSecrets, decode_pod, decode_pod_or_list, default_pod,
+    static_pod_references, unsupported_fields, validate_pod,
 };
 
 const SEEDS: &[&str] = &[
@@ -116,7 +116,7 @@ fn judge(mut pod: Pod) -> Vec<FieldError> {
         String::from_utf8_lossy(&json)
     );
     let mut errors = validate_pod(&pod);
-    errors.extend(static_pod_references(&pod, LocalObjects::None));
+    errors.extend(static_pod_references(&pod, LocalConfigMapsAndSecrets::None));
     errors.extend(unsupported_fields(&pod));
     for error in &errors {
         assert!(!error.to_string().is_empty());
@@ -147,7 +147,7 @@ fn run(input: &[u8]) -> u64 {
                     node_name: "node1",
                     source: kubelet::model::PodSource::File,
                     location: "/manifests/a.yaml",
-                    objects: LocalObjects::None,
+                    objects: LocalConfigMapsAndSecrets::None,
                 };
                 // Refusing it is fine; what is wrong with it is listed below.
                 let _ = kubelet::pods::pod_config::static_pod(pod.clone(), origin, now);

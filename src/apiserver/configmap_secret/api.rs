@@ -1,7 +1,7 @@
 //! ConfigMaps and Secrets from the API server, with one watch per object that a pod uses: the node authorizer allows a
 //! node no other watches of them.
 
-use super::{ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey};
+use super::{ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::apiserver::{
     ApiError, ApiItem, ApiServer, ListWatch, Selection, Unreadable, WatchEvent,
     subscriptions::{NoValue, Publisher, Subscriptions},
@@ -49,7 +49,7 @@ impl ApiObjects {
         self.objects.forget(uid);
     }
 
-    pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
+    pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> ConfigMapsAndSecrets {
         let found = self.objects.get(keys).await.into_iter();
         let value = |(key, value): (ObjectKey, Result<StoredObject, NoValue>)| {
             let value = value.unwrap_or_else(|none| {

@@ -14,7 +14,7 @@ mod object;
 mod references;
 
 pub use local::MAX_OBJECT_BYTES;
-pub use object::{ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey};
+pub use object::{ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind};
 
 use super::ApiServer;
 use crate::{
@@ -153,9 +153,9 @@ impl Objects {
 
 impl PodObjects {
     /// Reads these objects, within a bounded time. An empty set returns at once.
-    pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
+    pub async fn get(&self, keys: BTreeSet<ObjectKey>) -> ConfigMapsAndSecrets {
         if keys.is_empty() {
-            return ObjectsByKey::new();
+            return ConfigMapsAndSecrets::new();
         }
         match &self.0 {
             ObjectBackend::None => {
@@ -168,7 +168,10 @@ impl PodObjects {
     }
 }
 
-async fn read_files(directory: Arc<LocalObjectsDir>, keys: BTreeSet<ObjectKey>) -> ObjectsByKey {
+async fn read_files(
+    directory: Arc<LocalObjectsDir>,
+    keys: BTreeSet<ObjectKey>,
+) -> ConfigMapsAndSecrets {
     let wanted = keys.clone();
     let read = move |directory: &Path| {
         let read = |key: ObjectKey| {

@@ -34,7 +34,7 @@ pub struct ObjectKey {
 }
 
 /// The results of a request; every requested object has one.
-pub type ObjectsByKey = BTreeMap<ObjectKey, Result<Arc<ObjectData>, ObjectError>>;
+pub type ConfigMapsAndSecrets = BTreeMap<ObjectKey, Result<Arc<ObjectData>, ObjectError>>;
 
 /// The data of an object, by key.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::{HostFacts, name_of_node},
     host::HostMachine,
-    model::validation::{LocalObjects, MAX_MANIFEST_BYTES},
+    model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
     pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest},
 };
@@ -119,7 +119,7 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
         } else {
             PodSource::File
         },
-        objects: LocalObjects::given(args.flags.local_objects_dir.is_some()),
+        objects: LocalConfigMapsAndSecrets::given(args.flags.local_objects_dir.is_some()),
         now: Timestamp::now(),
     };
     let mut files = Vec::new();

@@ -3,7 +3,9 @@
 use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank};
 use crate::{
     base::document::{self, DocumentNode},
-    model::validation::{DecodeError, FieldError, LocalObjects, decode_pod_or_list, manifest_tree},
+    model::validation::{
+        DecodeError, FieldError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
+    },
     model::{Pod, PodExt, PodSource},
     pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, read_file, read_url},
 };
@@ -17,7 +19,7 @@ const MAX_BLANKS: usize = 50;
 pub(in crate::cli) struct Validator {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
-    pub(in crate::cli) objects: LocalObjects,
+    pub(in crate::cli) objects: LocalConfigMapsAndSecrets,
     pub(in crate::cli) now: Timestamp,
 }
 

@@ -10,9 +10,9 @@ use tokio::sync::Notify;
 use crate::model::PodUid;
 
 /// More pending containers and sandboxes than this are replaced by one resync.
-const MAX_CONTAINERS: usize = 10_000;
+const MAX_ITEMS: usize = 10_000;
 
-/// The present source of events.
+/// The current source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EventsMode {
     /// None: not connected, or the runtime has no events. Only relists find changes.
@@ -20,7 +20,7 @@ pub enum EventsMode {
     None,
     /// The CRI's GetContainerEvents. The runtime sends an event after it has changed its state.
     Cri,
-    /// containerd's task events. Only exits, each after the CRI reports it, too.
+    /// containerd's task events. Exits only; each is delayed until the CRI reports it as well.
     Containerd,
 }
 
@@ -30,8 +30,8 @@ pub struct RuntimeChanges {
     /// A relist is needed: the stream was (re)connected, or there were too many changes.
     pub resync: bool,
     /// Ids of containers or sandboxes to read, with the pod's UID if the event has it.
-    pub containers: HashMap<String, Option<PodUid>>,
-    /// The present source of events.
+    pub items: HashMap<String, Option<PodUid>>,
+    /// The current source of events.
     pub mode: EventsMode,
 }
 
@@ -59,17 +59,17 @@ pub(super) fn change_channel() -> (ChangeWriter, ChangeReader) {
 
 impl ChangeWriter {
     /// Records that a container or sandbox changed.
-    pub(super) fn container(&self, id: String, pod: Option<PodUid>) {
+    pub(super) fn item(&self, id: String, pod: Option<PodUid>) {
         self.mark(|changes| {
             if changes.resync {
                 return;
             }
-            let known = changes.containers.entry(id).or_default();
+            let known = changes.items.entry(id).or_default();
             if pod.is_some() {
                 *known = pod;
             }
-            if changes.containers.len() > MAX_CONTAINERS {
-                changes.containers = HashMap::new();
+            if changes.items.len() > MAX_ITEMS {
+                changes.items = HashMap::new();
                 changes.resync = true;
             }
         });
@@ -80,7 +80,7 @@ impl ChangeWriter {
         self.mark(|changes| {
             changes.mode = mode;
             changes.resync = true;
-            changes.containers = HashMap::new();
+            changes.items = HashMap::new();
         });
     }
 
@@ -129,7 +129,7 @@ impl ChangeReader {
         ))
     }
 
-    /// The present source of events.
+    /// The current source of events.
     pub fn mode(&self) -> EventsMode {
         self.0.pending.lock().changes.mode
     }
@@ -142,25 +142,25 @@ mod tests {
     #[tokio::test]
     async fn marks_coalesce_and_a_known_pod_is_not_forgotten() {
         let (writer, reader) = change_channel();
-        writer.container("a".into(), Some(PodUid::from("u")));
-        writer.container("a".into(), None);
-        writer.container("b".into(), None);
+        writer.item("a".into(), Some(PodUid::from("u")));
+        writer.item("a".into(), None);
+        writer.item("b".into(), None);
         let changes = reader.take().await;
         assert!(!changes.resync);
-        assert_eq!(changes.containers.len(), 2);
-        assert_eq!(changes.containers["a"], Some(PodUid::from("u")));
+        assert_eq!(changes.items.len(), 2);
+        assert_eq!(changes.items["a"], Some(PodUid::from("u")));
         assert_eq!(reader.take_now(), None);
     }
 
     #[test]
     fn a_flood_becomes_one_resync() {
         let (writer, reader) = change_channel();
-        (0..MAX_CONTAINERS * 3).for_each(|n| writer.container(n.to_string(), None));
+        (0..MAX_ITEMS * 3).for_each(|n| writer.item(n.to_string(), None));
         let changes = reader.take_now().unwrap();
         assert!(changes.resync);
-        assert!(changes.containers.is_empty());
-        writer.container("x".into(), None);
-        assert_eq!(reader.take_now().unwrap().containers.len(), 1);
+        assert!(changes.items.is_empty());
+        writer.item("x".into(), None);
+        assert_eq!(reader.take_now().unwrap().items.len(), 1);
     }
 
     #[test]

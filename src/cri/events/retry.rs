@@ -46,7 +46,7 @@ pub(super) struct Reconnect {
 
 /// The state of reconnecting.
 #[derive(Debug)]
-pub(super) struct Retry {
+pub(super) struct ReconnectState {
     /// The source to try next; never [`EventsMode::None`].
     source: EventsMode,
     /// The last wait before reconnecting; zero after a stable stream.
@@ -56,9 +56,9 @@ pub(super) struct Retry {
     empty_streams: u32,
 }
 
-impl Retry {
-    pub(super) fn new() -> Retry {
-        Retry {
+impl ReconnectState {
+    pub(super) fn new() -> ReconnectState {
+        ReconnectState {
             source: EventsMode::Cri,
             wait: Duration::ZERO,
             wait_without_events: Duration::ZERO,
@@ -120,9 +120,9 @@ impl Retry {
         } else {
             Duration::ZERO
         };
-        *self = Retry {
+        *self = ReconnectState {
             wait: doubled.clamp(FIRST_WAIT, cap),
-            ..Retry::new()
+            ..ReconnectState::new()
         };
         Reconnect {
             wait: self.wait,
@@ -156,11 +156,11 @@ mod tests {
 
     /// The waits in milliseconds and the reports of attempts that end so.
     fn history(
-        retry: &mut Retry,
+        reconnect: &mut ReconnectState,
         ends: &[(&EventsEnded, Duration)],
     ) -> Vec<(u128, Option<EventsReport>)> {
         let next = ends.iter().map(|(ended, lasted)| {
-            let next = retry.after(ended, *lasted);
+            let next = reconnect.after(ended, *lasted);
             (next.wait.as_millis(), next.report)
         });
         next.collect()
@@ -168,10 +168,10 @@ mod tests {
 
     #[test]
     fn streams_that_are_closed_at_once_are_given_up_and_tried_rarely() {
-        let mut retry = Retry::new();
+        let mut reconnect = ReconnectState::new();
         let ends = [(&EMPTY, MAX_CONCURRENT); 7];
         assert_eq!(
-            history(&mut retry, &ends),
+            history(&mut reconnect, &ends),
             [
                 (100, None),
                 (200, None),
@@ -182,27 +182,27 @@ mod tests {
                 (300_000, None),
             ]
         );
-        assert_eq!(retry.source(), EventsMode::Cri);
+        assert_eq!(reconnect.source(), EventsMode::Cri);
         // An event proves that there are some again.
         let ends = [(&ENDED, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)];
         let expected = [(100, Some(EventsReport::Lost)), (100, None)];
-        assert_eq!(history(&mut retry, &ends), expected);
+        assert_eq!(history(&mut reconnect, &ends), expected);
     }
 
     #[test]
     fn a_quiet_stream_that_lasted_is_no_empty_one() {
-        let mut retry = Retry::new();
+        let mut reconnect = ReconnectState::new();
         let ends = [(&EMPTY, LONG); 5];
         let expected = [(100, Some(EventsReport::Lost)); 5];
-        assert_eq!(history(&mut retry, &ends), expected);
+        assert_eq!(history(&mut reconnect, &ends), expected);
     }
 
     #[test]
     fn a_runtime_that_is_away_between_empty_streams_is_looked_at_afresh() {
-        let mut retry = Retry::new();
+        let mut reconnect = ReconnectState::new();
         let away = away();
         history(
-            &mut retry,
+            &mut reconnect,
             &[(&EMPTY, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)],
         );
         let ends = [
@@ -211,18 +211,18 @@ mod tests {
             (&EMPTY, MAX_CONCURRENT),
         ];
         let expected = [(100, Some(EventsReport::Lost)), (100, None), (200, None)];
-        assert_eq!(history(&mut retry, &ends), expected);
+        assert_eq!(history(&mut reconnect, &ends), expected);
     }
 
     #[test]
     fn without_the_call_containerds_events_are_tried_before_it_is_given_up() {
-        let mut retry = Retry::new();
+        let mut reconnect = ReconnectState::new();
         let missing = unimplemented();
         let mut sources = vec![];
         let mut next = vec![];
         for _ in 0..4 {
-            sources.push(retry.source());
-            next.extend(history(&mut retry, &[(&missing, MAX_CONCURRENT)]));
+            sources.push(reconnect.source());
+            next.extend(history(&mut reconnect, &[(&missing, MAX_CONCURRENT)]));
         }
         let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
         assert_eq!(sources, [cri, containerd, cri, containerd]);
@@ -235,13 +235,13 @@ mod tests {
     fn waits_grow_to_a_cap_and_a_good_stream_starts_them_over() {
         let table = [(away(), 3_000), (broken(), 30_000), (ENDED, 3_000)];
         for (ended, cap) in table {
-            let mut retry = Retry::new();
-            let next = history(&mut retry, &[(&ended, MAX_CONCURRENT); 12]);
+            let mut reconnect = ReconnectState::new();
+            let next = history(&mut reconnect, &[(&ended, MAX_CONCURRENT); 12]);
             let (waits, reports): (Vec<_>, Vec<_>) = next.into_iter().unzip();
             assert_eq!(waits[..4], [100, 200, 400, 800], "{ended}");
             assert_eq!(waits.last(), Some(&cap), "{ended}");
             assert_eq!(reports.iter().flatten().count(), 1, "{ended}");
-            let next = history(&mut retry, &[(&ended, LONG)]);
+            let next = history(&mut reconnect, &[(&ended, LONG)]);
             assert_eq!(next, [(100, Some(EventsReport::Lost))], "{ended}");
         }
     }

@@ -16,7 +16,7 @@ use super::containerd::{
 };
 use super::exits::PendingExits;
 use super::metrics::EventMetrics;
-use super::retry::{EventsEnded, EventsReport, Retry};
+use super::retry::{EventsEnded, EventsReport, ReconnectState};
 use crate::cri::connection::{MAX_REPLY, finish};
 use crate::cri::error::CriError;
 use crate::cri::rpc::Rpc;
@@ -55,10 +55,10 @@ impl EventStream {
     }
 
     async fn listen(self) {
-        let mut retry = Retry::new();
+        let mut reconnect = ReconnectState::new();
         loop {
             let started_at = Instant::now();
-            let source = retry.source();
+            let source = reconnect.source();
             let Err(ended) = match source {
                 EventsMode::Containerd => self.containerd().await,
                 EventsMode::Cri | EventsMode::None => self.cri().await,
@@ -67,7 +67,7 @@ impl EventStream {
             if source == EventsMode::Cri {
                 self.metrics.lost();
             }
-            let next = retry.after(&ended, started_at.elapsed());
+            let next = reconnect.after(&ended, started_at.elapsed());
             match next.report {
                 Some(EventsReport::Lost) => {
                     tracing::warn!(err = %ended, "Lost the runtime's event stream, reconnecting");
@@ -101,8 +101,7 @@ impl EventStream {
         let pod = metadata
             .map(|metadata| metadata.uid)
             .filter(|uid| !uid.is_empty());
-        self.changes
-            .container(event.container_id, pod.map(PodUid::from));
+        self.changes.item(event.container_id, pod.map(PodUid::from));
     }
 
     async fn containerd(&self) -> Result<Infallible, EventsEnded> {
@@ -116,7 +115,7 @@ impl EventStream {
         loop {
             tokio::select! {
                 event = next(rpc, &mut stream) => self.containerd_event(&event?, &mut exits),
-                id = exits.confirmed() => self.changes.container(id, None),
+                id = exits.confirmed() => self.changes.item(id, None),
             }
         }
     }
@@ -124,7 +123,7 @@ impl EventStream {
     fn containerd_event(&self, envelope: &Envelope, exits: &mut PendingExits) {
         let overflow = containerd::container_of(envelope).and_then(|id| exits.ended(id));
         if let Some(id) = overflow {
-            self.changes.container(id, None);
+            self.changes.item(id, None);
         }
     }
 

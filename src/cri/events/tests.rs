@@ -29,7 +29,7 @@ fn listen(runtime: &TestRuntime) -> (ChangeReader, tokio_util::sync::DropGuard) 
 async fn changed(reader: &ChangeReader, id: &str) -> Option<PodUid> {
     timeout(LONG, async {
         loop {
-            if let Some(pod) = reader.take().await.containers.remove(id) {
+            if let Some(pod) = reader.take().await.items.remove(id) {
                 return pod;
             }
         }

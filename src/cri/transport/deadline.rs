@@ -63,12 +63,12 @@ async fn run_detached<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
 where
     F: Future<Output = Result<Response<Body>, E>> + Send,
 {
-    let ended = match timeout(limit.saturating_mul(OVERRUN_FACTOR), call).await {
+    let outcome = match timeout(limit.saturating_mul(OVERRUN_FACTOR), call).await {
         Ok(Ok(_)) => "answered",
         Ok(Err(_)) => "failed",
         Err(_) => "cancelled",
     };
-    tracing::info!(%rpc, ended, "CRI call past its deadline ended");
+    tracing::info!(%rpc, outcome, "CRI call finished after its deadline");
 }
 
 fn too_late(rpc: Rpc, limit: Duration) -> Status {

@@ -4,7 +4,7 @@ use super::auths::Auths;
 use super::docker_config::{DockerConfigForm, parse};
 use super::login::{LoginOwner, PullLogin, UsedSecret};
 use crate::apiserver::configmap_secret::{
-    ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey,
+    ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind,
 };
 use crate::base::hex;
 use crate::cri::v1::{AuthConfig, Image};
@@ -74,7 +74,7 @@ pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
 /// returned a secret, for example after a restart of the kubelet while the API server is unavailable.
 pub fn pull_secrets(
     keys: &[ObjectKey],
-    found: &ObjectsByKey,
+    found: &ConfigMapsAndSecrets,
     ran: impl Iterator<Item = Arc<str>>,
 ) -> (PullSecrets, Vec<(String, String)>) {
     let (mut secrets, mut failed) = (Vec::new(), Vec::new());
@@ -273,7 +273,7 @@ mod tests {
             (key.clone(), object.map(Arc::new))
         };
         let ran = || ["sha256:ran".into(), "r.io/x@sha256:ran".into()].into_iter();
-        let mut found: ObjectsByKey = keys.iter().map(look_up).collect();
+        let mut found: ConfigMapsAndSecrets = keys.iter().map(look_up).collect();
         let (secrets, failed) = pull_secrets(&keys, &found, ran());
         let names: Vec<_> = secrets.iter().map(|secret| secret.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);

@@ -152,7 +152,10 @@ fn validated(text: &str) -> Pod {
     let mut pod = decoded.value;
     default_pod(&mut pod);
     assert_eq!(validate_pod(&pod), []);
-    assert_eq!(static_pod_references(&pod, LocalObjects::None), []);
+    assert_eq!(
+        static_pod_references(&pod, LocalConfigMapsAndSecrets::None),
+        []
+    );
     assert_eq!(unsupported_fields(&pod), []);
     pod
 }

@@ -25,8 +25,8 @@ pub use decode::{
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
 pub use validate::{
-    LocalObjects, api_pod_names, own_annotations, static_pod_references, unsupported_api_fields,
-    unsupported_fields, validate_pod,
+    LocalConfigMapsAndSecrets, api_pod_names, own_annotations, static_pod_references,
+    unsupported_api_fields, unsupported_fields, validate_pod,
 };
 
 /// Whether a text is a DNS subdomain, like a driver name.

@@ -41,7 +41,7 @@ impl ThresholdAmount {
 /// Resources that are not allocatable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReservedResources {
-    /// CPU, thousandths of a CPU.
+    /// CPU, millicores.
     pub milli_cpu: i64,
     /// Memory, bytes.
     pub memory: i64,
@@ -74,7 +74,7 @@ impl PodLimits {
 /// Allocatable CPU, memory and ephemeral storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocatable {
-    /// CPU, thousandths of a CPU.
+    /// CPU, millicores.
     pub milli_cpu: i64,
     /// Memory, bytes, before huge pages are subtracted.
     pub memory: i64,

@@ -57,8 +57,8 @@ pub(super) fn plan(known: KnownMirror<'_>) -> MirrorStep {
 pub fn is_mirror_of(mirror: &Pod, pod: &Pod) -> bool {
     mirror.annotation(keys::CONFIG_MIRROR) == pod.annotation(keys::CONFIG_HASH)
         && !is_other_manifest(
-            mirror.annotation(keys::SPEC_DIGEST),
-            pod.annotation(keys::SPEC_DIGEST),
+            mirror.annotation(keys::MANIFEST_DIGEST),
+            pod.annotation(keys::MANIFEST_DIGEST),
         )
 }
 
@@ -138,7 +138,7 @@ mod tests {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         for (key, value) in [
             (keys::CONFIG_HASH, hash),
-            (keys::SPEC_DIGEST, digest),
+            (keys::MANIFEST_DIGEST, digest),
             (keys::CONFIG_SOURCE, "file"),
             (keys::MANIFEST, "/etc/kubernetes/manifests/etcd.yaml"),
         ] {
@@ -218,7 +218,7 @@ mod tests {
         let (other_hash, other_digest) = (mirror("x", "v1:d"), mirror("h", "v1:x"));
         let mut of_go = current.clone();
         let annotations = of_go.metadata.annotations.as_mut().unwrap();
-        annotations.remove(keys::SPEC_DIGEST);
+        annotations.remove(keys::MANIFEST_DIGEST);
         let rows = [
             (None, None, "", MirrorStep::Nothing),
             (Some(&own), None, "", MirrorStep::Create),

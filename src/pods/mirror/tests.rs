@@ -78,7 +78,7 @@ impl Cluster {
         let kubeconfig = server.kubeconfig(dir.path());
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
-        let manager = PodManagerWriter::default().keeping(changes.clone());
+        let manager = PodManagerWriter::default().with_changes(changes.clone());
         let known = Arc::new(Mutex::new([true, true, false]));
         let is = |fact: usize| {
             let known = known.clone();

@@ -67,7 +67,7 @@ impl RuntimeEventsTask {
             self.relist.reconnected();
         }
         self.relist.set_mode(changes.mode);
-        for (id, pod) in changes.containers {
+        for (id, pod) in changes.items {
             match self.known(&id) {
                 Some(item) => self.context.cache.inspect(item),
                 None => {

@@ -26,6 +26,8 @@ const MAX_CONCURRENT: usize = 64;
 const PERMIT_HOLD: Duration = Duration::from_secs(1);
 /// A read that takes longer has failed.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// Timeout of the list that is read after a failed read.
+const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Task `pleg.inspect`.
 pub struct InspectTask {
@@ -188,7 +190,7 @@ async fn listed(context: &PlegContext, id: &ContainerId) -> Option<ContainerStat
         ..ContainerFilter::default()
     };
     let list = context.runtime.list_containers(Some(filter));
-    let list = tokio::time::timeout(PERMIT_HOLD, list).await.ok()?.ok()?;
+    let list = tokio::time::timeout(LIST_TIMEOUT, list).await.ok()?.ok()?;
     let found = list.iter().find(|found| found.id == id.as_str())?;
     let owned = translate::container_from_list(found, context.cache.strings())?;
     Some(owned.object)

@@ -101,7 +101,7 @@ impl RelistTask {
                 Ok(()) => {
                     self.context.metrics.listed(begun);
                     if failing {
-                        tracing::info!("Listing the runtime recovered");
+                        tracing::info!("Listing sandboxes and containers recovered");
                     }
                     let reconnected = &self.relist.reconnected;
                     if reconnected.swap(false, Ordering::Relaxed) || failing {
@@ -116,7 +116,10 @@ impl RelistTask {
                     self.sandboxes.forget();
                     self.containers.forget();
                     if !failing {
-                        tracing::error!(err = %error, "Failed to list the runtime, retrying");
+                        tracing::error!(
+                            err = %error,
+                            "Failed to list sandboxes and containers, retrying"
+                        );
                     }
                     failing = true;
                     retry = (retry * 2).min(RETRY_CAP);

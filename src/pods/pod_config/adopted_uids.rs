@@ -36,13 +36,13 @@ fn is_of_another_kubelet(status: &PodStatus) -> bool {
         && is_generated(&status.uid)
         && status
             .newest_sandbox()
-            .is_some_and(|sandbox| sandbox.ready && sandbox.spec_digest.is_none())
+            .is_some_and(|sandbox| sandbox.ready && sandbox.manifest_digest.is_none())
 }
 
 /// Whether a pod of the runtime was started by this kubelet implementation, of any version.
 pub(super) fn is_own_implementation(status: &PodStatus) -> bool {
     let newest = status.newest_sandbox();
-    newest.is_some_and(|sandbox| sandbox.spec_digest.is_some())
+    newest.is_some_and(|sandbox| sandbox.manifest_digest.is_some())
 }
 
 impl AdoptedUids {
@@ -183,7 +183,7 @@ mod tests {
     fn a_manifest_takes_over_the_uid_of_the_pod_that_another_kubelet_runs_from_it() {
         let same = |_: &mut SandboxStatus| {};
         let dead = |one: &mut SandboxStatus| one.ready = false;
-        let own = |one: &mut SandboxStatus| one.spec_digest = Some("v1:x".into());
+        let own = |one: &mut SandboxStatus| one.manifest_digest = Some("v1:x".into());
         let api = |one: &mut SandboxStatus| one.source = Some(PodSource::Api);
         let url = |one: &mut SandboxStatus| one.source = Some(PodSource::Http);
         let given = "3b7c1f5e-0000-0000-0000-000000000000";

@@ -138,7 +138,8 @@ impl SourcePods {
     /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static
     /// pod was edited. Annotations of API pods are their users' own.
     fn is_replacement(&self, old: &Pod, new: &Pod) -> bool {
-        let edited = || old.annotation(keys::SPEC_DIGEST) != new.annotation(keys::SPEC_DIGEST);
+        let edited =
+            || old.annotation(keys::MANIFEST_DIGEST) != new.annotation(keys::MANIFEST_DIGEST);
         old.full_name() != new.full_name() || (self.source != PodSource::Api && edited())
     }
 }

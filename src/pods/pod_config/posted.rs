@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     base::{atomic_file, hex},
-    model::validation::{LocalObjects, decode_pod_or_list},
+    model::validation::{LocalConfigMapsAndSecrets, decode_pod_or_list},
     model::{Pod, PodSource},
 };
 use jiff::Timestamp;
@@ -24,17 +24,17 @@ use std::{
 const MAX_PODS: usize = 4096;
 
 /// Longest part of a file's name that is made of names (bytes).
-const LONGEST: usize = 200;
+const MAX_NAME_BYTES: usize = 200;
 
 /// Why a post is rejected; none of its pods is stored.
 #[derive(Debug, thiserror::Error)]
 pub enum PostError {
     /// It is not a pod, or one that cannot run here.
     #[error(transparent)]
-    Bad(#[from] InvalidManifest),
+    Invalid(#[from] InvalidManifest),
     /// Two pods of one name.
     #[error("duplicate pod {0}")]
-    Twice(String),
+    Duplicate(String),
     /// There would be too many.
     #[error("too many pods: {0}, the limit is {MAX_PODS}")]
     TooMany(usize),
@@ -53,7 +53,7 @@ pub struct PostedPods {
 struct PostedPodsInner {
     directory: PathBuf,
     node_name: String,
-    objects: LocalObjects,
+    objects: LocalConfigMapsAndSecrets,
     /// Posts are serialized: each sees the files of the previous one.
     writing: Mutex<()>,
 }
@@ -63,7 +63,11 @@ impl PostedPods {
     ///
     /// # Errors
     /// The directory cannot be created or read.
-    pub fn open(directory: &Path, node_name: &str, objects: LocalObjects) -> io::Result<Self> {
+    pub fn open(
+        directory: &Path,
+        node_name: &str,
+        objects: LocalConfigMapsAndSecrets,
+    ) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -139,10 +143,10 @@ impl PostedPods {
                 location: &path.to_string_lossy(),
                 objects: inner.objects,
             };
-            // Read as the source will read it, so that what is answered is what will be.
+            // Read as the source will read it, so that the response equals what the source will deliver.
             pods.extend(read_file(&manifest, origin, now)?.pods);
             if wanted.insert(path, manifest).is_some() {
-                return Err(PostError::Twice(full_name));
+                return Err(PostError::Duplicate(full_name));
             }
         }
         Ok((wanted, pods))
@@ -168,11 +172,11 @@ impl PostedPods {
     }
 }
 
-/// A file name for a pod. Names of pods and namespaces may be longer together than one of a file. The rest
-/// is validated with the manifest; an invalid name must not lead anywhere until then.
+/// A file name for a pod. A pod name and namespace together may exceed the file name limit. The rest is validated with
+/// the manifest. Until then an invalid name must not escape the directory.
 fn file_name(full_name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if full_name.len() <= LONGEST && full_name.chars().all(plain) {
+    if full_name.len() <= MAX_NAME_BYTES && full_name.chars().all(plain) {
         return format!("{full_name}.json");
     }
     let digest = Sha256::digest(full_name.as_bytes());
@@ -196,7 +200,7 @@ mod tests {
     }
 
     fn store(dir: &Path) -> PostedPods {
-        PostedPods::open(dir, "node1", LocalObjects::None).unwrap()
+        PostedPods::open(dir, "node1", LocalConfigMapsAndSecrets::None).unwrap()
     }
 
     fn files(dir: &Path) -> Vec<String> {

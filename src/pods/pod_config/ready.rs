@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc};
 /// | [`SourcesReady::all_seen`] | all | complete or not | allowed |
 /// | [`SourcesReadyReader::delivered`] | one | complete | allowed |
 /// | [`SourcesReady::all_ready`] | all | complete | allowed |
-/// | [`SourcesReadyReader::everything_known`] | all | complete | none |
+/// | [`SourcesReadyReader::all_complete`] | all | complete | none |
 #[derive(Clone, Copy, Debug)]
 pub struct AllReady(());
 
@@ -83,7 +83,7 @@ impl SourcesReadyReader {
                 .get(&source)
                 .is_some_and(|completeness| completeness.covers(item));
         }
-        source != PodSource::Api && self.everything_known()
+        source != PodSource::Api && self.all_complete()
     }
 
     /// Whether a source has delivered a list, though perhaps without pods that cannot be read.
@@ -94,7 +94,7 @@ impl SourcesReadyReader {
     }
 
     /// Whether every configured source has delivered, and nothing is missing from any list.
-    pub fn everything_known(&self) -> bool {
+    pub fn all_complete(&self) -> bool {
         let complete = |known: &Completeness| *known == Completeness::Complete;
         self.all_seen() && self.delivered.lock().values().all(complete)
     }
@@ -185,7 +185,7 @@ mod tests {
         assert!(sources.all_ready().is_some(), "clean-ups go on");
         let reader = sources.reader();
         assert!(reader.delivered(PodSource::File) && !reader.delivered(PodSource::Posted));
-        assert!(!sources.reader().everything_known());
+        assert!(!sources.reader().all_complete());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::base::hex;
 use crate::model::validation::{
-    FieldError, LocalObjects, default_pod, own_annotations, static_pod_references,
+    FieldError, LocalConfigMapsAndSecrets, default_pod, own_annotations, static_pod_references,
     unsupported_fields, validate_pod,
 };
 use crate::model::{Pod, PodSource, keys};
@@ -27,7 +27,7 @@ pub struct ManifestOrigin<'a> {
     /// Path of the file, or the URL.
     pub location: &'a str,
     /// Which config maps and secrets its pods may refer to.
-    pub objects: LocalObjects,
+    pub objects: LocalConfigMapsAndSecrets,
 }
 
 /// The validation errors of a pod. Displays on one line.
@@ -88,7 +88,7 @@ fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, se
         (keys::CONFIG_HASH, uid),
         (keys::CONFIG_SEEN, seen.to_string()),
         (keys::CONFIG_SOURCE, origin.source.as_str().to_string()),
-        (keys::SPEC_DIGEST, spec_digest(canonical)),
+        (keys::MANIFEST_DIGEST, manifest_digest(canonical)),
     ] {
         annotations.insert(key.into(), value);
     }
@@ -116,7 +116,7 @@ fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, se
     let spec = pod.spec.get_or_insert_default();
     spec.node_name = Some(origin.node_name.into());
     if origin.source != PodSource::Http {
-        tolerate_everything(spec.tolerations.get_or_insert_default());
+        tolerate_no_execute(spec.tolerations.get_or_insert_default());
     }
     pod.status = Some(PodStatus {
         phase: Some("Pending".into()),
@@ -125,7 +125,7 @@ fn apply_defaults(pod: &mut Pod, canonical: &str, origin: ManifestOrigin<'_>, se
 }
 
 /// A pod from a file, or posted, is never evicted by a taint (URL pods are, as upstream has it).
-fn tolerate_everything(tolerations: &mut Vec<Toleration>) {
+fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     let all = Toleration {
         operator: Some("Exists".into()),
         effect: Some("NoExecute".into()),
@@ -138,7 +138,7 @@ fn tolerate_everything(tolerations: &mut Vec<Toleration>) {
 }
 
 /// The value of the digest annotation: `v1:` and 32 hex digits.
-fn spec_digest(canonical: &str) -> String {
+fn manifest_digest(canonical: &str) -> String {
     format!("{DIGEST_VERSION}:{}", hex128(&[canonical]))
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::validation::LocalObjects;
+use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, PodOp};
 use crate::state::pod_cache::pod_cache;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ async fn an_edit_of_a_file_is_a_removal_and_then_an_addition() {
             source: PodSource::File,
             path: dir.path().into(),
             check_period: Duration::from_secs(3600),
-            objects: LocalObjects::None,
+            objects: LocalConfigMapsAndSecrets::None,
         }),
         http: None,
         posted: None,
@@ -75,7 +75,7 @@ async fn a_given_uid_makes_an_edit_an_update() {
             source: PodSource::File,
             path: path.clone(),
             check_period: Duration::from_secs(3600),
-            objects: LocalObjects::None,
+            objects: LocalConfigMapsAndSecrets::None,
         }),
         http: None,
         posted: None,
@@ -120,7 +120,7 @@ async fn a_url_that_is_none_is_refused_before_anything_starts() {
             url: "nonsense".into(),
             headers: vec![],
             check_period: Duration::from_secs(20),
-            objects: LocalObjects::None,
+            objects: LocalConfigMapsAndSecrets::None,
         }),
         posted: None,
         api: None,
@@ -181,7 +181,7 @@ async fn a_list_is_complete_with_its_last_message_and_not_before() {
             source: PodSource::File,
             path: dir.path().into(),
             check_period: Duration::from_secs(3600),
-            objects: LocalObjects::None,
+            objects: LocalConfigMapsAndSecrets::None,
         }),
         http: None,
         posted: None,

@@ -69,7 +69,7 @@ impl PodSync {
                 pod = %pod_ref.log_name(),
                 "podUID" = %uid,
                 err = %error_chain(error.as_ref()),
-                "Failed to remove all of a pod, retrying"
+                "Failed to clean up pod, retrying"
             );
         }
         let exits = readded.map(|pod| exits_to_keep(pod, &runtime_status));
@@ -81,7 +81,7 @@ impl PodSync {
         } else {
             // A later pod of the same UID must not inherit how this one ended.
             let source = (!runtime_status.is_empty()).then(|| runtime_status.source());
-            self.state_store.forget_but_origin(uid, source);
+            self.state_store.forget_except_origin(uid, source);
         }
         for exit in exits.into_iter().flatten() {
             self.state_store

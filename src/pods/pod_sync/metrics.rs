@@ -26,7 +26,7 @@ const BUCKETS: [f64; 25] = [
 pub(super) enum StartProgress {
     /// This kubelet did not see it start, or its start was measured.
     #[default]
-    Past,
+    NotTracked,
     Pending,
     /// Something of it runs.
     Running,
@@ -115,17 +115,17 @@ fn step(start: &mut StartProgress, status: &api::PodStatus) -> DueMeasurement {
     let phase = status.phase.as_deref().unwrap_or_default();
     let mut due = DueMeasurement::default();
     match (phase, *start) {
-        ("Pending", StartProgress::Past) => *start = StartProgress::Pending,
+        ("Pending", StartProgress::NotTracked) => *start = StartProgress::Pending,
         ("Running", StartProgress::Pending) => {
             due.ran = true;
             *start = StartProgress::Running;
         }
-        ("Failed" | "Succeeded", _) => *start = StartProgress::Past,
+        ("Failed" | "Succeeded", _) => *start = StartProgress::NotTracked,
         _ => {}
     }
     if *start == StartProgress::Running && all_started(status) {
         due.started = true;
-        *start = StartProgress::Past;
+        *start = StartProgress::NotTracked;
     }
     due
 }

@@ -21,7 +21,7 @@ use crate::{
     model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
     pods::pleg::RuntimeStateReader,
     pods::prober::ProbeManager,
-    pods::status::generate::FailedBecause,
+    pods::status::generate::PodFailure,
     resources::{
         allocation::{ResizeInProgress, event_message},
         cm::ContainerManager,
@@ -68,7 +68,7 @@ pub struct PodSync {
     /// Decisions about pods, and their reasons.
     pod_history: PodHistory,
     /// The runtime's health.
-    state: RuntimeStateReader,
+    runtime_state: RuntimeStateReader,
 }
 
 impl PodSync {
@@ -92,18 +92,18 @@ impl PodSync {
             state_store: state.state_store.clone(),
             events: state.events.clone(),
             pod_history: state.pod_history.clone(),
-            state: runtime_state,
+            runtime_state,
         }
     }
 
     async fn sync(&self, pod: Arc<Pod>, cancel: CancellationToken) -> PodSyncResult {
         let uid = pod.uid();
-        let known = Deadline::of(&pod, self.status_publisher.start_time(&pod));
+        let deadline = Deadline::of(&pod, self.status_publisher.start_time(&pod));
         let runtime_status = tokio::select! {
             biased;
             runtime_status = self.settled(&pod) => runtime_status,
             () = cancel.cancelled() => return synced(Ok(false), RetryDelay::Resync),
-            () = known.elapsed() => return self.past_deadline(&pod).await,
+            () = deadline.elapsed() => return self.past_deadline(&pod).await,
         };
         let Some(status) = self.status_publisher.publish(&pod) else {
             // The runtime status changed again before the pod status could be published. That is no failure.
@@ -123,7 +123,7 @@ impl PodSync {
         if let Some(held) = self.hold_unsupported(&pod) {
             return held;
         }
-        let down = self.state.borrow().runtime_error(Instant::now());
+        let down = self.runtime_state.borrow().runtime_error(Instant::now());
         if let Some(text) = down {
             self.record_history(&pod, Action::Wait, text);
             if !self.runtime_recovered(deadline, &cancel).await {
@@ -137,7 +137,7 @@ impl PodSync {
         let network = if pod.host_network() {
             None
         } else {
-            self.state.borrow().network_error()
+            self.runtime_state.borrow().network_error()
         };
         if let Some(text) = network {
             let object = ObjectRef::pod(&pod);
@@ -221,7 +221,7 @@ impl PodSync {
 
     /// Waits until the runtime is ready. False if the sync is cancelled or the pod's deadline is exceeded.
     async fn runtime_recovered(&self, deadline: Deadline, cancel: &CancellationToken) -> bool {
-        let mut state = self.state.clone();
+        let mut state = self.runtime_state.clone();
         tokio::select! {
             biased;
             known = state.wait_for(|state| state.runtime_error(Instant::now()).is_none()) => known.is_ok(),
@@ -313,7 +313,7 @@ impl PodSync {
             self.pod_history.record_success(&pod.uid());
         }
         self.status_publisher.record_report(&pod.uid(), &report);
-        self.note_resize(pod, &report);
+        self.record_resize_progress(pod, &report);
         self.status_publisher.publish(pod);
         let at = [report.next_sync_at, deadline.at()]
             .into_iter()
@@ -332,7 +332,7 @@ impl PodSync {
     }
 
     /// Records the progress of the pod's resize after a sync.
-    fn note_resize(&self, pod: &Arc<Pod>, report: &SyncReport) {
+    fn record_resize_progress(&self, pod: &Arc<Pod>, report: &SyncReport) {
         let (uid, allocations) = (pod.uid(), self.runtime.allocations());
         // A resize may have been accepted during this sync.
         let pod = &allocations.apply(pod);
@@ -366,7 +366,7 @@ impl PodSync {
     /// Publishes the pod as failed because its deadline is over, with one event.
     fn fail_for_deadline(&self, pod: &Arc<Pod>) {
         let message = "Pod was active on the node longer than the specified deadline";
-        let because = FailedBecause {
+        let because = PodFailure {
             reason: event::DEADLINE_EXCEEDED.into(),
             message: message.into(),
             disruption: false,
@@ -447,7 +447,7 @@ impl PodSync {
 
     async fn finish_termination(&self, pod: Arc<Pod>) -> anyhow::Result<()> {
         let uid = pod.uid();
-        self.status_publisher.stopped(&pod);
+        self.status_publisher.publish_stopped(&pod);
         let torn_down = self.volumes.teardown(&uid).await;
         self.report_teardown(&pod, &torn_down);
         torn_down?;
@@ -455,7 +455,7 @@ impl PodSync {
         removed.context("failed to delete the cgroup of the pod")?;
         self.runtime.release_user_namespace(&uid).await;
         self.runtime.devices().plugins.release(&uid);
-        self.status_publisher.finish(&pod);
+        self.status_publisher.terminate_pod(&pod);
         if let Some(status) = self.status_publisher.statuses().get(&uid)
             && is_terminal(&status)
         {

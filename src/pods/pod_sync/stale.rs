@@ -25,7 +25,12 @@ impl PodSync {
                 return status;
             }
             // A runtime that is down is reported elsewhere.
-            if self.state.borrow().runtime_error(Instant::now()).is_none() {
+            if self
+                .runtime_state
+                .borrow()
+                .runtime_error(Instant::now())
+                .is_none()
+            {
                 self.report_stale(pod);
             }
             limit = REPORT_INTERVAL;

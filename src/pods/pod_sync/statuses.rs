@@ -8,7 +8,7 @@ use crate::{
     },
     pods::status::{
         StatusManager, Statuses, differs_only_in_ignored_start_time,
-        generate::{FailedBecause, StatusInputs},
+        generate::{PodFailure, StatusInputs},
         generate_api_pod_status, lacks_container_statuses, restored,
     },
     resources,
@@ -41,7 +41,7 @@ pub(super) enum PodStage {
 struct PodStatusOverrides {
     failures: Vec<StartFailure>,
     stage: PodStage,
-    failed_because: Option<FailedBecause>,
+    failed_because: Option<PodFailure>,
     start: StartProgress,
     /// The node rejected it: its status is kept as it is, unless the runtime has a container of it.
     rejected: bool,
@@ -170,8 +170,9 @@ impl StatusPublisher {
             }
             Err(error) => tracing::error!(
                 pod = %pod.log_name(),
+                "podUID" = %uid,
                 err = %error,
-                "Runtime status contradicts the pod's status, keeping the old one"
+                "Illegal container state transition, keeping the old pod status"
             ),
         }
         self.statuses().get(&uid)
@@ -224,8 +225,8 @@ impl StatusPublisher {
         }
         self.state_store.update(&uid, |record| {
             let before = record.origin.take();
-            let digest = before.as_ref().and_then(|o| o.spec_digest.as_deref());
-            if is_other_manifest(digest, pod.annotation(keys::SPEC_DIGEST)) {
+            let digest = before.as_ref().and_then(|o| o.manifest_digest.as_deref());
+            if is_other_manifest(digest, pod.annotation(keys::MANIFEST_DIGEST)) {
                 *record = PodRecord::default();
             }
             record.origin = Some(PodOrigin::of(pod));
@@ -366,7 +367,7 @@ impl StatusPublisher {
     }
 
     /// Publishes a pod as rejected by the node.
-    pub(super) fn reject(&self, pod: &Arc<Pod>, because: FailedBecause) {
+    pub(super) fn reject(&self, pod: &Arc<Pod>, because: PodFailure) {
         let mut overrides = self.overrides.lock();
         let overrides = overrides.entry(pod.uid()).or_default();
         overrides.rejected = true;
@@ -383,7 +384,7 @@ impl StatusPublisher {
     }
 
     /// Stores the reason for which the node fails a pod. The first reason is kept; false if there was one.
-    pub(super) fn record_failed(&self, uid: &PodUid, because: FailedBecause) -> bool {
+    pub(super) fn record_failed(&self, uid: &PodUid, because: PodFailure) -> bool {
         let mut overrides = self.overrides.lock();
         let known = &mut overrides.entry(uid.clone()).or_default().failed_because;
         let first = known.is_none();
@@ -444,14 +445,14 @@ impl StatusPublisher {
     }
 
     /// Publishes the last status of a pod, after all its containers have ended.
-    pub(super) fn finish(&self, pod: &Arc<Pod>) {
+    pub(super) fn terminate_pod(&self, pod: &Arc<Pod>) {
         let remote = self.remote_status(pod).filter(|_| !pod.is_static());
         self.manager.terminate_pod(pod, remote.as_ref());
     }
 
     /// Publishes the status after the last container has ended, and marks it to be sent: a terminal phase is sent to the
     /// API server only now.
-    pub(super) fn stopped(&self, pod: &Arc<Pod>) {
+    pub(super) fn publish_stopped(&self, pod: &Arc<Pod>) {
         self.publish(pod);
         self.manager.mark(&pod.uid());
     }

@@ -3,7 +3,7 @@
 use super::PodSync;
 use crate::{
     model::{Pod, PodExt as _, PodStatus, PodUid, is_terminal},
-    pods::status::generate::FailedBecause,
+    pods::status::generate::PodFailure,
     resources::{ContainerDevices, allocation::Allocations},
     state::events::ObjectRef,
     state::pod_cache::RuntimeListed,
@@ -27,7 +27,7 @@ impl PodSync {
             .warning(&ObjectRef::pod(pod), reason.clone(), message);
         let refused = format!("the node rejects the pod: {reason}: {message}");
         self.record_history(pod, Action::Fail, refused);
-        let because = FailedBecause {
+        let because = PodFailure {
             reason: reason.into_owned(),
             message: format!("Pod was rejected: {message}"),
             disruption: false,

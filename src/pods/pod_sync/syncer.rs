@@ -2,7 +2,7 @@
 
 use crate::{
     model::{GraceDeadline, Pod, PodStatus},
-    pods::status::generate::FailedBecause,
+    pods::status::generate::PodFailure,
 };
 use futures::future::BoxFuture;
 use std::{fmt, sync::Arc};
@@ -59,18 +59,18 @@ pub enum TerminationReason {
 
 impl TerminationReason {
     /// The reason and message of the pod's status, if the node fails the pod.
-    pub fn failed_because(&self) -> Option<FailedBecause> {
+    pub fn failed_because(&self) -> Option<PodFailure> {
         match self {
             Self::Evicted {
                 reason,
                 message,
                 disruption,
-            } => Some(FailedBecause {
+            } => Some(PodFailure {
                 reason: reason.clone(),
                 message: message.clone(),
                 disruption: *disruption,
             }),
-            Self::NodeShutdown => Some(FailedBecause {
+            Self::NodeShutdown => Some(PodFailure {
                 reason: "Terminated".into(),
                 message: "Pod was terminated in response to imminent node shutdown.".into(),
                 disruption: true,

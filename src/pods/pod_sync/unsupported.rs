@@ -18,7 +18,7 @@ impl PodSync {
         if pod.is_static() {
             return None;
         }
-        let fields = unsupported_api_fields(pod, self.volumes.serves_certificates());
+        let fields = unsupported_api_fields(pod, self.volumes.supports_pod_certificates());
         if fields.is_empty() {
             return None;
         }

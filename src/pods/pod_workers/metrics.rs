@@ -8,7 +8,7 @@ use crate::{
 use std::collections::{BTreeMap, HashSet};
 
 /// Registers the family. `wanted` is every pod that a source has.
-pub fn count(
+pub fn register_working_pods(
     workers: &PodWorkers,
     wanted: impl Fn() -> HashSet<PodUid> + Send + Sync + 'static,
     metrics: &Metrics,
@@ -68,7 +68,6 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> 
     counts.into_iter().map(sample).collect()
 }
 
-/// As upstream, a pod of which only the runtime knows is neither.
 fn of_static(is_static: bool) -> &'static str {
     if is_static { "true" } else { "" }
 }

@@ -25,7 +25,7 @@ mod tests;
 
 pub use delay::Delays;
 pub use observer::PodSyncObserver;
-pub use phase::{Grace, PodEnd, WorkerPhase};
+pub use phase::{Grace, Termination, WorkerPhase};
 pub use update::UpdatePodOptions;
 
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
 };
 use parking_lot::Mutex;
 use registry::WorkerMap;
-use state::{Input, PodState};
+use state::{Input, PodWorkerState};
 use std::{collections::HashSet, sync::Arc};
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -186,7 +186,7 @@ impl PodWorkers {
         match map.state(uid) {
             None => WorkerRemoval::Removed,
             Some(state) => {
-                let restart = state.end().is_some_and(|end| end.restart_requested);
+                let restart = state.termination().is_some_and(|t| t.restart_requested);
                 if !state.is_finished() || (desired && !restart) {
                     return WorkerRemoval::Kept;
                 }
@@ -205,7 +205,8 @@ impl PodWorkers {
         map.synced = true;
         let mut forgotten = Vec::new();
         for uid in map.uids() {
-            let restart = |state: &PodState| state.end().is_some_and(|end| end.restart_requested);
+            let restart =
+                |state: &PodWorkerState| state.termination().is_some_and(|t| t.restart_requested);
             let finished_restart = map
                 .state(&uid)
                 .is_some_and(|state| state.is_finished() && restart(state));
@@ -265,18 +266,19 @@ impl PodWorkers {
 
     /// Whether the pod was added again while or after it was terminated.
     pub fn restart_requested(&self, uid: &PodUid) -> bool {
-        let restart = |state: &PodState| state.end().is_some_and(|end| end.restart_requested);
+        let restart =
+            |state: &PodWorkerState| state.termination().is_some_and(|t| t.restart_requested);
         self.check_state(uid, restart, |_| false)
     }
 
     /// Whether the pod is ending or has ended.
     pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
-        self.check_state(uid, |state| state.end().is_some(), |_| false)
+        self.check_state(uid, |state| state.termination().is_some(), |_| false)
     }
 
     /// Whether containers of the pod may run.
     pub fn could_have_running_containers(&self, uid: &PodUid) -> bool {
-        let may_run = |state: &PodState| {
+        let may_run = |state: &PodWorkerState| {
             !matches!(
                 state.phase(),
                 WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }
@@ -298,7 +300,7 @@ impl PodWorkers {
 
     /// Whether nothing is left to do for the pod.
     pub fn should_pod_be_finished(&self, uid: &PodUid) -> bool {
-        self.check_state(uid, PodState::is_finished, |synced| synced)
+        self.check_state(uid, PodWorkerState::is_finished, |synced| synced)
     }
 
     /// Answers from the state of a pod; `unknown` answers for a pod without a worker, given whether the workers were
@@ -306,7 +308,7 @@ impl PodWorkers {
     fn check_state(
         &self,
         uid: &PodUid,
-        known: impl FnOnce(&PodState) -> bool,
+        known: impl FnOnce(&PodWorkerState) -> bool,
         unknown: impl FnOnce(bool) -> bool,
     ) -> bool {
         let map = self.shared.map.lock();

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 /// The pod of a worker.
 #[derive(Clone, Debug)]
-pub(super) enum Subject {
+pub(super) enum WorkerTarget {
     /// A pod with a spec.
     Pod(Arc<Pod>),
     /// An orphan, known only from the runtime (upstream's `RunningPod`).
@@ -18,7 +18,7 @@ pub(super) enum Subject {
 
 /// Why a pod ends, and whether it starts again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodEnd {
+pub struct Termination {
     /// Why it ends; the first reason is kept.
     pub reason: TerminationReason,
     /// A pod of the same UID was added again, and starts after this one has ended.
@@ -54,23 +54,23 @@ pub enum WorkerPhase {
     /// Its containers are being stopped.
     Terminating {
         /// Why it ends.
-        end: PodEnd,
+        termination: Termination,
         /// The grace period.
         grace: Grace,
     },
     /// No container of it runs any more; its volumes, cgroup and devices are being released.
     Terminated {
         /// Why it ended.
-        end: PodEnd,
+        termination: Termination,
     },
     /// Everything is released; the worker's task has ended.
     Finished {
         /// Why it ended.
-        end: PodEnd,
+        termination: Termination,
     },
 }
 
-impl PodEnd {
+impl Termination {
     pub(super) fn new(reason: TerminationReason) -> Self {
         Self {
             reason,

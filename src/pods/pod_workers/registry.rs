@@ -3,8 +3,8 @@
 use super::{
     PodWorkersInner, WorkerPod, WorkerStatus, delay,
     gate::StartGate,
-    phase::{Subject, WorkerPhase},
-    state::{Effect, Input, PodState, SyncOutcome},
+    phase::{WorkerPhase, WorkerTarget},
+    state::{Effect, Input, PodWorkerState, SyncOutcome},
     task::{self, SyncJob},
     update::UpdatePodOptions,
 };
@@ -39,7 +39,7 @@ pub(super) struct WorkerMap {
 }
 
 struct WorkerEntry {
-    state: PodState,
+    state: PodWorkerState,
     full_name: PodFullName,
     worker_id: u64,
     /// The task; `None` before the first update is delivered and after the pod is finished.
@@ -64,7 +64,7 @@ struct WorkerHandle {
 }
 
 impl WorkerMap {
-    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodState> {
+    pub(super) fn state(&self, uid: &PodUid) -> Option<&PodWorkerState> {
         self.entries.get(uid).map(|entry| &entry.state)
     }
 
@@ -87,10 +87,10 @@ impl WorkerMap {
             uid: uid.clone(),
             full_name: entry.full_name.clone(),
             phase: entry.state.phase().clone(),
-            has_spec: matches!(entry.state.subject(), Subject::Pod(_)),
-            is_static: match entry.state.subject() {
-                Subject::Pod(pod) => pod.is_static(),
-                Subject::Runtime(_) => false,
+            has_spec: matches!(entry.state.target(), WorkerTarget::Pod(_)),
+            is_static: match entry.state.target() {
+                WorkerTarget::Pod(pod) => pod.is_static(),
+                WorkerTarget::Runtime(_) => false,
             },
         };
         self.entries.iter().map(known).collect()
@@ -173,7 +173,7 @@ impl PodWorkersInner {
             // The finished pod of this UID is removed first. The sync loop creates this one after that.
             return;
         }
-        let Some((state, effects)) = PodState::first(options, now) else {
+        let Some((state, effects)) = PodWorkerState::from_update(options, now) else {
             return;
         };
         map.last_worker_id += 1;

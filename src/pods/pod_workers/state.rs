@@ -12,7 +12,7 @@
 //! A create of a finished pod only sets `restart_requested`: the sync loop then replaces the worker.
 
 use super::{
-    phase::{Grace, PodEnd, Subject, WorkerPhase},
+    phase::{Grace, Termination, WorkerPhase, WorkerTarget},
     update::UpdatePodOptions,
 };
 use crate::{
@@ -124,8 +124,8 @@ pub(super) enum Effect {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct PodState {
-    subject: Subject,
+pub(super) struct PodWorkerState {
+    target: WorkerTarget,
     phase: WorkerPhase,
     running: Option<PodSyncCall>,
     /// The last sync failed.
@@ -134,18 +134,21 @@ pub(super) struct PodState {
     failed_stops: u32,
 }
 
-impl PodState {
+impl PodWorkerState {
     /// The state of a new pod; `None` when there is nothing to do about it.
-    pub(super) fn first(options: UpdatePodOptions, now: Instant) -> Option<(Self, Vec<Effect>)> {
+    pub(super) fn from_update(
+        options: UpdatePodOptions,
+        now: Instant,
+    ) -> Option<(Self, Vec<Effect>)> {
         let may_run = options.running_pod.as_ref().is_none_or(|r| r.is_active());
         let Some(pod) = options.pod.clone() else {
-            return Self::first_orphan(options);
+            return Self::from_orphan_update(options);
         };
-        let subject = Subject::Pod(pod.clone());
+        let target = WorkerTarget::Pod(pod.clone());
         if pod.is_terminal() && !may_run {
             // It had ended before this kubelet started; only the clean-up may be missing.
-            let end = PodEnd::new(TerminationReason::PodTerminal);
-            let state = Self::new(subject, WorkerPhase::Terminated { end });
+            let termination = Termination::new(TerminationReason::PodTerminal);
+            let state = Self::new(target, WorkerPhase::Terminated { termination });
             return Some((state, vec![Effect::Deliver(SyncPodType::Create)]));
         }
         let kind = options.kind;
@@ -154,7 +157,7 @@ impl PodState {
         } else {
             WorkerPhase::Starting { may_run }
         };
-        let mut state = Self::new(subject, phase);
+        let mut state = Self::new(target, phase);
         let mut effects = state.on(Input::Update(options), now);
         if matches!(state.phase, WorkerPhase::WaitingToStart { .. }) {
             effects.push(Effect::QueueStart);
@@ -162,20 +165,20 @@ impl PodState {
         Some((state, effects))
     }
 
-    fn first_orphan(options: UpdatePodOptions) -> Option<(Self, Vec<Effect>)> {
+    fn from_orphan_update(options: UpdatePodOptions) -> Option<(Self, Vec<Effect>)> {
         let kill = options.kill?;
         let phase = WorkerPhase::Terminating {
-            end: PodEnd::new(kill.reason),
+            termination: Termination::new(kill.reason),
             grace: Grace::new(kill.grace_seconds.unwrap_or(1)),
         };
-        let state = Self::new(Subject::Runtime(options.running_pod?), phase);
+        let state = Self::new(WorkerTarget::Runtime(options.running_pod?), phase);
         let effects = vec![Effect::BlockName, Effect::Deliver(SyncPodType::Kill)];
         Some((state, effects))
     }
 
-    fn new(subject: Subject, phase: WorkerPhase) -> Self {
+    fn new(target: WorkerTarget, phase: WorkerPhase) -> Self {
         Self {
-            subject,
+            target,
             phase,
             running: None,
             failed: false,
@@ -189,32 +192,35 @@ impl PodState {
             Input::Update(options) => self.on_update(options, now),
             Input::Refreshed(pod) => {
                 if self.phase == WorkerPhase::Syncing {
-                    self.subject = Subject::Pod(pod);
+                    self.target = WorkerTarget::Pod(pod);
                 }
                 Vec::new()
             }
             Input::MayStart => self.on_may_start(),
             Input::NotDesired => self.on_not_desired(),
-            Input::StatusChanged => self.try_again(),
+            Input::StatusChanged => self.retry_termination(),
             Input::RuntimeRecovered if self.failed && self.phase == WorkerPhase::Syncing => {
                 vec![Effect::Deliver(SyncPodType::Sync)]
             }
-            Input::RuntimeRecovered => self.try_again(),
+            Input::RuntimeRecovered => self.retry_termination(),
         }
     }
 
     fn on_update(&mut self, options: UpdatePodOptions, now: Instant) -> Vec<Effect> {
         let create = options.kind == SyncPodType::Create;
         match &mut self.phase {
-            WorkerPhase::Finished { end } => {
+            WorkerPhase::Finished { termination } => {
                 if !create {
                     return Vec::new();
                 }
-                end.restart_requested = true;
+                termination.restart_requested = true;
                 return vec![Effect::MarkFinished];
             }
-            WorkerPhase::Terminating { end, .. } | WorkerPhase::Terminated { end } if create => {
-                end.restart_requested = true;
+            WorkerPhase::Terminating { termination, .. }
+            | WorkerPhase::Terminated { termination }
+                if create =>
+            {
+                termination.restart_requested = true;
                 return Vec::new();
             }
             _ => {}
@@ -222,11 +228,13 @@ impl PodState {
         let runtime_only = options.pod.is_none();
         // If a pod of this UID was added again, the update has the spec of that pod. This one ends with its own spec,
         // because its hooks and its grace period are in there.
-        let restart_requested = self.end().is_some_and(|end| end.restart_requested);
+        let restart_requested = self
+            .termination()
+            .is_some_and(|termination| termination.restart_requested);
         if let Some(pod) = &options.pod
             && !restart_requested
         {
-            self.subject = Subject::Pod(pod.clone());
+            self.target = WorkerTarget::Pod(pod.clone());
         }
         let reason = self.reason_to_end(&options);
         match (&mut self.phase, reason) {
@@ -247,7 +255,7 @@ impl PodState {
     }
 
     fn reason_to_end(&self, options: &UpdatePodOptions) -> Option<TerminationReason> {
-        if let Subject::Pod(pod) = &self.subject {
+        if let WorkerTarget::Pod(pod) = &self.target {
             if pod.is_being_deleted() {
                 return Some(TerminationReason::Deleted);
             }
@@ -259,18 +267,18 @@ impl PodState {
     }
 
     /// Begins the termination: from now on every update is a kill. A static pod that never ran is finished immediately.
-    fn terminate(&mut self, reason: TerminationReason, within: Option<i64>) -> Vec<Effect> {
-        let Subject::Pod(pod) = &self.subject else {
+    fn terminate(&mut self, reason: TerminationReason, grace_override: Option<i64>) -> Vec<Effect> {
+        let WorkerTarget::Pod(pod) = &self.target else {
             return Vec::new();
         };
-        let end = PodEnd::new(reason);
+        let termination = Termination::new(reason);
         let never_ran = matches!(
             self.phase,
             WorkerPhase::WaitingToStart { may_run: false, .. }
                 | WorkerPhase::Starting { may_run: false }
         );
         if never_ran && pod.is_static() {
-            self.phase = WorkerPhase::Finished { end };
+            self.phase = WorkerPhase::Finished { termination };
             return vec![Effect::ReleaseName, Effect::MarkFinished];
         }
         let mut effects = Vec::new();
@@ -280,27 +288,27 @@ impl PodState {
         if matches!(self.running, Some(PodSyncCall::Sync(..))) {
             effects.push(Effect::CancelSync);
         }
-        let seconds = self.explicit_grace(within);
+        let seconds = self.explicit_grace(grace_override);
         let grace = Grace::new(seconds.unwrap_or_else(|| pod.termination_grace_seconds()));
         effects.push(Effect::Deliver(SyncPodType::Kill));
-        self.phase = WorkerPhase::Terminating { end, grace };
+        self.phase = WorkerPhase::Terminating { termination, grace };
         effects
     }
 
     /// The shortest grace period of the update and of the API server; `None` means that of the spec.
-    fn explicit_grace(&self, within: Option<i64>) -> Option<i64> {
-        match &self.subject {
-            Subject::Pod(pod) => {
+    fn explicit_grace(&self, grace_override: Option<i64>) -> Option<i64> {
+        match &self.target {
+            WorkerTarget::Pod(pod) => {
                 let by_api = pod.metadata.deletion_grace_period_seconds;
-                [within, by_api].into_iter().flatten().min()
+                [grace_override, by_api].into_iter().flatten().min()
             }
-            Subject::Runtime(_) => within,
+            WorkerTarget::Runtime(_) => grace_override,
         }
     }
 
     /// An update of a terminating pod: shortens its grace period, and retries a failed stop.
-    fn shorten_grace(&mut self, within: Option<i64>, now: Instant) -> Vec<Effect> {
-        let seconds = self.explicit_grace(within);
+    fn shorten_grace(&mut self, grace_override: Option<i64>, now: Instant) -> Vec<Effect> {
+        let seconds = self.explicit_grace(grace_override);
         let WorkerPhase::Terminating { grace, .. } = &mut self.phase else {
             return Vec::new();
         };
@@ -331,20 +339,20 @@ impl PodState {
         if let WorkerPhase::Starting { .. } = self.phase {
             self.phase = WorkerPhase::Syncing;
         }
-        self.running = match (&mut self.phase, &self.subject) {
-            (WorkerPhase::Syncing, Subject::Pod(pod)) => {
+        self.running = match (&mut self.phase, &self.target) {
+            (WorkerPhase::Syncing, WorkerTarget::Pod(pod)) => {
                 let kind = update.unwrap_or(SyncPodType::Sync);
                 Some(PodSyncCall::Sync(pod.clone(), kind))
             }
-            (WorkerPhase::Terminating { grace, end }, Subject::Pod(pod)) => {
-                let (deadline, reason) = (grace.begin(now), end.reason.clone());
+            (WorkerPhase::Terminating { grace, termination }, WorkerTarget::Pod(pod)) => {
+                let (deadline, reason) = (grace.begin(now), termination.reason.clone());
                 Some(PodSyncCall::Terminating(pod.clone(), deadline, reason))
             }
-            (WorkerPhase::Terminating { grace, .. }, Subject::Runtime(status)) => {
+            (WorkerPhase::Terminating { grace, .. }, WorkerTarget::Runtime(status)) => {
                 let deadline = grace.begin(now);
                 Some(PodSyncCall::TerminatingRuntime(status.clone(), deadline))
             }
-            (WorkerPhase::Terminated { .. }, Subject::Pod(pod)) => {
+            (WorkerPhase::Terminated { .. }, WorkerTarget::Pod(pod)) => {
                 Some(PodSyncCall::Terminated(pod.clone()))
             }
             _ => None,
@@ -378,20 +386,25 @@ impl PodState {
                 (Some(delay.into()), Vec::new())
             }
             (PodSyncCall::Terminating(..), SyncOutcome::StopSucceeded) => {
-                if let WorkerPhase::Terminating { end, .. } = &self.phase {
-                    self.phase = WorkerPhase::Terminated { end: end.clone() };
+                if let WorkerPhase::Terminating { termination, .. } = &self.phase {
+                    self.phase = WorkerPhase::Terminated {
+                        termination: termination.clone(),
+                    };
                 }
                 (None, Vec::new())
             }
-            (PodSyncCall::TerminatingRuntime(..), SyncOutcome::StopSucceeded) => match self.subject
-            {
-                Subject::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Forget]),
-                // The spec arrived while the pod was being stopped as an orphan: stop it again, with its hooks.
-                Subject::Pod(_) => (None, Vec::new()),
-            },
+            (PodSyncCall::TerminatingRuntime(..), SyncOutcome::StopSucceeded) => {
+                match self.target {
+                    WorkerTarget::Runtime(_) => (None, vec![Effect::ReleaseName, Effect::Forget]),
+                    // The spec arrived while the pod was being stopped as an orphan: stop it again, with its hooks.
+                    WorkerTarget::Pod(_) => (None, Vec::new()),
+                }
+            }
             (PodSyncCall::Terminated(_), SyncOutcome::StopSucceeded) => {
-                if let WorkerPhase::Terminated { end } = &self.phase {
-                    self.phase = WorkerPhase::Finished { end: end.clone() };
+                if let WorkerPhase::Terminated { termination } = &self.phase {
+                    self.phase = WorkerPhase::Finished {
+                        termination: termination.clone(),
+                    };
                 }
                 (None, vec![Effect::ReleaseName, Effect::MarkFinished])
             }
@@ -425,7 +438,7 @@ impl PodState {
     }
 
     /// Retries stopping or cleaning up immediately.
-    fn try_again(&self) -> Vec<Effect> {
+    fn retry_termination(&self) -> Vec<Effect> {
         match &self.phase {
             WorkerPhase::Terminating { .. } | WorkerPhase::Terminated { .. } => {
                 vec![Effect::Deliver(SyncPodType::Kill)]
@@ -435,28 +448,28 @@ impl PodState {
     }
 }
 
-impl PodState {
+impl PodWorkerState {
     pub(super) fn phase(&self) -> &WorkerPhase {
         &self.phase
     }
 
-    pub(super) fn subject(&self) -> &Subject {
-        &self.subject
+    pub(super) fn target(&self) -> &WorkerTarget {
+        &self.target
     }
 
     pub(super) fn full_name(&self) -> PodFullName {
-        match &self.subject {
-            Subject::Pod(pod) => pod.full_name(),
-            Subject::Runtime(status) => PodFullName::of(&status.name, &status.namespace),
+        match &self.target {
+            WorkerTarget::Pod(pod) => pod.full_name(),
+            WorkerTarget::Runtime(status) => PodFullName::of(&status.name, &status.namespace),
         }
     }
 
     /// Why it ends; `None` before its termination begins.
-    pub(super) fn end(&self) -> Option<&PodEnd> {
+    pub(super) fn termination(&self) -> Option<&Termination> {
         match &self.phase {
-            WorkerPhase::Terminating { end, .. }
-            | WorkerPhase::Terminated { end }
-            | WorkerPhase::Finished { end } => Some(end),
+            WorkerPhase::Terminating { termination, .. }
+            | WorkerPhase::Terminated { termination }
+            | WorkerPhase::Finished { termination } => Some(termination),
             WorkerPhase::WaitingToStart { .. }
             | WorkerPhase::Starting { .. }
             | WorkerPhase::Syncing => None,

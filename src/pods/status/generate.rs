@@ -40,7 +40,7 @@ const POD_MESSAGE_BYTES: usize = 12 * 1024;
 
 /// Reason and message of a pod that the node fails: for its deadline or by an eviction, for example.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedBecause {
+pub struct PodFailure {
     /// `status.reason`.
     pub reason: String,
     /// `status.message`.
@@ -60,7 +60,7 @@ pub struct StatusInputs<'a> {
     pub runtime_name: &'a str,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: &'a str,
-    /// Settled probe results of a container instance.
+    /// Probe results of a container instance.
     pub probe_results: &'a dyn Fn(&ContainerId) -> ContainerProbeResults,
     /// Reason and message of a container's last start if that failed; cleared by a successful start.
     pub start_failure: &'a dyn Fn(&str) -> Option<(String, String)>,
@@ -80,7 +80,7 @@ pub struct StatusInputs<'a> {
     /// The node's addresses; empty without an API server.
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
-    pub failed_because: Option<&'a FailedBecause>,
+    pub failed_because: Option<&'a PodFailure>,
     /// How far the resize of the pod is.
     pub resize: &'a ResizeConditions,
     /// The pod with its actuated resources, while they differ from the allocated ones.
@@ -153,7 +153,7 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     let ephemeral = container_statuses(inputs, ephemeral, ContainerList::Ephemeral);
 
     let generated = pod_phase(inputs.pod, &init, &regular, inputs.pod_is_terminal);
-    let (phase, reason, message) = settle_phase(inputs, &old, generated);
+    let (phase, reason, message) = final_phase(inputs, &old, generated);
     let before = list(&old.conditions);
     let mut conditions = generate_conditions(inputs, &init, &regular, phase, before);
     carry_transition_times(&mut conditions, before, inputs.now);
@@ -189,7 +189,7 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
 }
 
 /// A terminal phase stays; otherwise `failed_because` overrides the phase of the containers.
-fn settle_phase(
+fn final_phase(
     inputs: &StatusInputs<'_>,
     old: &PodStatus,
     generated: PodPhase,

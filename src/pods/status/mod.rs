@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 /// The status of one pod.
 #[derive(Clone, Debug)]
-pub struct PodEntry {
+pub struct VersionedPodStatus {
     /// The pod that the status was made for.
     pub pod: Arc<Pod>,
     /// Its status.
@@ -39,12 +39,12 @@ pub struct PodEntry {
     pub version: u64,
     /// The pod is terminated: its containers have ended, and its volumes are torn down. It may be deleted from the API
     /// server.
-    pub ended: bool,
+    pub pod_is_finished: bool,
 }
 
 #[derive(Debug)]
 struct StatusStore {
-    entries: RwLock<HashMap<PodUid, PodEntry>>,
+    entries: RwLock<HashMap<PodUid, VersionedPodStatus>>,
     version: watch::Sender<u64>,
     /// `None` without an API server, because nothing would take the marks.
     changed: Option<Arc<DirtySet<PodUid>>>,
@@ -110,7 +110,7 @@ impl StatusManager {
         let status = terminate::ended(pod, base.cloned().unwrap_or_default());
         let changed = self.set_pod_status(pod, status);
         if let Some(entry) = self.store.entries.write().get_mut(&uid) {
-            entry.ended = true;
+            entry.pod_is_finished = true;
         }
         self.mark(&uid);
         changed
@@ -152,11 +152,11 @@ impl StatusManager {
                 entry.version = self.next_version();
             }
             None => {
-                let entry = PodEntry {
+                let entry = VersionedPodStatus {
                     pod: pod.clone(),
                     status: Arc::new(status),
                     version: self.next_version(),
-                    ended: false,
+                    pod_is_finished: false,
                 };
                 entries.insert(pod.uid(), entry);
             }
@@ -181,12 +181,12 @@ impl Statuses {
     }
 
     /// Everything known of a pod.
-    pub fn entry(&self, uid: &PodUid) -> Option<PodEntry> {
+    pub fn entry(&self, uid: &PodUid) -> Option<VersionedPodStatus> {
         self.store.entries.read().get(uid).cloned()
     }
 
     /// All entries, in no order.
-    pub fn all(&self) -> Vec<PodEntry> {
+    pub fn all(&self) -> Vec<VersionedPodStatus> {
         self.store.entries.read().values().cloned().collect()
     }
 

@@ -15,7 +15,7 @@ mod tests;
 
 use super::{
     mirror::is_mirror_of,
-    status::{PodEntry, Statuses},
+    status::{Statuses, VersionedPodStatus},
 };
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
@@ -120,7 +120,7 @@ impl StatusWriter {
     }
 
     /// The object that shows the status of a pod: its own, or its mirror.
-    fn object_of(&self, entry: &PodEntry) -> Option<Arc<Pod>> {
+    fn object_of(&self, entry: &VersionedPodStatus) -> Option<Arc<Pod>> {
         let pod = &entry.pod;
         if !pod.is_static() {
             return self.deps.pods.get(&pod.uid());

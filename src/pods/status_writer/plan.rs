@@ -3,7 +3,7 @@
 use super::merge;
 use crate::{
     model::{Pod, PodExt, PodUid},
-    pods::status::{PodEntry, generate::IllegalTransition},
+    pods::status::{VersionedPodStatus, generate::IllegalTransition},
 };
 use serde_json::Value;
 use std::{
@@ -103,7 +103,7 @@ impl Exchange {
     /// Decides the next request. `watched` is the object as the watch delivered it.
     pub(super) fn next(
         &self,
-        entry: &PodEntry,
+        entry: &VersionedPodStatus,
         watched: &Pod,
         may_run: bool,
         now: Instant,
@@ -121,7 +121,7 @@ impl Exchange {
         let version = entry.version;
         let version_sent = StatusVersion { version, may_run };
         let refused = Some((version_sent, version_of(newest)));
-        let may_delete = !may_run && entry.ended && newest.is_being_deleted();
+        let may_delete = !may_run && entry.pod_is_finished && newest.is_being_deleted();
         let delete = may_delete && !entry.pod.is_static();
         let sent = self.sent.as_ref();
         let again = sent.and_then(|sent| sent.counts_until(watched, now));
@@ -151,7 +151,7 @@ impl Exchange {
 
     /// Whether the API server ignored the last patch, as it does for fields that it does not know. The patch is not repeated
     /// then.
-    fn is_ignored(&self, entry: &PodEntry, sent: &Sent) -> bool {
+    fn is_ignored(&self, entry: &VersionedPodStatus, sent: &Sent) -> bool {
         let Some(response) = &sent.response.status else {
             return false;
         };

@@ -33,7 +33,7 @@ pub struct NodeView<'a> {
     /// The machine is shutting down.
     pub shutting_down: bool,
     /// The pod already runs here, so rules about resources and placement do not apply.
-    pub in_place: bool,
+    pub already_running: bool,
     /// The Node object of the API server, once it is known; without an API server, the one that the kubelet
     /// would register.
     pub object: Option<&'a Node>,
@@ -44,7 +44,7 @@ pub struct NodeView<'a> {
     /// The other pods that were admitted and have not ended.
     pub others: &'a AdmittedPods,
     /// Why devices could not be allocated to the pod, if that failed.
-    pub devices: Option<&'a AdmissionRefusal>,
+    pub devices: Option<&'a AdmissionError>,
     /// The number of allocated devices of each resource, if this pod has some; otherwise empty. Allocatable is raised to
     /// it (upstream's `sanitizeNodeAllocatable`), because the pod has its devices even if the Node object shows fewer.
     pub allocated: &'a BTreeMap<String, i64>,
@@ -67,7 +67,7 @@ impl AdmittedPods {
 
 /// Why a pod is not admitted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum AdmissionRefusal {
+pub enum AdmissionError {
     /// The pod has failed.
     Rejected(Rejection),
     /// The pod waits, because the obstacle is temporary.
@@ -88,7 +88,7 @@ pub enum AdmissionRefusal {
     },
 }
 
-impl From<Rejection> for AdmissionRefusal {
+impl From<Rejection> for AdmissionError {
     fn from(rejection: Rejection) -> Self {
         Self::Rejected(rejection)
     }
@@ -113,19 +113,19 @@ impl Rejection {
 }
 
 /// The first rule that a pod breaks, if there is one.
-pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
-    may_have_devices(pod, node)?;
-    if let Some(refusal) = node.devices {
-        return Err(refusal.clone());
+pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
+    admit_before_devices(pod, node)?;
+    if let Some(error) = node.devices {
+        return Err(error.clone());
     }
     operating_system(pod)?;
     supplemental_groups(pod, node.supplemental_groups_policy)?;
     let fits = fits(pod, node);
-    if let Err(AdmissionRefusal::Rejected(_)) = fits {
+    if let Err(AdmissionError::Rejected(_)) = fits {
         return fits;
     }
     app_armor::admit(pod, node.app_armor)?;
-    declared_features(pod, node.in_place)?;
+    declared_features(pod, node.already_running)?;
     shutdown(node.shutting_down)?;
     fits
 }
@@ -149,9 +149,9 @@ pub(super) fn may_resize(
 }
 
 /// The rules that come before devices are allocated.
-pub(super) fn may_have_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
+pub(super) fn admit_before_devices(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     unsupported(pod, node)?;
-    if !node.in_place {
+    if !node.already_running {
         pressure::admit(pod, node.pressure)?;
     }
     sysctls(pod, node.sysctls)
@@ -173,12 +173,12 @@ fn sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Rejection> {
 }
 
 /// Whether the pod fits on the node: its resources, ports, selectors and taints.
-fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
+fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
     let staying = &node.others.staying;
     match node.object {
-        _ if node.in_place => Ok(()),
+        _ if node.already_running => Ok(()),
         None if pod.is_static() && predicates::matches_node(pod, node.initial) => Ok(()),
-        None => Err(AdmissionRefusal::Deferred {
+        None => Err(AdmissionError::Deferred {
             message: "the Node object is not known yet".into(),
             on_timeout: None,
             delay_event: true,
@@ -190,7 +190,7 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionRefusal> {
         Some(object) => {
             predicates::admit(pod, object, staying, node.allocated)?;
             fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
-                AdmissionRefusal::Deferred {
+                AdmissionError::Deferred {
                     message: format!("waiting for pods that are ending: {}", rejection.message),
                     on_timeout: Some(rejection),
                     delay_event: false,
@@ -208,10 +208,10 @@ pub(super) fn fits_critical(
     others: &AdmittedPods,
     allocated: &BTreeMap<String, i64>,
     lenient: bool,
-) -> Result<(), AdmissionRefusal> {
+) -> Result<(), AdmissionError> {
     let staying = &others.staying;
-    predicates::admit_but_resources(pod, object, staying)?;
-    let missing = predicates::missing(pod, object, staying, allocated)?;
+    predicates::admit_except_resources(pod, object, staying)?;
+    let missing = predicates::insufficient_resources(pod, object, staying, allocated)?;
     if let Some(first) = missing.first() {
         let shortages = missing.iter().map(|missing| Shortage {
             resource: missing.resource.clone(),
@@ -219,7 +219,7 @@ pub(super) fn fits_critical(
         });
         let shortages: Vec<_> = shortages.collect();
         return match preemption::victims(pod, staying, &shortages) {
-            Ok(victims) => Err(AdmissionRefusal::Preempts {
+            Ok(victims) => Err(AdmissionError::Preempts {
                 victims,
                 resource: first.resource.clone(),
             }),
@@ -232,14 +232,14 @@ pub(super) fn fits_critical(
             }
         };
     }
-    let not_yet = |rejection: Rejection, is_final: bool| AdmissionRefusal::Deferred {
+    let not_yet = |rejection: Rejection, is_final: bool| AdmissionError::Deferred {
         message: format!("waiting for pods that are ending: {}", rejection.message),
         on_timeout: Some(rejection).filter(|_| is_final),
         delay_event: false,
     };
     let all = others.all();
-    let elsewhere = predicates::admit_but_resources(pod, object, &all);
-    elsewhere.map_err(|rejection| not_yet(rejection, true))?;
+    let without_resources = predicates::admit_except_resources(pod, object, &all);
+    without_resources.map_err(|rejection| not_yet(rejection, true))?;
     let fits = predicates::admit(pod, object, &all, allocated);
     fits.map_err(|rejection| not_yet(rejection, false))
 }
@@ -254,10 +254,10 @@ pub(super) fn fits_with(
     predicates::admit(pod, object, &others.all(), allocated)
 }
 
-/// A pod of the API server with a field that this kubelet does not support; manifests with one are refused when
+/// A pod of the API server with a field that this kubelet does not support; manifests with one are rejected when
 /// they are read. One that another kubelet started runs on. Upstream has no counterpart.
 fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
-    let fields = if pod.is_static() || node.in_place {
+    let fields = if pod.is_static() || node.already_running {
         Vec::new()
     } else {
         unsupported_api_fields(pod, node.certificates)
@@ -307,9 +307,9 @@ fn supplemental_groups(pod: &Pod, supported: bool) -> Result<(), Rejection> {
 
 /// Upstream's `declaredFeaturesAdmitHandler`: of the features that v1.36 infers from pods, the node declares all but
 /// this one.
-fn declared_features(pod: &Pod, in_place: bool) -> Result<(), Rejection> {
+fn declared_features(pod: &Pod, already_running: bool) -> Result<(), Rejection> {
     let host_users = pod.spec().and_then(|spec| spec.host_users);
-    if in_place || host_users != Some(false) || !pod.host_network() {
+    if already_running || host_users != Some(false) || !pod.host_network() {
         return Ok(());
     }
     Err(Rejection::new(

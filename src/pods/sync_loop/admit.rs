@@ -2,15 +2,15 @@
 
 use super::{
     SyncLoop,
-    admission::{AdmissionRefusal, AdmittedPods, NodeView, Rejection, admit, may_have_devices},
-    dispatch::Precedence,
+    admission::{AdmissionError, AdmittedPods, NodeView, Rejection, admit, admit_before_devices},
+    dispatch::AdmissionOrder,
     pending_admission::{RETRY_INTERVAL, Wait},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
     pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
     resources::allocation::with_higher_requests,
-    resources::devices::{DeviceAllocationError, DeviceManager, Unallocated},
+    resources::devices::{AllocateError, DeviceAllocationError, DeviceManager},
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -32,13 +32,13 @@ impl SyncLoop {
     }
 
     /// How a new pod ran before.
-    pub(super) fn precedence(&self, uid: &PodUid) -> Precedence {
+    pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
-            Precedence::Runs
+            AdmissionOrder::Runs
         } else if self.pod_sync.allocations().knows(uid) {
-            Precedence::Admitted
+            AdmissionOrder::Admitted
         } else {
-            Precedence::New
+            AdmissionOrder::New
         }
     }
 
@@ -47,8 +47,8 @@ impl SyncLoop {
     pub(super) fn admit(&mut self, pod: &Arc<Pod>, runs: bool) -> bool {
         let rejection = match self.check_admission(pod, runs) {
             Ok(()) => None,
-            Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection),
-            Err(AdmissionRefusal::Deferred {
+            Err(AdmissionError::Rejected(rejection)) => Some(rejection),
+            Err(AdmissionError::Deferred {
                 message,
                 on_timeout,
                 delay_event,
@@ -63,7 +63,7 @@ impl SyncLoop {
                 }
                 on_timeout
             }
-            Err(AdmissionRefusal::Preempts { victims, resource }) => {
+            Err(AdmissionError::Preempts { victims, resource }) => {
                 self.preempt(pod, victims, &resource);
                 if !self.admission_timed_out(pod, WAITS_FOR_PREEMPTED, Duration::ZERO) {
                     return false;
@@ -165,7 +165,7 @@ impl SyncLoop {
         });
     }
 
-    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
+    fn check_admission(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionError> {
         let admission = &self.admission;
         let object = admission.node.borrow().clone();
         let others = if object.is_some() && !runs {
@@ -180,7 +180,7 @@ impl SyncLoop {
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),
-            in_place: runs,
+            already_running: runs,
             object: object.as_deref(),
             initial: &admission.initial_node,
             standalone: admission.standalone,
@@ -188,7 +188,7 @@ impl SyncLoop {
             devices: None,
             allocated: &BTreeMap::new(),
         };
-        let devices = if runs || may_have_devices(pod, &before).is_ok() {
+        let devices = if runs || admit_before_devices(pod, &before).is_ok() {
             self.allocate_devices(pod, runs).err()
         } else {
             None
@@ -264,7 +264,7 @@ impl SyncLoop {
 
     /// Whether a pod waits for admission, or for a resize.
     pub(super) fn has_waiting_pods(&self) -> bool {
-        !self.pending_admissions.is_empty() || self.resizes.is_some_wanted()
+        !self.pending_admissions.is_empty() || self.resizes.has_pending()
     }
 
     /// Retries the admission of waiting pods, longest wait first.
@@ -284,7 +284,7 @@ impl SyncLoop {
     }
 
     /// Allocates devices to a pod. A pod that runs keeps those that it has.
-    fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionRefusal> {
+    fn allocate_devices(&self, pod: &Pod, runs: bool) -> Result<(), AdmissionError> {
         if runs {
             self.devices().mark_running(pod);
             return Ok(());
@@ -293,20 +293,20 @@ impl SyncLoop {
         let align = || self.admission.resources.align(pod, hints);
         match self.devices().allocate(pod, align) {
             Ok(()) => Ok(()),
-            Err(Unallocated::InProgress) => Err(AdmissionRefusal::Deferred {
+            Err(AllocateError::InProgress) => Err(AdmissionError::Deferred {
                 message: "waiting for device plugins to prepare the pod's devices".into(),
                 on_timeout: Some(rejection("the device plugins did not respond in time")),
                 delay_event: true,
             }),
-            Err(Unallocated::Failed(error)) => Err(self.refusal(&error)),
-            Err(Unallocated::Misaligned(error)) => Err(AdmissionRefusal::Rejected(Rejection::new(
+            Err(AllocateError::Failed(error)) => Err(self.admission_error(&error)),
+            Err(AllocateError::Misaligned(error)) => Err(AdmissionError::Rejected(Rejection::new(
                 error.reason,
                 error.message,
             ))),
         }
     }
 
-    fn refusal(&self, error: &DeviceAllocationError) -> AdmissionRefusal {
+    fn admission_error(&self, error: &DeviceAllocationError) -> AdmissionError {
         let text = error.to_string();
         let waits = error.is_transient()
             || error.short_of().is_some_and(|resource| {
@@ -314,13 +314,13 @@ impl SyncLoop {
                 holders.iter().any(|uid| self.will_release(uid))
             });
         if waits {
-            AdmissionRefusal::Deferred {
+            AdmissionError::Deferred {
                 message: format!("waiting for devices: {text}"),
                 on_timeout: Some(rejection(&text)),
                 delay_event: false,
             }
         } else {
-            AdmissionRefusal::Rejected(rejection(&text))
+            AdmissionError::Rejected(rejection(&text))
         }
     }
 

@@ -73,7 +73,7 @@ impl SyncLoop {
         for (uid, gone) in uids {
             all_gone &= gone;
             if !gone {
-                self.metrics.left_over();
+                self.metrics.cleanup_failed();
             }
             self.removals.finish(&uid);
             let desired = manager.get(&uid);
@@ -161,7 +161,7 @@ impl SyncLoop {
                 "podUID" = %orphan.uid,
                 "Clean up containers for orphaned pod"
             );
-            self.metrics.orphan();
+            self.metrics.orphan_stopped();
             self.workers.update_pod(UpdatePodOptions::orphan(orphan));
         }
         for orphan in orphans.stopped {
@@ -192,7 +192,11 @@ impl SyncLoop {
                 continue;
             }
             if let Some(pod) = manager.get(&uid) {
-                tracing::warn!(pod = %pod.log_name(), "Pod has no worker, creating one");
+                tracing::warn!(
+                    pod = %pod.log_name(),
+                    "podUID" = %uid,
+                    "Pod has no worker, creating one"
+                );
                 self.create(pod);
             }
         }
@@ -220,7 +224,7 @@ impl SyncLoop {
             if all_ready {
                 let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
                 let found = pod_sync.recorded_orphans(&claimed, gone, listed);
-                metrics.swept(found.len());
+                metrics.volumes_cleaned(found.len());
                 orphans_on_disk.mark_all(found);
                 let cgroups = pod_sync.orphans_with_cgroups(&claimed, gone, listed);
                 match cgroups.await {
@@ -303,7 +307,7 @@ impl SyncLoop {
             if !replaced {
                 continue;
             }
-            if self.is_unsettled(other) && !self.workers.knows(&other.uid) {
+            if self.is_source_unknown(other) && !self.workers.knows(&other.uid) {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
                 self.workers
@@ -321,6 +325,6 @@ fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&PodOrigin
         Some(origin) => origin
             .source()
             .is_some_and(|source| sources.ready(source, uid, origin.manifest.as_deref())),
-        None => sources.everything_known(),
+        None => sources.all_complete(),
     }
 }

@@ -26,7 +26,7 @@ pub enum DispatchStep {
 
 /// How a new pod ran before, in the order in which pods are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Precedence {
+pub enum AdmissionOrder {
     /// It runs here.
     Runs,
     /// It was admitted and does not run, for example after a reboot.
@@ -41,13 +41,13 @@ pub enum Precedence {
 pub fn dispatch(
     update: &PodUpdate,
     known: &dyn Fn(&PodUid) -> Option<Arc<Pod>>,
-    precedence: &dyn Fn(&PodUid) -> Precedence,
+    admission_order: &dyn Fn(&PodUid) -> AdmissionOrder,
 ) -> Vec<DispatchStep> {
     let mut pods = update.pods.clone();
     if update.op == PodOp::Add {
         pods.sort_by_cached_key(|pod| {
             let created = pod.metadata.creation_timestamp.clone();
-            (precedence(&pod.uid()), created)
+            (admission_order(&pod.uid()), created)
         });
     }
     pods.into_iter()
@@ -105,8 +105,8 @@ mod tests {
         }
     }
 
-    fn new(_: &PodUid) -> Precedence {
-        Precedence::New
+    fn new(_: &PodUid) -> AdmissionOrder {
+        AdmissionOrder::New
     }
 
     #[test]
@@ -123,13 +123,13 @@ mod tests {
             let created = format!("2026-01-0{day}T00:00:00Z");
             pod(uid, (day != "0").then_some(created.as_str()))
         });
-        let precedence = |uid: &PodUid| match uid.as_str().split(' ').next() {
-            Some("running") => Precedence::Runs,
-            Some("admitted") => Precedence::Admitted,
-            _ => Precedence::New,
+        let admission_order = |uid: &PodUid| match uid.as_str().split(' ').next() {
+            Some("running") => AdmissionOrder::Runs,
+            Some("admitted") => AdmissionOrder::Admitted,
+            _ => AdmissionOrder::New,
         };
         let update = update(PodOp::Add, pods.to_vec());
-        let order = dispatch(&update, &|_| None, &precedence).into_iter();
+        let order = dispatch(&update, &|_| None, &admission_order).into_iter();
         let order: Vec<_> = order
             .filter_map(|step| match step {
                 DispatchStep::Create(pod) => Some(pod.uid().to_string()),

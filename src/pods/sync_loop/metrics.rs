@@ -137,38 +137,38 @@ impl LoopMetrics {
         self.preemptions.get_or_create_owned(&labels).inc();
     }
 
-    /// An orphaned pod runs.
-    pub(super) fn orphan(&self) {
+    /// A running orphaned pod is stopped.
+    pub(super) fn orphan_stopped(&self) {
         self.orphans.inc();
     }
 
     /// A pod starts after another one of its UID.
     pub(super) fn restarted(&self, pod: &Pod) {
         let label = Static {
-            r#static: yes_no(pod.is_static()),
+            r#static: static_label(pod.is_static()),
         };
         self.restarts.get_or_create_owned(&label).inc();
     }
 
     /// A pod is new.
-    pub(super) fn created(&self, pod: &Pod) {
+    pub(super) fn pod_created(&self, pod: &Pod) {
         self.containers.observe(pod.containers().len() as f64);
     }
 
     /// Housekeeping found remains of so many pods on disk, which are removed now.
-    pub(super) fn swept(&self, orphans: usize) {
+    pub(super) fn volumes_cleaned(&self, orphans: usize) {
         self.cleaned.set(i64::try_from(orphans).unwrap_or(i64::MAX));
         self.clean_errors.set(0);
     }
 
     /// Something of a pod could not be removed.
-    pub(super) fn left_over(&self) {
+    pub(super) fn cleanup_failed(&self) {
         self.clean_errors.inc();
     }
 }
 
-fn yes_no(yes: bool) -> &'static str {
-    if yes { "true" } else { "" }
+fn static_label(is_static: bool) -> &'static str {
+    if is_static { "true" } else { "" }
 }
 
 /// One label for all resources of others, as upstream does.
@@ -192,7 +192,7 @@ fn by_static(pods: &[Arc<Pod>], counts: impl Fn(&Pod) -> bool) -> Vec<ScrapeSamp
     let sample = |is_static: bool| {
         let those = pods.iter().filter(|pod| pod.is_static() == is_static);
         let count = those.filter(|pod| counts(pod)).count();
-        let labels = vec![("static", yes_no(is_static).to_owned())];
+        let labels = vec![("static", static_label(is_static).to_owned())];
         (labels, count as f64)
     };
     [false, true].map(sample).to_vec()

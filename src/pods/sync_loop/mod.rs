@@ -225,7 +225,7 @@ impl SyncLoop {
                 Ok(()) = self.admission.shutting_down.changed() => self.on_node_shutdown(),
                 Ok(()) = self.admission.node.changed(), if self.has_waiting_pods() => {
                     self.retry_pending_admissions();
-                    self.retry_resizes(ResizeTrigger::NodeChanged);
+                    self.retry_resizes(ResizeTrigger::PeriodicRetry);
                 }
                 () = sleep_until(next_beat) => {}
                 () = shutdown.cancelled() => {
@@ -263,7 +263,7 @@ impl SyncLoop {
         let current = |pod: Arc<Pod>| manager.get(&pod.uid()).unwrap_or(pod);
         let known = |uid: &PodUid| manager.get(uid);
         let mut resized = Vec::new();
-        for step in dispatch(&update, &known, &|uid| self.precedence(uid)) {
+        for step in dispatch(&update, &known, &|uid| self.admission_order(uid)) {
             match step {
                 DispatchStep::Set(pod) => {
                     let pod = self.with_allocation(pod);
@@ -288,7 +288,7 @@ impl SyncLoop {
                 // Sent after the resize is decided: otherwise the worker would publish the new observedGeneration
                 // without a resize condition.
                 DispatchStep::Update(pod)
-                    if update.op == PodOp::Update && self.resizes.is_wanted(&pod.uid()) =>
+                    if update.op == PodOp::Update && self.resizes.is_pending(&pod.uid()) =>
                 {
                     resized.push(pod);
                 }
@@ -303,7 +303,7 @@ impl SyncLoop {
         self.all_sources_seen.send_replace(self.sources.all_seen());
         self.retry_pending_admissions();
         self.retry_resizes(match update.op {
-            PodOp::Remove => ResizeTrigger::PodsChanged,
+            PodOp::Remove => ResizeTrigger::PodsRemoved,
             _ => ResizeTrigger::PodUpdated,
         });
         for pod in resized {
@@ -333,7 +333,7 @@ impl SyncLoop {
         let settled = self.cache.try_settled(&uid);
         let status = settled.clone().unwrap_or_else(|| self.cache.latest(&uid));
         let origin = self.pod_sync.origin(&uid);
-        let remembered = origin.and_then(|origin| origin.spec_digest);
+        let remembered = origin.and_then(|origin| origin.manifest_digest);
         uid_owner(pod, &status, settled.is_some(), remembered.as_deref())
     }
 
@@ -350,7 +350,7 @@ impl SyncLoop {
         pods.retain(|pod| {
             let may_run = || pod.is_active() || self.cache.try_settled(&pod.uid).is_none();
             names.contains(&(&*pod.namespace, &*pod.name))
-                && (pod.source() != PodSource::Api || self.is_unsettled(pod))
+                && (pod.source() != PodSource::Api || self.is_source_unknown(pod))
                 && !wanted.contains(&pod.uid)
                 && may_run()
         });
@@ -398,16 +398,16 @@ impl SyncLoop {
     fn publish(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
         // The runtime status may be that of an earlier pod of this UID, whose own worker publishes its status.
-        let is_anothers = self.workers.restart_requested(&uid)
+        let belongs_to_earlier_pod = self.workers.restart_requested(&uid)
             || self.removals.contains(&uid)
             || self.deferred.contains(&uid);
-        if !is_anothers {
+        if !belongs_to_earlier_pod {
             self.pod_sync.publish(pod);
         }
     }
 
     /// Whether the source of a pod of the runtime is not known yet: it is read from a sandbox.
-    fn is_unsettled(&self, pod: &PodStatus) -> bool {
+    fn is_source_unknown(&self, pod: &PodStatus) -> bool {
         pod.sandboxes.is_empty() && self.cache.try_settled(&pod.uid).is_none()
     }
 
@@ -446,7 +446,7 @@ impl SyncLoop {
         }
         let is_new = !self.workers.knows(&uid) && !self.pending_admissions.contains(&uid);
         if self.manager.reader().contains(&uid) && is_new {
-            self.metrics.created(&pod);
+            self.metrics.pod_created(&pod);
         }
         let waits = self.workers.knows(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);

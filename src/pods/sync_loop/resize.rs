@@ -9,10 +9,10 @@ pub use feasible::ResizeRules;
 
 use super::{
     SyncLoop,
-    admission::{AdmissionRefusal, fits_critical, fits_with, may_resize},
+    admission::{AdmissionError, fits_critical, fits_with, may_resize},
     admit::WAITS_FOR_PREEMPTED,
 };
-use feasible::{RefusedResize, infeasible, needs_more};
+use feasible::{ResizeRejection, infeasible, needs_more};
 
 use crate::{
     model::{Pod, PodExt, PodUid, reasons::event},
@@ -33,10 +33,10 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResizeTrigger {
     PodUpdated,
-    PodsChanged,
+    PodsRemoved,
     PodResized,
     PodTerminated,
-    NodeChanged,
+    PeriodicRetry,
 }
 
 impl ResizeTrigger {
@@ -44,17 +44,17 @@ impl ResizeTrigger {
     fn as_str(self) -> &'static str {
         match self {
             Self::PodUpdated => "pod_updated",
-            Self::PodsChanged => "pods_removed",
+            Self::PodsRemoved => "pods_removed",
             Self::PodResized => "pod_resized",
             Self::PodTerminated => "pod_terminated",
-            Self::NodeChanged => "periodic_retry",
+            Self::PeriodicRetry => "periodic_retry",
         }
     }
 }
 
 /// The pending resizes.
 pub struct Resizes {
-    wanted: HashMap<PodUid, WaitingResize>,
+    pending: HashMap<PodUid, WaitingResize>,
     rules: ResizeRules,
     metrics: ResizeMetrics,
 }
@@ -68,26 +68,26 @@ impl Resizes {
     /// No resizes yet.
     pub fn new(rules: ResizeRules, metrics: ResizeMetrics) -> Self {
         Self {
-            wanted: HashMap::new(),
+            pending: HashMap::new(),
             rules,
             metrics,
         }
     }
 
     /// Whether a resize is pending.
-    pub(super) fn is_some_wanted(&self) -> bool {
-        !self.wanted.is_empty()
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// Whether a resize of this pod is pending.
-    pub(super) fn is_wanted(&self, uid: &PodUid) -> bool {
-        self.wanted.contains_key(uid)
+    pub(super) fn is_pending(&self, uid: &PodUid) -> bool {
+        self.pending.contains_key(uid)
     }
 
     /// The pending resizes in the order in which they are tried: first those that need no more resources than before,
     /// then by priority, QoS class and time of waiting.
     fn in_order(&self, allocated: impl Fn(&PodUid) -> Option<Arc<Pod>>) -> Vec<Arc<Pod>> {
-        let mut wanted: Vec<_> = self.wanted.iter().collect();
+        let mut wanted: Vec<_> = self.pending.iter().collect();
         wanted.sort_by_key(|(uid, wanted)| {
             let grows = allocated(uid).is_none_or(|before| needs_more(&before, &wanted.pod));
             let priority = wanted.pod.spec().and_then(|spec| spec.priority);
@@ -116,10 +116,10 @@ impl SyncLoop {
             allocations.change_conditions(&uid, |conditions| *conditions = reported);
         }
         let allocated = allocations.apply(&pod);
-        if known.is_some() && self.is_refused(&pod) {
+        if known.is_some() && self.is_known_infeasible(&pod) {
             return allocated;
         }
-        let before = self.resizes.wanted.remove(&uid);
+        let before = self.resizes.pending.remove(&uid);
         let earlier = before.as_ref().map(|wanted| &wanted.pod).or(known.as_ref());
         if let Some(earlier) = earlier {
             let (earlier, now) = (PodAmounts::of(earlier), PodAmounts::of(&pod));
@@ -130,14 +130,14 @@ impl SyncLoop {
         } else {
             let since = before.map_or_else(Instant::now, |wanted| wanted.since);
             self.resizes
-                .wanted
+                .pending
                 .insert(uid, WaitingResize { pod, since });
         }
         allocated
     }
 
     /// The request of this version of the pod is infeasible, and its condition was set.
-    fn is_refused(&self, pod: &Pod) -> bool {
+    fn is_known_infeasible(&self, pod: &Pod) -> bool {
         let pending = self.allocations().conditions(&pod.uid()).pending;
         pending.is_some_and(|pending| {
             pending.reason == PendingReason::Infeasible
@@ -147,18 +147,18 @@ impl SyncLoop {
 
     /// Tries to accept the resizes that wait.
     pub(super) fn retry_resizes(&mut self, trigger: ResizeTrigger) {
-        if self.resizes.wanted.is_empty() || self.sources.all_ready().is_none() {
+        if self.resizes.pending.is_empty() || self.sources.all_ready().is_none() {
             return;
         }
         let manager = self.manager.reader();
         let mut accepted = true;
         let mut trigger = trigger;
-        // What shrinks may make room for another.
+        // A resize that shrinks a pod may make room for another one.
         while std::mem::take(&mut accepted) {
             for wanted in self.resizes.in_order(|uid| manager.get(uid)) {
                 let uid = wanted.uid();
                 let Some(before) = manager.get(&uid) else {
-                    self.resizes.wanted.remove(&uid);
+                    self.resizes.pending.remove(&uid);
                     continue;
                 };
                 if self.is_ending(&before) || !self.workers.knows(&uid) {
@@ -170,7 +170,7 @@ impl SyncLoop {
                         self.accept_resize(&before, wanted, trigger);
                         accepted = true;
                     }
-                    Some(Err(refused)) => self.refuse_resize(&before, &wanted, refused),
+                    Some(Err(rejection)) => self.reject_resize(&before, &wanted, rejection),
                 }
             }
             trigger = ResizeTrigger::PodResized;
@@ -178,12 +178,16 @@ impl SyncLoop {
     }
 
     /// `None` while the node is not known.
-    fn decide_resize(&self, before: &Arc<Pod>, wanted: &Pod) -> Option<Result<(), RefusedResize>> {
+    fn decide_resize(
+        &self,
+        before: &Arc<Pod>,
+        wanted: &Pod,
+    ) -> Option<Result<(), ResizeRejection>> {
         let object = self.admission.node.borrow().clone()?;
-        if let Some(refused) = infeasible(before, wanted, &self.resizes.rules) {
-            return Some(Err(refused));
+        if let Some(rejection) = infeasible(before, wanted, &self.resizes.rules) {
+            return Some(Err(rejection));
         }
-        let deferred = |message| RefusedResize {
+        let deferred = |message| ResizeRejection {
             reason: PendingReason::Deferred,
             message,
             detail: "",
@@ -202,28 +206,28 @@ impl SyncLoop {
         let wanted = &with_higher_requests(wanted, &held);
         let fits = if wanted.is_critical() {
             let fits = fits_critical(wanted, &object, &others, &allocated, false);
-            fits.map_err(|refusal| self.make_room(wanted, refusal))
+            fits.map_err(|error| self.make_room(wanted, error))
         } else {
             fits_with(wanted, &object, &others, &allocated).map_err(|why| why.message)
         };
         Some(fits.map_err(deferred))
     }
 
-    /// Stops the pods that make room for a critical one; what it waits for.
-    fn make_room(&self, pod: &Pod, refusal: AdmissionRefusal) -> String {
-        match refusal {
-            AdmissionRefusal::Preempts { victims, resource } => {
+    /// Preempts pods for a critical one; returns the message of the deferred resize.
+    fn make_room(&self, pod: &Pod, error: AdmissionError) -> String {
+        match error {
+            AdmissionError::Preempts { victims, resource } => {
                 self.preempt(pod, victims, &resource);
                 WAITS_FOR_PREEMPTED.to_owned()
             }
-            AdmissionRefusal::Deferred { message, .. } => message,
-            AdmissionRefusal::Rejected(rejection) => rejection.message,
+            AdmissionError::Deferred { message, .. } => message,
+            AdmissionError::Rejected(rejection) => rejection.message,
         }
     }
 
     fn accept_resize(&mut self, before: &Pod, pod: Arc<Pod>, trigger: ResizeTrigger) {
         let uid = pod.uid();
-        self.resizes.wanted.remove(&uid);
+        self.resizes.pending.remove(&uid);
         let generation = pod.metadata.generation;
         let allocations = self.allocations();
         allocations.resize(before, &pod);
@@ -247,11 +251,11 @@ impl SyncLoop {
         self.workers.update_known_pod(update);
     }
 
-    fn refuse_resize(&mut self, before: &Arc<Pod>, pod: &Arc<Pod>, refused: RefusedResize) {
+    fn reject_resize(&mut self, before: &Arc<Pod>, pod: &Arc<Pod>, rejection: ResizeRejection) {
         let (uid, generation) = (pod.uid(), pod.metadata.generation);
         let pending = PendingResize {
-            reason: refused.reason,
-            message: refused.message,
+            reason: rejection.reason,
+            message: rejection.message,
             generation,
         };
         let is_new =
@@ -271,8 +275,8 @@ impl SyncLoop {
             self.pod_sync.warning_event(pod, reason, text);
         }
         if pending.reason == PendingReason::Infeasible {
-            self.resizes.metrics.infeasible(refused.detail);
-            self.resizes.wanted.remove(&uid);
+            self.resizes.metrics.infeasible(rejection.detail);
+            self.resizes.pending.remove(&uid);
         }
         if changed {
             self.publish(before);

@@ -38,8 +38,11 @@ pub fn uid_owner(
     if source == Some(PodSource::Api) || (renamed && status.source() == PodSource::Api) {
         return UidOwner::ApiPod;
     }
-    let made_from = newest.and_then(|sandbox| sandbox.spec_digest.as_deref());
-    let edited = is_other_manifest(made_from.or(remembered), pod.annotation(keys::SPEC_DIGEST));
+    let made_from = newest.and_then(|sandbox| sandbox.manifest_digest.as_deref());
+    let edited = is_other_manifest(
+        made_from.or(remembered),
+        pod.annotation(keys::MANIFEST_DIGEST),
+    );
     match (renamed || edited, settled) {
         (false, _) => UidOwner::Itself,
         (true, true) => UidOwner::Other,
@@ -57,7 +60,10 @@ mod tests {
         let mut pod = Pod::default();
         pod.metadata.name = Some("web".into());
         pod.metadata.namespace = Some("shop".into());
-        let annotations = [(keys::CONFIG_SOURCE, source), (keys::SPEC_DIGEST, digest)];
+        let annotations = [
+            (keys::CONFIG_SOURCE, source),
+            (keys::MANIFEST_DIGEST, digest),
+        ];
         let annotations = annotations.map(|(key, value)| (key.into(), value.into()));
         pod.metadata.annotations = Some(annotations.into());
         pod
@@ -66,7 +72,7 @@ mod tests {
     fn status(name: &str, sandboxes: &[(Option<PodSource>, Option<&str>)]) -> PodStatus {
         let sandbox = |(source, digest): &(Option<PodSource>, Option<&str>)| SandboxStatus {
             source: *source,
-            spec_digest: digest.map(Into::into),
+            manifest_digest: digest.map(Into::into),
             ..SandboxStatus::default()
         };
         PodStatus {

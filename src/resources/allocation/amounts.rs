@@ -180,7 +180,7 @@ fn same_quantity(one: &ApiQuantity, other: &ApiQuantity) -> bool {
     one == other || read(one).is_some_and(|one| read(other) == Some(one))
 }
 
-/// CPU and memory of a container as its cgroup enforces them, in thousandths of a CPU and bytes; 0 for none. A
+/// CPU and memory of a container as its cgroup enforces them, in millicores and bytes; 0 for none. A
 /// container without a limit has that of its pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeAmounts {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// CPUs that never become exclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedCpus {
-    /// Reserved CPU time, thousandths of a CPU.
+    /// Reserved CPU time, millicores.
     pub milli_cpu: i64,
     /// `reservedSystemCPUs`; empty if the kubelet selects them.
     pub cpus: CpuSet,

@@ -4,7 +4,7 @@ use crate::resources::topology;
 
 /// Why a pod does not have its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unallocated {
+pub enum AllocateError {
     /// Plugins are preparing devices; [`super::DeviceManager::changed`] reports when they are done.
     InProgress,
     /// The allocation failed.
@@ -41,7 +41,7 @@ pub enum DeviceAllocationError {
         /// The resource.
         resource: String,
         /// Whether its plugin has not registered (again), or has not sent its devices yet.
-        away: bool,
+        disconnected: bool,
     },
     /// A device that was allocated to the container is no longer healthy.
     #[error(
@@ -96,7 +96,10 @@ impl DeviceAllocationError {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::NoHealthy { away: true, .. } | Self::UnknownDevices(_)
+            Self::NoHealthy {
+                disconnected: true,
+                ..
+            } | Self::UnknownDevices(_)
         )
     }
 

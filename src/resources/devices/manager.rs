@@ -4,7 +4,7 @@ use super::{
     allocation::{Allocation, ContainerAllocations},
     checkpoint,
     client::PluginClient,
-    error::{DeviceAllocationError, Unallocated},
+    error::{AllocateError, DeviceAllocationError},
     metrics::DeviceMetrics,
     request::{Affinities, PodRequest},
     run_options::{RunOptions, run_options},
@@ -163,29 +163,29 @@ impl DeviceManager {
         &self,
         pod: &Pod,
         align: impl FnOnce() -> Result<Affinities, topology::TopologyError>,
-    ) -> Result<(), Unallocated> {
+    ) -> Result<(), AllocateError> {
         let request = PodRequest::of(pod);
         if request.is_empty() {
             return Ok(());
         }
         let mut pending = self.0.pending.lock();
         match pending.remove(&request.uid) {
-            Some(PendingAllocation::Failed(error)) => return Err(Unallocated::Failed(error)),
+            Some(PendingAllocation::Failed(error)) => return Err(AllocateError::Failed(error)),
             Some(in_progress @ PendingAllocation::InProgress { .. }) => {
                 pending.insert(request.uid, in_progress);
-                return Err(Unallocated::InProgress);
+                return Err(AllocateError::InProgress);
             }
             None => {}
         }
-        let request = if self.state().lacks_some(&request) {
-            request.aligned(&align().map_err(Unallocated::Misaligned)?)
+        let request = if self.state().is_missing_devices(&request) {
+            request.aligned(&align().map_err(AllocateError::Misaligned)?)
         } else {
             request
         };
         {
             let mut plugins = self.0.plugins.lock();
             let step = plugins.state.next(&request, None, None);
-            let has_all = step.map_err(Unallocated::Failed)? == AllocationStep::Done;
+            let has_all = step.map_err(AllocateError::Failed)? == AllocationStep::Done;
             let unsaved = plugins.is_unsaved() && plugins.state.of_pod(&request.uid).is_some();
             if has_all && !unsaved {
                 return Ok(());
@@ -199,7 +199,7 @@ impl DeviceManager {
             manager.finish(&request.uid, done);
         });
         pending.insert(uid, PendingAllocation::InProgress { _task: task });
-        Err(Unallocated::InProgress)
+        Err(AllocateError::InProgress)
     }
 
     fn finish(&self, uid: &PodUid, done: Result<(), DeviceAllocationError>) {

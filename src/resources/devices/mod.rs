@@ -22,7 +22,7 @@ pub mod state;
 #[cfg(test)]
 mod tests;
 
-pub use error::{DeviceAllocationError, Unallocated};
+pub use error::{AllocateError, DeviceAllocationError};
 pub use manager::{Change, DeviceManager};
 pub use request::{Affinities, is_claimed, is_dra_extended_resource, is_extended_resource};
 pub use run_options::RunOptions;

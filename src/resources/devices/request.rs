@@ -26,7 +26,7 @@ pub enum ContainerKind {
     /// An init container; it has exited before later containers start, so they may reuse its devices.
     Init,
     /// A sidecar or a regular container; it keeps its devices.
-    Main,
+    Regular,
 }
 
 /// The devices that one container requests.
@@ -60,14 +60,14 @@ impl PodRequest {
         let init = pod.init_containers().iter().map(|container| {
             let is_main = is_sidecar(container);
             let kind = if is_main {
-                ContainerKind::Main
+                ContainerKind::Regular
             } else {
                 ContainerKind::Init
             };
             (container, kind)
         });
         let regular = pod.containers().iter();
-        let regular = regular.map(|container| (container, ContainerKind::Main));
+        let regular = regular.map(|container| (container, ContainerKind::Regular));
         let containers = init.chain(regular).map(|(container, kind)| DeviceRequest {
             name: container.name.clone(),
             kind,
@@ -184,10 +184,10 @@ mod tests {
             shown,
             [
                 ("first", ContainerKind::Init, Some(1)),
-                ("side", ContainerKind::Main, Some(3000)),
-                ("main", ContainerKind::Main, Some(2)),
-                ("none", ContainerKind::Main, None),
-                ("claimed", ContainerKind::Main, None),
+                ("side", ContainerKind::Regular, Some(3000)),
+                ("main", ContainerKind::Regular, Some(2)),
+                ("none", ContainerKind::Regular, None),
+                ("claimed", ContainerKind::Regular, None),
             ]
         );
         assert!(!request.is_empty());

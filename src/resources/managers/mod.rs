@@ -6,7 +6,7 @@
 //! * Publishes: CPUs and NUMA nodes for `CreateContainer`; `UpdateContainerResources` calls for containers whose CPUs
 //!   changed.
 //! * Must never release the resources of a pod that may be running, or update a container whose CPUs are correct.
-//! * Upstream: `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle` of upstream.
+//! * Upstream: `cpumanager.manager`, `memorymanager.manager` and `internalContainerLifecycle`.
 
 mod metrics;
 mod open;
@@ -77,7 +77,7 @@ struct Managers {
     /// Pods that this process admitted and has not released.
     admitted: HashSet<PodUid>,
     /// The CPUs with which each container was last created or updated.
-    given: HashMap<ContainerId, Given>,
+    last_applied: HashMap<ContainerId, AppliedCpus>,
     /// Number of state changes; `saved` is the number of those in the checkpoint.
     changes: u64,
     saved: u64,
@@ -85,7 +85,7 @@ struct Managers {
 
 /// Exclusive CPUs and assigned memory of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exclusive {
+pub struct ExclusiveResources {
     /// CPU numbers.
     pub cpus: Vec<i64>,
     /// Memory and huge pages by NUMA nodes.
@@ -98,7 +98,7 @@ fn ids(cpus: &CpuSet) -> Vec<i64> {
 
 /// The CPUs with which a container was created or updated; `cpus` is `None` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Given {
+struct AppliedCpus {
     pod: PodUid,
     container: String,
     cpus: Option<CpuSet>,
@@ -227,7 +227,9 @@ impl ResourceManagers {
             return;
         }
         managers.admitted.retain(|uid| !gone.contains(uid));
-        managers.given.retain(|_, given| !gone.contains(&given.pod));
+        managers
+            .last_applied
+            .retain(|_, applied| !gone.contains(&applied.pod));
         let stays = |pod: &str, _: &str| !gone.contains(&PodUid::from(pod));
         let released = managers.cpu.release(stays) | managers.memory.release(stays);
         managers.changes += u64::from(released);
@@ -239,34 +241,34 @@ impl ResourceManagers {
     }
 
     /// The exclusive resources of a container.
-    pub fn exclusive(&self, uid: &PodUid, container: &str) -> Exclusive {
+    pub fn exclusive(&self, uid: &PodUid, container: &str) -> ExclusiveResources {
         let Some(inner) = &self.0 else {
-            return Exclusive::default();
+            return ExclusiveResources::default();
         };
         let managers = inner.managers.lock();
         let cpus = managers.cpu.exclusive(uid.as_str(), container);
         let blocks = managers.memory.state().assigned.get(uid.as_str());
         let blocks = blocks.and_then(|containers| containers.get(container));
-        Exclusive {
+        ExclusiveResources {
             cpus: cpus.map(ids).unwrap_or_default(),
             memory: blocks.cloned().unwrap_or_default(),
         }
     }
 
     /// All resources of the node that can become exclusive.
-    pub fn allocatable(&self) -> Exclusive {
+    pub fn allocatable(&self) -> ExclusiveResources {
         let Some(inner) = &self.0 else {
-            return Exclusive::default();
+            return ExclusiveResources::default();
         };
         let managers = inner.managers.lock();
-        Exclusive {
+        ExclusiveResources {
             cpus: ids(&managers.cpu.allocatable()),
             memory: managers.memory.allocatable(),
         }
     }
 
     /// Whether the containers of a pod have no CPU quota, because some have exclusive CPUs.
-    pub fn is_without_quota(&self, uid: &PodUid) -> bool {
+    pub fn has_no_cpu_quota(&self, uid: &PodUid) -> bool {
         let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
         inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
     }
@@ -276,7 +278,7 @@ impl ResourceManagers {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
             && resources.cpu_quota != 0
-            && self.is_without_quota(&pod.uid())
+            && self.has_no_cpu_quota(&pod.uid())
         {
             resources.cpu_quota = -1;
         }
@@ -316,7 +318,7 @@ impl ResourceManagers {
         let Some(inner) = &self.0 else {
             return;
         };
-        let given = Given {
+        let applied = AppliedCpus {
             pod: pod.uid(),
             container: container.to_owned(),
             cpus: CpuSet::parse(cpus).ok().filter(|cpus| !cpus.is_empty()),
@@ -325,11 +327,12 @@ impl ResourceManagers {
         if !managers.cpu.is_on() {
             return;
         }
-        let is_older = |other: &Given| other.pod == given.pod && other.container == container;
-        managers.given.retain(|_, other| !is_older(other));
-        let wanted = managers.cpu.cpus(given.pod.as_str(), container);
-        let is_right = wanted.is_none() || wanted == given.cpus.as_ref();
-        managers.given.insert(id.clone(), given);
+        let is_older =
+            |other: &AppliedCpus| other.pod == applied.pod && other.container == container;
+        managers.last_applied.retain(|_, other| !is_older(other));
+        let wanted = managers.cpu.cpus(applied.pod.as_str(), container);
+        let is_right = wanted.is_none() || wanted == applied.cpus.as_ref();
+        managers.last_applied.insert(id.clone(), applied);
         drop(managers);
         if !is_right {
             inner.changed.notify_one();
@@ -386,7 +389,7 @@ impl ResourceManagersInner {
             if managers.saved == managers.changes {
                 return true;
             }
-            (managers.texts(), managers.changes)
+            (managers.checkpoints(), managers.changes)
         };
         let saved = self.deps.files.write(files).await;
         match &saved {
@@ -399,17 +402,17 @@ impl ResourceManagersInner {
 
 impl Managers {
     /// The content of the checkpoints, by file name; only of managers with a policy.
-    fn texts(&self) -> BTreeMap<&'static str, String> {
-        let mut texts = BTreeMap::new();
+    fn checkpoints(&self) -> BTreeMap<&'static str, String> {
+        let mut checkpoints = BTreeMap::new();
         let (cpu, memory) = (&self.cpu, &self.memory);
         if cpu.is_on() {
             let text = cpu::to_checkpoint(cpu.policy_name(), cpu.state());
-            texts.insert(cpu::STATE_FILE, text);
+            checkpoints.insert(cpu::STATE_FILE, text);
         }
         if memory.is_on() {
             let text = memory::to_checkpoint(memory.policy_name(), memory.state());
-            texts.insert(memory::STATE_FILE, text);
+            checkpoints.insert(memory::STATE_FILE, text);
         }
-        texts
+        checkpoints
     }
 }

@@ -44,7 +44,7 @@ impl ManagersConfig {
 /// Resources of the node that are reserved.
 #[derive(Debug, Clone, Default)]
 pub struct NodeReserved {
-    /// CPU time, thousandths of a CPU.
+    /// CPU time, millicores.
     pub milli_cpu: i64,
     /// Memory and huge pages, with the hard eviction threshold.
     pub memory: NodeReservation,

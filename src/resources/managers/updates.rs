@@ -1,6 +1,6 @@
 //! Updates the CPUs of running containers.
 
-use super::{Given, ResourceManagers, ResourceManagersInner};
+use super::{AppliedCpus, ResourceManagers, ResourceManagersInner};
 use crate::{
     base::error_chain,
     cri::{CriError, v1::LinuxContainerResources},
@@ -56,19 +56,23 @@ impl ResourceManagersInner {
                 Ok(status) => {
                     let resources = status.resources.and_then(|resources| resources.linux);
                     let cpus = resources.and_then(|linux| CpuSet::parse(&linux.cpuset_cpus).ok());
-                    let given = Given {
+                    let applied = AppliedCpus {
                         pod,
                         container,
                         cpus: cpus.filter(|cpus| !cpus.is_empty()),
                     };
-                    self.managers.lock().given.entry(id).or_insert(given);
+                    self.managers
+                        .lock()
+                        .last_applied
+                        .entry(id)
+                        .or_insert(applied);
                 }
                 Err(CriError::NotFound { .. }) => {}
                 Err(_) => done = false,
             }
         }
-        for (id, given, cpus) in self.wrong() {
-            done &= self.update_one(&id, &given, &cpus).await;
+        for (id, applied, cpus) in self.wrong() {
+            done &= self.update_one(&id, &applied, &cpus).await;
         }
         done
     }
@@ -92,28 +96,30 @@ impl ResourceManagersInner {
             })
         });
         running
-            .filter(|(id, ..)| !managers.given.contains_key(id))
+            .filter(|(id, ..)| !managers.last_applied.contains_key(id))
             .collect()
     }
 
     /// Containers with wrong CPUs. Removes exited containers from the records.
-    fn wrong(&self) -> Vec<(ContainerId, Given, CpuSet)> {
+    fn wrong(&self) -> Vec<(ContainerId, AppliedCpus, CpuSet)> {
         let cache = &self.deps.cache;
         let mut managers = self.managers.lock();
-        managers.given.retain(|id, given| {
-            let status = cache.latest(&given.pod);
+        managers.last_applied.retain(|id, applied| {
+            let status = cache.latest(&applied.pod);
             let container = status.container(id);
             container.is_none_or(|container| container.state != ContainerState::Exited)
         });
-        let wrong = managers.given.iter().filter_map(|(id, given)| {
-            let wanted = managers.cpu.cpus(given.pod.as_str(), &given.container)?;
-            (given.cpus.as_ref() != Some(wanted))
-                .then(|| (id.clone(), given.clone(), wanted.clone()))
+        let wrong = managers.last_applied.iter().filter_map(|(id, applied)| {
+            let wanted = managers
+                .cpu
+                .cpus(applied.pod.as_str(), &applied.container)?;
+            (applied.cpus.as_ref() != Some(wanted))
+                .then(|| (id.clone(), applied.clone(), wanted.clone()))
         });
         wrong.collect()
     }
 
-    async fn update_one(&self, id: &ContainerId, given: &Given, cpus: &CpuSet) -> bool {
+    async fn update_one(&self, id: &ContainerId, applied: &AppliedCpus, cpus: &CpuSet) -> bool {
         let resources = LinuxContainerResources {
             cpuset_cpus: cpus.to_string(),
             ..LinuxContainerResources::default()
@@ -125,19 +131,19 @@ impl ResourceManagersInner {
         let mut managers = self.managers.lock();
         match updated {
             Ok(()) => {
-                if let Some(given) = managers.given.get_mut(id) {
-                    given.cpus = Some(cpus.clone());
+                if let Some(applied) = managers.last_applied.get_mut(id) {
+                    applied.cpus = Some(cpus.clone());
                 }
                 true
             }
             Err(CriError::NotFound { .. }) => {
-                managers.given.remove(id);
+                managers.last_applied.remove(id);
                 true
             }
             Err(error) => {
                 tracing::error!(
-                    podUID = %given.pod,
-                    containerName = %given.container,
+                    podUID = %applied.pod,
+                    containerName = %applied.container,
                     containerID = %id,
                     cpuSet = %cpus,
                     err = %error_chain(&error),

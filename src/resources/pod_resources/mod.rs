@@ -15,7 +15,7 @@ use crate::{
         ContainerDevices,
         devices::allocation::NO_NUMA_NODE,
         dra::ContainerClaim,
-        managers::{Exclusive, ResourceManagers},
+        managers::{ExclusiveResources, ResourceManagers},
         memory,
     },
 };
@@ -222,7 +222,8 @@ impl PodResources {
                 ids.map(move |id| container_devices(resource, id, Some(*node)))
             })
         });
-        let Exclusive { cpus, memory } = self.managers.exclusive(&pod.uid(), &container.name);
+        let ExclusiveResources { cpus, memory } =
+            self.managers.exclusive(&pod.uid(), &container.name);
         let claims = self.devices.dra.of_container(pod, container);
         v1::ContainerResources {
             name: container.name.clone(),
@@ -313,7 +314,7 @@ impl PodResourcesLister for PodResources {
                 }
             }
         }
-        let Exclusive { cpus, memory } = self.managers.allocatable();
+        let ExclusiveResources { cpus, memory } = self.managers.allocatable();
         Ok(Response::new(v1::AllocatableResourcesResponse {
             devices,
             cpu_ids: cpus,

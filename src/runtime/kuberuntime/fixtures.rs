@@ -1,6 +1,6 @@
 //! Pods and settings that the tests of this module share.
 
-use super::generate::SpecSettings;
+use super::generate::GenerateSettings;
 use crate::model::NodeFacts;
 use crate::model::Pod;
 use crate::resources::CpuEnforcement;
@@ -37,8 +37,8 @@ pub(super) fn node() -> NodeFacts {
 }
 
 /// Settings with a root below the directory.
-pub(super) fn settings(directory: &Path) -> SpecSettings {
-    SpecSettings {
+pub(super) fn settings(directory: &Path) -> GenerateSettings {
+    GenerateSettings {
         root: KubeletRoot::create(directory).unwrap(),
         pod_logs_dir: "/var/log/pods".into(),
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],

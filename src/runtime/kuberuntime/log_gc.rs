@@ -1,4 +1,4 @@
-//! Logs of pods of which nothing else is left: they vanished while no kubelet ran.
+//! Removes pod log directories and the links to them.
 
 use super::log_paths::pod_of_logs;
 use crate::{base::run_file_io, state::pod_cache::PodRef};
@@ -7,20 +7,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Removes the log directories of the pods that `goes` selects, and dead links to their logs.
+/// Removes the log directories of the pods that `select` returns true for, and dead links to their logs.
 pub(super) async fn remove_logs(
     logs: PathBuf,
     links: Option<PathBuf>,
-    goes: impl Fn(&PodRef) -> bool + Send + 'static,
+    select: impl Fn(&PodRef) -> bool + Send + 'static,
 ) {
     let removed = run_file_io(move || {
         let directories = directories(&logs)?.into_iter();
-        for (path, _) in directories.filter(|(_, pod_ref)| goes(pod_ref)) {
+        for (path, _) in directories.filter(|(_, pod_ref)| select(pod_ref)) {
             tracing::info!(path = %path.display(), "Removing logs of a removed pod");
             fs::remove_dir_all(path)?;
         }
         for (link, target, pod_ref) in log_links(links.as_deref(), &logs)? {
-            if goes(&pod_ref) && is_gone(&target) {
+            if select(&pod_ref) && is_gone(&target) {
                 fs::remove_file(link)?;
             }
         }
@@ -81,8 +81,8 @@ fn entries(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::D
 }
 
 fn is_gone(path: &Path) -> bool {
-    let looked = path.symlink_metadata();
-    looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    let metadata = path.symlink_metadata();
+    metadata.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]
@@ -125,8 +125,8 @@ mod tests {
         fs::write(links.join("file"), "").unwrap();
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u1", "u2", "u5"]);
         for uid in ["u1", "u3", "u4", "u5", "u6"] {
-            let goes = move |pod_ref: &PodRef| pod_ref.uid == uid.into();
-            remove_logs(logs.clone(), Some(links.clone()), goes).await;
+            let select = move |pod_ref: &PodRef| pod_ref.uid == uid.into();
+            remove_logs(logs.clone(), Some(links.clone()), select).await;
         }
         assert_eq!(pods_with_logs(&logs, Some(&links)), ["u2"]);
         for left in [

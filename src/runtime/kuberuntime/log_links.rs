@@ -1,4 +1,4 @@
-//! Log files outside the runtime's care: links for collectors, and removal with their container.
+//! Symlinks for log collectors, and removal of container logs.
 
 use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Keeps `/var/log/containers` and the pod log directories in order.
+/// Manages `/var/log/containers` and the pod log directories.
 pub(super) struct LogLinks {
     logs: PathBuf,
     links: Option<PathBuf>,
@@ -24,8 +24,8 @@ impl LogLinks {
     /// Removes all logs of a UID, whatever the names of the pods that had it.
     pub(super) async fn remove_logs_of(&self, uid: &PodUid) {
         let uid = uid.clone();
-        let goes = move |pod_ref: &PodRef| pod_ref.uid == uid;
-        log_gc::remove_logs(self.logs.clone(), self.links.clone(), goes).await;
+        let select = move |pod_ref: &PodRef| pod_ref.uid == uid;
+        log_gc::remove_logs(self.logs.clone(), self.links.clone(), select).await;
     }
 
     /// Links the log that a container is going to write.
@@ -43,8 +43,7 @@ impl LogLinks {
         blocking("link a log", shown, move || link_log(&log, &link)).await;
     }
 
-    /// Removes the log of an instance that the runtime did not make after all, if nothing was written to it:
-    /// a log counts as an instance that there was.
+    /// Removes the log of a container whose creation failed, if empty: a log file raises the next restart count.
     pub(super) async fn remove_unused(&self, pod: &Pod, log_path: &str) {
         let Ok(directory) = log_paths::pod_logs_dir(&self.logs, &PodRef::of(pod)) else {
             return;
@@ -73,30 +72,29 @@ impl LogLinks {
         container: &ContainerStatus,
     ) {
         let own = container.restart_count;
-        let goes = move |number| number == own;
-        self.remove("remove logs", pod_ref, container, goes).await;
+        let select = move |number| number == own;
+        self.remove("remove logs", pod_ref, container, select).await;
     }
 
-    /// Takes away the link of an instance that is removed although its log stays, and the logs of
-    /// instances before it.
+    /// Removes the link of an instance whose log is kept, and the logs of earlier instances.
     pub(super) async fn retire_container_logs(
         &self,
         pod_ref: &PodRef,
         container: &ContainerStatus,
     ) {
         let kept = container.restart_count;
-        let goes = move |number| number < kept;
-        self.remove("remove old logs", pod_ref, container, goes)
+        let select = move |number| number < kept;
+        self.remove("remove old logs", pod_ref, container, select)
             .await;
     }
 
-    /// Removes an instance's link and the logs of instances with such numbers.
+    /// Removes an instance's link and the logs with matching restart counts.
     async fn remove(
         &self,
         what: &'static str,
         pod_ref: &PodRef,
         container: &ContainerStatus,
-        goes: impl Fn(u32) -> bool + Send + 'static,
+        select: impl Fn(u32) -> bool + Send + 'static,
     ) {
         let Ok(directory) = log_paths::container_logs_dir(&self.logs, pod_ref, &container.name)
         else {
@@ -108,7 +106,7 @@ impl LogLinks {
             if let Some(link) = link {
                 ignore_missing(fs::remove_file(link))?;
             }
-            remove_logs(&directory, goes)
+            remove_logs(&directory, select)
         })
         .await;
     }
@@ -132,7 +130,7 @@ impl LogLinks {
 }
 
 /// Removes the logs of instances by their numbers, rotated files included.
-fn remove_logs(directory: &Path, goes: impl Fn(u32) -> bool) -> io::Result<()> {
+fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -140,7 +138,7 @@ fn remove_logs(directory: &Path, goes: impl Fn(u32) -> bool) -> io::Result<()> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&goes) {
+        if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&select) {
             ignore_missing(fs::remove_file(entry.path()))?;
         }
     }

@@ -36,9 +36,9 @@ pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &PodRef) -> Result<PathBuf, Unsafe
     Ok(pod_logs_dir.join(component(&name)?))
 }
 
-/// The pod whose logs a directory holds, by the directory's name; `None` for one that no kubelet made.
+/// The pod whose logs a directory holds, by the directory's name; `None` for one that no kubelet created.
 pub fn pod_of_logs(directory: &str) -> Option<PodRef> {
-    // Only the UID is the user's to choose; neither of the others has an underscore.
+    // Only the UID may contain an underscore.
     let mut parts = directory.splitn(3, '_').filter(|part| !part.is_empty());
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     Some(PodRef {
@@ -62,8 +62,7 @@ pub fn container_log_path(container: &str, restart_count: u32) -> Result<String,
     Ok(format!("{}/{restart_count}.log", component(container)?))
 }
 
-/// The log file of one instance: where the runtime writes it, and where kubelets have written
-/// it ever since.
+/// The log file of one instance: the path passed to the runtime, as upstream.
 pub fn container_log_file(
     pod_logs_root: &Path,
     pod: &PodRef,
@@ -96,7 +95,7 @@ pub fn restart_count_from_logs<'a>(file_names: impl IntoIterator<Item = &'a str>
     counts.max().map_or(0, |highest| highest.saturating_add(1))
 }
 
-/// The number of the instance whose log a file is, rotated or not.
+/// The restart count in a log file's name, rotated or not.
 pub fn instance_of_log(file_name: &str) -> Option<u32> {
     let (number, rest) = file_name.split_once('.')?;
     let is_log = rest == "log" || rest.starts_with("log.");

@@ -18,7 +18,7 @@ struct KindLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Failed {
+struct ContainerErrorLabels {
     container_type: &'static str,
     code: &'static str,
 }
@@ -36,7 +36,7 @@ pub(super) struct StartMetrics {
     user_namespaced: Counter,
     user_namespaced_errors: Counter,
     containers: Family<KindLabels, Counter>,
-    container_errors: Family<Failed, Counter>,
+    container_errors: Family<ContainerErrorLabels, Counter>,
     sandbox_duration: Family<HandlerLabels, Histogram>,
     sandbox_errors: Family<HandlerLabels, Counter>,
 }
@@ -82,24 +82,24 @@ impl StartMetrics {
         }
     }
 
-    /// A sandbox is about to be made for a pod.
-    pub(super) fn starts_pod(&self, pod: &Pod) {
+    /// A sandbox is about to be created for a pod.
+    pub(super) fn sandbox_started(&self, pod: &Pod) {
         self.pods.inc();
-        if has_own_users(pod) {
+        if has_user_namespace(pod) {
             self.user_namespaced.inc();
         }
     }
 
     /// The sandbox could not be created.
-    pub(super) fn failed_pod(&self, pod: &Pod) {
+    pub(super) fn sandbox_failed(&self, pod: &Pod) {
         self.pod_errors.inc();
-        if has_own_users(pod) {
+        if has_user_namespace(pod) {
             self.user_namespaced_errors.inc();
         }
     }
 
     /// RunPodSandbox was called.
-    pub(super) fn ran_sandbox(&self, handler: &str, took: Duration, failed: bool) {
+    pub(super) fn run_pod_sandbox_called(&self, handler: &str, took: Duration, failed: bool) {
         let handler = HandlerLabels {
             runtime_handler: handler.to_owned(),
         };
@@ -110,8 +110,7 @@ impl StartMetrics {
         }
     }
 
-    /// A container was to be started, and this is why it was not. To wait for a back-off is not a failure,
-    /// and no start either.
+    /// Counts a start attempt and its failure, if any. A container in back-off counts as neither.
     pub(super) fn started_container(
         &self,
         pod: &Pod,
@@ -128,11 +127,11 @@ impl StartMetrics {
         tried.inc();
         if let Some(failure) = failure {
             let code = failure.reason;
-            let failed = Failed {
+            let labels = ContainerErrorLabels {
                 container_type,
                 code,
             };
-            self.container_errors.get_or_create_owned(&failed).inc();
+            self.container_errors.get_or_create_owned(&labels).inc();
         }
     }
 }
@@ -146,6 +145,6 @@ fn kind(pod: &Pod, container: &Container) -> &'static str {
     }
 }
 
-fn has_own_users(pod: &Pod) -> bool {
+fn has_user_namespace(pod: &Pod) -> bool {
     pod.spec().and_then(|spec| spec.host_users) == Some(false)
 }

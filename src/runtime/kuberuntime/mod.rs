@@ -60,7 +60,7 @@ use sync::{
 use tokio::sync::watch;
 
 pub use gc::plan::ContainerGcPolicy as GcPolicy;
-pub use generate::{SpecSettings, UserNamespaces, UserNamespacesConfig};
+pub use generate::{GenerateSettings, UserNamespaces, UserNamespacesConfig};
 use metrics::StartMetrics;
 pub use sync::{RestartAllStage, StartFailure, SyncReport, SyncRequest, short_id};
 
@@ -81,9 +81,9 @@ pub struct RuntimeManagerDeps {
     /// The features of the runtime.
     pub features: FeaturesReader,
     /// The services of the cluster, for environment variables, and its runtime classes.
-    pub objects: ClusterObjects,
+    pub cluster_objects: ClusterObjects,
     /// The node's part of all CRI configurations.
-    pub settings: SpecSettings,
+    pub settings: GenerateSettings,
     /// Registry of the metrics of started pods and containers.
     pub metrics: Metrics,
     /// Settings of the manager.
@@ -173,7 +173,10 @@ impl KubeGenericRuntimeManager {
             deps.config.resolv_conf,
             deps.user_namespaces,
             deps.features,
-            (deps.objects.services, deps.objects.runtime_classes),
+            (
+                deps.cluster_objects.services,
+                deps.cluster_objects.runtime_classes,
+            ),
             deps.resources.devices.clone(),
         ));
         let cgroups = PodCgroups::new(

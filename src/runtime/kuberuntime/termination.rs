@@ -10,7 +10,7 @@ pub const MAX_MESSAGE: usize = 4096;
 
 /// What to read once a container has exited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TerminationMessage {
+pub struct TerminationMessageSource {
     /// The file on the node, if the container has one.
     pub file: Option<PathBuf>,
     /// The log to take the end of when the file says nothing (`FallbackToLogsOnError`).
@@ -30,7 +30,7 @@ pub enum FileRead {
 
 /// Finds the termination message of an exited container; `None` unless it has exited. The log is the
 /// fallback only if the container ran and failed.
-pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessage> {
+pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMessageSource> {
     if status.state() != v1::ContainerState::ContainerExited {
         return None;
     }
@@ -43,14 +43,14 @@ pub fn termination_message(status: &v1::ContainerStatus) -> Option<TerminationMe
     let falls_back = annotation(keys::TERMINATION_MESSAGE_POLICY) == Some("FallbackToLogsOnError")
         && status.exit_code != 0
         && status.reason != "ContainerCannotRun";
-    Some(TerminationMessage {
+    Some(TerminationMessageSource {
         file: mount.map(|mount| PathBuf::from(&mount.host_path)),
         log: (falls_back && !status.log_path.is_empty()).then(|| PathBuf::from(&status.log_path)),
     })
 }
 
 /// Whether the log has to be read too.
-pub fn needs_log(source: &TerminationMessage, file: &FileRead) -> bool {
+pub fn needs_log(source: &TerminationMessageSource, file: &FileRead) -> bool {
     source.log.is_some()
         && match file {
             FileRead::Bytes(bytes) => bytes.is_empty(),
@@ -62,7 +62,7 @@ pub fn needs_log(source: &TerminationMessage, file: &FileRead) -> bool {
 /// The message of the container's status: the runtime's own, then the container's.
 pub fn compose_message(
     runtime_message: &str,
-    source: &TerminationMessage,
+    source: &TerminationMessageSource,
     file: &FileRead,
     log_tail: Option<&str>,
 ) -> String {
@@ -141,7 +141,7 @@ mod tests {
         };
         assert_eq!(
             termination_message(&pathless),
-            Some(TerminationMessage::default())
+            Some(TerminationMessageSource::default())
         );
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let compose = |bytes: Vec<u8>| {
             compose_message(
                 "",
-                &TerminationMessage::default(),
+                &TerminationMessageSource::default(),
                 &FileRead::Bytes(bytes),
                 None,
             )

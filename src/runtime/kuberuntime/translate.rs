@@ -61,7 +61,7 @@ pub fn sandbox_from_list(
         has_network_status: false,
         ips: Vec::new(),
         source: source(&sandbox.annotations),
-        spec_digest: digest(&sandbox.annotations, strings),
+        manifest_digest: digest(&sandbox.annotations, strings),
     };
     WithPod::new(&sandbox.labels, strings, object)
 }
@@ -92,7 +92,7 @@ pub fn sandbox_status(
             .as_ref()
             .map_or_else(Vec::new, |network| addresses(network, order)),
         source: source(&status.annotations),
-        spec_digest: digest(&status.annotations, strings),
+        manifest_digest: digest(&status.annotations, strings),
     };
     WithPod::new(&status.labels, strings, object)
 }
@@ -257,7 +257,7 @@ fn source(annotations: &labels::StringMap) -> Option<PodSource> {
 }
 
 fn digest(annotations: &labels::StringMap, strings: &StringInterner) -> Option<Arc<str>> {
-    let digest = annotations.get(keys::SPEC_DIGEST)?;
+    let digest = annotations.get(keys::MANIFEST_DIGEST)?;
     Some(strings.intern(cut(digest, MAX_TEXT)))
 }
 

@@ -54,7 +54,7 @@ pub enum AuthRefusal {
     /// The user is not authorized.
     Forbidden(String),
     /// The authorization review failed.
-    Undecided(String),
+    ReviewFailed(String),
     /// Unknown clients exceeded the rate limit of reviews.
     TooMany,
 }
@@ -65,7 +65,7 @@ impl AuthRefusal {
         match self {
             Self::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
             Self::Forbidden(_) => StatusCode::FORBIDDEN,
-            Self::Undecided(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ReviewFailed(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
         }
     }
@@ -75,7 +75,7 @@ impl AuthRefusal {
         match self {
             Self::Unauthenticated(None) => "Unauthorized".into(),
             Self::Unauthenticated(Some(why)) => format!("Unauthorized: {why}"),
-            Self::Forbidden(text) | Self::Undecided(text) => text.clone(),
+            Self::Forbidden(text) | Self::ReviewFailed(text) => text.clone(),
             // Upstream's text for an overloaded server.
             Self::TooMany => "Too many requests, please try again later.".into(),
         }
@@ -280,7 +280,7 @@ impl AuthState {
                 Err(error) => {
                     let text = review_failed(&user.name, verb, subresource);
                     tracing::warn!(err = error_chain(error.as_ref()), "{text}");
-                    return Err(AuthRefusal::Undecided(format!(
+                    return Err(AuthRefusal::ReviewFailed(format!(
                         "{text}: {}",
                         error_chain(error.as_ref())
                     )));

@@ -21,7 +21,7 @@ const MAX_UNKNOWN: usize = 8;
 const MAX_DELAY: Duration = Duration::from_secs(1);
 /// How long a client counts as known after its token was accepted. Longer than reviews are cached, so that the next review
 /// of the token is not delayed by the rate limit.
-const KNOWN_FOR: Duration = Duration::from_secs(3600);
+const KNOWN_TTL: Duration = Duration::from_secs(3600);
 /// Maximum number of accepted tokens that are remembered.
 const MAX_TOKENS: usize = 4096;
 
@@ -62,7 +62,7 @@ impl ReviewLimiter {
     pub(super) fn accept(&self, token: ReviewKey) {
         let now = Instant::now();
         let mut accepted = self.inner.accepted.lock();
-        accepted.insert(token, (), now + KNOWN_FOR, now);
+        accepted.insert(token, (), now + KNOWN_TTL, now);
     }
 
     /// Whether the token with this digest was accepted recently.
@@ -83,7 +83,7 @@ impl ReviewLimiter {
         is_known: bool,
         review: impl Future<Output = Result<T, ReviewFailure>>,
     ) -> Result<T, ReviewFailure> {
-        let places = if is_known {
+        let permits = if is_known {
             &self.inner.known
         } else {
             let delay = self.inner.rate.lock().take(Instant::now(), MAX_DELAY);
@@ -91,7 +91,7 @@ impl ReviewLimiter {
             &self.inner.unknown
         };
         // The semaphore is never closed; if it were, the review would run without a permit.
-        let _place = places.acquire().await.ok();
+        let _permit = permits.acquire().await.ok();
         review.await
     }
 }

@@ -130,9 +130,9 @@ fn waits(
             let what = format!("waiting for the previous pod with this name ({uids}) to terminate");
             return vec![of_pod(what, None)];
         }
-        Some((WorkerPhase::Terminating { end, grace }, _)) => {
+        Some((WorkerPhase::Terminating { termination, grace }, _)) => {
             let until = grace.deadline().map(|grace| inputs.wall(grace.deadline));
-            let what = format!("the pod is being stopped: {}", end.reason);
+            let what = format!("the pod is being stopped: {}", termination.reason);
             return vec![of_pod(what, until)];
         }
         Some((WorkerPhase::Terminated { .. } | WorkerPhase::Finished { .. }, _)) => return waits,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
-use crate::pods::pod_workers::{Grace, PodEnd};
+use crate::pods::pod_workers::{Grace, Termination};
 use crate::state::pod_history::{Action, HistoryEntry};
 use serde_json::{Value, json};
 
@@ -198,11 +198,11 @@ fn a_pod_that_is_being_stopped_shows_the_reason_and_the_deadline() {
     let mut bed = bed(up());
     let mut grace = Grace::new(30);
     grace.begin(bed.here - Duration::from_secs(10));
-    let end = PodEnd {
+    let termination = Termination {
         reason: TerminationReason::Deleted,
         restart_requested: false,
     };
-    bed.worker.phase = WorkerPhase::Terminating { end, grace };
+    bed.worker.phase = WorkerPhase::Terminating { termination, grace };
     let explanation = bed.explain();
     assert_eq!(
         explanation.summary,

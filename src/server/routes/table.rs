@@ -299,7 +299,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         ports: AUTHENTICATED_PORTS,
         subresources: &["configz"],
         group: Some(RouteGroup::DebuggingPages),
-        about: "Every flag with its value, without secrets; for people.",
+        about: "Every flag with its value, without secrets; human-readable.",
         parse: |_| Ok(route::Route::Flagz),
         ..READ
     },
@@ -308,7 +308,7 @@ pub static ENTRIES: &[RouteEntry] = &[
         ports: AUTHENTICATED_PORTS,
         subresources: &["statusz"],
         group: Some(RouteGroup::DebuggingPages),
-        about: "Version, start and age of the process; for people.",
+        about: "Version, start and age of the process; human-readable.",
         parse: |_| Ok(route::Route::Statusz),
         ..READ
     },
@@ -474,7 +474,7 @@ pub fn document() -> String {
          Ports: *health* is `healthzPort`, *read-only* is `readOnlyPort`, *main* is `port` (10250), *local* is the socket\n\
          `kubelet.sock` in the root directory, for root in the kubelet's own mount and pid namespaces. On the main port a client needs the right to one\n\
          of the named subresources of `nodes`; the verb follows from the method (GET: get, POST: create, PUT: update).\n\n\
-         | path | methods | ports | subresources | unless switched off by | what |\n|---|---|---|---|---|---|\n",
+         | path | methods | ports | subresources | enabled by | what |\n|---|---|---|---|---|---|\n",
     );
     for entry in ENTRIES {
         let ports = entry.ports.iter().map(|port| match port {

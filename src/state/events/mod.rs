@@ -170,8 +170,8 @@ impl std::fmt::Debug for Sender {
 struct RecentEvents {
     next: u64,
     events: BTreeMap<u64, Arc<KeptEvent>>,
-    places: HashMap<u64, u64>,
-    keys: RandomState,
+    index: HashMap<u64, u64>,
+    hasher: RandomState,
 }
 
 impl RecentEvents {
@@ -183,13 +183,13 @@ impl RecentEvents {
         message: String,
         now: Timestamp,
     ) {
-        let key = self.keys.hash_one((object, kind, &reason, &message));
+        let key = self.hasher.hash_one((object, kind, &reason, &message));
         let same = |e: &KeptEvent| {
             e.reason == reason && e.kind == kind && e.object == *object && e.message == message
         };
-        let place = self.places.get(&key).copied();
-        let known = place.filter(|place| self.events.get(place).is_some_and(|e| same(e)));
-        let event = match known.and_then(|place| self.events.remove(&place)) {
+        let number = self.index.get(&key).copied();
+        let known = number.filter(|number| self.events.get(number).is_some_and(|e| same(e)));
+        let event = match known.and_then(|number| self.events.remove(&number)) {
             Some(known) => KeptEvent {
                 count: known.count.saturating_add(1),
                 last_seen: now,
@@ -209,18 +209,18 @@ impl RecentEvents {
             self.drop_oldest();
         }
         self.events.insert(self.next, Arc::new(event));
-        self.places.insert(key, self.next);
+        self.index.insert(key, self.next);
         self.next += 1;
     }
 
     fn drop_oldest(&mut self) {
-        let Some((place, event)) = self.events.pop_first() else {
+        let Some((number, event)) = self.events.pop_first() else {
             return;
         };
         let key = (&event.object, event.kind, &event.reason, &event.message);
-        let key = self.keys.hash_one(key);
-        if self.places.get(&key) == Some(&place) {
-            self.places.remove(&key);
+        let key = self.hasher.hash_one(key);
+        if self.index.get(&key) == Some(&number) {
+            self.index.remove(&key);
         }
     }
 }
@@ -279,10 +279,10 @@ impl EventRecorder {
         self.kept.lock().keep(object, kind, reason, message, now);
     }
 
-    /// Starts to queue occurrences, at most `room` of them, and returns the receiver; the excess is dropped. Returns
-    /// `None` if the outbox was already taken.
-    pub fn outbox(&self, room: usize, on_overflow: OnOverflow) -> Option<Outbox> {
-        let (queue, outbox) = mpsc::channel(room);
+    /// Starts to queue occurrences, at most `capacity` of them, and returns the receiver; the excess is dropped.
+    /// Returns `None` if the outbox was already taken.
+    pub fn outbox(&self, capacity: usize, on_overflow: OnOverflow) -> Option<Outbox> {
+        let (queue, outbox) = mpsc::channel(capacity);
         let sender = Sender { queue, on_overflow };
         self.outbox.set(sender).ok().map(|()| outbox)
     }
@@ -397,6 +397,6 @@ mod tests {
         let events = recorder.recent();
         assert_eq!(events.len(), CAPACITY);
         assert_eq!(events[0].message, "1");
-        assert_eq!(recorder.kept.lock().places.len(), CAPACITY);
+        assert_eq!(recorder.kept.lock().index.len(), CAPACITY);
     }
 }

@@ -122,8 +122,8 @@ pub struct RuntimeListed(());
 #[derive(Debug, Default)]
 struct PodCacheInner {
     state: Mutex<PodCacheState>,
-    waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
-    watchers: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    settled_waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
+    change_waiters: Mutex<HashMap<PodUid, Arc<Notify>>>,
     seq: AtomicU64,
     changed: DirtySet<PodUid>,
     inspect: DirtySet<ItemId>,
@@ -184,7 +184,7 @@ impl PodCache {
             }
             let notify = self
                 .shared
-                .waiters
+                .settled_waiters
                 .lock()
                 .entry(uid.clone())
                 .or_default()
@@ -202,13 +202,13 @@ impl PodCache {
     pub async fn wait_for(&self, uid: &PodUid, condition: impl Fn(&PodStatus) -> bool) {
         while !condition(&self.latest(uid)) {
             let changed = {
-                let mut watchers = self.shared.watchers.lock();
-                let notify = watchers.entry(uid.clone()).or_default().clone();
+                let mut waiters = self.shared.change_waiters.lock();
+                let notify = waiters.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };
             // The status may have changed before this waiter was registered.
             if condition(&self.latest(uid)) {
-                self.shared.wake_watchers(std::slice::from_ref(uid));
+                self.shared.wake_change_waiters(std::slice::from_ref(uid));
                 return;
             }
             changed.await;
@@ -251,13 +251,13 @@ impl PodCache {
     /// Numbers of entries by kind, for metrics.
     pub fn sizes(&self) -> [(&'static str, usize); 4] {
         let (pods, items, tombstones) = self.shared.state.lock().sizes();
-        let (waiters, watchers) = (&self.shared.waiters, &self.shared.watchers);
-        let waiting = waiters.lock().len() + watchers.lock().len();
+        let settled_waiters = self.shared.settled_waiters.lock().len();
+        let change_waiters = self.shared.change_waiters.lock().len();
         [
             ("pod_statuses", pods),
             ("runtime_items", items),
             ("removed_items", tombstones),
-            ("status_waiters", waiting),
+            ("status_waiters", settled_waiters + change_waiters),
         ]
     }
 
@@ -385,14 +385,14 @@ impl PodCacheInner {
     }
 
     fn mark_changed(&self, uids: Vec<PodUid>) {
-        self.wake_watchers(&uids);
+        self.wake_change_waiters(&uids);
         self.changed.mark_all(uids);
     }
 
-    fn wake_watchers(&self, uids: &[PodUid]) {
-        let mut watchers = self.watchers.lock();
-        if !watchers.is_empty() {
-            for notify in uids.iter().filter_map(|uid| watchers.remove(uid)) {
+    fn wake_change_waiters(&self, uids: &[PodUid]) {
+        let mut waiters = self.change_waiters.lock();
+        if !waiters.is_empty() {
+            for notify in uids.iter().filter_map(|uid| waiters.remove(uid)) {
                 notify.notify_waiters();
             }
         }
@@ -401,7 +401,7 @@ impl PodCacheInner {
     /// Whether a waiter on `notify` may sleep: the pod is unsettled, and `notify` is still registered, so that the read
     /// that settles the pod wakes it. Otherwise all waiters on it are woken to check again.
     fn will_be_woken(&self, uid: &PodUid, notify: &Arc<Notify>) -> bool {
-        let mut waiters = self.waiters.lock();
+        let mut waiters = self.settled_waiters.lock();
         let listed = waiters
             .get(uid)
             .is_some_and(|known| Arc::ptr_eq(known, notify));
@@ -415,7 +415,7 @@ impl PodCacheInner {
     }
 
     fn wake(&self, settled: &[PodUid]) {
-        let mut waiters = self.waiters.lock();
+        let mut waiters = self.settled_waiters.lock();
         for uid in settled {
             if let Some(notify) = waiters.remove(uid) {
                 notify.notify_waiters();

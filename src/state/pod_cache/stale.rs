@@ -35,7 +35,7 @@ impl PodCache {
     pub async fn settled_or_failed(&self, uid: &PodUid) -> Option<Arc<PodStatus>> {
         loop {
             let woken = {
-                let mut waiters = self.shared.waiters.lock();
+                let mut waiters = self.shared.settled_waiters.lock();
                 let notify = waiters.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };

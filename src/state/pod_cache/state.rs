@@ -19,7 +19,7 @@ pub struct ListEntry<T> {
 }
 
 #[derive(Debug)]
-struct ListedItem {
+struct TrackedItem {
     uid: PodUid,
     sandbox: Option<SandboxId>,
     /// Number of the newest applied read; zero before the first.
@@ -53,7 +53,7 @@ pub(super) struct ListOutcome {
 #[derive(Debug, Default)]
 pub(super) struct PodCacheState {
     pods: HashMap<PodUid, CacheEntry>,
-    items: HashMap<ItemId, ListedItem>,
+    items: HashMap<ItemId, TrackedItem>,
     /// Items that were read as gone, so that a list that began before does not add them again.
     tombstones: HashMap<ItemId, Seq>,
     /// Errors of the last read of stale items.
@@ -325,7 +325,7 @@ impl PodCacheState {
             });
         if !self.items.contains_key(id) {
             entry.items += 1;
-            let item = ListedItem {
+            let item = TrackedItem {
                 uid: pod_ref.uid.clone(),
                 sandbox,
                 read: Seq(0),

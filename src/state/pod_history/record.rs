@@ -200,10 +200,10 @@ impl PodHistoryRecord {
         decision.count = decision.count.saturating_add(1);
         decision.last = now;
         decision.until = until.map_or(0, |until| until.as_millisecond());
-        let mut room = MAX_BYTES.saturating_sub(decision.bytes());
+        let mut remaining = MAX_BYTES.saturating_sub(decision.bytes());
         let fits = |decision: &&RecordedDecision| {
-            let fits = decision.bytes() <= room;
-            room = room.saturating_sub(decision.bytes());
+            let fits = decision.bytes() <= remaining;
+            remaining = remaining.saturating_sub(decision.bytes());
             fits
         };
         let kept = self.entries.iter().rev().take_while(fits).count();

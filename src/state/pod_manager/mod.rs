@@ -96,7 +96,7 @@ impl PodManagerWriter {
 
     /// Records changes in `changes`, if given.
     #[must_use]
-    pub fn keeping(self, changes: impl Into<Option<Arc<PodChanges>>>) -> Self {
+    pub fn with_changes(self, changes: impl Into<Option<Arc<PodChanges>>>) -> Self {
         let changes = changes.into();
         Self { changes, ..self }
     }
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_changes_is_marked_for_those_who_write_to_the_api_server() {
         let changes = Arc::new(PodChanges::default());
-        let writer = PodManagerWriter::default().keeping(changes.clone());
+        let writer = PodManagerWriter::default().with_changes(changes.clone());
         let name = pod("s", "file").full_name();
         let taken = || (changes.pods.take_now(), changes.mirrors.take_now());
         let both = (HashSet::from(["s".into()]), HashSet::from([name.clone()]));

@@ -136,7 +136,7 @@ impl PodStateStore {
 
     /// Removes everything from the record of a pod but its origin: that of the record, or else the source that the
     /// runtime's labels name. The origin decides which source may clean up the rest of the pod.
-    pub fn forget_but_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
+    pub fn forget_except_origin(&self, uid: &PodUid, by_runtime: Option<PodSource>) {
         self.update(uid, |record| {
             let by_runtime = || {
                 Some(PodOrigin {
@@ -146,7 +146,7 @@ impl PodStateStore {
             };
             let origin = record.origin.take().or_else(by_runtime);
             let without_digest = |origin| PodOrigin {
-                spec_digest: None,
+                manifest_digest: None,
                 ..origin
             };
             *record = PodRecord {
@@ -214,13 +214,13 @@ impl PodStateStore {
         change(&mut record);
         record.version = VERSION;
         let before = records.get(uid);
-        if before == Some(&record) || (before.is_none() && !record.is_worth_a_file()) {
+        if before == Some(&record) || (before.is_none() && record.is_empty()) {
             return false;
         }
-        if record.is_worth_a_file() {
-            records.insert(uid.clone(), record);
-        } else {
+        if record.is_empty() {
             records.remove(uid);
+        } else {
+            records.insert(uid.clone(), record);
         }
         true
     }

@@ -59,8 +59,8 @@ pub struct PodOrigin {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
     /// Digest of the manifest, if it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spec_digest: Option<String>,
+    #[serde(rename = "specDigest", skip_serializing_if = "Option::is_none")]
+    pub manifest_digest: Option<String>,
 }
 
 impl PodOrigin {
@@ -70,7 +70,7 @@ impl PodOrigin {
         Self {
             source: text(keys::CONFIG_SOURCE).unwrap_or_default(),
             manifest: text(keys::MANIFEST),
-            spec_digest: text(keys::SPEC_DIGEST),
+            manifest_digest: text(keys::MANIFEST_DIGEST),
         }
     }
 
@@ -78,7 +78,7 @@ impl PodOrigin {
     pub fn is_of(&self, pod: &Pod) -> bool {
         pod.annotation(keys::CONFIG_SOURCE).unwrap_or_default() == self.source
             && pod.annotation(keys::MANIFEST) == self.manifest.as_deref()
-            && pod.annotation(keys::SPEC_DIGEST) == self.spec_digest.as_deref()
+            && pod.annotation(keys::MANIFEST_DIGEST) == self.manifest_digest.as_deref()
     }
 
     /// The source, if this kubelet knows it.
@@ -193,7 +193,7 @@ impl PodRecord {
     }
 
     /// The instances of [`PodRecord::restart_all`] as container IDs.
-    pub fn resetting(&self) -> Vec<ContainerId> {
+    pub fn restart_all_instances(&self) -> Vec<ContainerId> {
         let instances = self.restart_all.iter().flat_map(|r| &r.instances);
         instances.map(|id| ContainerId::from(id.as_str())).collect()
     }
@@ -205,9 +205,10 @@ impl PodRecord {
         self.pre_stop_ran.retain(|id| keep(id));
     }
 
-    pub(super) fn is_worth_a_file(&self) -> bool {
+    /// Whether there is nothing to store but the version.
+    pub(super) fn is_empty(&self) -> bool {
         *self
-            != Self {
+            == Self {
                 version: self.version,
                 ..Self::default()
             }

@@ -71,14 +71,14 @@ pub(super) fn set_up(
 
 /// Records that the volume was set up and from which specification, at the path where upstream records it.
 fn note_ready(pod: &PodDir, name: &str, volume: &ContentVolume) -> Result<(), SetUpError> {
-    let note = pod.content_note(name)?;
-    let ready = note.join("ready");
+    let marker = pod.content_marker(name)?;
+    let ready = marker.join("ready");
     let text = wishes(volume);
     if std::fs::read_to_string(&ready).is_ok_and(|known| known == text) {
         return Ok(());
     }
-    create_dir(&pod.empty_dir_notes(), 0o750)?;
-    create_dir(&note, 0o750)?;
+    create_dir(&pod.empty_dir_markers(), 0o750)?;
+    create_dir(&marker, 0o750)?;
     files::write_in_place(&ready, text.as_bytes(), 0o644).map_err(io_error("write", &ready))
 }
 
@@ -110,11 +110,11 @@ pub(super) fn made_before(
     volume: &ContentVolume,
     mounter: &dyn Mounter,
 ) -> Option<PathBuf> {
-    let ready = pod.content_note(name).ok()?.join("ready");
-    let noted = std::fs::read_to_string(ready).ok()?;
+    let ready = pod.content_marker(name).ok()?.join("ready");
+    let recorded = std::fs::read_to_string(ready).ok()?;
     let directory = pod.volume(volume.plugin, name).ok()?;
     let mounted = volume.memory.is_none() || is_mounted(&directory, mounter).unwrap_or(false);
-    let there = noted == wishes(volume) && mounted && atomic_writer::is_written(&directory);
+    let there = recorded == wishes(volume) && mounted && atomic_writer::is_written(&directory);
     there.then_some(directory)
 }
 

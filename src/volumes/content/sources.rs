@@ -3,7 +3,7 @@
 use super::Payload;
 use super::plan::{BundleSource, CertificateSource, ObjectSource, TokenSource, VolumeFileSource};
 use crate::apiserver::claim::FoundClaims;
-use crate::apiserver::configmap_secret::{ObjectData, ObjectKey, ObjectKind, ObjectsByKey};
+use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, ObjectKey, ObjectKind};
 use crate::apiserver::pod_certificate::{FoundCertificates, PodCertificateKey};
 use crate::apiserver::token::{FoundTokens, TokenKey};
 use crate::apiserver::trust_bundle::FoundBundles;
@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// The objects, tokens and certificates that were looked up for sources.
 #[derive(Clone, Debug, Default)]
 pub(in crate::volumes) struct VolumeSources {
-    pub(in crate::volumes) objects: ObjectsByKey,
+    pub(in crate::volumes) objects: ConfigMapsAndSecrets,
     pub(in crate::volumes) tokens: FoundTokens,
     pub(in crate::volumes) certificates: FoundCertificates,
     pub(in crate::volumes) claims: FoundClaims,
@@ -66,7 +66,10 @@ pub(in crate::volumes) fn may_change(sources: &[VolumeFileSource]) -> bool {
 }
 
 /// Whether all objects of the sources exist and are immutable.
-pub(in crate::volumes) fn is_fixed(sources: &[VolumeFileSource], found: &ObjectsByKey) -> bool {
+pub(in crate::volumes) fn is_fixed(
+    sources: &[VolumeFileSource],
+    found: &ConfigMapsAndSecrets,
+) -> bool {
     let keys = object_keys(sources);
     let fixed = |key| matches!(found.get(key), Some(Ok(object)) if object.is_immutable());
     !keys.is_empty() && keys.iter().all(fixed) && !may_change(sources)
@@ -156,7 +159,10 @@ fn add_bundle(
 }
 
 /// The files of a configmap or secret (upstream's `MakePayload`).
-fn object_files(source: &ObjectSource, found: &ObjectsByKey) -> Result<Payload, ContentError> {
+fn object_files(
+    source: &ObjectSource,
+    found: &ConfigMapsAndSecrets,
+) -> Result<Payload, ContentError> {
     let none = ObjectData::default();
     let object = match found.get(&source.key) {
         Some(Ok(object)) => object.as_ref(),

@@ -49,7 +49,7 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
     let labelled = json!({"metadata": {"name": "node1", "uid": "n1", "labels": {"zone": "a"}}});
     let labelled: k8s_openapi::api::core::v1::Node = serde_json::from_value(labelled).unwrap();
     let object = tokio::sync::watch::Sender::new(Some(Arc::new(labelled)));
-    let cluster = super::super::Cluster {
+    let cluster = super::super::ClusterSources {
         tokens: Tokens::new(api.clone(), objects.changes()),
         bundles: TrustBundles::new(api.clone(), objects.changes()),
         certificates: PodCertificates::new(
@@ -80,7 +80,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     let node = tokio::sync::watch::Sender::new(None).subscribe();
     let api = cluster.server.client().await;
     let (certificates, _) = PodCertificates::new(api, objects.changes(), node);
-    let of = super::super::Cluster {
+    let of = super::super::ClusterSources {
         certificates,
         ..Default::default()
     };
@@ -118,7 +118,7 @@ impl Cluster {
         self.server.put("configmaps", "ns", "kube-root-ca.crt", map);
     }
 
-    pub(super) async fn prepare(&self, pod: &Pod) -> Result<Prepared, VolumeError> {
+    pub(super) async fn prepare(&self, pod: &Pod) -> Result<PreparedVolumes, VolumeError> {
         let prepared = self.manager.prepare(pod, &never()).await;
         prepared.map_err(|error| *error.first)
     }
@@ -129,11 +129,11 @@ impl Cluster {
     }
 }
 
-fn file(prepared: &Prepared, name: &str) -> PathBuf {
+fn file(prepared: &PreparedVolumes, name: &str) -> PathBuf {
     prepared.paths["kube-api-access"].host_path.join(name)
 }
 
-fn read(prepared: &Prepared, name: &str) -> String {
+fn read(prepared: &PreparedVolumes, name: &str) -> String {
     fs::read_to_string(file(prepared, name)).unwrap()
 }
 

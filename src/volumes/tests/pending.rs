@@ -28,7 +28,7 @@ impl Node {
     async fn hung(
         &self,
         cancel: &CancellationToken,
-    ) -> tokio::task::JoinHandle<Result<Prepared, NotPrepared>> {
+    ) -> tokio::task::JoinHandle<Result<PreparedVolumes, VolumesNotReady>> {
         self.mounter.hang("ram");
         let (manager, cancel) = (self.manager.clone(), cancel.clone());
         let sync = tokio::spawn(async move { manager.prepare(&two(), &cancel).await });
@@ -166,7 +166,7 @@ async fn a_sub_path_that_hangs_holds_one_thread_and_its_volume_is_named_however_
         );
         assert_eq!(node.mounter.0.lock().waiting, 1, "attempt {attempt}");
     }
-    let binds = Some("binds sub-paths for container c".to_owned());
+    let binds = Some("binding sub-paths for container c".to_owned());
     assert!(node.reasons().contains(&("v".to_owned(), binds)));
     // Another volume of the pod is not affected.
     let mut of_another = sub_path::request(&good, "a");

@@ -14,7 +14,7 @@ fn monitored(base: &Path) -> VolumeManager {
         root,
         Arc::default(),
         Objects::default(),
-        Cluster::default(),
+        ClusterSources::default(),
         Some(ProjectQuotas::recorded_in(&etc)),
         FakeMounter::default(),
     )

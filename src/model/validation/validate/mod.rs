@@ -18,7 +18,7 @@ mod volumes;
 pub use api_pod::api_pod_names;
 pub use own_annotations::own_annotations;
 pub use pod::validate_pod;
-pub use references::{LocalObjects, static_pod_references};
+pub use references::{LocalConfigMapsAndSecrets, static_pod_references};
 pub use unsupported::{unsupported_api_fields, unsupported_fields};
 pub(super) use volumes::volume_sources;
 

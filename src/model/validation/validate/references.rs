@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ProjectedVolumeSource,
 
 /// The source of ConfigMaps and Secrets for static pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LocalObjects {
+pub enum LocalConfigMapsAndSecrets {
     /// None, as in upstream.
     #[default]
     None,
@@ -15,7 +15,7 @@ pub enum LocalObjects {
     Files,
 }
 
-impl LocalObjects {
+impl LocalConfigMapsAndSecrets {
     /// Depends on whether a directory of objects is configured.
     pub fn given(directory: bool) -> Self {
         if directory { Self::Files } else { Self::None }
@@ -23,7 +23,7 @@ impl LocalObjects {
 }
 
 /// Errors for fields of a static pod that refer to API objects, except for objects that the node has as files.
-pub fn static_pod_references(pod: &Pod, objects: LocalObjects) -> Vec<FieldError> {
+pub fn static_pod_references(pod: &Pod, objects: LocalConfigMapsAndSecrets) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
@@ -36,7 +36,12 @@ fn refuse(path: &Path<'_>, what: &str, errors: &mut Errors) {
     errors.forbidden(path, format!("static pods may not reference {what}"));
 }
 
-fn spec_references(spec: &PodSpec, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
+fn spec_references(
+    spec: &PodSpec,
+    objects: LocalConfigMapsAndSecrets,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     for (field, name) in [
         ("serviceAccountName", &spec.service_account_name),
         ("serviceAccount", &spec.service_account),
@@ -60,7 +65,7 @@ fn spec_references(spec: &PodSpec, objects: LocalObjects, path: &Path<'_>, error
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
         let list = path.child(field);
         for (index, container) in containers.iter().enumerate() {
-            if objects == LocalObjects::None {
+            if objects == LocalConfigMapsAndSecrets::None {
                 container_references(container, &list.index(index), errors);
             }
         }
@@ -98,8 +103,13 @@ fn container_references(container: &Container, path: &Path<'_>, errors: &mut Err
     }
 }
 
-fn volume_references(volume: &Volume, objects: LocalObjects, path: &Path<'_>, errors: &mut Errors) {
-    let nowhere = objects == LocalObjects::None;
+fn volume_references(
+    volume: &Volume,
+    objects: LocalConfigMapsAndSecrets,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let nowhere = objects == LocalConfigMapsAndSecrets::None;
     for (field, given, what) in [
         (
             "configMap",
@@ -132,11 +142,11 @@ fn volume_references(volume: &Volume, objects: LocalObjects, path: &Path<'_>, er
 
 fn projected_references(
     projected: &ProjectedVolumeSource,
-    objects: LocalObjects,
+    objects: LocalConfigMapsAndSecrets,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let nowhere = objects == LocalObjects::None;
+    let nowhere = objects == LocalConfigMapsAndSecrets::None;
     let list = path.child("sources");
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = list.index(index);

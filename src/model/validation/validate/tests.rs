@@ -6,7 +6,7 @@ mod sources;
 
 use super::*;
 use crate::model::validation::{
-    FieldError, LocalObjects, default_pod, static_pod_references, unsupported_fields,
+    FieldError, LocalConfigMapsAndSecrets, default_pod, static_pod_references, unsupported_fields,
 };
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};

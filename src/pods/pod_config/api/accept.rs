@@ -137,7 +137,7 @@ mod tests {
         });
         let accepted = accept(pod(given), "node1").unwrap();
         assert!(accepted.is_mirror() && !accepted.is_static());
-        assert_eq!(accepted.annotation(keys::SPEC_DIGEST), Some("v1:0"));
+        assert_eq!(accepted.annotation(keys::MANIFEST_DIGEST), Some("v1:0"));
     }
 
     #[test]

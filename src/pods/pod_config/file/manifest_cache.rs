@@ -1,4 +1,5 @@
-//! The cache of parsed manifest files: the pods that should run, and the faults and warnings to report, each once. Pure.
+//! The cache of parsed manifest files: the pods that should run, and the errors and warnings to report, each once.
+//! Pure.
 
 use super::watch::ScanScope;
 use crate::model::{Pod, PodExt, PodFullName};
@@ -64,17 +65,17 @@ struct CachedManifest {
     digest: Option<ManifestDigest>,
     /// The last valid version.
     last_valid: Option<Arc<Pod>>,
-    fault: Option<ManifestFault>,
+    error: Option<ManifestError>,
     /// It is a directory or a pipe, so it never has a pod.
     not_a_file: bool,
 }
 
-struct ManifestFault {
+struct ManifestError {
     why: String,
     report: ReportState,
 }
 
-/// A file that is being written is invalid for a moment. To report only lasting faults, a fault is reported by the
+/// A file that is being written is invalid for a moment. To report only lasting errors, an error is reported by the
 /// first scan that finds it again.
 #[derive(Clone, Copy, PartialEq)]
 enum ReportState {
@@ -114,10 +115,10 @@ impl ManifestCache {
         self.files.get(path.as_os_str())?.last_valid.as_ref()
     }
 
-    /// Whether the present content of the file is invalid.
-    pub(super) fn is_faulty(&self, path: &Path) -> bool {
+    /// Whether the current content of the file is invalid.
+    pub(super) fn is_invalid(&self, path: &Path) -> bool {
         let record = self.files.get(path.as_os_str());
-        record.is_some_and(|record| record.fault.is_some())
+        record.is_some_and(|record| record.error.is_some())
     }
 
     /// Records what was read from a file.
@@ -128,7 +129,7 @@ impl ManifestCache {
                 validity,
                 digest: None,
                 last_valid: None,
-                fault: None,
+                error: None,
                 not_a_file: false,
             }),
         };
@@ -138,7 +139,7 @@ impl ManifestCache {
             ManifestReading::SameBytes => {}
             ManifestReading::Valid(digest, manifest) => {
                 record.digest = Some(digest);
-                record.fault = None;
+                record.error = None;
                 let good = manifest.pods.into_iter().next();
                 let before = std::mem::replace(&mut record.last_valid, good.clone());
                 replace_pod(&mut self.names, &mut self.pods, before, good);
@@ -150,16 +151,16 @@ impl ManifestCache {
             ManifestReading::Invalid(digest, why) => {
                 let same = record.digest == Some(digest);
                 record.digest = Some(digest);
-                record.set_fault(why, same);
+                record.set_error(why, same);
             }
             ManifestReading::ReadFailed(why) => {
                 record.digest = None;
-                record.set_fault(why, true);
+                record.set_error(why, true);
             }
             ManifestReading::NotAFile(what) => {
                 record.digest = None;
                 let before = record.last_valid.take();
-                record.set_fault(what, true);
+                record.set_error(what, true);
                 replace_pod(&mut self.names, &mut self.pods, before, None);
             }
         }
@@ -180,11 +181,11 @@ impl ManifestCache {
     }
 
     /// Names of files that must be read again soon: those that were changing, and those with a
-    /// fault that may have been a half-written file.
+    /// error that may have been a half-written file.
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
-        let unreported = |fault: &ManifestFault| fault.report != ReportState::Reported;
+        let unreported = |error: &ManifestError| error.report != ReportState::Reported;
         let reread = self.files.iter().filter(|(_, record)| {
-            record.validity == Validity::Changing || record.fault.as_ref().is_some_and(unreported)
+            record.validity == Validity::Changing || record.error.as_ref().is_some_and(unreported)
         });
         let names = reread.filter_map(|(path, _)| name(path).map(OsStr::to_os_string));
         names.collect()
@@ -202,7 +203,7 @@ impl ManifestCache {
 
     /// The pods that should run, in order of their files' names, and what to report.
     pub(super) fn outcome(&mut self, scanned: &ScanScope) -> (Vec<Arc<Pod>>, Vec<Notice>) {
-        self.report_faults(scanned);
+        self.report_errors(scanned);
         let pods = match self.pods.take() {
             Some(pods) => pods,
             None if self.names.values().all(|count| *count == 1) => {
@@ -219,9 +220,9 @@ impl ManifestCache {
         (pods, std::mem::take(&mut self.notices))
     }
 
-    fn report_faults(&mut self, scanned: &ScanScope) {
+    fn report_errors(&mut self, scanned: &ScanScope) {
         for (path, record) in &mut self.files {
-            let Some(fault) = &mut record.fault else {
+            let Some(error) = &mut record.error else {
                 continue;
             };
             if let ScanScope::Entries(names) = scanned
@@ -229,16 +230,16 @@ impl ManifestCache {
             {
                 continue;
             }
-            match fault.report {
-                ReportState::New => fault.report = ReportState::Pending,
+            match error.report {
+                ReportState::New => error.report = ReportState::Pending,
                 ReportState::Pending => {
-                    fault.report = ReportState::Reported;
+                    error.report = ReportState::Reported;
                     let kept = match record.last_valid {
                         Some(_) => "; the last valid version is kept",
                         None => "",
                     };
                     let path = Path::new(path).display();
-                    let text = format!("{path}: {}{kept}", fault.why);
+                    let text = format!("{path}: {}{kept}", error.why);
                     self.notices.push(Notice::Invalid(text));
                 }
                 ReportState::Reported => {}
@@ -341,12 +342,12 @@ pub fn dedup_by_name<'a>(
 }
 
 impl CachedManifest {
-    /// Sets the fault. With `same_bytes`, an equal fault was recorded before and is not reported again.
-    fn set_fault(&mut self, why: String, same_bytes: bool) {
-        let known = self.fault.as_ref().is_some_and(|fault| fault.why == why);
+    /// Sets the error. With `same_bytes`, an equal error was recorded before and is not reported again.
+    fn set_error(&mut self, why: String, same_bytes: bool) {
+        let known = self.error.as_ref().is_some_and(|error| error.why == why);
         if !(known && same_bytes) {
             let report = ReportState::New;
-            self.fault = Some(ManifestFault { why, report });
+            self.error = Some(ManifestError { why, report });
         }
     }
 }

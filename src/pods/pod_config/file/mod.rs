@@ -15,7 +15,7 @@ pub use manifest_cache::{DuplicatePod, dedup_by_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
-use crate::model::validation::LocalObjects;
+use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, Pod, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
@@ -53,7 +53,7 @@ pub struct FileConfig {
     /// `fileCheckFrequency`: the re-list period.
     pub check_period: Duration,
     /// Which config maps and secrets its pods may refer to.
-    pub objects: LocalObjects,
+    pub objects: LocalConfigMapsAndSecrets,
 }
 
 /// The task of the source; ends only at shutdown.

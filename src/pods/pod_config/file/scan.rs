@@ -5,7 +5,7 @@ use super::manifest_cache::{
 };
 use super::watch::ScanScope;
 use crate::host::files::{PATH_ONLY, reopen};
-use crate::model::validation::{LocalObjects, MAX_MANIFEST_BYTES};
+use crate::model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES};
 use crate::model::{Completeness, Pod, PodSource};
 use crate::pods::pod_config::manifest::{ManifestReader, read_contained, read_file};
 use crate::pods::pod_config::static_pod::ManifestOrigin;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// a new stamp, so it is read again. In nanoseconds; longer than a jiffy of any kernel configuration.
 const CLOCK_TICK_NANOS: i128 = 50_000_000;
 
-/// The fault of a link whose target does not exist.
+/// The error of a link whose target does not exist.
 const NO_FILE: &str = "does not exist or is a dangling symbolic link";
 
 /// Scans the manifest path and reads only files that changed since the last scan.
@@ -31,7 +31,7 @@ pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
     source: PodSource,
-    objects: LocalObjects,
+    objects: LocalConfigMapsAndSecrets,
     pub(super) reader: ManifestReader,
     cache: ManifestCache,
     root_fault: Option<String>,
@@ -59,7 +59,11 @@ pub(super) struct Scan {
 }
 
 impl Scanner {
-    pub(super) fn new(root: PathBuf, node_name: String, objects: LocalObjects) -> Self {
+    pub(super) fn new(
+        root: PathBuf,
+        node_name: String,
+        objects: LocalConfigMapsAndSecrets,
+    ) -> Self {
         Self {
             root,
             node_name,
@@ -147,7 +151,7 @@ impl Scanner {
             let now = self
                 .cache
                 .last_valid(path)
-                .filter(|_| !self.cache.is_faulty(path));
+                .filter(|_| !self.cache.is_invalid(path));
             now.is_some_and(|now| Arc::ptr_eq(now, pod))
         };
         let back = removed.iter().filter(|(path, pod)| is_restored(path, pod));

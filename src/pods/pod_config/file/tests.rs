@@ -36,7 +36,7 @@ impl Fixture {
             source: PodSource::File,
             path: path.into(),
             check_period,
-            objects: LocalObjects::None,
+            objects: LocalConfigMapsAndSecrets::None,
         };
         let task = run(
             config,
@@ -328,7 +328,11 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
 async fn the_periodic_scan_finds_changes_without_an_event() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let mut scanner = Scanner::new(
+        dir.path().into(),
+        "n".into(),
+        LocalConfigMapsAndSecrets::None,
+    );
     assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 1);
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
     assert_eq!(scanner.scan(&BTreeSet::new()).pods.unwrap().len(), 2);
@@ -347,7 +351,11 @@ fn a_scan_of_many_unchanged_files_reads_none_of_them() {
         )
         .unwrap();
     }
-    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let mut scanner = Scanner::new(
+        dir.path().into(),
+        "n".into(),
+        LocalConfigMapsAndSecrets::None,
+    );
     let first = scanner.scan(&BTreeSet::new()).pods.unwrap();
     assert_eq!(first.len(), 2000);
     while !scanner.scan(&BTreeSet::new()).reread.is_empty() {
@@ -378,7 +386,11 @@ fn a_list_lacks_the_pods_of_files_that_were_never_seen_good() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("directory.yaml")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("a", "1")).unwrap();
-    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let mut scanner = Scanner::new(
+        dir.path().into(),
+        "n".into(),
+        LocalConfigMapsAndSecrets::None,
+    );
     let complete = Completeness::Complete;
     let found = scanner.scan(&BTreeSet::new()).completeness;
     assert_eq!(found, complete, "a directory is not a manifest");
@@ -403,7 +415,11 @@ fn a_scan_of_entries_reads_those_and_no_others() {
         )
         .unwrap();
     };
-    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let mut scanner = Scanner::new(
+        dir.path().into(),
+        "n".into(),
+        LocalConfigMapsAndSecrets::None,
+    );
     let list =
         |scan: Scan| -> Vec<String> { scan.pods.unwrap().iter().map(|p| shown(p)).collect() };
     let names = |names: &[&str]| names.iter().map(std::ffi::OsString::from).collect();
@@ -444,7 +460,11 @@ async fn a_manifest_whose_reading_panics_is_refused_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("bad.yaml"), manifest("bad", "panics")).unwrap();
     fs::write(dir.path().join("good.yaml"), manifest("good", "1")).unwrap();
-    let mut scanner = Scanner::new(dir.path().into(), "n".into(), LocalObjects::None);
+    let mut scanner = Scanner::new(
+        dir.path().into(),
+        "n".into(),
+        LocalConfigMapsAndSecrets::None,
+    );
     scanner.reader = |bytes, origin, now| {
         let panics = bytes.windows(6).any(|part| part == b"panics");
         assert!(!panics, "on purpose");

@@ -1,7 +1,7 @@
-//! The URL source: a pod or a list of pods, fetched again and again.
+//! The URL source: a pod or a list of pods, polled.
 //!
-//! What cannot be fetched or read changes nothing: the last state stays. The same bytes again are
-//! not parsed. An empty body is an empty list.
+//! If a fetch fails or its body is invalid, the last pods are kept. An unchanged body is not parsed. An empty body is
+//! an empty list.
 
 mod fetch;
 mod request;
@@ -12,7 +12,7 @@ use super::SourceList;
 use super::manifest::{read_contained, read_url};
 use super::static_pod::ManifestOrigin;
 use crate::base::SecretUrl;
-use crate::model::validation::LocalObjects;
+use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many failures in a row are logged as warnings.
-const LOUD_FAILURES: u32 = 3;
+const MAX_FAILURE_WARNINGS: u32 = 3;
 
 /// What the URL source is to fetch.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct HttpConfig {
     /// `httpCheckFrequency`.
     pub check_period: Duration,
     /// Which objects its pods may refer to.
-    pub objects: LocalObjects,
+    pub objects: LocalConfigMapsAndSecrets,
 }
 
 /// Secrets may stand in the URL and the headers.
@@ -107,7 +107,7 @@ struct HttpSource {
     /// Failures in a row.
     failures: u32,
     node_name: String,
-    objects: LocalObjects,
+    objects: LocalConfigMapsAndSecrets,
     lists: mpsc::Sender<SourceList>,
     recorder: EventRecorder,
 }
@@ -116,7 +116,7 @@ impl HttpSource {
     async fn poll(&mut self) -> anyhow::Result<()> {
         let result = match tokio::time::timeout(FETCH_TIMEOUT, self.fetcher.fetch()).await {
             Ok(result) => result,
-            Err(_) => Err(anyhow::anyhow!("no answer within {FETCH_TIMEOUT:?}")),
+            Err(_) => Err(anyhow::anyhow!("timed out after {FETCH_TIMEOUT:?}")),
         };
         match result {
             Ok(bytes) => {
@@ -140,19 +140,19 @@ impl HttpSource {
         self.failures = self.failures.saturating_add(1);
         let url = self.url.to_string();
         let error = format!("{error:#}");
-        if self.failures <= LOUD_FAILURES {
+        if self.failures <= MAX_FAILURE_WARNINGS {
             let failures = self.failures;
             tracing::warn!(
                 url,
                 failures,
                 error,
-                "Failed to read pods from URL; keeping the last state"
+                "Failed to read pods from URL; keeping the current static pods"
             );
         } else {
             tracing::debug!(
                 url,
                 error,
-                "Failed to read pods from URL; keeping the last state"
+                "Failed to read pods from URL; keeping the current static pods"
             );
         }
     }
@@ -188,7 +188,7 @@ impl HttpSource {
             }
             Err(why) => {
                 let node = ObjectRef::node(&self.node_name);
-                let text = format!("{url}: {why}; the last state stays");
+                let text = format!("{url}: {why}; keeping the current static pods");
                 self.recorder
                     .warning(&node, reasons::event::FAILED_VALIDATION, text);
                 Ok(())

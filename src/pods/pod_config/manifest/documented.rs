@@ -7,7 +7,7 @@
 //! * `# objects: files` when the node has config maps and secrets as files.
 
 use super::*;
-use crate::model::validation::LocalObjects;
+use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{NodeFacts, PodSource};
 use crate::volumes::plan;
 use std::{fs, path::Path};
@@ -21,22 +21,22 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of_head(text: &str) -> (Self, LocalObjects) {
+    fn of_head(text: &str) -> (Self, LocalConfigMapsAndSecrets) {
         let mut expected = Self::default();
-        let mut objects = LocalObjects::None;
+        let mut objects = LocalConfigMapsAndSecrets::None;
         for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
             match line.split_once(": ") {
                 Some(("refused", what)) => expected.refused.push(what.into()),
                 Some(("warning", what)) => expected.warnings.push(what.into()),
                 Some(("unreadable", what)) => expected.unreadable = Some(what.into()),
-                Some(("objects", "files")) => objects = LocalObjects::Files,
+                Some(("objects", "files")) => objects = LocalConfigMapsAndSecrets::Files,
                 _ => {}
             }
         }
         (expected, objects)
     }
 
-    fn of(text: &str, objects: LocalObjects) -> Self {
+    fn of(text: &str, objects: LocalConfigMapsAndSecrets) -> Self {
         let origin = ManifestOrigin {
             node_name: "node1",
             source: PodSource::File,

@@ -79,7 +79,7 @@ fn a_given_uid_under_another_name_is_another_pod() {
 fn an_edit_under_a_given_uid_is_another_pod_unless_it_is_of_an_api_server() {
     let with = |digest: &str| {
         changed(&pod("a", "1", digest), |p| {
-            p.metadata.annotations = Some([(keys::SPEC_DIGEST.into(), digest.into())].into());
+            p.metadata.annotations = Some([(keys::MANIFEST_DIGEST.into(), digest.into())].into());
         })
     };
     for (kind, expected) in [

@@ -7,7 +7,7 @@ const ORIGIN: ManifestOrigin<'static> = ManifestOrigin {
     node_name: "Node-A",
     source: PodSource::File,
     location: "/etc/manifests/web.yaml",
-    objects: LocalObjects::None,
+    objects: LocalConfigMapsAndSecrets::None,
 };
 
 fn written(text: &str) -> Pod {
@@ -65,7 +65,7 @@ fn digest_and_uid_never_change_between_versions() {
         "{\"name\":\"web\"}\n{\"containers\":[{\"image\":\"i:1\",\"name\":\"c\"}]}\n"
     );
     assert_eq!(
-        pod.annotation(keys::SPEC_DIGEST),
+        pod.annotation(keys::MANIFEST_DIGEST),
         Some("v1:69fa2f16e9bac14f57fbdf88c5883f31")
     );
     assert_eq!(pod.uid().as_str(), "18f5b6c51a57f0129c8d7d4503b855b7");
@@ -84,7 +84,7 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
     ] {
         let pod = made(&same);
         assert_eq!(pod.uid(), base.uid(), "{same}");
-        assert_eq!(pod.annotation(keys::SPEC_DIGEST), base.annotation(keys::SPEC_DIGEST));
+        assert_eq!(pod.annotation(keys::MANIFEST_DIGEST), base.annotation(keys::MANIFEST_DIGEST));
     }
     for other in [
         BASE.replace("i:1", "i:2"),
@@ -97,8 +97,8 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
         let pod = made(&other);
         assert_ne!(pod.uid(), base.uid(), "{other}");
         assert_ne!(
-            pod.annotation(keys::SPEC_DIGEST),
-            base.annotation(keys::SPEC_DIGEST)
+            pod.annotation(keys::MANIFEST_DIGEST),
+            base.annotation(keys::MANIFEST_DIGEST)
         );
     }
     let moved = ManifestOrigin {
@@ -108,8 +108,8 @@ fn uid_and_digest_follow_the_content_and_nothing_else() {
     let moved = static_pod(written(BASE), moved, Timestamp::UNIX_EPOCH).unwrap();
     assert_ne!(moved.uid(), base.uid());
     assert_eq!(
-        moved.annotation(keys::SPEC_DIGEST),
-        base.annotation(keys::SPEC_DIGEST)
+        moved.annotation(keys::MANIFEST_DIGEST),
+        base.annotation(keys::MANIFEST_DIGEST)
     );
 }
 
@@ -120,8 +120,8 @@ fn a_given_uid_is_kept_and_the_digest_changes_with_edits() {
     assert_eq!(one.uid().as_str(), "abc-1");
     assert_eq!(one.uid(), two.uid());
     assert_ne!(
-        one.annotation(keys::SPEC_DIGEST),
-        two.annotation(keys::SPEC_DIGEST)
+        one.annotation(keys::MANIFEST_DIGEST),
+        two.annotation(keys::MANIFEST_DIGEST)
     );
 }
 

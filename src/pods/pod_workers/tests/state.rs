@@ -24,13 +24,13 @@ const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
 
 /// A machine and its clock; every step gives its effects as one line.
 struct Pod1 {
-    state: PodState,
+    state: PodWorkerState,
     now: Instant,
 }
 
 fn first(options: UpdatePodOptions) -> (Pod1, String) {
     let now = Instant::now();
-    let (state, effects) = PodState::first(options, now).unwrap();
+    let (state, effects) = PodWorkerState::from_update(options, now).unwrap();
     let pod = Pod1 { state, now };
     let words = pod.words(&effects);
     (pod, words)
@@ -94,8 +94,8 @@ impl Pod1 {
         matches!(self.state.phase(), WorkerPhase::Terminating { grace, .. } if grace.deadline().is_some())
     }
 
-    fn end(&self) -> PodEnd {
-        self.state.end().unwrap().clone()
+    fn termination(&self) -> Termination {
+        self.state.termination().unwrap().clone()
     }
 }
 
@@ -176,7 +176,7 @@ fn a_pod_that_ends_by_itself_is_stopped_at_once() {
         next: REST,
     };
     assert_eq!(p.ended(over), "continue");
-    assert_eq!(p.end().reason, PodTerminal);
+    assert_eq!(p.termination().reason, PodTerminal);
     assert_eq!(p.begin(), "stop:30");
 }
 
@@ -201,11 +201,11 @@ fn what_makes_a_pod_end() {
     ] {
         let mut p = syncing(&api());
         p.update(options.clone());
-        let expected = PodEnd {
+        let expected = Termination {
             reason,
             restart_requested: false,
         };
-        assert_eq!(p.end(), expected, "{options:?}");
+        assert_eq!(p.termination(), expected, "{options:?}");
     }
 }
 
@@ -218,8 +218,8 @@ fn the_first_reason_to_end_stays() {
     ));
     p.update(sync(Update, &Arc::new(deleted(api_pod("u", "web"), None))));
     assert_eq!(
-        p.end(),
-        PodEnd {
+        p.termination(),
+        Termination {
             reason: PodTerminal,
             restart_requested: false
         }
@@ -406,7 +406,7 @@ fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
     p.ended(SyncOutcome::StopSucceeded);
     p.update(UpdatePodOptions::sync(Update, named("second")));
     assert_eq!(made(p.state.begin(None, p.now)), "first");
-    assert!(p.end().restart_requested);
+    assert!(p.termination().restart_requested);
 }
 
 #[test]
@@ -416,7 +416,7 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
     p.update(kill(&pod));
     p.begin();
     assert_eq!(p.update(sync(Create, &pod)), "");
-    assert!(p.end().restart_requested);
+    assert!(p.termination().restart_requested);
     assert_eq!(p.ended(SyncOutcome::StopSucceeded), "continue");
     assert_eq!(p.update(sync(Create, &pod)), "");
     assert_eq!(p.begin(), "clean-up");
@@ -424,7 +424,7 @@ fn a_uid_that_is_added_again_restarts_after_its_end_and_not_before() {
         p.ended(SyncOutcome::StopSucceeded),
         "releasename markfinished"
     );
-    assert!(p.end().restart_requested);
+    assert!(p.termination().restart_requested);
 }
 
 #[test]

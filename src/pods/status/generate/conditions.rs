@@ -1,7 +1,7 @@
 //! The pod conditions that a kubelet owns.
 
 use super::{
-    FailedBecause, StatusInputs,
+    PodFailure, StatusInputs,
     phase::{PodPhase, any_regular_started},
     restart_all, whole_seconds,
 };
@@ -134,7 +134,7 @@ pub(super) fn generate_conditions(
 }
 
 /// Upstream has another text for preempted pods.
-fn disruption_message(because: &FailedBecause) -> &str {
+fn disruption_message(because: &PodFailure) -> &str {
     if because.reason == event::PREEMPTING {
         "Pod was preempted by Kubelet to accommodate a critical pod."
     } else {

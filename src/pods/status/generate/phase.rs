@@ -127,7 +127,7 @@ pub(super) fn pod_phase(
     }
     let sidecars_hold = count.sidecars_pending > 0 && !any_regular_started(regular);
     let not_all_started = count.init_pending > 0 || sidecars_hold || count.waiting > 0;
-    let not_for_good = count.restarting > 0 && (!pod_is_terminal || pod.is_static());
+    let will_restart = count.restarting > 0 && (!pod_is_terminal || pod.is_static());
     if count.init_failed {
         PodPhase::Failed
     } else if not_all_started || count.unknown > 0 {
@@ -136,7 +136,7 @@ pub(super) fn pod_phase(
         PodPhase::Running
     } else if count.stopped == 0 {
         PodPhase::Pending
-    } else if not_for_good {
+    } else if will_restart {
         PodPhase::Running
     } else if count.succeeded == count.stopped {
         PodPhase::Succeeded

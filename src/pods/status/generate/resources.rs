@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Minimum that CPU shares can express, in thousandths of a CPU. The reported value is not shown if it and the allocated
+/// Minimum that CPU shares can express, in millicores. The reported value is not shown if it and the allocated
 /// one are at or below it.
 const MIN_MILLI_CPU_REQUEST: i64 = 2;
 /// As above, for the CPU quota.

@@ -75,7 +75,7 @@ impl Cluster {
         let kubeconfig = server.kubeconfig(dir.path());
         let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
         let changes = Arc::new(PodChanges::default());
-        let manager = PodManagerWriter::default().keeping(changes.clone());
+        let manager = PodManagerWriter::default().with_changes(changes.clone());
         let statuses = StatusManager::with_changes(changes.pods.clone());
         let may_run = Arc::new(AtomicBool::new(true));
         let runs = may_run.clone();

@@ -45,7 +45,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 }
 
 struct World {
-    entry: PodEntry,
+    entry: VersionedPodStatus,
     may_run: bool,
     /// What the API server has; `None` when it was deleted.
     server: Option<Pod>,
@@ -62,14 +62,14 @@ impl World {
     fn new() -> Self {
         let pod = pod("api");
         Self {
-            entry: PodEntry {
+            entry: VersionedPodStatus {
                 pod: Arc::new(pod.clone()),
                 status: Arc::new(PodStatus {
                     container_statuses: Some(vec![container(None)]),
                     ..phase("Running")
                 }),
                 version: 1,
-                ended: false,
+                pod_is_finished: false,
             },
             may_run: true,
             exchange: Exchange::new(&pod),
@@ -136,7 +136,7 @@ impl World {
                 self.may_run = false;
                 self.on(&Happens::Exits(1));
             }
-            Happens::Ended if !self.may_run => self.entry.ended = true,
+            Happens::Ended if !self.may_run => self.entry.pod_is_finished = true,
             Happens::Ended => {}
             Happens::DeletionRequested => {
                 self.on_server(|pod| pod.metadata.deletion_timestamp = Some(epoch()));
@@ -180,7 +180,10 @@ impl World {
             }
             NextStatusRequest::Delete if arrives => {
                 if let Some(pod) = self.server.take() {
-                    assert!(self.entry.ended && !self.may_run, "something is left of it");
+                    assert!(
+                        self.entry.pod_is_finished && !self.may_run,
+                        "something is left of it"
+                    );
                     assert!(
                         pod.metadata.deletion_timestamp.is_some(),
                         "nobody deleted it"
@@ -236,7 +239,7 @@ proptest! {
         match &world.server {
             None => prop_assert_eq!(world.deletions, 1),
             Some(pod) => {
-                prop_assert!(!(wanted && world.entry.ended), "it has ended and is still there");
+                prop_assert!(!(wanted && world.entry.pod_is_finished), "it has ended and is still there");
                 let remote = pod.status.as_ref().unwrap();
                 let mut expected = PodStatus::clone(&world.entry.status);
                 if world.may_run && expected.phase.as_deref() != Some("Running") {

@@ -12,17 +12,17 @@ fn object(version: &str, phase_of: &str, is_being_deleted: bool) -> Pod {
     object
 }
 
-fn entry(status: PodStatus, ended: bool) -> PodEntry {
-    PodEntry {
+fn entry(status: PodStatus, pod_is_finished: bool) -> VersionedPodStatus {
+    VersionedPodStatus {
         pod: Arc::new(pod("api")),
         status: Arc::new(status),
         version: 1,
-        ended,
+        pod_is_finished,
     }
 }
 
 /// What was exchanged after a patch of the object of version 5, which the API server made version 8.
-fn exchanged(entry: &PodEntry, response: Pod, now: Instant) -> Exchange {
+fn exchanged(entry: &VersionedPodStatus, response: Pod, now: Instant) -> Exchange {
     let watched = object("5", "Pending", false);
     let mut exchange = Exchange::new(&watched);
     let NextStatusRequest::Patch(version_sent, patch) = exchange.next(entry, &watched, false, now)

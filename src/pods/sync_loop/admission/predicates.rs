@@ -16,7 +16,7 @@ use std::{
 };
 
 const CPU: &str = "cpu";
-const UNKNOWN_AMOUNT: &str = "UnexpectedAdmissionError";
+const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
 
 /// Checks a pod against the node and the other pods that were admitted.
 ///
@@ -28,17 +28,20 @@ pub(super) fn admit(
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
-    if let Some(missing) = missing(pod, node, others, allocated)?.into_iter().next() {
+    if let Some(missing) = insufficient_resources(pod, node, others, allocated)?
+        .into_iter()
+        .next()
+    {
         return Err(missing.into());
     }
-    admit_but_resources(pod, node, others)
+    admit_except_resources(pod, node, others)
 }
 
 /// The same without resources.
 ///
 /// # Errors
 /// The first rule that it breaks.
-pub(super) fn admit_but_resources(
+pub(super) fn admit_except_resources(
     pod: &Pod,
     node: &Node,
     others: &[Arc<Pod>],
@@ -72,16 +75,16 @@ fn failed(predicate: &'static str, why: &str) -> Rejection {
 
 // -- resources ---------------------------------------------------------------------------------------------------
 
-/// A resource of which there is not enough: thousandths of a CPU, whole units of everything else.
+/// A resource of which there is not enough: millicores of CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct MissingResource {
+pub(super) struct InsufficientResource {
     pub(super) resource: String,
     requested: i64,
     used: i64,
     capacity: i64,
 }
 
-impl MissingResource {
+impl InsufficientResource {
     /// How much would have to be given back.
     pub(super) fn amount(&self) -> i64 {
         let free = self.capacity.saturating_sub(self.used);
@@ -89,9 +92,9 @@ impl MissingResource {
     }
 }
 
-impl From<MissingResource> for Rejection {
-    fn from(missing: MissingResource) -> Self {
-        let MissingResource {
+impl From<InsufficientResource> for Rejection {
+    fn from(missing: InsufficientResource) -> Self {
+        let InsufficientResource {
             resource,
             requested,
             used,
@@ -104,16 +107,16 @@ impl From<MissingResource> for Rejection {
     }
 }
 
-/// What a pod requests and the node does not have for it.
+/// The insufficient resources.
 ///
 /// # Errors
-/// An amount cannot be read.
-pub(super) fn missing(
+/// A quantity cannot be parsed.
+pub(super) fn insufficient_resources(
     pod: &Pod,
     node: &Node,
     others: &[Arc<Pod>],
     allocated: &BTreeMap<String, i64>,
-) -> Result<Vec<MissingResource>, Rejection> {
+) -> Result<Vec<InsufficientResource>, Rejection> {
     let allocatable = node
         .status
         .as_ref()
@@ -131,7 +134,7 @@ pub(super) fn missing(
     if let Some(most) = capacity("pods") {
         let used = i64::try_from(others.len()).unwrap_or(i64::MAX);
         if used >= most {
-            all.push(MissingResource {
+            all.push(InsufficientResource {
                 resource: "pods".to_owned(),
                 requested: 1,
                 used,
@@ -142,7 +145,7 @@ pub(super) fn missing(
     let wanted = requested(&without_claimed(pod))?;
     let mut used = BTreeMap::<String, i64>::new();
     for other in others {
-        // One that was admitted with an amount that cannot be read counts for nothing.
+        // One that was admitted with a quantity that cannot be parsed counts for nothing.
         for (resource, more) in requested(other).unwrap_or_default() {
             let sum = used.entry(resource).or_default();
             *sum = sum.saturating_add(more);
@@ -163,7 +166,7 @@ pub(super) fn missing(
         };
         let used = used.get(resource).copied().unwrap_or_default();
         if *wanted > 0 && *wanted > most.saturating_sub(used) {
-            all.push(MissingResource {
+            all.push(InsufficientResource {
                 resource: resource.clone(),
                 requested: *wanted,
                 used,
@@ -195,7 +198,7 @@ fn without_claimed(pod: &Pod) -> Cow<'_, Pod> {
     Cow::Owned(rest)
 }
 
-/// Thousandths of a CPU, and whole units of everything else.
+/// Millicores of CPU, and whole units of everything else.
 fn amount(resource: &str, quantity: Quantity) -> i64 {
     if resource == CPU {
         quantity.milli_value()
@@ -206,7 +209,8 @@ fn amount(resource: &str, quantity: Quantity) -> i64 {
 
 fn requested(pod: &Pod) -> Result<BTreeMap<String, i64>, Rejection> {
     let resources = requests::of_pod_and_overhead::<Quantity>(pod);
-    let resources = resources.map_err(|error| Rejection::new(UNKNOWN_AMOUNT, error.to_string()))?;
+    let resources =
+        resources.map_err(|error| Rejection::new(UNEXPECTED_ADMISSION_ERROR, error.to_string()))?;
     let requests = resources.requests.into_iter();
     Ok(requests
         .map(|(resource, quantity)| {

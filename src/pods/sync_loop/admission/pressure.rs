@@ -1,4 +1,4 @@
-//! Pods that a node takes while it is short of something. Pure.
+//! Admission under node pressure (upstream: the eviction manager's `Admit`). Pure.
 
 use super::Rejection;
 use crate::model::{Pod, PodExt, reasons::event};
@@ -7,7 +7,8 @@ use crate::state::node_pressure::NodePressure;
 
 const MEMORY_TAINT: &str = "node.kubernetes.io/memory-pressure";
 
-/// Critical pods always; when only memory is short, also pods that are not BestEffort or tolerate the taint.
+/// Admits critical pods; if MemoryPressure is the only condition, also pods that are not BestEffort or tolerate its
+/// taint.
 pub(super) fn admit(pod: &Pod, pressure: NodePressure) -> Result<(), Rejection> {
     if pressure == NodePressure::default() || pod.is_critical() {
         return Ok(());

@@ -33,7 +33,7 @@ impl EmptyNode {
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,
-            in_place: false,
+            already_running: false,
             object: None,
             initial: &self.initial,
             standalone: false,
@@ -49,13 +49,13 @@ fn admitted(pod: &Pod, app_armor: bool, strict_groups: bool) -> Result<(), (Stri
     let node = NodeView {
         app_armor,
         supplemental_groups_policy: strict_groups,
-        in_place: true,
+        already_running: true,
         ..empty.view()
     };
-    admit(pod, &node).map_err(|refusal| match refusal {
-        AdmissionRefusal::Rejected(rejection) => (rejection.reason.into(), rejection.message),
-        AdmissionRefusal::Deferred { message, .. } => ("Deferred".into(), message),
-        AdmissionRefusal::Preempts { resource, .. } => ("Preempts".into(), resource),
+    admit(pod, &node).map_err(|error| match error {
+        AdmissionError::Rejected(rejection) => (rejection.reason.into(), rejection.message),
+        AdmissionError::Deferred { message, .. } => ("Deferred".into(), message),
+        AdmissionError::Preempts { resource, .. } => ("Preempts".into(), resource),
     })
 }
 
@@ -65,7 +65,7 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
     let volume = json!({"containers": [{"name": "c"}], "volumes": [volume]});
     let users = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
     let node = Node::default();
-    for (in_place, spec, expected) in [
+    for (already_running, spec, expected) in [
         (true, volume.clone(), None),
         (false, volume, Some("UnexpectedAdmissionError")),
         (true, users.clone(), None),
@@ -75,12 +75,12 @@ fn what_is_not_supported_is_a_reason_to_reject_a_pod_unless_it_runs() {
         let pod = pod(json!({"annotations": annotations}), spec);
         let empty = EmptyNode::new();
         let view = NodeView {
-            in_place,
+            already_running,
             object: Some(&node),
             ..empty.view()
         };
         let reason = match admit(&pod, &view) {
-            Err(AdmissionRefusal::Rejected(rejection)) => Some(rejection.reason),
+            Err(AdmissionError::Rejected(rejection)) => Some(rejection.reason),
             _ => None,
         };
         assert_eq!(reason.as_deref(), expected);
@@ -112,7 +112,7 @@ fn a_static_pod_is_placed_by_the_labels_that_are_known() {
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
-            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
             Err(_) => "not yet".to_owned(),
         };
         assert_eq!(shown, expected, "{source} {initial:?} {object:?}");
@@ -142,7 +142,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         ending: vec![other.clone()],
     };
     let api = || with_port("api", 8080);
-    for (pod, in_place, object, others, expected) in [
+    for (pod, already_running, object, others, expected) in [
         (api(), false, Some(&node), none(), "admitted"),
         (api(), false, Some(&node), staying(), "NodePorts"),
         (api(), false, Some(&node), both(), "NodePorts"),
@@ -174,30 +174,27 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
     ] {
         let empty = EmptyNode::new();
         let view = NodeView {
-            in_place,
+            already_running,
             object,
             others: &others,
             ..empty.view()
         };
         let shown = match admit(&pod, &view) {
             Ok(()) => "admitted".to_owned(),
-            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(AdmissionRefusal::Deferred { on_timeout, .. }) => {
+            Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(AdmissionError::Deferred { on_timeout, .. }) => {
                 let then = on_timeout.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
-            Err(AdmissionRefusal::Preempts { resource, .. }) => format!("preempts for {resource}"),
+            Err(AdmissionError::Preempts { resource, .. }) => format!("preempts for {resource}"),
         };
         assert_eq!(shown, expected, "{others:?}");
         // What never changes comes first.
         let mut confined = pod;
         let profile = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
         confined.spec.as_mut().unwrap().security_context = serde_json::from_value(profile).unwrap();
-        let refusal = admit(&confined, &view).unwrap_err();
-        assert!(
-            matches!(refusal, AdmissionRefusal::Rejected(_)),
-            "{refusal:?}"
-        );
+        let error = admit(&confined, &view).unwrap_err();
+        assert!(matches!(error, AdmissionError::Rejected(_)), "{error:?}");
     }
 }
 
@@ -282,12 +279,12 @@ fn others_make_room_for_a_critical_pod() {
         };
         let shown = |view: &NodeView<'_>| match admit(&pod, view) {
             Ok(()) => "admitted".to_owned(),
-            Err(AdmissionRefusal::Rejected(rejection)) => rejection.reason.into_owned(),
-            Err(AdmissionRefusal::Deferred { on_timeout, .. }) => {
+            Err(AdmissionError::Rejected(rejection)) => rejection.reason.into_owned(),
+            Err(AdmissionError::Deferred { on_timeout, .. }) => {
                 let then = on_timeout.map_or("admitted".into(), |rejection| rejection.reason);
                 format!("not yet, then {then}")
             }
-            Err(AdmissionRefusal::Preempts { victims, resource }) => {
+            Err(AdmissionError::Preempts { victims, resource }) => {
                 format!("{} for {resource}", victims.len())
             }
         };
@@ -306,7 +303,7 @@ fn others_make_room_for_a_critical_pod() {
     }
 }
 
-fn refused(reason: &'static str, message: &str) -> Result<(), (String, String)> {
+fn rejected(reason: &'static str, message: &str) -> Result<(), (String, String)> {
     Err((reason.into(), message.to_string()))
 }
 
@@ -319,7 +316,7 @@ fn the_reasons_and_texts_are_upstreams() {
         (sysctl("net.ipv4.tcp_syncookies"), Ok(())),
         (
             sysctl("net.core.somaxconn"),
-            refused(
+            rejected(
                 "SysctlForbidden",
                 r#"forbidden sysctl: "net.core.somaxconn" not allowlisted"#,
             ),
@@ -327,7 +324,7 @@ fn the_reasons_and_texts_are_upstreams() {
         (json!({"os": {"name": "linux"}}), Ok(())),
         (
             json!({"os": {"name": "windows"}}),
-            refused(
+            rejected(
                 "PodOSNotSupported",
                 "Failed to admit pod as the OS field doesn't match node OS",
             ),
@@ -338,7 +335,7 @@ fn the_reasons_and_texts_are_upstreams() {
         ),
         (
             json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}),
-            refused(
+            rejected(
                 "SupplementalGroupsPolicyNotSupported",
                 "SupplementalGroupsPolicy=Strict is not supported in this node",
             ),
@@ -386,7 +383,7 @@ fn a_profile_needs_a_kernel_that_enforces_it() {
         (annotated("localhost/x"), true),
     ] {
         let expected = if needs {
-            refused(
+            rejected(
                 "AppArmor",
                 "Cannot enforce AppArmor: AppArmor is not enabled on the host",
             )
@@ -450,7 +447,10 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             pressure,
             ..empty.view()
         };
-        assert_eq!(may_have_devices(&pod, &node).is_err(), conditions.is_some());
+        assert_eq!(
+            admit_before_devices(&pod, &node).is_err(),
+            conditions.is_some()
+        );
         assert_eq!(
             may_resize(&pod, pressure, false).is_err(),
             conditions.is_some()
@@ -459,8 +459,8 @@ fn a_node_that_is_short_of_something_takes_only_some_pods() {
             .unwrap_err()
             .message;
         assert_eq!(message, "Pod was rejected as the node is shutting down.");
-        node.in_place = true;
-        assert_eq!(may_have_devices(&pod, &node), Ok(()), "it runs");
+        node.already_running = true;
+        assert_eq!(admit_before_devices(&pod, &node), Ok(()), "it runs");
     }
 }
 

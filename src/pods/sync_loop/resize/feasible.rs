@@ -27,7 +27,7 @@ pub struct ResizeRules {
 
 /// Why a resize is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RefusedResize {
+pub(super) struct ResizeRejection {
     pub(super) reason: PendingReason,
     pub(super) message: String,
     /// Of an infeasible one, for metrics.
@@ -44,8 +44,8 @@ pub(super) fn needs_more(before: &Pod, now: &Pod) -> bool {
 }
 
 /// What cannot be resized on this node. Upstream: `podResizesAdmitHandler`.
-pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<RefusedResize> {
-    let refused = |message: String, detail| RefusedResize {
+pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option<ResizeRejection> {
+    let rejection = |message: String, detail| ResizeRejection {
         reason: PendingReason::Infeasible,
         message,
         detail,
@@ -68,7 +68,7 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
     };
     if rules.limited_swap && changes(MEMORY).any(resizes_swapping) {
         let message = "In-place resize of containers with swap is not supported.";
-        return Some(refused(message.to_owned(), "swap_limitation"));
+        return Some(rejection(message.to_owned(), "swap_limitation"));
     }
     let guaranteed = matches!(class, Ok(QosClass::Guaranteed));
     let alongside = |manager: &str, policy: &str| {
@@ -78,11 +78,11 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
     };
     if guaranteed && rules.static_cpus && changes(CPU).next().is_some() {
         let detail = "guaranteed_pod_cpu_manager_static_policy";
-        return Some(refused(alongside("CPU", "static"), detail));
+        return Some(rejection(alongside("CPU", "static"), detail));
     }
     if guaranteed && rules.static_memory && changes(MEMORY).next().is_some() {
         let detail = "guaranteed_pod_memory_manager_static_policy";
-        return Some(refused(alongside("Memory", "Static"), detail));
+        return Some(rejection(alongside("Memory", "Static"), detail));
     }
     let requests = requests::of_pod_and_overhead::<Quantity>(pod).unwrap_or_default();
     let requested = |name| requests.request(name).unwrap_or_default();
@@ -97,7 +97,7 @@ pub(super) fn infeasible(before: &Pod, pod: &Pod, rules: &ResizeRules) -> Option
             "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
         ))
     });
-    too_much.map(|message| refused(message, "insufficient_node_allocatable"))
+    too_much.map(|message| rejection(message, "insufficient_node_allocatable"))
 }
 
 fn request(container: &Container, resource: &str) -> Option<Quantity> {
@@ -245,17 +245,17 @@ mod tests {
                 "",
             ),
         ] {
-            let refused = infeasible(&pod(before, more), &pod(&now, more), rules);
-            let detail = refused.as_ref().map_or("", |refused| refused.detail);
+            let rejection = infeasible(&pod(before, more), &pod(&now, more), rules);
+            let detail = rejection.as_ref().map_or("", |rejection| rejection.detail);
             assert_eq!(detail, wanted, "{case}");
         }
-        let refused = infeasible(
+        let rejection = infeasible(
             &pod(&guaranteed, &no),
             &pod(&amounts("2", "1Gi", "1Gi"), &no),
             &cpus,
         );
         assert_eq!(
-            refused.unwrap().message,
+            rejection.unwrap().message,
             "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""
         );
     }
@@ -287,13 +287,13 @@ mod tests {
                 Some("memory, requested: 5368709120, capacity: 4294967296"),
             ),
         ] {
-            let refused = infeasible(&before, &pod(&now, &no), &rules);
-            let wanted = wanted.map(|text| RefusedResize {
+            let rejection = infeasible(&before, &pod(&now, &no), &rules);
+            let wanted = wanted.map(|text| ResizeRejection {
                 reason: PendingReason::Infeasible,
                 message: format!("Node didn't have enough capacity: {text}"),
                 detail: "insufficient_node_allocatable",
             });
-            assert_eq!(refused, wanted, "{now}");
+            assert_eq!(rejection, wanted, "{now}");
         }
     }
 

@@ -142,7 +142,7 @@ impl DeviceManagerCache {
         else {
             return Err(DeviceAllocationError::NoHealthy {
                 resource: name(),
-                away: known.is_away(),
+                disconnected: known.is_disconnected(),
             });
         };
         if has.into_iter().flatten().any(|id| !healthy.contains(id)) {
@@ -207,7 +207,7 @@ impl DeviceManagerCache {
     }
 
     /// Whether a container lacks devices of a resource that a plugin serves.
-    pub fn lacks_some(&self, request: &PodRequest) -> bool {
+    pub fn is_missing_devices(&self, request: &PodRequest) -> bool {
         let lacks = |container: &DeviceRequest| {
             let mut resources = container.amounts.keys();
             resources.any(|resource| {
@@ -219,7 +219,7 @@ impl DeviceManagerCache {
     }
 
     /// Allocates devices to a container without calling its plugin, as far as enough are free.
-    pub(super) fn pretend(&mut self, request: &PodRequest, name: &str) {
+    pub(super) fn simulate_allocation(&mut self, request: &PodRequest, name: &str) {
         let mut all = request.containers.iter();
         let Some(container) = all.find(|own| own.name == name) else {
             return;
@@ -255,7 +255,7 @@ impl DeviceManagerCache {
         let kept = request
             .containers
             .iter()
-            .filter(|other| other.kind == ContainerKind::Main);
+            .filter(|other| other.kind == ContainerKind::Regular);
         let kept: BTreeSet<&String> = kept.flat_map(|other| ids(&other.name)).collect();
         ended.difference(&kept).copied().collect()
     }

@@ -86,7 +86,7 @@ impl HintProvider for DeviceHints {
             self.affinities.insert(container.name.clone(), nodes);
         }
         let request = PodRequest::of(pod).aligned(&self.affinities);
-        self.state.pretend(&request, &container.name);
+        self.state.simulate_allocation(&request, &container.name);
         Ok(())
     }
 }
@@ -195,7 +195,7 @@ fn of_pod(containers: &[DeviceRequest]) -> BTreeMap<&str, u64> {
         for (resource, amount) in &container.amounts {
             let lasting = lasting.entry(resource).or_default();
             let at_once = lasting.saturating_add(*amount);
-            if container.kind == ContainerKind::Main {
+            if container.kind == ContainerKind::Regular {
                 *lasting = at_once;
             }
             let most = most.entry(resource).or_default();

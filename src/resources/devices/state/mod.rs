@@ -92,7 +92,7 @@ struct DeviceResource {
 impl DeviceResource {
     /// IDs of healthy devices.
     fn healthy(&self) -> BTreeSet<&String> {
-        let devices = self.advertised().filter(|_| !self.is_away());
+        let devices = self.advertised().filter(|_| !self.is_disconnected());
         devices.map(|(id, _)| id).collect()
     }
 
@@ -108,7 +108,7 @@ impl DeviceResource {
         devices.filter(move |(_, device)| counts && device.healthy)
     }
 
-    fn is_away(&self) -> bool {
+    fn is_disconnected(&self) -> bool {
         !matches!(self.plugin, ResourcePlugin::Connected { listed: true, .. })
     }
 }

@@ -3,7 +3,7 @@
 mod plugin;
 mod watcher;
 
-use super::{Affinities, DeviceAllocationError, DeviceManager, Unallocated, checkpoint, proto};
+use super::{Affinities, AllocateError, DeviceAllocationError, DeviceManager, checkpoint, proto};
 use crate::{
     base::metrics::Metrics, model::Pod, resources::topology, state::device_capacity::Capacity,
 };
@@ -75,7 +75,9 @@ impl World {
             loop {
                 match self.manager.allocate(pod, unaligned) {
                     Ok(()) => return Ok(()),
-                    Err(Unallocated::Failed(error)) if !error.is_transient() => return Err(error),
+                    Err(AllocateError::Failed(error)) if !error.is_transient() => {
+                        return Err(error);
+                    }
                     Err(_) => sleep(Duration::from_millis(5)).await,
                 }
             }
@@ -265,7 +267,7 @@ async fn a_plugin_chooses_and_one_that_never_responds_holds_up_its_own_pods_only
     world.until_amount(GPU, 3, 3).await;
     world.until_amount("example.com/stuck", 1, 1).await;
     let waits = requesting("waits", "example.com/stuck", 1);
-    let in_progress = Err(Unallocated::InProgress);
+    let in_progress = Err(AllocateError::InProgress);
     assert_eq!(world.manager.allocate(&waits, unaligned), in_progress);
     until("the plugin is called", || stuck.calls().len() == 1).await;
     world.allocate(&pod("u", 1)).await.unwrap();

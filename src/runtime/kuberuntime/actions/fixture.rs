@@ -229,8 +229,8 @@ impl Runtime {
         self
     }
 
-    pub(super) fn resetting(mut self, ids: &[&str]) -> Self {
-        self.facts.resetting = ids.iter().map(|id| ContainerId::from(*id)).collect();
+    pub(super) fn restart_all_instances(mut self, ids: &[&str]) -> Self {
+        self.facts.restart_all_instances = ids.iter().map(|id| ContainerId::from(*id)).collect();
         self
     }
 

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Container;
 
 /// The consequence of the newest instance of one init container.
 #[derive(Default)]
-struct InitStatus {
+struct InitContainerActions {
     /// It has completed, or is a sidecar that has started: the next one may start.
     initialized: bool,
     /// Start it (again); with [`StartReason::Killed`], after killing the instance.
@@ -21,7 +21,7 @@ struct InitStatus {
     failed: bool,
 }
 
-impl InitStatus {
+impl InitContainerActions {
     fn start(reason: StartReason) -> Self {
         Self {
             start: Some(reason),
@@ -39,11 +39,11 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) -> bool {
     // Whether a later container has an instance: then the containers before it have completed once.
     let mut reached_started = initialized;
     for (index, container) in containers.iter().enumerate().rev() {
-        let status = view.newest_here(&container.name);
+        let status = view.newest_in_sandbox(&container.name);
         let found = match (status, is_sidecar(container)) {
-            (None, true) if reached_started => InitStatus::start(StartReason::NoInstance),
-            (None, _) => InitStatus::default(),
-            (Some(_), false) if reached_started => InitStatus::default(),
+            (None, true) if reached_started => InitContainerActions::start(StartReason::NoInstance),
+            (None, _) => InitContainerActions::default(),
+            (Some(_), false) if reached_started => InitContainerActions::default(),
             (Some(status), false) => classify_plain(view, container, status),
             (Some(status), true) => classify_sidecar(view, container, status),
         };
@@ -99,20 +99,20 @@ fn classify_plain(
     view: &PlanView<'_>,
     container: &Container,
     status: &ContainerStatus,
-) -> InitStatus {
+) -> InitContainerActions {
     let again = |restartable, reason| {
         if restartable {
-            InitStatus::start(reason)
+            InitContainerActions::start(reason)
         } else {
-            InitStatus {
+            InitContainerActions {
                 failed: true,
-                ..InitStatus::default()
+                ..InitContainerActions::default()
             }
         }
     };
     match status.state {
-        ContainerState::Created => InitStatus::start(StartReason::NeverStarted),
-        ContainerState::Running => InitStatus::default(),
+        ContainerState::Created => InitContainerActions::start(StartReason::NeverStarted),
+        ContainerState::Running => InitContainerActions::default(),
         ContainerState::Exited if failed(status) => {
             let code = status.exit_code;
             // An OOM-killed container with exit code 0 has failed, too, but its rules and `OnFailure` would not restart it.
@@ -121,9 +121,9 @@ fn classify_plain(
                 container_should_restart(view.inputs.pod, container, code) || (code == 0 && policy);
             again(restartable, StartReason::Exited(code))
         }
-        ContainerState::Exited => InitStatus {
+        ContainerState::Exited => InitContainerActions {
             initialized: true,
-            ..InitStatus::default()
+            ..InitContainerActions::default()
         },
         // It may still run, so there is no exit code for its restart rules.
         ContainerState::Unknown => again(
@@ -137,12 +137,16 @@ fn classify_sidecar(
     view: &PlanView<'_>,
     container: &Container,
     status: &ContainerStatus,
-) -> InitStatus {
+) -> InitContainerActions {
     match status.state {
-        ContainerState::Created => InitStatus::start(StartReason::NeverStarted),
+        ContainerState::Created => InitContainerActions::start(StartReason::NeverStarted),
         ContainerState::Running => classify_running_sidecar(view, container, status),
-        ContainerState::Exited => InitStatus::start(StartReason::Exited(status.exit_code)),
-        ContainerState::Unknown => InitStatus::start(StartReason::Killed(KillReason::UnknownState)),
+        ContainerState::Exited => {
+            InitContainerActions::start(StartReason::Exited(status.exit_code))
+        }
+        ContainerState::Unknown => {
+            InitContainerActions::start(StartReason::Killed(KillReason::UnknownState))
+        }
     }
 }
 
@@ -150,15 +154,15 @@ fn classify_running_sidecar(
     view: &PlanView<'_>,
     container: &Container,
     status: &ContainerStatus,
-) -> InitStatus {
+) -> InitContainerActions {
     let probe_results = (view.inputs.probe_results)(&status.id);
     if container.startup_probe.is_some() {
         match probe_results.startup {
             Some(ProbeResult::Success) => {}
             Some(ProbeResult::Failure) => {
-                return InitStatus::start(StartReason::Killed(KillReason::StartupProbe));
+                return InitContainerActions::start(StartReason::Killed(KillReason::StartupProbe));
             }
-            Some(ProbeResult::Unknown) | None => return InitStatus::default(),
+            Some(ProbeResult::Unknown) | None => return InitContainerActions::default(),
         }
     }
     let lives =
@@ -172,7 +176,7 @@ fn classify_running_sidecar(
     } else {
         None
     };
-    InitStatus {
+    InitContainerActions {
         initialized: true,
         start: kill.map(StartReason::Killed),
         failed: false,

@@ -25,7 +25,7 @@ mod properties;
 #[cfg(test)]
 mod tests;
 
-pub use prefetch::needed_soon;
+pub use prefetch::containers_to_prefetch;
 pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use resize::ContainerResize;
 pub use restart_all::{ContainerReset, ContainersReset, RestartAllTrigger};
@@ -60,7 +60,7 @@ pub struct RecordedFacts {
     /// Last exit codes of regular containers by name. Only used for containers of which the runtime has no instance.
     pub exits: BTreeMap<Arc<str>, i32>,
     /// Instances to remove because all containers of the pod are being restarted.
-    pub resetting: Vec<ContainerId>,
+    pub restart_all_instances: Vec<ContainerId>,
     /// The CPU and memory that its containers have (upstream's actuated resources).
     pub actuated: Option<Arc<PodAmounts>>,
 }
@@ -130,8 +130,7 @@ impl fmt::Display for ContainerKill {
 /// sandbox, then starts ephemeral, init and regular containers in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodActions {
-    /// Stop every container and sandbox of the pod. `containers_to_kill` then only says why some of
-    /// them would have been stopped anyway.
+    /// Stop every container and sandbox of the pod. `containers_to_kill` is then not executed; it only carries reasons.
     pub kill_pod: Option<KillPodReason>,
     /// Create a new sandbox; the instances of all init containers are removed first.
     pub create_sandbox: bool,

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Container;
 /// The containers without an instance that this or one of the next syncs starts, in start order. Containers with an
 /// instance are left out, because their images are present. Empty if the sandbox exists and only the first container to
 /// start is left.
-pub fn needed_soon<'p>(
+pub fn containers_to_prefetch<'p>(
     pod: &'p Pod,
     status: &PodStatus,
     actions: &PodActions,
@@ -15,7 +15,7 @@ pub fn needed_soon<'p>(
     let starts = &actions.init_containers_to_start;
     let planned = |starts: &[ContainerStart], index| starts.iter().any(|s| s.index == index);
     let new = |container: &&Container| status.newest(&container.name).is_none();
-    // Once a regular container was there, init containers without an instance have been done.
+    // If a regular container has an instance, init containers without one have completed.
     let initialized =
         !actions.containers_to_start.is_empty() || !pod.containers().iter().all(|c| new(&c));
     let first = starts.first().map(|start| start.index);
@@ -131,7 +131,7 @@ mod tests {
             ("in a new sandbox", inits(), Runtime::default(), "i s j a b"),
         ];
         for (case, pod, runtime, expected) in table {
-            let soon = needed_soon(&pod, &runtime.status, &runtime.plan(&pod));
+            let soon = containers_to_prefetch(&pod, &runtime.status, &runtime.plan(&pod));
             let names: Vec<_> = soon.iter().map(|c| c.name.as_str()).collect();
             assert_eq!(names.join(" "), expected, "{case}");
         }

@@ -61,7 +61,7 @@ impl fmt::Display for KillPodReason {
 /// Why one container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KillReason {
-    /// Name and image are not those it was created with.
+    /// Name or image differs from what it was created with.
     DefinitionChanged,
     /// Its liveness probe failed.
     LivenessProbe,
@@ -92,7 +92,7 @@ pub enum StartReason {
     NoInstance,
     /// The sandbox is new.
     NewSandbox,
-    /// The init container before it is done.
+    /// The previous init container completed.
     PreviousInitialized,
     /// The runtime created it but did not start it.
     NeverStarted,
@@ -107,7 +107,7 @@ impl fmt::Display for StartReason {
         match self {
             Self::NoInstance => f.write_str("has no instance yet"),
             Self::NewSandbox => f.write_str("the sandbox is new"),
-            Self::PreviousInitialized => f.write_str("the init container before it is done"),
+            Self::PreviousInitialized => f.write_str("the previous init container completed"),
             Self::NeverStarted => f.write_str("was created but never started"),
             Self::Exited(code) => write!(f, "exited with code {code}"),
             Self::Killed(reason) => reason.fmt(f),

@@ -63,7 +63,7 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     let pod = view.inputs.pod;
     let containers = pod.init_containers().iter().chain(pod.containers());
     let running = containers.filter_map(|container| {
-        let status = view.newest_here(&container.name)?;
+        let status = view.newest_in_sandbox(&container.name)?;
         (status.state == ContainerState::Running).then_some((container, status))
     });
     let stays = |status: &ContainerStatus| {

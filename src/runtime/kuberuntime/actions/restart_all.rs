@@ -64,7 +64,8 @@ pub(super) fn compute(view: &PlanView<'_>) -> Option<ContainersReset> {
     if pod.is_being_deleted() {
         return None;
     }
-    let left = |status: &ContainerStatus| view.inputs.facts.resetting.contains(&status.id);
+    let left =
+        |status: &ContainerStatus| view.inputs.facts.restart_all_instances.contains(&status.id);
     if view.inputs.status.containers.iter().any(left) {
         let groups = groups(view, &left);
         return Some(ContainersReset {
@@ -72,7 +73,7 @@ pub(super) fn compute(view: &PlanView<'_>) -> Option<ContainersReset> {
             groups,
         });
     }
-    let trigger = all(pod).find_map(|c| trigger(c, view.newest_here(&c.name)?))?;
+    let trigger = all(pod).find_map(|c| trigger(c, view.newest_in_sandbox(&c.name)?))?;
     Some(ContainersReset {
         trigger: Some(trigger),
         groups: groups(view, &|_| true),
@@ -84,14 +85,14 @@ fn all(pod: &Pod) -> impl Iterator<Item = &Container> {
 }
 
 fn trigger(container: &Container, status: &ContainerStatus) -> Option<RestartAllTrigger> {
-    triggers_it(container, status).then(|| RestartAllTrigger {
+    triggers_restart_all(container, status).then(|| RestartAllTrigger {
         name: container.name.clone(),
         exit_code: status.exit_code,
         finished_at: status.finished_at,
     })
 }
 
-fn triggers_it(container: &Container, status: &ContainerStatus) -> bool {
+fn triggers_restart_all(container: &Container, status: &ContainerStatus) -> bool {
     status.state == ContainerState::Exited
         && restart_action(container, status.exit_code) == Some(RestartAction::RestartAllContainers)
 }
@@ -102,11 +103,12 @@ fn groups(
     chosen: &dyn Fn(&ContainerStatus) -> bool,
 ) -> Vec<Vec<ContainerReset>> {
     let pod = view.inputs.pod;
-    let of = |containers: &[Container], sources: bool| -> Vec<ContainerReset> {
+    let of = |containers: &[Container], triggering: bool| -> Vec<ContainerReset> {
         let instances = containers.iter().flat_map(|container| {
             let instances = view.inputs.status.instances(&container.name);
             instances.enumerate().filter_map(move |(age, status)| {
-                let wanted = chosen(status) && triggers_it(container, status) == sources;
+                let wanted =
+                    chosen(status) && triggers_restart_all(container, status) == triggering;
                 wanted.then(|| ContainerReset {
                     id: status.id.clone(),
                     name: container.name.clone(),

@@ -25,7 +25,7 @@ impl<'a> PlanView<'a> {
     }
 
     /// Newest instance of a container in the newest sandbox.
-    pub(super) fn newest_here(&self, name: &'a str) -> Option<&'a ContainerStatus> {
+    pub(super) fn newest_in_sandbox(&self, name: &'a str) -> Option<&'a ContainerStatus> {
         let sandbox = self.inputs.status.newest_sandbox()?;
         self.inputs
             .status
@@ -70,7 +70,7 @@ impl<'a> PlanView<'a> {
                 .pod
                 .containers()
                 .iter()
-                .any(|c| self.newest_here(&c.name).is_some())
+                .any(|c| self.newest_in_sandbox(&c.name).is_some())
     }
 
     /// The container's own restart policy, else the pod's.

@@ -1,7 +1,7 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
 use super::plan::{
-    self, ContainerGcPolicy, ContainerInstance, ContainerRemoval, GcSandbox, Reason,
+    self, ContainerGcPolicy, ContainerInstance, ContainerRemoval, GcSandbox, RemovalReason,
 };
 use crate::{
     base::error_chain,
@@ -30,8 +30,8 @@ pub(in crate::runtime::kuberuntime) struct ContainerGc {
 }
 
 impl ContainerGc {
-    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes;
-    /// everything when the pod's content is to go. Costs nothing when there is nothing to remove.
+    /// Removes what is superseded of one pod: old dead instances of each container and old sandboxes; with
+    /// `remove_all`, everything. Costs nothing when there is nothing to remove.
     pub(in crate::runtime::kuberuntime) async fn collect_pod(
         &self,
         status: &Arc<PodStatus>,
@@ -46,18 +46,18 @@ impl ContainerGc {
         Ok(())
     }
 
-    /// Housekeeping: superseded instances that no pod's own worker has removed, and all that is left of pods that
-    /// have ended. The proof says that the runtime statuses come from a complete list. Pods of the API server that have
-    /// not ended are left to their workers.
+    /// Removes superseded instances that no worker removed, and everything of ended pods. The proof says that the runtime
+    /// statuses come from a complete list. Pods of the API server that have not ended are left to their workers.
     pub(in crate::runtime::kuberuntime) async fn collect_dead(
         &self,
         pods: &[Arc<PodStatus>],
         has_ended: &(dyn Fn(&PodUid) -> bool + Send + Sync),
         _proof: RuntimeListed,
     ) -> anyhow::Result<()> {
-        let ours = |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
-        let ours: Vec<_> = pods.iter().filter(ours).cloned().collect();
-        self.collect(&ours, has_ended).await
+        let is_collectable =
+            |pod: &&Arc<PodStatus>| pod.source() != PodSource::Api || has_ended(&pod.uid);
+        let collectable: Vec<_> = pods.iter().filter(is_collectable).cloned().collect();
+        self.collect(&collectable, has_ended).await
     }
 
     async fn collect(
@@ -65,11 +65,10 @@ impl ContainerGc {
         pods: &[Arc<PodStatus>],
         remove_all: &(dyn Fn(&PodUid) -> bool + Send + Sync),
     ) -> anyhow::Result<()> {
-        let goes = |uid: &PodUid| remove_all(uid);
         let now = i64::try_from(Timestamp::now().as_nanosecond()).unwrap_or(i64::MAX);
-        let removals = plan::containers(instances(pods), &self.policy, Some(&goes), now);
+        let removals = plan::containers(instances(pods), &self.policy, remove_all, now);
         let sandbox_removals =
-            |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), Some(&goes));
+            |pods: &[Arc<PodStatus>]| plan::sandboxes(&sandboxes(pods), remove_all);
         let early = sandbox_removals(pods);
         if removals.is_empty() && early.is_empty() {
             return Ok(());
@@ -113,7 +112,7 @@ impl ContainerGc {
             }
         }
         if let Some(container) = status.container(&removal.id) {
-            if removal.reason != Reason::PodGone {
+            if removal.reason != RemovalReason::PodGone {
                 self.exits.remember(&pod_ref.uid, container).await;
             }
             self.links.remove_container_logs(&pod_ref, container).await;
@@ -121,8 +120,8 @@ impl ContainerGc {
         self.remove_from_runtime(status, &removal.id).await
     }
 
-    /// Removes a container that makes way for the pod's restart. The log of the newest instance stays
-    /// until its successor's successor comes: it says what happened, and its number goes on.
+    /// Removes a container for RestartAllContainers. The newest instance's log is kept until the next instance is
+    /// removed, because the restart count continues from its file name.
     pub(in crate::runtime::kuberuntime) async fn remove_reset_container(
         &self,
         status: &PodStatus,
@@ -141,8 +140,7 @@ impl ContainerGc {
         self.remove_from_runtime(status, id).await
     }
 
-    /// Removes an instance that was never started, so far as is known. Its log file, if there is one,
-    /// goes with the pod's others.
+    /// Removes an instance that is not known to have started. Its log file is removed with the pod's logs.
     pub(in crate::runtime::kuberuntime) async fn remove_unstarted(
         &self,
         status: &PodStatus,
@@ -167,7 +165,7 @@ impl ContainerGc {
             Err(error) if !error.is_not_found() => return Err(error.into()),
             _ => {}
         }
-        // Gone for good: newer than any read that began while it was being removed.
+        // Taken after the removal, so that no earlier read adds the container again.
         let seq = self.cache.next_seq();
         self.cache.apply_read(
             &pod_ref,
@@ -199,32 +197,32 @@ impl ContainerGc {
         Ok(())
     }
 
-    /// Before anything is started, of each init container only the newest dead instance stays.
+    /// Removes all but the newest dead instance of each init container (upstream: `pruneInitContainersBeforeStart`).
     pub(in crate::runtime::kuberuntime) async fn prune_init_containers(
         &self,
         pod: &Pod,
         status: &PodStatus,
     ) {
-        self.remove_quietly(status, plan::init_containers(pod, status))
+        self.remove_or_log(status, plan::init_containers(pod, status))
             .await;
     }
 
-    /// Before a new sandbox is made, init containers are to run afresh: no instance stays. How a sidecar ended is
-    /// remembered, for its restart count.
+    /// Removes all instances of init containers before a new sandbox is created (upstream: `purgeInitContainers`).
+    /// Exits of sidecars stay recorded, for the restart count.
     pub(in crate::runtime::kuberuntime) async fn purge_init_containers(
         &self,
         pod: &Pod,
         status: &PodStatus,
     ) {
         let removals = plan::all_init_containers(pod, status);
-        self.remove_quietly(status, removals).await;
+        self.remove_or_log(status, removals).await;
         self.exits.forget(&pod.uid(), |name| {
             let mut init_containers = pod.init_containers().iter();
             init_containers.any(|c| c.name == name && !is_sidecar(c))
         });
     }
 
-    async fn remove_quietly(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {
+    async fn remove_or_log(&self, status: &PodStatus, removals: Vec<ContainerRemoval>) {
         for removal in removals {
             if let Err(error) = self.remove_container(status, &removal).await {
                 tracing::warn!(

@@ -1,10 +1,9 @@
-//! Removing what is dead.
+//! Garbage collection of dead containers and sandboxes.
 //!
-//! * Owns: which dead containers and sandboxes may go, and their removal.
+//! * Owns: which dead containers and sandboxes may be removed, and their removal.
 //! * Woken by: the end of containers and pods, and a slow timer.
 //! * Publishes: nothing.
-//! * Must never remove on a partial list of the runtime, nor take a pod for gone before every source
-//!   has delivered.
+//! * Must never remove on a partial list of the runtime, nor treat a pod as removed before every source has delivered.
 //! * Upstream: `kuberuntime_gc.go` and `pod_container_deletor.go`.
 
 mod collect;

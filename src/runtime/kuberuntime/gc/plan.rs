@@ -38,16 +38,15 @@ pub struct ContainerInstance {
     pub pod: PodUid,
     /// Its container's name.
     pub name: String,
-    /// How often its container had been restarted; says which instance of a name is the newer one,
-    /// whatever happened to the clock in between.
+    /// How often its container had been restarted; orders the instances of a container independently of the clock.
     pub restart_count: u32,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
-    /// Running ones stay; they say whether there is a newer instance than a created one.
+    /// Running ones are kept; they show whether a created one is superseded.
     pub state: ContainerState,
 }
 
-/// A sandbox of any kind.
+/// A sandbox, ready or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GcSandbox {
     /// Its id.
@@ -66,7 +65,7 @@ pub struct GcSandbox {
 
 /// Why something is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum RemovalReason {
     /// Nothing of the pod is to stay.
     PodGone,
     /// There are newer instances of the same container, or a newer sandbox of the same pod.
@@ -75,7 +74,7 @@ pub enum Reason {
     TooMany,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for RemovalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PodGone => "its pod is gone",
@@ -91,7 +90,7 @@ pub struct ContainerRemoval {
     /// The instance.
     pub id: ContainerId,
     /// Why.
-    pub reason: Reason,
+    pub reason: RemovalReason,
     /// Its state is unknown: stop it first.
     pub stop_first: bool,
 }
@@ -102,22 +101,21 @@ pub struct SandboxRemoval {
     /// The sandbox.
     pub id: SandboxId,
     /// Why.
-    pub reason: Reason,
+    pub reason: RemovalReason,
 }
 
-/// Which of the node's dead containers go, of each container the oldest first: wherever this is broken
-/// off, the newest instance, which says how it ended, is still there. A created instance without a successor
-/// is about to start: it stays, and takes the place of no dead one. `remove_all` says whether nothing of a
-/// pod is to stay; it is `None` until every source has delivered. `now` is in nanoseconds since the epoch.
+/// The dead containers to remove, the oldest instance of each container first, so that an interrupted run keeps the
+/// newest. A created instance without a successor is kept and not counted. `remove_all` returns whether everything of a
+/// pod is to be removed. `now` is in nanoseconds since the epoch.
 pub fn containers(
     instances: Vec<ContainerInstance>,
     policy: &ContainerGcPolicy,
-    remove_all: Option<&dyn Fn(&PodUid) -> bool>,
+    remove_all: &dyn Fn(&PodUid) -> bool,
     now: i64,
 ) -> Vec<ContainerRemoval> {
     let min_age = i64::try_from(policy.min_age.as_nanos()).unwrap_or(i64::MAX);
     let newest_allowed = now.saturating_sub(min_age);
-    // Without a minimum any age will do, also that of what a clock set back has put into the future.
+    // Without a minimum age, also removes containers whose creation time is in the future.
     let old_enough =
         |instance: &ContainerInstance| min_age == 0 || instance.created_at <= newest_allowed;
     let mut groups: HashMap<(PodUid, String), Vec<ContainerInstance>> = HashMap::new();
@@ -127,18 +125,22 @@ pub fn containers(
     }
     let mut removals = Vec::new();
     groups.retain(|(pod, _), group| {
-        let goes = remove_all.is_some_and(|goes| goes(pod));
+        let removes_all = remove_all(pod);
         group.sort_by(newest_instance_first);
         let starts = |newest: &ContainerInstance| newest.state == ContainerState::Created;
-        if !goes && group.first().is_some_and(starts) {
+        if !removes_all && group.first().is_some_and(starts) {
             group.remove(0);
         }
         group.retain(|instance| instance.state != ContainerState::Running && old_enough(instance));
-        if goes {
-            remove(group.drain(..).rev(), Reason::PodGone, &mut removals);
+        if removes_all {
+            remove(group.drain(..).rev(), RemovalReason::PodGone, &mut removals);
         } else if let Some(keep) = policy.max_per_container {
             let keep = keep.min(group.len());
-            remove(group.drain(keep..).rev(), Reason::Superseded, &mut removals);
+            remove(
+                group.drain(keep..).rev(),
+                RemovalReason::Superseded,
+                &mut removals,
+            );
         }
         !group.is_empty()
     });
@@ -148,7 +150,7 @@ pub fn containers(
     removals
 }
 
-/// First an equal share for every container name, at least one each; then the oldest go.
+/// First an equal share for every container name, at least one each; then the oldest are removed.
 fn enforce_total(
     mut groups: HashMap<(PodUid, String), Vec<ContainerInstance>>,
     max: usize,
@@ -161,12 +163,12 @@ fn enforce_total(
     let share = max.checked_div(groups.len()).unwrap_or(0).max(1);
     for group in groups.values_mut() {
         let keep = share.min(group.len());
-        remove(group.drain(keep..).rev(), Reason::TooMany, removals);
+        remove(group.drain(keep..).rev(), RemovalReason::TooMany, removals);
     }
     let mut left: Vec<ContainerInstance> = groups.into_values().flatten().collect();
     left.sort_by(newest_first);
     let keep = max.min(left.len());
-    remove(left.drain(keep..).rev(), Reason::TooMany, removals);
+    remove(left.drain(keep..).rev(), RemovalReason::TooMany, removals);
 }
 
 /// The order of the instances of one container.
@@ -181,7 +183,7 @@ fn newest_first(a: &ContainerInstance, b: &ContainerInstance) -> std::cmp::Order
 
 fn remove(
     containers: impl Iterator<Item = ContainerInstance>,
-    reason: Reason,
+    reason: RemovalReason,
     removals: &mut Vec<ContainerRemoval>,
 ) {
     removals.extend(containers.map(|container| ContainerRemoval {
@@ -191,12 +193,9 @@ fn remove(
     }));
 }
 
-/// Which sandboxes go: those that are not READY and without containers, unless it is the newest one
-/// of a pod that stays. The list has to be complete.
-pub fn sandboxes(
-    all: &[GcSandbox],
-    remove_all: Option<&dyn Fn(&PodUid) -> bool>,
-) -> Vec<SandboxRemoval> {
+/// The sandboxes to remove: those that are not READY and without containers, except the newest one of a pod that is
+/// kept. The list has to be complete.
+pub fn sandboxes(all: &[GcSandbox], remove_all: &dyn Fn(&PodUid) -> bool) -> Vec<SandboxRemoval> {
     let rank = |s: &GcSandbox| (s.attempt, s.created_at, s.id.clone());
     let mut newest: HashMap<&PodUid, &GcSandbox> = HashMap::new();
     for sandbox in all {
@@ -209,10 +208,10 @@ pub fn sandboxes(
         .filter(|s| !s.ready && !s.has_containers)
         .filter_map(|s| {
             let is_newest = newest.get(&s.pod).is_some_and(|n| n.id == s.id);
-            let reason = if remove_all.is_some_and(|goes| goes(&s.pod)) {
-                Reason::PodGone
+            let reason = if remove_all(&s.pod) {
+                RemovalReason::PodGone
             } else if !is_newest {
-                Reason::Superseded
+                RemovalReason::Superseded
             } else {
                 return None;
             };
@@ -241,13 +240,13 @@ pub fn init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
         .filter(|c| !kept.insert(&*c.name))
         .map(|c| ContainerRemoval {
             id: c.id.clone(),
-            reason: Reason::Superseded,
+            reason: RemovalReason::Superseded,
             stop_first: c.state == ContainerState::Unknown,
         })
         .collect()
 }
 
-/// All instances of init containers: before a new sandbox they are to run afresh.
+/// All instances of init containers: removed before a new sandbox is created, so that they run again.
 pub fn all_init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemoval> {
     let is_init = |name: &str| pod.init_containers().iter().any(|c| c.name == name);
     status
@@ -256,7 +255,7 @@ pub fn all_init_containers(pod: &Pod, status: &PodStatus) -> Vec<ContainerRemova
         .filter(|c| is_init(&c.name))
         .map(|c| ContainerRemoval {
             id: c.id.clone(),
-            reason: Reason::Superseded,
+            reason: RemovalReason::Superseded,
             stop_first: c.state == ContainerState::Unknown,
         })
         .collect()

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::ContainerStatus;
-use Reason::{PodGone, Superseded, TooMany};
+use RemovalReason::{PodGone, Superseded, TooMany};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn policy(per_container: Option<usize>, total: Option<usize>) -> ContainerGcPoli
     }
 }
 
-fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, Reason)> {
+fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, RemovalReason)> {
     let mut ids: Vec<_> = removals
         .into_iter()
         .map(|r| (r.id.to_string(), r.reason))
@@ -35,11 +35,18 @@ fn ids(removals: Vec<ContainerRemoval>) -> Vec<(String, Reason)> {
     ids
 }
 
-fn removed(list: Vec<ContainerInstance>, policy: ContainerGcPolicy) -> Vec<(String, Reason)> {
-    ids(containers(list, &policy, None, NOW))
+fn of_no_pod(_: &PodUid) -> bool {
+    false
 }
 
-fn gone(list: &[(&str, Reason)]) -> Vec<(String, Reason)> {
+fn removed(
+    list: Vec<ContainerInstance>,
+    policy: ContainerGcPolicy,
+) -> Vec<(String, RemovalReason)> {
+    ids(containers(list, &policy, &of_no_pod, NOW))
+}
+
+fn gone(list: &[(&str, RemovalReason)]) -> Vec<(String, RemovalReason)> {
     list.iter()
         .map(|(id, why)| (id.to_string(), *why))
         .collect()
@@ -94,19 +101,19 @@ fn an_instance_that_is_about_to_start_takes_the_place_of_no_dead_one() {
         instance(1, Exited),
     ];
     assert_eq!(removed(left, one), gone(&[("p/a@1", Superseded)]));
-    let goes = |_: &PodUid| true;
-    let all = containers(starting, &one, Some(&goes), NOW);
+    let removes_all = |_: &PodUid| true;
+    let all = containers(starting, &one, &removes_all, NOW);
     assert_eq!(all.len(), 3, "nothing of a pod that is gone starts");
 }
 
 #[test]
 fn the_oldest_instance_goes_first_and_the_newest_last() {
     let list = || [1, 3, 2].map(|n| dead("p", "a", n)).to_vec();
-    let goes = |_: &PodUid| true;
+    let removes_all = |_: &PodUid| true;
     let orders = [
-        containers(list(), &policy(Some(0), None), None, NOW),
-        containers(list(), &policy(None, Some(0)), None, NOW),
-        containers(list(), &policy(None, None), Some(&goes), NOW),
+        containers(list(), &policy(Some(0), None), &of_no_pod, NOW),
+        containers(list(), &policy(None, Some(0)), &of_no_pod, NOW),
+        containers(list(), &policy(None, None), &removes_all, NOW),
     ];
     for order in orders {
         let ids: Vec<_> = order.iter().map(|removal| removal.id.as_str()).collect();
@@ -125,11 +132,11 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
         removed(list, policy(Some(1), None)),
         gone(&[("p/a@1", Superseded), ("p/a@2", Superseded)])
     );
-    let goes = |_: &PodUid| true;
+    let removes_all = |_: &PodUid| true;
     let future = containers(
         vec![dead("p", "a", NOW + 1)],
         &ContainerGcPolicy::default(),
-        Some(&goes),
+        &removes_all,
         NOW,
     );
     assert_eq!(future.len(), 1, "without a minimum every age is enough");
@@ -138,12 +145,12 @@ fn which_instance_is_the_newest_does_not_depend_on_the_clock() {
 #[test]
 fn everything_of_a_pod_that_should_go_goes() {
     let list = vec![dead("p", "a", 1), dead("p", "a", 2), dead("q", "a", 1)];
-    let goes = |uid: &PodUid| uid.as_str() == "p";
+    let removes_all = |uid: &PodUid| uid.as_str() == "p";
     assert_eq!(
         ids(containers(
             list.clone(),
             &policy(None, None),
-            Some(&goes),
+            &removes_all,
             NOW
         )),
         gone(&[("p/a@1", PodGone), ("p/a@2", PodGone)])
@@ -200,7 +207,7 @@ fn a_container_in_unknown_state_is_stopped_first() {
     let removals = containers(
         vec![strange, dead("p", "a", 2)],
         &ContainerGcPolicy::default(),
-        None,
+        &of_no_pod,
         NOW,
     );
     assert_eq!(removals.len(), 1);
@@ -294,18 +301,18 @@ fn a_sandbox_goes_when_it_is_dead_empty_and_not_the_newest_or_its_pod_is_gone() 
         },
         sandbox("q", 3),
     ];
-    let plan = |goes: Option<&dyn Fn(&PodUid) -> bool>| -> Vec<_> {
-        sandboxes(&all, goes)
+    let plan = |removes_all: &dyn Fn(&PodUid) -> bool| -> Vec<_> {
+        sandboxes(&all, removes_all)
             .into_iter()
             .map(|r| (r.id.to_string(), r.reason))
             .collect()
     };
     assert_eq!(
-        plan(None),
+        plan(&of_no_pod),
         gone(&[("p-0", Superseded), ("q-0", Superseded)])
     );
     assert_eq!(
-        plan(Some(&|uid: &PodUid| uid.as_str() == "q")),
+        plan(&|uid: &PodUid| uid.as_str() == "q"),
         gone(&[("p-0", Superseded), ("q-0", PodGone), ("q-3", PodGone)])
     );
 }
@@ -325,7 +332,7 @@ proptest! {
                 ..dead(&pod.to_string(), &name.to_string(), at)
             })
             .collect();
-        let removals = containers(list.clone(), &policy(per_container, total), None, NOW);
+        let removals = containers(list.clone(), &policy(per_container, total), &of_no_pod, NOW);
         let gone: HashSet<_> = removals.iter().map(|r| r.id.clone()).collect();
         prop_assert_eq!(gone.len(), removals.len());
         let left: Vec<_> = list.iter().filter(|c| !gone.contains(&c.id)).collect();

@@ -8,11 +8,14 @@ use super::{
         restart_count_from_log_dir,
     },
     dns::{DnsWarning, ResolvConf},
-    env::{EnvError, EnvInputs, make_environment, objects::wanted_objects, variables_of_services},
+    env::{
+        EnvError, EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
+        variables_of_services,
+    },
     mounts::{ImageVolumes, MountSources},
     sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
     security_context::ImageUser,
-    settings::SpecSettings,
+    settings::GenerateSettings,
     user_namespaces::{self, UserNamespaces, ranges::IdRange},
 };
 use crate::runtime::kuberuntime::log_paths;
@@ -38,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Builds CRI configurations.
 pub(in crate::runtime::kuberuntime) struct ConfigBuilder {
-    settings: SpecSettings,
+    settings: GenerateSettings,
     volumes: VolumeManager,
     resolv_conf: Option<PathBuf>,
     user_namespaces: UserNamespaces,
@@ -74,7 +77,7 @@ pub(in crate::runtime::kuberuntime) struct NewSandbox {
 
 impl ConfigBuilder {
     pub(in crate::runtime::kuberuntime) fn new(
-        settings: SpecSettings,
+        settings: GenerateSettings,
         volumes: VolumeManager,
         resolv_conf: Option<PathBuf>,
         user_namespaces: UserNamespaces,
@@ -204,7 +207,7 @@ impl ConfigBuilder {
         let devices = self.devices.run_options(pod, container);
         let devices = cancel.run_until_cancelled(devices).await;
         let devices = devices.context("the sync was cancelled")??;
-        let objects = wanted_objects(pod, container);
+        let objects = wanted_configmaps_and_secrets(pod, container);
         let services = self.services.of(pod).await;
         let services = services.ok_or_else(|| ConfigError::from(EnvError::ServicesUnread))?;
         let env_inputs = EnvInputs {
@@ -213,7 +216,7 @@ impl ConfigBuilder {
             node,
             host_ips: &host_ips,
             files: &read_env_files(container, request.volumes).await?,
-            objects: &self.volumes.objects(pod, objects, cancel).await?,
+            configmaps_and_secrets: &self.volumes.objects(pod, objects, cancel).await?,
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;
@@ -271,7 +274,7 @@ impl ConfigBuilder {
         match counted {
             Ok(Ok(count)) => count,
             Ok(Err(error)) => {
-                tracing::warn!(path = shown, err = %error, "Failed to count a container's log files");
+                tracing::warn!(path = shown, err = %error, "Cannot calculate restartCount from the log directory");
                 0
             }
             Err(_) => 0,

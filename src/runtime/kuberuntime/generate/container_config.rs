@@ -6,7 +6,7 @@ use super::mounts::{self, MountSources};
 use super::security_context::{self, ImageUser};
 use super::stop_signal::stop_signal;
 use super::user_namespaces::ranges::IdRange;
-use super::{config_error::ConfigError, settings::SpecSettings};
+use super::{config_error::ConfigError, settings::GenerateSettings};
 use crate::cri::v1;
 use crate::model::Pod;
 use crate::resources::{self, devices::RunOptions};
@@ -43,7 +43,7 @@ pub struct ContainerInputs<'a> {
 pub fn generate_container_config(
     pod: &Pod,
     container: &Container,
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
     inputs: &ContainerInputs<'_>,
 ) -> Result<v1::ContainerConfig, ConfigError> {
     security_context::verify_run_as_non_root(pod, container, inputs.image_user)?;

@@ -2,7 +2,7 @@
 
 use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
-use super::{config_error::ConfigError, settings::SpecSettings};
+use super::{config_error::ConfigError, settings::GenerateSettings};
 use super::{
     env::{
         EnvFile, EnvFiles, Environment,
@@ -15,7 +15,7 @@ use crate::base::run_file_io;
 use crate::host::files;
 use crate::model::{Pod, PodExt};
 use crate::runtime::kuberuntime::log_paths;
-use crate::runtime::kuberuntime::termination::{FileRead, MAX_MESSAGE, TerminationMessage};
+use crate::runtime::kuberuntime::termination::{FileRead, MAX_MESSAGE, TerminationMessageSource};
 use crate::state::pod_cache::PodRef;
 use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeError, VolumeManager, VolumePaths, pod_dirs};
@@ -41,8 +41,8 @@ pub enum FilesError {
     /// A volume or the pod's directory has an error.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The log directory cannot be made.
-    #[error("cannot make log directory {0}")]
+    /// The log directory cannot be created.
+    #[error("cannot create the log directory {0}")]
     LogDirectory(PathBuf, #[source] io::Error),
     /// The node's hosts file cannot be read.
     #[error("cannot read {NODE_HOSTS}")]
@@ -60,7 +60,7 @@ enum Hosts {
 }
 
 fn plan_hosts(
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
     pod: &Pod,
     container: &Container,
     pod_ips: &[String],
@@ -113,7 +113,7 @@ pub struct FilesRequest<'a> {
 /// log.
 pub async fn create_container_files(
     volumes: &VolumeManager,
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
     request: FilesRequest<'_>,
     cancel: &CancellationToken,
 ) -> Result<ContainerFiles, FilesError> {
@@ -223,8 +223,7 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(log, link)
 }
 
-/// Reads the files that a container's variables come from. One whose volume the pod does not have is
-/// left out.
+/// Reads the files that a container's variables come from. Files of unknown volumes are skipped.
 pub async fn read_env_files(
     container: &Container,
     volumes: &VolumePaths,
@@ -261,7 +260,7 @@ fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError>
 }
 
 /// Reads the end of an exited container's termination log. Blocking.
-pub fn read_termination_message(source: &TerminationMessage) -> FileRead {
+pub fn read_termination_message(source: &TerminationMessageSource) -> FileRead {
     let Some(path) = &source.file else {
         return FileRead::Missing;
     };
@@ -358,12 +357,12 @@ mod tests {
     fn last_words_are_read_from_a_plain_file_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
-        let source = TerminationMessage {
+        let source = TerminationMessageSource {
             file: Some(path.clone()),
             log: None,
         };
         assert_eq!(
-            read_termination_message(&TerminationMessage::default()),
+            read_termination_message(&TerminationMessageSource::default()),
             FileRead::Missing
         );
         assert_eq!(read_termination_message(&source), FileRead::Missing);

@@ -37,7 +37,7 @@ pub struct DnsInputs<'a> {
     pub cluster_domain: &'a str,
     /// The node's configuration; `None` when it is switched off by an empty `resolvConf`.
     pub host: Option<&'a ResolvConf>,
-    /// The node's addresses: they decide which loopback address stands in when DNS is off.
+    /// The node's addresses: they choose the loopback address used without DNS servers.
     pub host_ips: &'a [String],
 }
 
@@ -59,7 +59,7 @@ enum Base {
     Nothing,
 }
 
-/// Parses the node's file. Lines that make no sense are skipped: a pod start must not hang on one.
+/// Parses the node's file. Unparsable lines are skipped, so that they do not fail a pod start.
 pub fn parse_resolv_conf(text: &[u8]) -> ResolvConf {
     let text = String::from_utf8_lossy(text);
     let mut conf = ResolvConf::default();
@@ -131,7 +131,7 @@ fn host_config(inputs: &DnsInputs<'_>) -> DnsConfig {
             options: host.options.clone(),
         };
     }
-    // Without servers a resolver queries its own machine, so name that explicitly.
+    // Without nameservers a resolver queries localhost; write that explicitly.
     let loopback = |ip: &String| if ip.contains(':') { "::1" } else { "127.0.0.1" };
     let mut servers: Vec<String> = inputs
         .host_ips
@@ -215,7 +215,7 @@ fn limit_nameservers(servers: &mut Vec<String>) -> Option<DnsWarning> {
         return None;
     }
     servers.truncate(MAX_NAMESERVERS);
-    Some(forming(format!(
+    Some(dns_config_forming(format!(
         "Nameserver limits were exceeded, some nameservers have been omitted, the applied \
          nameserver line is: {}",
         servers.join(" ")
@@ -232,7 +232,7 @@ fn limit_searches(searches: &mut Vec<String>) -> Option<DnsWarning> {
         searches.pop();
     }
     (searches.len() < before).then(|| {
-        forming(format!(
+        dns_config_forming(format!(
             "Search Line limits were exceeded, some search paths have been omitted, the applied \
              search line is: {}",
             searches.join(" ")
@@ -240,7 +240,7 @@ fn limit_searches(searches: &mut Vec<String>) -> Option<DnsWarning> {
     })
 }
 
-fn forming(message: String) -> DnsWarning {
+fn dns_config_forming(message: String) -> DnsWarning {
     DnsWarning {
         about_node: false,
         reason: reasons::event::DNS_CONFIG_FORMING,

@@ -16,7 +16,7 @@ pub struct PodHostname {
     pub domain: String,
 }
 
-/// Why a pod cannot have the name it wants.
+/// Why a pod's hostname is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostnameError {
     /// Not a DNS label.
@@ -27,7 +27,7 @@ pub enum HostnameError {
         /// What the pod says.
         value: String,
     },
-    /// Nothing is left of it.
+    /// Empty after truncation.
     #[error("hostname for pod {pod:?} was invalid: {hostname:?}")]
     Empty {
         /// Name of the pod.

@@ -25,7 +25,7 @@ pub mod user_namespaces;
 #[cfg(test)]
 mod tests;
 
-pub use settings::SpecSettings;
+pub use settings::GenerateSettings;
 pub use user_namespaces::{UserNamespaces, UserNamespacesConfig};
 
 pub(super) use builder::{ConfigBuilder, ContainerConfigRequest, NewSandbox};

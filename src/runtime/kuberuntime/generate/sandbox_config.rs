@@ -4,7 +4,7 @@ use super::dns::{self, DnsInputs, DnsWarning, ResolvConf};
 use super::hostname::{kernel_hostname, pod_hostname};
 use super::security_context;
 use super::user_namespaces::ranges::IdRange;
-use super::{config_error::ConfigError, settings::SpecSettings};
+use super::{config_error::ConfigError, settings::GenerateSettings};
 use crate::cri::v1;
 use crate::model::validation::sysctl::dotted;
 use crate::model::{Pod, PodExt};
@@ -31,7 +31,7 @@ pub struct SandboxInputs<'a> {
 /// to exist before the sandbox is created.
 pub fn generate_pod_sandbox_config(
     pod: &Pod,
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
     inputs: &SandboxInputs<'_>,
 ) -> Result<(v1::PodSandboxConfig, Vec<DnsWarning>), ConfigError> {
     let (dns_config, warnings) = dns::pod_dns(

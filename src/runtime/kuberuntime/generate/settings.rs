@@ -8,7 +8,7 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc};
 
 /// The node's part of all configurations.
 #[derive(Clone, Debug)]
-pub struct SpecSettings {
+pub struct GenerateSettings {
     /// The kubelet's root directory.
     pub root: KubeletRoot,
     /// `podLogsDir`, usually `/var/log/pods`.

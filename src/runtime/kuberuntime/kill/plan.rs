@@ -128,7 +128,7 @@ pub fn container_grace_seconds(
     pod: &Pod,
     container: Option<&Container>,
     reason: Option<KillReason>,
-    over: Option<i64>,
+    grace_override: Option<i64>,
 ) -> i64 {
     let probe_grace = |probe: Option<&Probe>| probe?.termination_grace_period_seconds;
     let own = container.and_then(|c| match reason? {
@@ -137,7 +137,8 @@ pub fn container_grace_seconds(
         KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
     });
     let of_pod = || pod.spec()?.termination_grace_period_seconds;
-    over.or(pod.metadata.deletion_grace_period_seconds)
+    grace_override
+        .or(pod.metadata.deletion_grace_period_seconds)
         .or(own)
         .or_else(of_pod)
         .unwrap_or(MINIMUM_STOP_SECONDS)
@@ -161,7 +162,7 @@ pub struct ContainerStop {
 /// The stops of all containers of a pod that run or may run. A sidecar waits for all regular containers and for the
 /// sidecars after it (upstream's `terminationOrdering`). Hooks are those of the spec, or of `record` for containers that
 /// are not in the spec; a container in unknown state gets none.
-pub fn stop_pod(
+pub fn container_stops(
     pod: Option<&Pod>,
     status: &PodStatus,
     record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,

@@ -177,7 +177,7 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
     );
     let none = |_: &ContainerId| None;
     assert_eq!(
-        order(&stop_pod(
+        order(&container_stops(
             Some(&pod),
             &running(&["s1", "s2", "s3", "a", "b"]),
             &none
@@ -193,7 +193,7 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
         ("b", ContainerState::Created),
     ]);
     assert_eq!(
-        order(&stop_pod(Some(&pod), &runtime_status, &none)),
+        order(&container_stops(Some(&pod), &runtime_status, &none)),
         ["s1<-s3", "init<-", "s3<-"]
     );
 }
@@ -212,7 +212,7 @@ fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
     );
     let runtime_status = running(&["a", "b", "stray"]);
     let hooks = |pod| -> Vec<_> {
-        stop_pod(pod, &runtime_status, &record)
+        container_stops(pod, &runtime_status, &record)
             .into_iter()
             .map(|stop| stop.pre_stop)
             .collect()
@@ -223,7 +223,10 @@ fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
     );
     assert_eq!(hooks(None)[0], Some(hook("recorded a")));
     let unknown = status(&[("a", ContainerState::Unknown)]);
-    assert_eq!(stop_pod(Some(&pod), &unknown, &record)[0].pre_stop, None);
+    assert_eq!(
+        container_stops(Some(&pod), &unknown, &record)[0].pre_stop,
+        None
+    );
 }
 
 proptest! {
@@ -263,7 +266,7 @@ proptest! {
             .zip(mask)
             .filter_map(|(name, on)| on.then_some(name))
             .collect();
-        let mut left = stop_pod(Some(&pod), &running(&names), &|_| None);
+        let mut left = container_stops(Some(&pod), &running(&names), &|_| None);
         let mut stopped: Vec<String> = Vec::new();
         while !left.is_empty() {
             let (go, wait): (Vec<_>, Vec<_>) = left.into_iter().partition(|stop| {

@@ -68,7 +68,9 @@ impl PodKiller {
         if let Err(error) = result {
             tracing::warn!(
                 pod = %target.pod_ref.log_name(),
+                podUID = %uid,
                 containerName = target.stop.name,
+                containerID = %id,
                 err = %error,
                 "PreStop hook failed"
             );

@@ -25,9 +25,9 @@ pub(super) struct RunningStop {
 }
 
 /// Removes a stop from the list when it is dropped, also if the task panics.
-struct ListedStop(RunningStops, ContainerId);
+struct RunningStopGuard(RunningStops, ContainerId);
 
-impl Drop for ListedStop {
+impl Drop for RunningStopGuard {
     fn drop(&mut self) {
         self.0.stops.lock().remove(&self.1);
     }
@@ -51,11 +51,11 @@ impl RunningStops {
         }
         let (sender, receiver) = watch::channel(grace);
         let (report, ended) = watch::channel(None);
-        let (work, listed) = (stop(receiver), ListedStop(self.clone(), id.clone()));
+        let (work, guard) = (stop(receiver), RunningStopGuard(self.clone(), id.clone()));
         let stopping = in_current_context(async move {
             let result = work.await;
             // Before the result is sent, so that a caller that retries then begins another stop.
-            drop(listed);
+            drop(guard);
             report.send_replace(Some(result));
         });
         let running = RunningStop {
@@ -63,7 +63,7 @@ impl RunningStops {
             ended,
         };
         stops.insert(id.clone(), running.clone());
-        // A process that ends drops the task here and now, and `listed` takes the lock.
+        // During shutdown `spawn` drops the task immediately, and the guard's drop takes this lock.
         drop(stops);
         spawn(PanicScope::ContainerStop, stopping);
         running

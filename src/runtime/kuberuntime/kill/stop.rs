@@ -36,7 +36,7 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why a sync stops one container.
 #[derive(Clone, Debug)]
 pub(in crate::runtime::kuberuntime) enum StopCause {
-    /// The plan says so.
+    /// Requested by the plan.
     Plan(ContainerKill),
     FailedPostStartHook,
     /// All containers of the pod are restarted: without hooks, and with the minimum grace period.
@@ -211,7 +211,7 @@ impl PodKiller {
             Some(_) => HashMap::new(),
             None => self.orphan_records(status, &grace).await,
         };
-        let mut stops = plan::stop_pod(pod, status, &|id| records.get(id).cloned());
+        let mut stops = plan::container_stops(pod, status, &|id| records.get(id).cloned());
         // Containers that others wait for come first.
         stops.sort_by_key(|stop| stop.waits_for.len());
         let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();

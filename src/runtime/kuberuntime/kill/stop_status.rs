@@ -80,7 +80,7 @@ impl StopStatusReader {
         let status = self.completed(uid, Some(&listed));
         anyhow::ensure!(
             !status.is_active(),
-            "the pod was stopped, but something of it still runs"
+            "containers or sandboxes of the pod still run after the stop"
         );
         let (pod_ref, read) = (PodRef::of_status(&status), self.cache.latest(uid));
         for StaleItem { item, .. } in self.cache.stale(uid) {

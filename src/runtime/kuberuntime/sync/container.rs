@@ -70,8 +70,10 @@ impl ContainerStarter {
         .await?;
         let image = Box::pin(self.images.ensure_image(request, container, sandbox)).await?;
         let newest = self.exits.newest(pod, &request.status, name);
-        let logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
-        let restart_count = self.next_restart_count(logs, name, newest.as_deref()).await;
+        let pod_with_logs = (!sandbox.fresh_logs).then_some(pod.as_ref());
+        let restart_count = self
+            .next_restart_count(pod_with_logs, name, newest.as_deref())
+            .await;
         let other_restart_counts = request.status.instances(name).map(|c| c.restart_count);
         let build = ContainerConfigRequest {
             pod,
@@ -109,10 +111,10 @@ impl ContainerStarter {
 
     /// The restart count of the next instance. The successor of an instance that never started has the same count.
     /// Otherwise it is one more than that of the newest instance, and at least the next unused number of a log file,
-    /// because the runtime may have lost instances. `logs` is `None` if the pod has no log files yet.
+    /// because the runtime may have lost instances. `pod_with_logs` is `None` if the pod has no log files yet.
     async fn next_restart_count(
         &self,
-        logs: Option<&Pod>,
+        pod_with_logs: Option<&Pod>,
         name: &str,
         newest: Option<&ContainerStatus>,
     ) -> u32 {
@@ -121,7 +123,7 @@ impl ContainerStarter {
             Some(newest) => newest.restart_count.saturating_add(1),
             None => 0,
         };
-        match logs {
+        match pod_with_logs {
             Some(pod) => next.max(self.builder.restart_count_from_logs(pod, name).await),
             None => next,
         }
@@ -138,8 +140,8 @@ impl ContainerStarter {
     ) -> Result<(), NotStarted> {
         let (pod, status, now) = (request.pod, &request.status, Timestamp::now());
         let counted_from = match self.exits.newest(pod, status, &container.name) {
-            // The sync has just killed it, and its status is older. The delay counts from the exit of the instance before,
-            // as upstream's: a container that ran for longer than its delay is restarted immediately.
+            // This sync has just killed the container; `status` was read before. The delay counts from the exit of the
+            // instance before, as upstream's: a container that ran for longer than its delay is restarted immediately.
             Some(newest) if newest.state == ContainerState::Running => {
                 self.exits.ended_before(pod, status, &newest.name)
             }

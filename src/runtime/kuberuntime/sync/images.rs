@@ -6,7 +6,7 @@ use crate::{
     images::{ImageError, ImageManager, ImageRequest, PullPolicy, ReadyImage, WantedImage},
     model::{Pod, PodExt, reasons::event},
     runtime::kuberuntime::{
-        actions::{PodActions, needed_soon},
+        actions::{PodActions, containers_to_prefetch},
         generate::mounts::ImageVolumes,
     },
     state::events::{EventRecorder, ObjectRef},
@@ -29,7 +29,7 @@ impl ContainerImages {
         actions: &PodActions,
         sandbox: &PodSandboxConfig,
     ) {
-        let soon = needed_soon(request.pod, &request.status, actions);
+        let soon = containers_to_prefetch(request.pod, &request.status, actions);
         if soon.is_empty() {
             return;
         }

@@ -29,7 +29,7 @@ pub(in crate::runtime::kuberuntime) struct PodCgroups {
     cgroups: ContainerManager,
     runtime: RuntimeClient,
     events: EventRecorder,
-    /// Of the newest sandbox of each pod.
+    /// Cgroup parent of each pod's newest sandbox.
     parents: Mutex<HashMap<PodUid, (SandboxId, String)>>,
 }
 
@@ -181,13 +181,13 @@ impl PodCgroups {
             Some((_, parent)) => parent,
             None => self.read(id, &own).await?,
         };
-        self.created(pod.uid(), id, &parent);
+        self.record_parent(pod.uid(), id, &parent);
         let is_own = parent == own;
         Ok((parent, is_own))
     }
 
     /// Records the cgroup parent of a sandbox.
-    pub(super) fn created(&self, uid: PodUid, id: &SandboxId, parent: &str) {
+    pub(super) fn record_parent(&self, uid: PodUid, id: &SandboxId, parent: &str) {
         if !self.cgroups.is_off() {
             let made = (id.clone(), parent.to_owned());
             self.parents.lock().insert(uid, made);

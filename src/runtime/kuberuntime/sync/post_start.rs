@@ -118,7 +118,14 @@ impl PostStart {
         };
         self.mark_done(pod, id);
         let Err(error) = result else { return Ok(()) };
-        tracing::warn!(pod = %pod.log_name(), containerName = container.name, err = %error, "PostStart hook failed");
+        tracing::warn!(
+            pod = %pod.log_name(),
+            podUID = %pod.uid(),
+            containerName = container.name,
+            containerID = %id,
+            err = %error,
+            "PostStart hook failed"
+        );
         self.events.warning(
             &object,
             event::FAILED_POST_START_HOOK,

@@ -23,7 +23,7 @@ pub struct SyncRequest<'a> {
     pub secrets: &'a PullSecrets,
     /// Where the pod's volumes are on the host.
     pub volumes: &'a VolumePaths,
-    /// Fires when another sync of the pod is due.
+    /// Fires when the pod is to be stopped, its deadline has passed, or the kubelet shuts down.
     pub cancel: &'a CancellationToken,
 }
 
@@ -78,7 +78,7 @@ pub struct SyncReport {
     pub error: Option<anyhow::Error>,
     /// Why the resources of running containers could not be changed to the allocated ones.
     pub resize_error: Option<String>,
-    /// The sync was cancelled, because an update arrived.
+    /// The sync was cancelled.
     pub cancelled: bool,
     /// When the next sync is due at the latest. An instant and no delay, because this sync may run for long after this
     /// is set.

@@ -113,7 +113,7 @@ impl SandboxCreator {
         let started_at = Instant::now();
         let created = self.runtime.run_pod_sandbox(config.clone(), &handler).await;
         self.metrics
-            .ran_sandbox(&handler, started_at.elapsed(), created.is_err());
+            .run_pod_sandbox_called(&handler, started_at.elapsed(), created.is_err());
         let id = match created {
             Ok(id) => {
                 // The name was free, so an earlier creation with an unknown outcome did not create a sandbox.
@@ -137,7 +137,7 @@ impl SandboxCreator {
                 return Err(error).context("failed to create pod sandbox");
             }
         };
-        self.cgroups.created(pod.uid(), &id, &parent);
+        self.cgroups.record_parent(pod.uid(), &id, &parent);
         self.allocations.set_actuated_pod_level(pod);
         if let Some(change) = actions.sandbox_change {
             self.back_off.replaced(pod.uid(), change, Instant::now());
@@ -185,7 +185,7 @@ impl SandboxCreator {
                 );
                 let Some(status) = status.map(|owned| owned.object) else {
                     self.cache.touch(&pod_ref, item, None);
-                    anyhow::bail!("the runtime does not know the new sandbox by the pod's labels");
+                    anyhow::bail!("the runtime reports the new sandbox without the pod's labels");
                 };
                 let ips = status.ips.clone();
                 self.cache

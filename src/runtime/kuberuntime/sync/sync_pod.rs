@@ -43,7 +43,7 @@ impl KubeGenericRuntimeManager {
             actuated,
             initialized_in: record.initialized_sandbox(),
             terminal: record.terminal.is_some(),
-            resetting: record.resetting(),
+            restart_all_instances: record.restart_all_instances(),
             exits: last_exit_codes(record),
         });
         let probe_results = |id: &_| self.results.get(id);
@@ -263,11 +263,11 @@ impl KubeGenericRuntimeManager {
             self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, why));
         }
         self.set_current_step(pod, "creating the sandbox".into());
-        self.metrics.starts_pod(pod);
+        self.metrics.sandbox_started(pod);
         match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
-                self.metrics.failed_pod(pod);
+                self.metrics.sandbox_failed(pod);
                 let why = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(Action::Fail, why));
                 if error

@@ -260,7 +260,7 @@ fn sandbox(ip: &str, more: &[&str]) -> v1::PodSandboxStatus {
         labels: labels(),
         annotations: [
             (keys::CONFIG_SOURCE.into(), "file".into()),
-            (keys::SPEC_DIGEST.into(), "v1:ab".into()),
+            (keys::MANIFEST_DIGEST.into(), "v1:ab".into()),
         ]
         .into(),
         ..Default::default()
@@ -286,7 +286,7 @@ fn a_sandbox_is_told_with_its_addresses() {
             has_network_status: true,
             ips: vec!["10.1.0.5".into(), "fd00::5".into()],
             source: Some(PodSource::File),
-            spec_digest: Some("v1:ab".into()),
+            manifest_digest: Some("v1:ab".into()),
         }
     );
 }

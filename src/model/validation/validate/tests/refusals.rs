@@ -49,24 +49,32 @@ fn static_pods_name_no_api_objects() {
         ),
     ] {
         assert_eq!(
-            lines(&static_pod_references(&pod(&patch), LocalObjects::None)),
+            lines(&static_pod_references(
+                &pod(&patch),
+                LocalConfigMapsAndSecrets::None
+            )),
             [expected]
         );
     }
     let old_name = lines(&static_pod_references(
         &pod(&json!({"serviceAccount": "s"})),
-        LocalObjects::None,
+        LocalConfigMapsAndSecrets::None,
     ));
     assert!(old_name.iter().all(|line| line.contains("serviceaccounts")) && !old_name.is_empty());
     assert_eq!(
-        static_pod_references(&pod(&json!({})), LocalObjects::None),
+        static_pod_references(&pod(&json!({})), LocalConfigMapsAndSecrets::None),
         []
     );
 }
 
 #[test]
 fn a_node_with_local_objects_has_config_maps_and_secrets_and_nothing_else() {
-    let local = |patch: &Value| lines(&static_pod_references(&pod(patch), LocalObjects::Files));
+    let local = |patch: &Value| {
+        lines(&static_pod_references(
+            &pod(patch),
+            LocalConfigMapsAndSecrets::Files,
+        ))
+    };
     for patch in [
         container(&json!({"envFrom": [{"configMapRef": {"name": "m"}}]})),
         container(&json!({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]})),

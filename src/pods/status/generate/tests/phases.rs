@@ -172,7 +172,7 @@ fn a_terminal_phase_never_goes_back() {
 fn a_pod_failed_from_outside_has_a_reason() {
     let pod = pod("Always", &[], &["a"]);
     let runtime_status = runtime_status(&[running("a", "c")]);
-    let because = FailedBecause {
+    let because = PodFailure {
         reason: "DeadlineExceeded".into(),
         message: "Pod was active on the node longer than the specified deadline".into(),
         disruption: false,
@@ -194,7 +194,7 @@ fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c", 0)]);
     let runtime_status = runtime_status(&[exited("a", "c", 0)]);
-    let because = FailedBecause {
+    let because = PodFailure {
         reason: "DeadlineExceeded".into(),
         message: String::new(),
         disruption: false,

@@ -44,22 +44,22 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// Pods of different shapes.
 fn shape(pod: u8) -> PodRequest {
-    use ContainerKind::{Init, Main};
+    use ContainerKind::{Init, Regular};
     let uid = format!("u{pod}");
     match pod {
         0 => one(&uid, 1),
         1 => one(&uid, 2),
-        2 => request(&uid, &[("i", Init, 2), ("m", Main, 1)]),
+        2 => request(&uid, &[("i", Init, 2), ("m", Regular, 1)]),
         3 => request(
             &uid,
             &[
                 ("i", Init, 1),
-                ("s", Main, 1),
+                ("s", Regular, 1),
                 ("j", Init, 2),
-                ("m", Main, 1),
+                ("m", Regular, 1),
             ],
         ),
-        _ => request(&uid, &[("a", Main, 1), ("b", Main, 1)]),
+        _ => request(&uid, &[("a", Regular, 1), ("b", Regular, 1)]),
     }
 }
 

@@ -24,7 +24,7 @@ fn request(uid: &str, containers: &[(&str, ContainerKind, u64)]) -> PodRequest {
 }
 
 fn one(uid: &str, amount: u64) -> PodRequest {
-    request(uid, &[("main", ContainerKind::Main, amount)])
+    request(uid, &[("main", ContainerKind::Regular, amount)])
 }
 
 fn devices(list: &[(&str, bool)]) -> DeviceMap {
@@ -187,28 +187,37 @@ fn a_resource_without_usable_devices_says_why_and_whether_that_may_pass() {
 
 #[test]
 fn containers_after_an_init_container_use_its_devices_and_sidecars_keep_theirs() {
-    use ContainerKind::{Init, Main};
+    use ContainerKind::{Init, Regular};
     for (kinds, free, expected) in [
         // Two init containers one after the other, then the container: one device is enough.
         (
-            &[("i1", Init), ("i2", Init), ("main", Main)][..],
+            &[("i1", Init), ("i2", Init), ("main", Regular)][..],
             1,
             Ok("a a a"),
         ),
-        (&[("side", Main), ("main", Main)], 2, Ok("a b")),
-        (&[("side", Main), ("main", Main)], 1, Err(0)),
+        (&[("side", Regular), ("main", Regular)], 2, Ok("a b")),
+        (&[("side", Regular), ("main", Regular)], 1, Err(0)),
         // A sidecar takes over what an init container had before it.
         (
-            &[("i1", Init), ("side", Main), ("main", Main)],
+            &[("i1", Init), ("side", Regular), ("main", Regular)],
             2,
             Ok("a a b"),
         ),
         (
-            &[("i1", Init), ("side", Main), ("i2", Init), ("main", Main)],
+            &[
+                ("i1", Init),
+                ("side", Regular),
+                ("i2", Init),
+                ("main", Regular),
+            ],
             2,
             Ok("a a b b"),
         ),
-        (&[("i1", Init), ("m1", Main), ("m2", Main)], 2, Ok("a a b")),
+        (
+            &[("i1", Init), ("m1", Regular), ("m2", Regular)],
+            2,
+            Ok("a a b"),
+        ),
     ] {
         let list = [("a", true), ("b", true), ("c", true)];
         let (mut state, _) = with(list.get(..free).unwrap());
@@ -298,9 +307,9 @@ fn devices_are_taken_while_the_plugin_prepares_them_and_free_again_if_it_fails()
 
 #[test]
 fn what_was_not_prepared_is_abandoned_and_the_rest_kept() {
-    use ContainerKind::Main;
+    use ContainerKind::Regular;
     let (mut state, _) = with(&[("a", true), ("b", true)]);
-    let wanted = request("u", &[("m1", Main, 1), ("m2", Main, 1)]);
+    let wanted = request("u", &[("m1", Regular, 1), ("m2", Regular, 1)]);
     let Ok(AllocationStep::Allocate(first)) = state.next(&wanted, None, None) else {
         panic!("no devices are reserved");
     };

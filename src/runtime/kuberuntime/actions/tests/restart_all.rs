@@ -101,7 +101,7 @@ fn once_everything_is_removed_the_pod_starts_from_its_first_init_container() {
     let p = two().init("i");
     let line_of = |runtime: Runtime| line(&runtime.plan(&p));
     assert_eq!(line_of(Runtime::good()), "init:i");
-    let listed = Runtime::good().resetting(&["a-0", "b-1"]);
+    let listed = Runtime::good().restart_all_instances(&["a-0", "b-1"]);
     assert_eq!(line_of(listed), "init:i", "what is gone needs no removal");
 }
 
@@ -110,17 +110,19 @@ fn a_reset_that_was_interrupted_goes_on_with_what_it_began() {
     let plan = Runtime::good()
         .exited("a", 88)
         .with("b", RUNNING)
-        .resetting(&["a-0", "b-1"])
+        .restart_all_instances(&["a-0", "b-1"])
         .plan(&two());
     assert_eq!(line(&plan), "stop-and-reset:b-1 | reset:a-0");
     assert_eq!(plan.reset.unwrap().trigger, None);
-    let without_its_reason = Runtime::good().with("b", RUNNING).resetting(&["b-0"]);
+    let without_its_reason = Runtime::good()
+        .with("b", RUNNING)
+        .restart_all_instances(&["b-0"]);
     assert_eq!(line(&without_its_reason.plan(&two())), "stop-and-reset:b-0");
     let with_new_ones = Runtime::good()
         .exited("b", 88)
         .with("a", RUNNING)
         .with("b", RUNNING)
-        .resetting(&["b-0"]);
+        .restart_all_instances(&["b-0"]);
     assert_eq!(
         line(&with_new_ones.plan(&two())),
         "reset:b-0",

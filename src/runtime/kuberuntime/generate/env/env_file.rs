@@ -1,14 +1,14 @@
-//! Files of variables that one container writes for the next (`fileKeyRef`). Pure.
+//! Environment files that one container writes for another (`fileKeyRef`). Pure.
 //!
-//! A strict part of what a shell reads: `NAME='value'`, one after the other. Everything between the
-//! quotes is the value, line breaks included; there are no escapes. Empty lines, lines that begin
-//! with `#`, blanks before a name and remarks after a value are passed over.
+//! A strict subset of shell syntax: `NAME='value'`, one after the other. Everything between the quotes is the value,
+//! line breaks included; there are no escapes. Empty lines, lines that begin with `#`, blanks before a name and comments
+//! after a value are skipped.
 
-/// Most that is read of one file, bytes.
+/// Maximum size of a file, bytes.
 pub const MAX_FILE: usize = 4 << 20;
 
-/// Why a file cannot be read as variables; texts as upstream's. They never repeat what the file
-/// says, which may be a secret.
+/// Why a file cannot be read as variables; texts as upstream's. They never contain the file's content, which may be a
+/// secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvFileError {
     /// A line without an equals sign.

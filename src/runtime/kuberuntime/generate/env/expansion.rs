@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-/// Replaces `$(NAME)` by what `lookup` says, leaving it is where that is nothing. `$$` is a
-/// plain `$`; a `$` before anything else, or without a closing parenthesis, stays as it is
-/// (upstream's `expansion.Expand`).
+/// Replaces `$(NAME)` with the value that `lookup` returns; a reference without a value is left unchanged. `$$` is a
+/// plain `$`; a `$` before anything else, or without a closing parenthesis, is left unchanged (upstream's
+/// `expansion.Expand`).
 pub fn expand<'a>(text: &str, mut lookup: impl FnMut(&str) -> Option<&'a str>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

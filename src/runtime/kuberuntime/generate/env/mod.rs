@@ -2,15 +2,15 @@
 
 pub mod env_file;
 pub mod expansion;
-pub mod objects;
+pub mod configmap_secret;
 mod services;
 
-use crate::apiserver::configmap_secret::ObjectsByKey;
+use crate::apiserver::configmap_secret::ConfigMapsAndSecrets;
 use crate::model::{FieldRefError, NodeFacts, Pod, PodExt, field_ref_value, pod_field};
+use configmap_secret::{ConfigMapOrSecretError, entry_value, key_reference, variables_from};
 use env_file::{EnvFileError, value_of_key};
 use expansion::expand;
 use k8s_openapi::api::core::v1::{Container, EnvVar, FileKeySelector};
-use objects::{ObjectVariableError, entry_value, key_reference, variables_from};
 pub use services::variables_of_services;
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,8 +28,8 @@ pub struct EnvInputs<'a> {
     pub host_ips: &'a [String],
     /// The files of [`wanted_files`], read.
     pub files: &'a EnvFiles,
-    /// The objects of [`objects::wanted_objects`], looked up.
-    pub objects: &'a ObjectsByKey,
+    /// Those of [`configmap_secret::wanted_configmaps_and_secrets`], looked up.
+    pub configmaps_and_secrets: &'a ConfigMapsAndSecrets,
     /// Those of services ([`variables_of_services`]).
     pub services: &'a Environment,
 }
@@ -43,7 +43,7 @@ pub struct EnvFile {
     pub content: Result<Vec<u8>, EnvFileError>,
 }
 
-/// Files of variables by volume name and path. One whose volume the pod does not have is missing.
+/// Environment files by volume name and path. Files of unknown volumes are absent.
 pub type EnvFiles = BTreeMap<(String, String), EnvFile>;
 
 /// The files that a container's variables come from, as volume name and path in it.
@@ -59,14 +59,14 @@ pub fn wanted_files(container: &Container) -> impl Iterator<Item = (&str, &str)>
 pub enum EnvError {
     /// A ConfigMap or Secret does not give a value.
     #[error(transparent)]
-    Object(#[from] ObjectVariableError),
+    Object(#[from] ConfigMapOrSecretError),
     /// The API server has not listed its services.
     #[error("services have not yet been read at least once, cannot construct envvars")]
     ServicesUnread,
     /// A field that the downward API does not have.
     #[error("unsupported fieldPath: {0}")]
     FieldPath(String),
-    /// The node's address is wanted and not known.
+    /// The node's address is required and unknown.
     #[error("host IP unknown; known addresses: []")]
     NoHostIp,
     /// An amount of a resource cannot be shown.
@@ -101,7 +101,7 @@ pub fn make_environment(
 ) -> Result<Environment, EnvError> {
     let mut variables = Variables::default();
     for source in container.env_from.iter().flatten() {
-        for (name, value) in variables_from(pod, source, inputs.objects)? {
+        for (name, value) in variables_from(pod, source, inputs.configmaps_and_secrets)? {
             variables.set(&name, value);
         }
     }
@@ -118,26 +118,26 @@ pub fn make_environment(
     Ok(variables.list)
 }
 
-/// Variables in order, and where each is.
+/// Variables in order, and the index of each.
 #[derive(Default)]
 struct Variables {
     list: Environment,
-    places: HashMap<String, usize>,
+    index: HashMap<String, usize>,
 }
 
 impl Variables {
     fn set(&mut self, name: &str, value: String) {
-        let known = self.places.get(name).and_then(|at| self.list.get_mut(*at));
+        let known = self.index.get(name).and_then(|at| self.list.get_mut(*at));
         if let Some((_, known)) = known {
             *known = value;
             return;
         }
-        self.places.insert(name.to_string(), self.list.len());
+        self.index.insert(name.to_string(), self.list.len());
         self.list.push((name.to_string(), value));
     }
 
     fn get(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.list.get(*self.places.get(name)?)?;
+        let (_, value) = self.list.get(*self.index.get(name)?)?;
         Some(value.as_str())
     }
 }
@@ -173,7 +173,7 @@ fn value_of(
         )?));
     }
     if let Some(wanted) = key_reference(from) {
-        return Ok(entry_value(pod, &wanted, inputs.objects)?);
+        return Ok(entry_value(pod, &wanted, inputs.configmaps_and_secrets)?);
     }
     if let Some(file) = &from.file_key_ref {
         return file_value(file, inputs.files);
@@ -181,7 +181,7 @@ fn value_of(
     Err(EnvError::Source(variable.name.clone()))
 }
 
-/// The value of a key in a file. An optional one may be without its file as well as without its key.
+/// The value of a key in a file. If optional, the file or the key may be missing.
 fn file_value(wanted: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
     let place = (wanted.volume_name.clone(), wanted.path.clone());
     let Some(file) = files.get(&place) else {

@@ -1,4 +1,4 @@
-//! Variables that say where services are. Pure.
+//! Service environment variables. Pure.
 
 use super::Environment;
 use crate::apiserver::service::{ClusterService, ServicePort};

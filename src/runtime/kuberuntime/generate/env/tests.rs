@@ -1,22 +1,22 @@
-use super::objects::{object_key, wanted_objects};
+use super::configmap_secret::{object_key, wanted_configmaps_and_secrets};
 use super::*;
 use crate::apiserver::configmap_secret::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::runtime::kuberuntime::fixtures::{node, pod, pod_with};
 use serde_json::{Value, json};
 
 fn made(pod: &Pod) -> Result<Environment, EnvError> {
-    let wanted = wanted_objects(pod, &pod.containers()[0]);
+    let wanted = wanted_configmaps_and_secrets(pod, &pod.containers()[0]);
     let nowhere = |key: ObjectKey| (key.clone(), Err(ObjectError::NoSource(key)));
     made_with(pod, wanted.into_iter().map(nowhere).collect())
 }
 
-fn made_with(pod: &Pod, objects: ObjectsByKey) -> Result<Environment, EnvError> {
+fn made_with(pod: &Pod, objects: ConfigMapsAndSecrets) -> Result<Environment, EnvError> {
     made_beside(pod, objects, &Environment::new())
 }
 
 fn made_beside(
     pod: &Pod,
-    objects: ObjectsByKey,
+    objects: ConfigMapsAndSecrets,
     services: &Environment,
 ) -> Result<Environment, EnvError> {
     let file = |name: &str, content| {
@@ -33,14 +33,14 @@ fn made_beside(
             file("bad", Ok(b"A='1'\nnonsense\n".to_vec())),
             file("none", Err(EnvFileError::Missing)),
         ]),
-        objects: &objects,
+        configmaps_and_secrets: &objects,
         services,
     };
     make_environment(pod, &pod.containers()[0], &inputs)
 }
 
 /// The node's objects: config map `m` and secret `s`; others are not found.
-fn found(pod: &Pod) -> ObjectsByKey {
+fn found(pod: &Pod) -> ConfigMapsAndSecrets {
     let entries = |entries: &[(&str, &[u8])]| -> ObjectData {
         let own =
             |(key, value): &(&str, &[u8])| (key.to_string(), bytes::Bytes::copy_from_slice(value));
@@ -57,7 +57,7 @@ fn found(pod: &Pod) -> ObjectsByKey {
         };
         (key, object.map(std::sync::Arc::new))
     };
-    let wanted = wanted_objects(pod, &pod.containers()[0]);
+    let wanted = wanted_configmaps_and_secrets(pod, &pod.containers()[0]);
     wanted.into_iter().map(look_up).collect()
 }
 
@@ -258,7 +258,7 @@ fn what_needs_an_api_server_is_refused_as_upstream_does_without_one() {
     let pod = pod_with(json!({"envFrom": [{"secretRef": {"name": "s"}}]}));
     assert!(matches!(
         made(&pod),
-        Err(EnvError::Object(ObjectVariableError::Object(
+        Err(EnvError::Object(ConfigMapOrSecretError::Object(
             ObjectError::NoSource(_)
         )))
     ));
@@ -372,7 +372,7 @@ fn variables_of_services_may_be_referred_to_and_are_added_where_a_name_is_free()
         pair("WEB_SERVICE_PORT", "80"),
     ];
     assert_eq!(
-        made_beside(&pod, ObjectsByKey::new(), &services).unwrap(),
+        made_beside(&pod, ConfigMapsAndSecrets::new(), &services).unwrap(),
         [
             pair("URL", "http://10.0.0.3:80"),
             pair("WEB_SERVICE_PORT", "1"),

@@ -1,10 +1,10 @@
-//! Who a container runs as and what it may do. Pure.
+//! Security contexts of sandboxes and containers. Pure.
 
 use crate::cri::v1;
 use crate::images::ReadyImage;
 use crate::model::{ContainerId, Pod, PodExt, keys};
 use crate::runtime::kuberuntime::generate::{
-    settings::SpecSettings, user_namespaces::ranges::IdRange,
+    settings::GenerateSettings, user_namespaces::ranges::IdRange,
 };
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,
@@ -36,10 +36,10 @@ const READONLY_PATHS: [&str; 5] = [
     "/proc/sysrq-trigger",
 ];
 
-/// The user that an image wants to run as.
+/// The image's default user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageUser {
-    /// By number; 0 when the image says nothing.
+    /// By number; 0 if the image sets none.
     Uid(i64),
     /// By name.
     Name(String),
@@ -104,12 +104,12 @@ pub enum SecurityError {
 }
 
 /// The container's settings merged over the pod's.
-struct Effective<'a> {
+struct EffectiveSecurityContext<'a> {
     own: Option<&'a SecurityContext>,
     pod: Option<&'a PodSecurityContext>,
 }
 
-impl<'a> Effective<'a> {
+impl<'a> EffectiveSecurityContext<'a> {
     fn of(pod: &'a Pod, container: &'a Container) -> Self {
         Self {
             own: container.security_context.as_ref(),
@@ -153,7 +153,7 @@ pub fn verify_run_as_non_root(
     container: &Container,
     image_user: &ImageUser,
 ) -> Result<(), SecurityError> {
-    let effective = Effective::of(pod, container);
+    let effective = EffectiveSecurityContext::of(pod, container);
     if !effective.run_as_non_root() {
         return Ok(());
     }
@@ -179,10 +179,10 @@ pub fn container_security_context(
     pod: &Pod,
     container: &Container,
     image_user: &ImageUser,
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
     user_namespace: Option<IdRange>,
 ) -> Result<v1::LinuxContainerSecurityContext, SecurityError> {
-    let effective = Effective::of(pod, container);
+    let effective = EffectiveSecurityContext::of(pod, container);
     let own = effective.own;
     let (run_as_user, run_as_username) = match (effective.run_as_user(), image_user) {
         (Some(uid), _) => (Some(uid), String::new()),
@@ -217,7 +217,7 @@ pub fn container_security_context(
         masked_paths: paths(&MASKED_PATHS, &settings.node.masked_paths),
         readonly_paths: paths(&READONLY_PATHS, &[]),
         seccomp: Some(seccomp(effective.seccomp(), settings)?),
-        // Runtimes that do not know the field beside it read the old spelling.
+        // For runtimes that only know the deprecated field.
         apparmor_profile: apparmor.as_ref().map(old_apparmor_name).unwrap_or_default(),
         apparmor,
         seccomp_profile_path: String::new(),
@@ -238,7 +238,7 @@ pub fn sandbox_security_context(
             .and_then(|c| c.se_linux_options.as_ref())
             .map(selinux),
         run_as_user: context.and_then(|c| c.run_as_user).map(number),
-        // The interface allows a group only beside a user.
+        // The CRI allows `run_as_group` only with a user.
         run_as_group: context
             .filter(|c| c.run_as_user.is_some())
             .and_then(|c| c.run_as_group)
@@ -303,7 +303,7 @@ fn user_namespace_options(range: Option<IdRange>) -> v1::UserNamespace {
     }
 }
 
-/// How the pod's ids are called on the node; empty for a pod that uses the node's own.
+/// The pod's ID mappings; empty without a user namespace.
 pub fn id_mappings(range: Option<IdRange>) -> Vec<v1::IdMapping> {
     let mapping = |range: IdRange| v1::IdMapping {
         host_id: range.host_id,
@@ -367,7 +367,7 @@ fn profile(kind: ProfileType) -> v1::SecurityProfile {
 
 fn seccomp(
     wanted: Option<&SeccompProfile>,
-    settings: &SpecSettings,
+    settings: &GenerateSettings,
 ) -> Result<v1::SecurityProfile, SecurityError> {
     let fallback = if settings.seccomp_default {
         ProfileType::RuntimeDefault

@@ -86,7 +86,7 @@ fn container_with_devices(
         host_ips: &[],
         node: &settings.node,
         files: &EnvFiles::new(),
-        objects: &Default::default(),
+        configmaps_and_secrets: &Default::default(),
         services: &Default::default(),
     };
     let inputs = ContainerInputs {

@@ -1,5 +1,5 @@
-//! Which ids of the node pods' user namespaces may have: those set aside for the user `kubelet`, or
-//! all that the node's own users are not expected in.
+//! The host IDs available to pods' user namespaces: the subordinate IDs of the user `kubelet`, else all above the
+//! node's own.
 
 use super::ranges::IdSpace;
 use anyhow::{Context as _, bail, ensure};
@@ -10,27 +10,27 @@ use std::{
 };
 use tokio::process::Command;
 
-/// How many ids pods may need.
+/// The number of IDs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserNamespacesConfig {
     /// Ids of one pod; a multiple of 65536.
     pub ids_per_pod: u32,
-    /// Most pods that may need ids of their own.
+    /// Maximum number of pods with a user namespace.
     pub max_pods: u32,
 }
 
-/// Whose ids they are.
+/// The user with the subordinate IDs.
 const USER: &str = "kubelet";
-/// Knows them, wherever they are kept; part of shadow-utils.
+/// Prints them, also from NSS; part of shadow-utils.
 const TOOL: &str = "getsubids";
-/// The tool may query another machine.
+/// The tool may query a remote NSS service.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// First id, and how many.
 type Ids = (u32, u32);
 
-/// The ids that pods' ranges are cut from. Where the user exists, it must have some: the service that
-/// would answer may be down, and guessing could give pods the ids of other users.
+/// The ids that pods' ranges are cut from. Where the user exists, it must have some: the NSS service
+/// may be down, and guessing could give pods the ids of other users.
 pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
     let assigned = assigned(Path::new("/etc"), tool_on_path()).await;
     let ids = assigned.context("kubelet mappings")?;
@@ -39,8 +39,7 @@ pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpa
     Ok(IdSpace::new(ids, config.ids_per_pod, config.max_pods)?)
 }
 
-/// The ids of the user; `None` without the user, or without any ids in the files of a machine that
-/// has no such tool.
+/// The ids of the user; `None` without the user, or without subordinate IDs if `getsubids` is not installed.
 async fn assigned(etc: &Path, tool: Option<PathBuf>) -> anyhow::Result<Option<Ids>> {
     let passwd = read(&etc.join("passwd")).await?;
     let Some(uid) = uid_of_user(&passwd) else {

@@ -1,4 +1,4 @@
-//! The user namespaces of pods: who has which ids, also after a restart.
+//! The user namespaces of pods: allocation of ID ranges, kept over restarts.
 //!
 //! * Owns: the file `userns` in every pod's directory that has a range, and the table of all of them.
 //! * Woken by: the creation of a sandbox or container; the end of a pod.
@@ -29,25 +29,25 @@ use std::{
 
 /// The file's name; upstream's.
 const FILE: &str = "userns";
-/// More than any file of ours has.
+/// Maximum size of a record.
 const MAX_FILE: usize = 4096;
 
 /// Why a pod cannot have the user namespace it wants; texts as upstream's.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
-    /// The pod's handler cannot.
+    /// The handler does not support user namespaces.
     #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(.0))]
     Unsupported(String),
     /// The runtime lists its handlers, and the pod's is not among them.
     #[error("can't set `spec.hostUsers: false`, {} does not support user namespaces", shown(&.0.0))]
     UnknownHandler(#[source] UnknownHandler),
-    /// No range for it.
+    /// No free range.
     #[error("create user namespace")]
     Create(#[source] RangeError),
-    /// Its own file contradicts the others.
+    /// Its recorded range conflicts with another pod's.
     #[error("user namespace")]
-    Contradiction(#[source] RangeError),
-    /// Its own file makes no sense.
+    Conflict(#[source] RangeError),
+    /// Its own file is invalid.
     #[error("user namespace")]
     Record(#[source] RecordError),
     /// Its own file cannot be read or written.
@@ -59,7 +59,7 @@ pub enum UserNamespaceError {
     /// The pod's UID is not a file name.
     #[error(transparent)]
     Name(#[from] UnsafeName),
-    /// The file work was cut off.
+    /// The blocking task was cancelled or panicked.
     #[error("user namespace")]
     Task(#[from] tokio::task::JoinError),
 }
@@ -94,12 +94,11 @@ impl UserNamespaces {
         opened.context("failed to find the pods that have user namespaces")
     }
 
-    /// Reads the ranges of all pods that have a directory. A file that makes no sense concerns its own
+    /// Reads the ranges of all pods that have a directory. A file that is invalid concerns its own
     /// pod, whose sync reports it; the others continue. Blocking.
     ///
     /// # Errors
-    /// The pods' directories cannot be listed: whose ids are taken is not known then, which does not
-    /// mean that none are.
+    /// The pods' directories cannot be listed: the allocated ranges are then unknown.
     pub fn open(root: KubeletRoot, space: IdSpace) -> Result<Self, VolumeError> {
         let known = Self {
             root,
@@ -146,25 +145,29 @@ impl UserNamespaces {
         run_file_io(move || this.read_or_create(&uid)).await?
     }
 
-    /// Takes a pod's range back. To be called when none of its processes is left.
+    /// Releases a pod's range. To be called when none of its processes is left.
     pub async fn release(&self, uid: &PodUid) {
         if self.ranges.lock().of(uid).is_none() {
             return;
         }
-        let (this, uid) = (self.clone(), uid.clone());
+        let (this, pod) = (self.clone(), uid.clone());
         let released = run_file_io(move || {
-            // The file first: a range that is free must not be in anybody's file.
-            let removed = this.file(&uid).map(fs::remove_file);
+            // The file first: a free range must not be recorded for any pod.
+            let removed = this.file(&pod).map(fs::remove_file);
             match removed {
                 Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => {
-                    this.ranges.lock().release(&uid);
+                    this.ranges.lock().release(&pod);
                     Ok(())
                 }
             }
         });
         if let Ok(Err(error)) = released.await {
-            tracing::warn!(err = %error, "Failed to release the user namespace of a removed pod");
+            tracing::warn!(
+                "podUID" = %uid,
+                err = %error,
+                "Failed to release the user namespace of a removed pod"
+            );
         }
     }
 
@@ -172,7 +175,7 @@ impl UserNamespaces {
         Ok(self.root.pod(uid)?.path().join(FILE))
     }
 
-    /// What the pod's file says, noted; `None` without a file.
+    /// Reads and records the pod's range; `None` without a file.
     fn read(&self, uid: &PodUid) -> Result<Option<IdRange>, UserNamespaceError> {
         let path = self.file(uid)?;
         let text = match read_plain(&path) {
@@ -181,8 +184,8 @@ impl UserNamespaces {
             Err(error) => return Err(UserNamespaceError::File(path, error)),
         };
         let range = parse_record(&text).map_err(UserNamespaceError::Record)?;
-        let noted = self.ranges.lock().record(uid, range);
-        noted.map_err(UserNamespaceError::Contradiction)?;
+        let recorded = self.ranges.lock().record(uid, range);
+        recorded.map_err(UserNamespaceError::Conflict)?;
         Ok(Some(range))
     }
 

@@ -11,7 +11,7 @@ pub const UNIT: u32 = 65536;
 /// Why the node's ids cannot be cut into ranges; texts as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdSpaceError {
-    /// Ranges have an odd length.
+    /// The length is not a multiple of [`UNIT`].
     #[error("kubelet user namespace length {0} is not a multiple of {UNIT}")]
     Length(u32),
     /// The first id is in the middle of a range.
@@ -65,8 +65,7 @@ impl IdSpace {
         })
     }
 
-    /// Everything above the ids that the node's own users are expected in: what a node gives where
-    /// no ids are set aside for the kubelet.
+    /// Everything above the ids that the node's own users are expected in: used without subordinate IDs.
     pub fn whole(per_pod: u32) -> (u32, u32) {
         (per_pod, 0u32.wrapping_sub(per_pod))
     }
@@ -104,7 +103,7 @@ pub enum RangeError {
     Taken(String),
 }
 
-/// Who has which range.
+/// The allocated ranges.
 #[derive(Clone, Debug)]
 pub struct Ranges {
     space: IdSpace,
@@ -129,8 +128,7 @@ impl Ranges {
         self.by_pod.get(uid).map(|slot| self.range(*slot))
     }
 
-    /// Gives the pod a free range; one that was given back is not the first to be given
-    /// again.
+    /// Allocates a free range to the pod; released ranges are reused last.
     pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
         if let Some(known) = self.of(uid) {
             return Ok(known);
@@ -144,7 +142,7 @@ impl Ranges {
         Ok(self.range(slot))
     }
 
-    /// Notes a range that the pod has had since before this process.
+    /// Records a range allocated by an earlier process.
     pub fn record(&mut self, uid: &PodUid, range: IdRange) -> Result<(), RangeError> {
         let per_pod = self.space.per_pod;
         if range.length != per_pod {
@@ -166,7 +164,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Takes the pod's range back; whether it had one.
+    /// Releases a pod's range; returns whether it had one.
     pub fn release(&mut self, uid: &PodUid) -> bool {
         match self.by_pod.remove(uid) {
             Some(slot) => self.used.remove(&slot),
@@ -203,7 +201,7 @@ struct IdMapping {
     length: u32,
 }
 
-/// Why a pod's file makes no sense; texts as upstream's.
+/// Why a pod's file is invalid; texts as upstream's.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Not what this or upstream's kubelet writes.

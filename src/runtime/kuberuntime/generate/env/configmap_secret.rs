@@ -1,16 +1,16 @@
 //! Variables that come from ConfigMaps and Secrets. Pure.
 
 use crate::apiserver::configmap_secret::{
-    ObjectData, ObjectError, ObjectKey, ObjectKind, ObjectsByKey,
+    ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind,
 };
 use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVarSource};
 use std::collections::BTreeSet;
 
-/// Why an object gives no variable; texts as upstream's.
+/// Why a reference to a config map or secret cannot be resolved; texts as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ObjectVariableError {
-    /// The object is not there or cannot be read.
+pub enum ConfigMapOrSecretError {
+    /// It does not exist or cannot be read.
     #[error(transparent)]
     Object(#[from] ObjectError),
     /// It was not looked up.
@@ -38,8 +38,8 @@ pub enum ObjectVariableError {
     },
 }
 
-/// The objects that the container's variables come from.
-pub fn wanted_objects(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
+/// The config maps and secrets that the container's variables refer to.
+pub fn wanted_configmaps_and_secrets(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
     let all = container.env_from.iter().flatten();
     let all = all.filter_map(|source| env_from(source).map(|(kind, name, _)| (kind, name)));
     let single = container.env.iter().flatten().filter_map(|variable| {
@@ -53,12 +53,12 @@ pub fn wanted_objects(pod: &Pod, container: &Container) -> BTreeSet<ObjectKey> {
         .collect()
 }
 
-/// All entries of an object as variables; none of one that may be missing and is.
+/// All entries of a config map or secret as variables; none if an optional one does not exist.
 pub(super) fn variables_from(
     pod: &Pod,
     source: &EnvFromSource,
-    objects: &ObjectsByKey,
-) -> Result<Vec<(String, String)>, ObjectVariableError> {
+    objects: &ConfigMapsAndSecrets,
+) -> Result<Vec<(String, String)>, ConfigMapOrSecretError> {
     let Some((kind, name, optional)) = env_from(source) else {
         return Ok(Vec::new());
     };
@@ -76,7 +76,7 @@ pub(super) fn variables_from(
     Ok(variables)
 }
 
-/// Kind, name and `optional` of an object all of whose entries are wanted.
+/// Kind, name and `optional` of an `envFrom` reference.
 fn env_from(source: &EnvFromSource) -> Option<(ObjectKind, &str, bool)> {
     if let Some(wanted) = &source.config_map_ref {
         let optional = wanted.optional == Some(true);
@@ -87,7 +87,7 @@ fn env_from(source: &EnvFromSource) -> Option<(ObjectKind, &str, bool)> {
     Some((ObjectKind::Secret, &wanted.name, optional))
 }
 
-/// One entry of an object that is wanted.
+/// A reference to one key.
 pub(super) struct KeyReference<'a> {
     kind: ObjectKind,
     name: &'a str,
@@ -95,7 +95,7 @@ pub(super) struct KeyReference<'a> {
     optional: bool,
 }
 
-/// The entry that a variable is to have the value of.
+/// The key that a variable refers to.
 pub(super) fn key_reference(from: &EnvVarSource) -> Option<KeyReference<'_>> {
     if let Some(wanted) = &from.config_map_key_ref {
         return Some(KeyReference {
@@ -122,43 +122,42 @@ pub(super) fn object_key(pod: &Pod, kind: ObjectKind, name: &str) -> ObjectKey {
     }
 }
 
-/// The object, if it is there; `None` when it may be missing and is.
+/// The config map or secret; `None` if an optional one does not exist.
 fn object<'a>(
     key: &ObjectKey,
     optional: bool,
-    objects: &'a ObjectsByKey,
-) -> Result<Option<&'a ObjectData>, ObjectVariableError> {
+    objects: &'a ConfigMapsAndSecrets,
+) -> Result<Option<&'a ObjectData>, ConfigMapOrSecretError> {
     match objects.get(key) {
         Some(Ok(object)) => Ok(Some(object)),
         Some(Err(error)) if optional && error.is_not_found() => Ok(None),
         Some(Err(error)) => Err(error.clone().into()),
-        None => Err(ObjectVariableError::NotLookedUp(key.clone())),
+        None => Err(ConfigMapOrSecretError::NotLookedUp(key.clone())),
     }
 }
 
-/// A value as text. A binary one of a ConfigMap is left out there as well: the API keeps it
-/// among its binary data.
+/// A value as text. `binaryData` of a ConfigMap is ignored, as upstream.
 fn text_of<'a>(
     key: &ObjectKey,
     entry: &str,
     value: &'a [u8],
-) -> Result<Option<&'a str>, ObjectVariableError> {
+) -> Result<Option<&'a str>, ConfigMapOrSecretError> {
     match (std::str::from_utf8(value), key.kind) {
         (Ok(text), _) => Ok(Some(text)),
         (Err(_), ObjectKind::ConfigMap) => Ok(None),
-        (Err(_), ObjectKind::Secret) => Err(ObjectVariableError::NotText {
+        (Err(_), ObjectKind::Secret) => Err(ConfigMapOrSecretError::NotText {
             key: entry.to_string(),
             name: key.name.clone(),
         }),
     }
 }
 
-/// The value of one entry; `None` when it may be missing and is.
+/// The value of one key; `None` if an optional one does not exist.
 pub(super) fn entry_value(
     pod: &Pod,
     wanted: &KeyReference<'_>,
-    objects: &ObjectsByKey,
-) -> Result<Option<String>, ObjectVariableError> {
+    objects: &ConfigMapsAndSecrets,
+) -> Result<Option<String>, ConfigMapOrSecretError> {
     let key = object_key(pod, wanted.kind, wanted.name);
     let Some(object) = object(&key, wanted.optional, objects)? else {
         return Ok(None);
@@ -170,7 +169,7 @@ pub(super) fn entry_value(
     match text {
         Some(text) => Ok(Some(text.to_string())),
         None if wanted.optional => Ok(None),
-        None => Err(ObjectVariableError::Key {
+        None => Err(ConfigMapOrSecretError::Key {
             key: wanted.key.to_string(),
             kind: match wanted.kind {
                 ObjectKind::ConfigMap => "ConfigMap",

@@ -106,7 +106,7 @@ impl EventStream {
     }
 
     async fn containerd(&self) -> Result<Infallible, EventsEnded> {
-        let rpc = Rpc::ContainerdSubscribe;
+        let rpc = Rpc::Subscribe;
         let mut client = EventsClient::new(self.runtime.connection().service())
             .max_decoding_message_size(MAX_REPLY);
         let call = client.subscribe(containerd::subscription());

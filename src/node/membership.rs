@@ -117,13 +117,13 @@ pub(super) async fn join(
     deps: MembershipDeps<'_>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let (api, state, shutdown) = (deps.api, deps.state, tasks.shutdown());
+    let (api, state) = (deps.api, deps.state);
     let node = &profile.node;
     let dropped = event_sink::dropped(deps.metrics);
     if let Some(outbox) = event_sink::outbox(&state.events, &dropped) {
         let (name, rate) = (profile.name.clone(), node.events);
         let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
-        tasks.spawn("node.events", sink.run(shutdown.clone()));
+        tasks.spawn_until_shutdown("node.events", sink.run());
     }
     let object = ObjectRef::node(&profile.name);
     state
@@ -131,10 +131,10 @@ pub(super) async fn join(
         .normal(&object, "Starting", "Starting kubelet.");
     let (version, status) = (&deps.info.version, &deps.info.status);
     let (facts, runtime) = RuntimeFactsReader::new(deps.client, deps.images, version, status);
-    tasks.spawn("node.runtime", facts.run(shutdown.clone()));
+    tasks.spawn_until_shutdown("node.runtime", facts.run());
     let (name, seconds) = (profile.name.clone(), node.lease_seconds);
     let lease = NodeLease::new(api.unlimited(), state.node_object.clone(), name, seconds);
-    tasks.spawn("node.lease", lease.run(shutdown.clone()));
+    tasks.spawn_until_shutdown("node.lease", lease.run());
     let (facts, measured) = (deps.machine.clone(), profile.clone());
     let read = move || machine(&facts, &measured);
     let machine = tokio::task::spawn_blocking(read).await??;
@@ -159,7 +159,7 @@ pub(super) async fn join(
         update_period: node.update_period,
         report_period: node.report_period,
     });
-    tasks.spawn("node.status", manager.run(shutdown));
+    tasks.spawn_until_shutdown("node.status", manager.run());
     Ok(())
 }
 

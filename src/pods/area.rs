@@ -344,7 +344,7 @@ impl PodsTasks {
             tasks.spawn("mirror_pods", mirrors);
             tasks.spawn("status_writer", statuses.run(shutdown.clone()));
         }
-        tasks.spawn("cri.events", self.events.run(shutdown.clone()));
+        tasks.spawn_until_shutdown("cri.events", self.events.run());
         self.pleg.start(tasks);
         tasks.spawn("sync_loop", self.sync_loop.run(shutdown));
     }

@@ -26,7 +26,6 @@ use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 /// Capacity of the outbox, and of the queue of pending events.
 const CAPACITY: usize = 1000;
@@ -108,13 +107,8 @@ impl EventSink {
         }
     }
 
-    /// Sends until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.work()).await;
-        Ok(())
-    }
-
-    async fn work(&mut self) {
+    /// Sends without an end.
+    pub async fn run(mut self) {
         loop {
             let due = self.pending.next_due();
             let next_try = due.map_or(self.next_try, |due| due.max(self.next_try));

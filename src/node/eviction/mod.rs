@@ -49,7 +49,6 @@ use std::{
 use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionThreshold, Signal};
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 /// The grace period of a pod that is evicted for a hard threshold, seconds.
 const HARD_GRACE: i64 = 1;
@@ -179,16 +178,12 @@ impl EvictionManager {
         }
     }
 
-    /// Works until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let work = async {
-            loop {
-                let again = self.step().await;
-                sleep(again).await;
-            }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+    /// Works without an end.
+    pub async fn run(mut self) {
+        loop {
+            let again = self.step().await;
+            sleep(again).await;
+        }
     }
 
     /// Measures, and evicts at most one pod (upstream's `synchronize`). Returns the delay until the next call.

@@ -179,9 +179,9 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
 pub fn facts(profile: &NodeProfile, machine: &HostMachine) -> anyhow::Result<NodeFacts> {
     let root = &profile.root_dir;
     let existing = root.ancestors().find(|path| path.exists());
-    let storage = host::filesystem_bytes(existing.unwrap_or(root))
+    let storage = host::filesystem_usage(existing.unwrap_or(root))
         .with_context(|| format!("cannot read {}", root.display()))?;
-    let facts = unreserved(machine, storage, &profile.given_ips);
+    let facts = unreserved(machine, storage.capacity, &profile.given_ips);
     let huge_pages = host::huge_pages().into_iter();
     let huge_pages = huge_pages.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
     let huge_pages = i64::try_from(huge_pages).unwrap_or(i64::MAX);
@@ -261,7 +261,7 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
     let root = profile.root_dir.as_path();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let storage = profile.node.local_storage_isolation;
-    let storage = storage.then(|| host::filesystem_bytes(root).map(bytes));
+    let storage = storage.then(|| host::filesystem_usage(root).map(|fs| bytes(fs.capacity)));
     let identity = MachineIdentity::read();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge_pages = host::huge_pages().into_iter();

@@ -32,7 +32,7 @@ use crate::base::metrics::Metrics;
 use crate::base::{GoDuration, atomic_file, run_file_io};
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
-use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
+use crate::host::{files::read_head_or_empty, filesystem_usage};
 use crate::model::reasons::event;
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_manager::PodManager;
@@ -375,14 +375,11 @@ fn read_history(file: &Path) -> Result<History, String> {
 /// Measures a file system. It may hang, so this does not use the threads of short blocking work.
 async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     let shown = mount.display().to_string();
-    let measured = tokio::task::spawn_blocking(move || filesystem_space(&mount)).await?;
-    let FilesystemSpace {
-        capacity,
-        available,
-    } = measured.with_context(|| format!("cannot measure {shown}"))?;
+    let measured = tokio::task::spawn_blocking(move || filesystem_usage(&mount)).await?;
+    let usage = measured.with_context(|| format!("cannot measure {shown}"))?;
     Ok(Space {
-        capacity,
-        available,
+        capacity: usage.capacity,
+        available: usage.available,
     })
 }
 

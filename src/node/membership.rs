@@ -340,7 +340,7 @@ impl NodeProfile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::node_status::resources::ThresholdAmount;
+    use crate::node::node_status::resources::ThresholdValue;
 
     #[test]
     fn what_is_reserved_is_not_for_pods() {
@@ -356,8 +356,8 @@ mod tests {
             milli_cpu: 300,
             memory: 200,
             ephemeral_storage: 50,
-            memory_threshold: Some(ThresholdAmount::Bytes(100)),
-            storage_threshold: Some(ThresholdAmount::Share(0.5)),
+            memory_threshold: Some(ThresholdValue::Absolute(100)),
+            storage_threshold: Some(ThresholdValue::Share(0.5)),
         };
         let left = reserve(all.clone(), &reservation, 64);
         let expected = NodeFacts {

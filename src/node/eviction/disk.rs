@@ -67,8 +67,8 @@ pub(super) fn images_are_on(signal: Signal, layout: Layout) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::ThresholdValue;
     use super::*;
+    use crate::node::node_status::resources::ThresholdValue;
 
     fn threshold(signal: Signal) -> EvictionThreshold {
         EvictionThreshold {

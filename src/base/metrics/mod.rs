@@ -87,19 +87,4 @@ impl Metrics {
         }
         text::from_open_metrics(&open_metrics, &inner.names)
     }
-
-    /// Names of registered families without a non-zero sample, sorted. Tests use it to find families that are never
-    /// written.
-    pub fn unwritten(&self) -> Vec<&'static str> {
-        let exposition = self.text();
-        let inner = self.inner.lock();
-        let mut names: Vec<&'static str> = inner
-            .names
-            .values()
-            .copied()
-            .filter(|name| !text::has_non_zero_sample(&exposition, name))
-            .collect();
-        names.sort_unstable();
-        names
-    }
 }

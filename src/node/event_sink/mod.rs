@@ -14,7 +14,10 @@ mod tests;
 
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::{TokenBucket, error_chain, metrics::Metrics},
+    base::{
+        TokenBucket, error_chain,
+        metrics::{Labels, Metrics},
+    },
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
 use correlate::{Correlator, EventKey, EventRecord};
@@ -36,7 +39,7 @@ const COMPONENT: &str = "kubelet";
 const MAX_NAME: usize = 236;
 
 /// Events that were not sent, by reason.
-pub type Dropped = Family<[(&'static str, &'static str); 1], Counter>;
+pub type Dropped = Family<Labels, Counter>;
 
 /// `eventRecordQPS` and `eventBurst`.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +65,9 @@ pub struct EventSink {
 
 /// Registers the metric of dropped events.
 pub fn dropped(metrics: &Metrics) -> Dropped {
-    metrics.register(
+    metrics.register_default(
         "kubelet_events_dropped_total",
         "Total number of events that were not sent to the API server, by reason",
-        Dropped::default(),
     )
 }
 

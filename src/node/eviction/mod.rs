@@ -18,7 +18,12 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::{ScopedTask, error_chain, metrics::Metrics, panics::PanicScope, spawn_scoped},
+    base::{
+        ScopedTask, error_chain,
+        metrics::{Labels, Metrics},
+        panics::PanicScope,
+        spawn_scoped,
+    },
     images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
@@ -34,10 +39,7 @@ use crate::{
 use decide::EvictionState;
 use measurements::{Measurements, take_ended};
 use observe::{MeasuredPlaces, MeasuredSignals};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use rank::{Candidate, Files, Layout};
 use reclaim_disk::DiskReclaim;
 use std::{
@@ -127,11 +129,6 @@ struct Usage {
     stats: Vec<PodStats>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BySignal {
-    eviction_signal: &'static str,
-}
-
 /// Evicts pods.
 pub struct EvictionManager {
     settings: EvictionSettings,
@@ -139,7 +136,7 @@ pub struct EvictionManager {
     state: EvictionState,
     measurements: Measurements,
     disk: DiskReclaim,
-    evictions: Family<BySignal, Counter>,
+    evictions: Family<Labels, Counter>,
     terminating: TerminatingEvictions,
     /// When to retry for a signal, after an attempt that found nothing to do.
     retry_after: HashMap<Signal, Instant>,
@@ -152,10 +149,9 @@ pub struct EvictionManager {
 impl EvictionManager {
     /// A manager that has measured nothing yet. It starts a task, so it needs an async runtime.
     pub fn new(settings: EvictionSettings, deps: EvictionDeps, metrics: &Metrics) -> Self {
-        let evictions = metrics.register(
+        let evictions = metrics.register_default(
             "kubelet_evictions",
             "Cumulative number of pod evictions by eviction signal",
-            Family::default(),
         );
         let places = MeasuredPlaces {
             root: deps.root.clone(),
@@ -458,9 +454,7 @@ impl EvictionManager {
             message.as_str(),
             cause.annotations,
         );
-        let by = BySignal {
-            eviction_signal: cause.signal,
-        };
+        let by = [("eviction_signal", cause.signal)];
         self.evictions.get_or_create(&by).inc();
         self.stop(pod.clone(), grace, message, cause.disruption);
         grace

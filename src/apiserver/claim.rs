@@ -93,70 +93,49 @@ pub type FoundClaims =
 
 /// Reads the claims that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ApiPersistentVolumeClaims(Option<ApiClaims>);
-
-#[derive(Clone)]
-struct ApiClaims {
-    api: ApiServer,
-    claims: Subscriptions<
+pub struct ApiPersistentVolumeClaims(
+    Subscriptions<
+        ApiServer,
         (PodUid, PersistentVolumeClaimKey),
         Result<Arc<PersistentVolume>, ClaimError>,
     >,
+);
+
+impl From<NoValue> for ClaimError {
+    fn from(none: NoValue) -> Self {
+        match none {
+            NoValue::Unsynced(why) => Self::Unsynced(why),
+            none => none.why().map_or(Self::Standalone, Self::Claim),
+        }
+    }
 }
 
 impl ApiPersistentVolumeClaims {
     /// Reads from this API server; with `None` every claim fails. A pod is marked in `changed` when one of its claims
     /// is bound.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
-        Self(api.map(|api| ApiClaims {
-            api,
-            claims: Subscriptions::new(changed),
-        }))
+        Self(Subscriptions::new(api, changed))
     }
 
     /// Sets the claims that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) {
-        let Some(claims) = &self.0 else {
-            return;
-        };
-        let api = claims.api.clone();
         let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
-        claims
-            .claims
-            .register(uid, keys, move |(_, key), publisher| {
-                let api = api.clone();
-                async move { read_until_bound(&api, &key, &publisher).await }
+        self.0
+            .register(uid, keys, |api, (_, key), publisher| async move {
+                read_until_bound(&api, &key, &publisher).await;
             });
     }
 
     /// Removes the claims of a pod.
     pub fn forget(&self, uid: &PodUid) {
-        if let Some(claims) = &self.0 {
-            claims.claims.forget(uid);
-        }
+        self.0.forget(uid);
     }
 
     /// Returns the volumes of these claims of a pod. Waits a bounded time for the first result.
     pub async fn get(&self, uid: &PodUid, keys: BTreeSet<PersistentVolumeClaimKey>) -> FoundClaims {
-        let Some(claims) = &self.0 else {
-            let without = |key| (key, Err(ClaimError::Standalone));
-            return keys.into_iter().map(without).collect();
-        };
         let keys = keys.into_iter().map(|key| (uid.clone(), key)).collect();
-        let found = claims.claims.get(keys).await.into_iter();
-        let value =
-            |((_, key), value): ((PodUid, PersistentVolumeClaimKey), Result<_, NoValue>)| {
-                let value = value.unwrap_or_else(|none| {
-                    Err(match none {
-                        NoValue::NotRegistered => {
-                            ClaimError::Claim("the pod is not registered".to_owned())
-                        }
-                        NoValue::Unsynced(why) => ClaimError::Unsynced(why),
-                    })
-                });
-                (key, value)
-            };
-        found.map(value).collect()
+        let found = self.0.results(keys).await.into_iter();
+        found.map(|((_, key), value)| (key, value)).collect()
     }
 }
 

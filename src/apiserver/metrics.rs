@@ -1,6 +1,6 @@
 //! Metrics of requests to the API server, with upstream's names.
 
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, histogram::Histogram},
@@ -52,11 +52,6 @@ struct Latency {
     host: Arc<str>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CodeLabels {
-    code: String,
-}
-
 /// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct ApiRequestMetrics {
@@ -68,8 +63,8 @@ pub(super) struct ApiRequestMetrics {
 
 #[derive(Clone)]
 struct ReviewMetrics {
-    requests: Family<CodeLabels, Counter>,
-    duration: Family<CodeLabels, Histogram, fn() -> Histogram>,
+    requests: Family<Labels<1, String>, Counter>,
+    duration: Family<Labels<1, String>, Histogram, fn() -> Histogram>,
 }
 
 impl ApiRequestMetrics {
@@ -78,10 +73,9 @@ impl ApiRequestMetrics {
         let review = || -> fn() -> Histogram { || Histogram::new(REVIEW_BUCKETS) };
         let request: fn() -> Histogram = || Histogram::new(REQUEST_BUCKETS);
         Self {
-            requests: metrics.register(
+            requests: metrics.register_default(
                 "rest_client_requests_total",
                 "Number of HTTP requests, partitioned by status code, method, and host.",
-                Family::default(),
             ),
             duration: metrics.register(
                 "rest_client_request_duration_seconds",
@@ -89,10 +83,9 @@ impl ApiRequestMetrics {
                 Family::new_with_constructor(request),
             ),
             tokens: ReviewMetrics {
-                requests: metrics.register(
+                requests: metrics.register_default(
                     "apiserver_delegated_authn_request_total",
                     "Number of HTTP requests partitioned by status code.",
-                    Family::default(),
                 ),
                 duration: metrics.register(
                     "apiserver_delegated_authn_request_duration_seconds",
@@ -101,10 +94,9 @@ impl ApiRequestMetrics {
                 ),
             },
             accesses: ReviewMetrics {
-                requests: metrics.register(
+                requests: metrics.register_default(
                     "apiserver_delegated_authz_request_total",
                     "Number of HTTP requests partitioned by status code.",
-                    Family::default(),
                 ),
                 duration: metrics.register(
                     "apiserver_delegated_authz_request_duration_seconds",
@@ -141,7 +133,7 @@ impl ApiRequestMetrics {
             CountedMethod::AccessReview => &self.accesses,
             CountedMethod::Other(_) => return,
         };
-        let code = CodeLabels { code };
+        let code = [("code", code)];
         of_review.requests.get_or_create_owned(&code).inc();
         of_review
             .duration

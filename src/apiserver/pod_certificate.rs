@@ -18,7 +18,7 @@ pub use certificate::{
 
 use super::{
     ApiError, ApiServer, ResourcePath, Selection, WatchEvent,
-    subscriptions::{NoValue, Publisher, Subscriptions},
+    subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
 use crate::{
     base::{
@@ -29,7 +29,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use bytes::Bytes;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     certificates::v1beta1::PodCertificateRequest,
     core::v1::{Node, ServiceAccount},
@@ -56,18 +56,17 @@ const MAX_NOTICES: usize = 64;
 /// The delay after a failure, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// Maximum time until the clock is read again, because the wall clock may jump.
-const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
 
 /// The certificates that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct PodCertificates(Option<ApiCertificates>);
+pub struct PodCertificates(
+    Subscriptions<ApiCertificates, PodCertificateKey, Result<PodCertificate, PodCertificateError>>,
+);
 
 #[derive(Clone)]
 struct ApiCertificates {
     api: ApiServer,
     node: watch::Receiver<Option<Arc<Node>>>,
-    certificates: Subscriptions<PodCertificateKey, Result<PodCertificate, PodCertificateError>>,
     making: Arc<Semaphore>,
     notices: mpsc::Sender<CertificateNotice>,
     states: Arc<Mutex<HashMap<PodCertificateKey, CertificateState>>>,
@@ -87,13 +86,15 @@ impl PodCertificates {
         let certificates = ApiCertificates {
             api,
             node,
-            certificates: Subscriptions::new(changed),
             making: Arc::new(Semaphore::new(MAX_KEYS)),
             notices,
             states: Arc::default(),
             max_jitter: 1.0,
         };
-        (Self(Some(certificates)), to_read)
+        (
+            Self(Subscriptions::new(Some(certificates), changed)),
+            to_read,
+        )
     }
 
     #[cfg(test)]
@@ -102,17 +103,19 @@ impl PodCertificates {
             max_jitter: 0.0,
             ..of
         };
-        Self(self.0.map(without))
+        let Self(mut certificates) = self;
+        certificates.api = certificates.api.map(without);
+        Self(certificates)
     }
 
     /// Whether pods can have certificates.
     pub fn is_served(&self) -> bool {
-        self.0.is_some()
+        self.0.api.is_some()
     }
 
     /// Registers `kubelet_podcertificate_states`.
     pub fn measured(self, metrics: &Metrics) -> Self {
-        if let Some(of) = &self.0 {
+        if let Some(of) = &self.0.api {
             let states = of.states.clone();
             metrics.register(
                 "kubelet_podcertificate_states",
@@ -125,36 +128,25 @@ impl PodCertificates {
 
     /// Sets the certificates that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<PodCertificateKey>) {
-        let Some(of) = &self.0 else {
-            return;
-        };
-        let own = of.clone();
-        of.certificates.register(uid, keys, move |key, publisher| {
-            let own = own.clone();
-            async move { own.keep(&key, &publisher).await }
-        });
+        let keep =
+            |api: ApiCertificates, key, publisher| async move { api.keep(&key, &publisher).await };
+        self.0.register(uid, keys, keep);
     }
 
     /// Removes the certificates of a pod.
     pub fn forget(&self, uid: &PodUid) {
-        if let Some(of) = &self.0 {
-            of.certificates.forget(uid);
-        }
+        self.0.forget(uid);
     }
 
     /// Returns these certificates. Waits a bounded time for the first ones.
     pub async fn get(&self, keys: BTreeSet<PodCertificateKey>) -> FoundCertificates {
-        let Some(of) = &self.0 else {
-            let without = |key| (key, Err(PodCertificateError::Standalone));
-            return keys.into_iter().map(without).collect();
-        };
-        let found = of.certificates.get(keys).await.into_iter();
-        let value = |(key, value): (PodCertificateKey, Result<_, NoValue>)| {
-            let not_issued = |none: NoValue| Err(PodCertificateError::NotIssued(none.why()));
-            let value = value.unwrap_or_else(not_issued);
-            (key, value)
-        };
-        found.map(value).collect()
+        self.0.results(keys).await
+    }
+}
+
+impl From<NoValue> for PodCertificateError {
+    fn from(none: NoValue) -> Self {
+        none.why().map_or(Self::Standalone, Self::NotIssued)
     }
 }
 
@@ -229,7 +221,7 @@ impl ApiCertificates {
                         // The signer's clock differs from this one, or its certificates are not usable.
                         sleep(MAX_DELAY).await;
                     }
-                    sleep_until(refresh_at).await;
+                    sleep_until_time(refresh_at).await;
                 }
                 DecidedOutcome::Denied(refusal) => {
                     counted.is(CertificateState::Denied);
@@ -383,7 +375,7 @@ impl ApiCertificates {
             ];
             reminders.sort_unstable();
             for (at, reason, message) in reminders {
-                sleep_until(at).await;
+                sleep_until_time(at).await;
                 self.notice(key, reason, message.to_owned());
             }
         }
@@ -431,16 +423,6 @@ fn not_served(error: ApiError) -> anyhow::Error {
         )
     } else {
         error.into()
-    }
-}
-
-async fn sleep_until(at: Timestamp) {
-    loop {
-        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
-        match Duration::try_from(left) {
-            Ok(left) if !left.is_zero() => sleep(left).await,
-            _ => return,
-        }
     }
 }
 

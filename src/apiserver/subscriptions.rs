@@ -8,6 +8,7 @@ use crate::{
     },
     model::PodUid,
 };
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -30,18 +31,28 @@ const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Upstream's text, used if there is no more specific error.
 const TIMED_OUT: &str = "timed out waiting for the condition";
+/// Maximum time until the clock is read again, because the wall clock may jump.
+const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
 /// Delay before a task that panicked is restarted.
 const RESTART_AFTER: Duration = Duration::from_secs(10);
 
-/// The values that pods use. Cheap to clone.
-pub(super) struct Subscriptions<K, V> {
+/// The values that pods use; `A` is what reads them, if there is an API server. Cheap to clone.
+pub(super) struct Subscriptions<A, K, V> {
+    pub(super) api: Option<A>,
     inner: Arc<Mutex<SubscriptionsInner<K, V>>>,
     changed: Arc<DirtySet<PodUid>>,
 }
 
-impl<K, V> Clone for Subscriptions<K, V> {
+impl<A, K, V> Default for Subscriptions<A, K, V> {
+    fn default() -> Self {
+        Self::new(None, Arc::default())
+    }
+}
+
+impl<A: Clone, K, V> Clone for Subscriptions<A, K, V> {
     fn clone(&self) -> Self {
         Self {
+            api: self.api.clone(),
             inner: self.inner.clone(),
             changed: self.changed.clone(),
         }
@@ -85,6 +96,8 @@ struct LatestObject<V> {
 /// Why a value is not available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoValue {
+    /// There is no API server.
+    Standalone,
     /// No registered pod uses it.
     NotRegistered,
     /// No response from the API server yet; the text has the error.
@@ -92,11 +105,12 @@ pub(super) enum NoValue {
 }
 
 impl NoValue {
-    /// The reason as text.
-    pub(super) fn why(self) -> String {
+    /// The reason as text; `None` without an API server.
+    pub(super) fn why(self) -> Option<String> {
         match self {
-            Self::NotRegistered => "the pod is not registered".to_owned(),
-            Self::Unsynced(why) => why,
+            Self::Standalone => None,
+            Self::NotRegistered => Some("the pod is not registered".to_owned()),
+            Self::Unsynced(why) => Some(why),
         }
     }
 }
@@ -128,33 +142,40 @@ impl<V: PartialEq> Publisher<V> {
     }
 }
 
-impl<K, V> Subscriptions<K, V>
-where
-    K: Clone + Ord + Hash + Send + Sync + 'static,
-    V: Clone + PartialEq + Send + Sync + 'static,
-{
+impl<A, K, V> Subscriptions<A, K, V> {
     /// Starts empty. A pod is marked in `changed` when a value that it uses changes.
-    pub(super) fn new(changed: Arc<DirtySet<PodUid>>) -> Self {
+    pub(super) fn new(api: Option<A>, changed: Arc<DirtySet<PodUid>>) -> Self {
         let inner = SubscriptionsInner {
             values: HashMap::new(),
             by_pod: HashMap::new(),
         };
         Self {
+            api,
             inner: Arc::new(Mutex::new(inner)),
             changed,
         }
     }
+}
 
+impl<A, K, V> Subscriptions<A, K, V>
+where
+    A: Clone + Send + 'static,
+    K: Clone + Ord + Hash + Send + Sync + 'static,
+    V: Clone + PartialEq + Send + Sync + 'static,
+{
     /// Sets the values that a pod uses. For each value without another user, starts a task with `run` that keeps it up
     /// to date.
     pub(super) fn register<F>(
         &self,
         uid: &PodUid,
         keys: BTreeSet<K>,
-        run: impl Fn(K, Publisher<V>) -> F + Clone + Send + 'static,
+        run: impl Fn(A, K, Publisher<V>) -> F + Clone + Send + 'static,
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
+        let Some(api) = &self.api else {
+            return;
+        };
         let mut inner = self.inner.lock();
         let before = inner.by_pod.remove(uid).unwrap_or_default();
         let before: BTreeSet<K> = before.into_iter().collect();
@@ -163,7 +184,7 @@ where
         }
         for key in keys.difference(&before) {
             let value = inner.values.entry(key.clone());
-            let value = value.or_insert_with(|| self.start(key, run.clone()));
+            let value = value.or_insert_with(|| self.start(api.clone(), key, run.clone()));
             value.publisher.0.users.lock().insert(uid.clone());
         }
         if !keys.is_empty() {
@@ -181,8 +202,9 @@ where
 
     fn start<F>(
         &self,
+        api: A,
         key: &K,
-        run: impl Fn(K, Publisher<V>) -> F + Send + 'static,
+        run: impl Fn(A, K, Publisher<V>) -> F + Send + 'static,
     ) -> Subscription<V>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -199,7 +221,7 @@ where
         }));
         let (key, to) = (key.clone(), publisher.clone());
         let task = spawn_scoped(PanicScope::Other, async move {
-            while contain(PanicScope::Other, run(key.clone(), to.clone()))
+            while contain(PanicScope::Other, run(api.clone(), key.clone(), to.clone()))
                 .await
                 .is_err()
             {
@@ -223,6 +245,7 @@ where
             };
             let value = match publisher {
                 Some(publisher) => publisher.0.first(started_at).await,
+                None if self.api.is_none() => Err(NoValue::Standalone),
                 None => Err(NoValue::NotRegistered),
             };
             found.insert(key, value);
@@ -233,6 +256,22 @@ where
     /// Number of values.
     pub(super) fn len(&self) -> usize {
         self.inner.lock().values.len()
+    }
+}
+
+impl<A, K, T, E> Subscriptions<A, K, Result<T, E>>
+where
+    A: Clone + Send + 'static,
+    K: Clone + Ord + Hash + Send + Sync + 'static,
+    T: Clone + PartialEq + Send + Sync + 'static,
+    E: Clone + PartialEq + From<NoValue> + Send + Sync + 'static,
+{
+    /// [`Self::get`] with the reason for no value as an error of the values.
+    pub(super) async fn results(&self, keys: BTreeSet<K>) -> BTreeMap<K, Result<T, E>> {
+        let found = self.get(keys).await.into_iter();
+        found
+            .map(|(key, value)| (key, value.unwrap_or_else(|none| Err(none.into()))))
+            .collect()
     }
 }
 
@@ -274,5 +313,16 @@ impl<V: Clone> Published<V> {
         let latest = self.latest.borrow();
         let why = || latest.failure.clone().unwrap_or_else(|| TIMED_OUT.into());
         latest.value.clone().ok_or_else(|| NoValue::Unsynced(why()))
+    }
+}
+
+/// Waits until a time of the wall clock.
+pub(super) async fn sleep_until_time(at: Timestamp) {
+    loop {
+        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
+        match Duration::try_from(left) {
+            Ok(left) if !left.is_zero() => sleep(left).await,
+            _ => return,
+        }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::{
     ApiError, ApiServer, ResourcePath,
-    subscriptions::{NoValue, Publisher, Subscriptions},
+    subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
 };
 use crate::{
     base::{DirtySet, error_chain},
@@ -40,8 +40,6 @@ const MAX_REQUESTS: usize = 16;
 /// The delay after a failure, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// Maximum time until the clock is read again, because the wall clock may jump.
-const MAX_SLEEP: SignedDuration = SignedDuration::from_mins(10);
 
 /// Identifies a token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,17 +89,22 @@ pub enum TokenError {
     },
 }
 
+impl From<NoValue> for TokenError {
+    fn from(none: NoValue) -> Self {
+        none.why().map_or(Self::Standalone, Self::Fetch)
+    }
+}
+
 /// The results of a request; every requested token has one.
 pub type FoundTokens = BTreeMap<TokenKey, Result<Token, TokenError>>;
 
 /// The tokens that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Tokens(Option<ApiTokens>);
+pub struct Tokens(Subscriptions<ApiTokens, TokenKey, Result<Token, TokenError>>);
 
 #[derive(Clone)]
 struct ApiTokens {
     api: ApiServer,
-    tokens: Subscriptions<TokenKey, Result<Token, TokenError>>,
     requests: Arc<Semaphore>,
 }
 
@@ -109,44 +112,25 @@ impl Tokens {
     /// Requests tokens from this API server; with `None` every request fails. A pod is marked in `changed` when one of
     /// its tokens changes.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
-        Self(api.map(|api| ApiTokens {
-            api,
-            tokens: Subscriptions::new(changed),
-            requests: Arc::new(Semaphore::new(MAX_REQUESTS)),
-        }))
+        let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
+        let api = api.map(|api| ApiTokens { api, requests });
+        Self(Subscriptions::new(api, changed))
     }
 
     /// Sets the tokens that a pod mounts.
     pub fn register(&self, uid: &PodUid, keys: BTreeSet<TokenKey>) {
-        let Some(tokens) = &self.0 else {
-            return;
-        };
-        let of = tokens.clone();
-        tokens.tokens.register(uid, keys, move |key, publisher| {
-            let of = of.clone();
-            async move { of.keep(&key, &publisher).await }
-        });
+        let keep = |api: ApiTokens, key, publisher| async move { api.keep(&key, &publisher).await };
+        self.0.register(uid, keys, keep);
     }
 
     /// Removes the tokens of a pod.
     pub fn forget(&self, uid: &PodUid) {
-        if let Some(tokens) = &self.0 {
-            tokens.tokens.forget(uid);
-        }
+        self.0.forget(uid);
     }
 
     /// Returns these tokens. Waits a bounded time for the first ones.
     pub async fn get(&self, keys: BTreeSet<TokenKey>) -> FoundTokens {
-        let Some(tokens) = &self.0 else {
-            let without = |key| (key, Err(TokenError::Standalone));
-            return keys.into_iter().map(without).collect();
-        };
-        let found = tokens.tokens.get(keys).await.into_iter();
-        let value = |(key, value): (TokenKey, Result<_, NoValue>)| {
-            let value = value.unwrap_or_else(|none| Err(TokenError::Fetch(none.why())));
-            (key, value)
-        };
-        found.map(value).collect()
+        self.0.results(keys).await
     }
 }
 
@@ -166,7 +150,7 @@ impl ApiTokens {
                     let renew = issued.renew_at(fastrand::f64());
                     publisher.publish(Ok(issued.token));
                     if renew > now {
-                        sleep_until(renew).await;
+                        sleep_until_time(renew).await;
                     } else {
                         // The API server's clock differs from this one, or its tokens are not usable.
                         sleep(MAX_DELAY).await;
@@ -276,16 +260,6 @@ impl IssuedToken {
         let last = (self.lifetime - fifth).min(MAX_AGE);
         let before = self.lifetime - last + jitter;
         self.expires.saturating_sub(before).unwrap_or(self.expires)
-    }
-}
-
-async fn sleep_until(at: Timestamp) {
-    loop {
-        let left = at.duration_since(Timestamp::now()).min(MAX_SLEEP);
-        match Duration::try_from(left) {
-            Ok(left) if !left.is_zero() => sleep(left).await,
-            _ => return,
-        }
     }
 }
 

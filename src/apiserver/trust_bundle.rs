@@ -186,58 +186,45 @@ pub type FoundBundles = Result<Arc<Bundles>, TrustBundleError>;
 
 /// The bundles that pods mount. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct TrustBundles(Option<ApiBundles>);
-
-#[derive(Clone)]
-struct ApiBundles {
-    api: ApiServer,
+pub struct TrustBundles(
     /// A single value with all bundles.
-    bundles: Subscriptions<(), Arc<Bundles>>,
+    Subscriptions<ApiServer, (), FoundBundles>,
+);
+
+impl From<NoValue> for TrustBundleError {
+    fn from(none: NoValue) -> Self {
+        none.why().map_or(Self::Standalone, Self::Unsynced)
+    }
 }
 
 impl TrustBundles {
     /// Reads from this API server; with `None` every request fails. Pods that mount bundles are marked in `changed`
     /// when bundles change.
     pub fn new(api: Option<ApiServer>, changed: Arc<DirtySet<PodUid>>) -> Self {
-        Self(api.map(|api| ApiBundles {
-            api,
-            bundles: Subscriptions::new(changed),
-        }))
+        Self(Subscriptions::new(api, changed))
     }
 
     /// Sets whether a pod mounts bundles.
     pub fn register(&self, uid: &PodUid, mounts: bool) {
-        let Some(ApiBundles { api, bundles }) = &self.0 else {
-            return;
-        };
-        let api = api.clone();
         let keys = mounts.then_some(()).into_iter().collect();
-        bundles.register(uid, keys, move |(), publisher| {
-            let api = api.clone();
-            async move { follow(&api, &publisher).await }
-        });
+        let follow = |api, (), publisher| async move { follow(&api, &publisher).await };
+        self.0.register(uid, keys, follow);
     }
 
     /// Removes a pod.
     pub fn forget(&self, uid: &PodUid) {
-        if let Some(of) = &self.0 {
-            of.bundles.forget(uid);
-        }
+        self.0.forget(uid);
     }
 
     /// Returns the bundles. Waits a bounded time for the first list; only for registered pods.
     pub async fn get(&self) -> FoundBundles {
-        let Some(of) = &self.0 else {
-            return Err(TrustBundleError::Standalone);
-        };
-        let found = of.bundles.get(BTreeSet::from([()])).await.remove(&());
-        let found = found.unwrap_or(Err(NoValue::NotRegistered));
-        found.map_err(|none| TrustBundleError::Unsynced(none.why()))
+        let found = self.0.results(BTreeSet::from([()])).await.remove(&());
+        found.unwrap_or_else(|| Err(NoValue::NotRegistered.into()))
     }
 }
 
 /// Publishes all bundles and their changes, forever.
-async fn follow(api: &ApiServer, publisher: &Publisher<Arc<Bundles>>) {
+async fn follow(api: &ApiServer, publisher: &Publisher<FoundBundles>) {
     let mut watch = api.list_watch::<ClusterTrustBundle>(Selection::default());
     let mut bundles = Bundles::default();
     loop {
@@ -250,7 +237,7 @@ async fn follow(api: &ApiServer, publisher: &Publisher<Arc<Bundles>>) {
             }
             event => {
                 bundles.apply(event);
-                publisher.publish(Arc::new(bundles.clone()));
+                publisher.publish(Ok(Arc::new(bundles.clone())));
             }
         }
     }

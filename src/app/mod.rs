@@ -25,7 +25,7 @@ use crate::{
     },
     cri,
     host::{
-        self, HostMachine, LockFile, ServiceManager, SystemBus, own_address, process_metrics as own,
+        self, HostMachine, LockFile, ServiceManager, System, own_address, process_metrics as own,
     },
     node::certificates,
     pods::{pleg, pod_workers::PodWorkers, sync_loop::HOUSEKEEPING_PERIOD},
@@ -131,31 +131,10 @@ impl App {
         Self { periods, ..self }
     }
 
-    /// For tests: uses plain directories below this one as cgroups.
+    /// For tests: replaces the interfaces of the machine.
     #[must_use]
-    pub fn with_cgroups_in(mut self, directory: PathBuf) -> Self {
-        self.opened.system.cgroups = Some(directory);
-        self
-    }
-
-    /// For tests: uses this directory as `/proc` for moving processes.
-    #[must_use]
-    pub fn with_processes_in(mut self, directory: PathBuf) -> Self {
-        self.opened.system.proc = directory;
-        self
-    }
-
-    /// For tests: uses this directory as `/sys`.
-    #[must_use]
-    pub fn with_machine_in(mut self, directory: PathBuf) -> Self {
-        self.opened.system.sys = directory;
-        self
-    }
-
-    /// For tests: uses systemd and logind at this address.
-    #[must_use]
-    pub fn with_system_bus_at(mut self, address: String) -> Self {
-        self.opened.system.bus = Arc::new(SystemBus::at(address));
+    pub fn with_system(mut self, system: System) -> Self {
+        self.opened.system = system;
         self
     }
 

@@ -106,7 +106,9 @@ pub(super) fn open(
         HostMounter,
     );
     let prepared = volumes.clone();
-    state.sizes.add("prepared_volumes", move || prepared.len());
+    state
+        .sizes
+        .add("prepared_volumes", move || prepared.count());
     let posted = settings::posted_pods(config).context("cannot keep posted pods")?;
     let (pods, pods_writers) = pods::open(&state, posted);
     let pods_cgroup = watch::Sender::new(None);
@@ -133,7 +135,7 @@ pub(super) fn open(
     };
     let stats = Stats::new(stats, &machine);
     let sampled = stats.clone();
-    state.sizes.add("stats", move || sampled.len());
+    state.sizes.add("stats", move || sampled.count());
     Ok(Opened {
         metrics,
         probe_metrics: Metrics::new(),

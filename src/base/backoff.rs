@@ -103,13 +103,8 @@ impl<K: Eq + Hash, T: BackoffTime> Backoff<K, T> {
     }
 
     /// Number of keys with a step.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.steps.len()
-    }
-
-    /// Whether no key has a step.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Forgets one key.

@@ -79,6 +79,18 @@ impl Tasks {
         });
     }
 
+    /// Starts a task for work that does not end by itself; it is dropped at shutdown.
+    pub fn spawn_until_shutdown<F>(&mut self, name: &'static str, work: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let shutdown = self.shutdown();
+        self.spawn(name, async move {
+            shutdown.run_until_cancelled(work).await;
+            Ok(())
+        });
+    }
+
     /// Waits for the first task to end; `None` if there are no tasks.
     pub async fn first_end(&mut self) -> Option<TaskEnd> {
         match self.set.join_next().await? {

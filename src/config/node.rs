@@ -5,6 +5,7 @@ use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 use super::values::{count, some_text, time};
 use crate::base::document::DocumentOrigin;
+use crate::model::validation::{label_value, qualified};
 use crate::node::NodeConfig;
 use crate::node::event_sink::EventRate;
 use crate::node::node_status::resources::{self, PodLimits, ReservedResources};
@@ -28,7 +29,6 @@ const ALLOWED_LABELS: [&str; 11] = [
 ];
 /// Namespaces in which a kubelet may set any label.
 const ALLOWED_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-const MAX_LABEL: usize = 63;
 
 /// Converts a validated configuration with defaults.
 pub(super) fn node(config: &KubeletConfiguration, flags: &Flags) -> NodeConfig {
@@ -118,11 +118,11 @@ fn problem(flag: &'static str, message: String) -> ConfigProblem {
 }
 
 fn label_problem(name: &str, value: &str) -> Option<String> {
-    let (namespace, base) = name.split_once('/').unwrap_or(("", name));
-    if !is_label_text(base) || base.is_empty() || !is_domain(namespace, name) {
+    let (namespace, _) = name.split_once('/').unwrap_or(("", name));
+    if qualified(name).is_some() {
         return Some(format!("{name:?} is not a label's name"));
     }
-    if !is_label_text(value) {
+    if label_value(value).is_some() {
         return Some(format!("{name}: {value:?} is not a label's value"));
     }
     let below = |parent: &str| {
@@ -140,25 +140,6 @@ fn label_problem(name: &str, value: &str) -> Option<String> {
             ALLOWED_LABELS.join(", ")
         )
     })
-}
-
-/// Letters and digits, with dashes, dots and underscores between them.
-fn is_label_text(text: &str) -> bool {
-    let ends = |c: char| c.is_ascii_alphanumeric();
-    let inner = |c: char| ends(c) || "-._".contains(c);
-    text.is_empty()
-        || text.len() <= MAX_LABEL
-            && text.starts_with(ends)
-            && text.ends_with(ends)
-            && text.chars().all(inner)
-}
-
-fn is_domain(namespace: &str, name: &str) -> bool {
-    let part = |part: &str| {
-        let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        part.starts_with(ends) && part.ends_with(ends) && part.chars().all(|c| ends(c) || c == '-')
-    };
-    !name.contains('/') || namespace.len() <= 253 && namespace.split('.').all(part)
 }
 
 #[cfg(test)]

@@ -25,13 +25,16 @@ pub(super) fn configuration(effective: &KubeletConfiguration) -> Value {
 
 /// All flags with an effect and their values; flags that mirror a field have the field's value.
 pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String)> {
-    let mut shown = in_force(flags, |path| {
-        let pointer = format!("/{}", path.replace('.', "/"));
-        configuration
-            .pointer(&pointer)
-            .map(text)
-            .unwrap_or_default()
-    });
+    let process = serde_json::to_value(flags).unwrap_or_default();
+    let mut shown: Vec<_> = in_force()
+        .map(|(name, field)| {
+            let value = match field {
+                Some(path) => configuration.pointer(&format!("/{}", path.replace('.', "/"))),
+                None => process.get(name).filter(|value| !value.is_null()),
+            };
+            (name.to_owned(), value.map(text).unwrap_or_default())
+        })
+        .collect();
     shown.sort();
     shown
 }

@@ -807,13 +807,13 @@ fn traces_are_on_with_their_section_even_an_empty_one() {
 
 #[test]
 fn the_node_is_what_flags_and_file_say() {
-    use crate::node::node_status::resources::{PodLimits, ReservedResources, ThresholdAmount};
+    use crate::node::node_status::resources::{PodLimits, ReservedResources, ThresholdValue};
     let node = resolved(&[], &[]).unwrap().node;
     assert!(node.registration.register && node.registration.controller_attach);
     assert!(node.local_storage_isolation);
     let defaults = ReservedResources {
-        memory_threshold: Some(ThresholdAmount::Bytes(100 << 20)),
-        storage_threshold: Some(ThresholdAmount::Share(0.1)),
+        memory_threshold: Some(ThresholdValue::Absolute(100 << 20)),
+        storage_threshold: Some(ThresholdValue::Share(0.1)),
         ..ReservedResources::default()
     };
     assert_eq!(node.reservation, defaults);

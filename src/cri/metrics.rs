@@ -2,40 +2,32 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 use super::rpc::Rpc;
-use crate::base::metrics::Metrics;
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RuntimeOperationLabels {
-    operation_type: &'static str,
-}
+use crate::base::metrics::{Labels, Metrics};
 
 /// Handles to the metrics. Clones share them.
 #[derive(Clone)]
 pub struct CriMetrics {
-    operations: Family<RuntimeOperationLabels, Counter>,
-    errors: Family<RuntimeOperationLabels, Counter>,
-    duration: Family<RuntimeOperationLabels, Histogram>,
+    operations: Family<Labels, Counter>,
+    errors: Family<Labels, Counter>,
+    duration: Family<Labels, Histogram>,
 }
 
 impl CriMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> CriMetrics {
         CriMetrics {
-            operations: metrics.register(
+            operations: metrics.register_default(
                 "kubelet_runtime_operations_total",
                 "Cumulative number of runtime operations by operation type",
-                Family::default(),
             ),
-            errors: metrics.register(
+            errors: metrics.register_default(
                 "kubelet_runtime_operations_errors_total",
                 "Cumulative number of runtime operation errors by operation type",
-                Family::default(),
             ),
             duration: metrics.register(
                 "kubelet_runtime_operations_duration_seconds",
@@ -48,9 +40,7 @@ impl CriMetrics {
     }
 
     pub(super) fn observe(&self, rpc: Rpc, took: Duration, failed: bool) {
-        let operation = RuntimeOperationLabels {
-            operation_type: rpc.operation(),
-        };
+        let operation = [("operation_type", rpc.operation())];
         self.operations.get_or_create(&operation).inc();
         if failed {
             self.errors.get_or_create(&operation).inc();

@@ -6,53 +6,73 @@ use std::time::Duration;
 /// Deadline of Version and Status. They are cheap, and a late reply would be outdated.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A call of the CRI, or of containerd's event service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum Rpc {
-    Version,
-    Status,
-    RuntimeConfig,
-    UpdateRuntimeConfig,
-    RunPodSandbox,
-    StopPodSandbox,
-    RemovePodSandbox,
-    PodSandboxStatus,
-    ListPodSandbox,
-    StreamPodSandboxes,
-    UpdatePodSandboxResources,
-    CreateContainer,
-    StartContainer,
-    StopContainer,
-    RemoveContainer,
-    ListContainers,
-    StreamContainers,
-    ContainerStatus,
-    UpdateContainerResources,
-    CheckpointContainer,
-    ReopenContainerLog,
-    ExecSync,
-    Exec,
-    Attach,
-    PortForward,
-    ContainerStats,
-    ListContainerStats,
-    StreamContainerStats,
-    PodSandboxStats,
-    ListPodSandboxStats,
-    StreamPodSandboxStats,
-    ListMetricDescriptors,
-    ListPodSandboxMetrics,
-    StreamPodSandboxMetrics,
-    GetContainerEvents,
-    ListImages,
-    StreamImages,
-    ImageStatus,
-    PullImage,
-    RemoveImage,
-    ImageFsInfo,
+/// The calls of the CRI, each with its name in metrics.
+macro_rules! rpcs {
+    ($($(#[$doc:meta])* $name:ident $operation:literal,)*) => {
+        /// A call of the CRI, or of containerd's event service.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum Rpc {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Rpc {
+            /// Every call.
+            pub const ALL: &[Rpc] = &[$(Rpc::$name),*];
+
+            /// The name in metrics (`operation_type`), as in upstream.
+            pub fn operation(self) -> &'static str {
+                match self {
+                    $(Rpc::$name => $operation,)*
+                }
+            }
+
+            /// The gRPC method name.
+            pub fn method(self) -> &'static str {
+                match self {
+                    $(Rpc::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+rpcs! {
+    Version "version",
+    Status "status",
+    RuntimeConfig "runtime_config",
+    RunPodSandbox "run_podsandbox",
+    StopPodSandbox "stop_podsandbox",
+    RemovePodSandbox "remove_podsandbox",
+    PodSandboxStatus "podsandbox_status",
+    ListPodSandbox "list_podsandbox",
+    StreamPodSandboxes "stream_podsandboxes",
+    UpdatePodSandboxResources "update_podsandbox_resources",
+    CreateContainer "create_container",
+    StartContainer "start_container",
+    StopContainer "stop_container",
+    RemoveContainer "remove_container",
+    ListContainers "list_containers",
+    StreamContainers "stream_containers",
+    ContainerStatus "container_status",
+    UpdateContainerResources "update_container",
+    CheckpointContainer "checkpoint_container",
+    ReopenContainerLog "reopen_container_log",
+    ExecSync "exec_sync",
+    Exec "exec",
+    Attach "attach",
+    PortForward "port_forward",
+    ContainerStats "container_stats",
+    ListContainerStats "list_container_stats",
+    StreamContainerStats "stream_container_stats",
+    GetContainerEvents "get_container_events",
+    ListImages "list_images",
+    ImageStatus "image_status",
+    PullImage "pull_image",
+    RemoveImage "remove_image",
+    ImageFsInfo "image_fs_info",
     /// Not part of the CRI: the event stream of containerd.
-    ContainerdSubscribe,
+    Subscribe "containerd_subscribe",
 }
 
 /// The two kinds of heavy calls, each with its own concurrency limit.
@@ -65,124 +85,15 @@ pub(super) enum HeavyCallKind {
 }
 
 impl Rpc {
-    /// Every call.
-    pub const ALL: [Rpc; 42] = [
-        Rpc::Version,
-        Rpc::Status,
-        Rpc::RuntimeConfig,
-        Rpc::UpdateRuntimeConfig,
-        Rpc::RunPodSandbox,
-        Rpc::StopPodSandbox,
-        Rpc::RemovePodSandbox,
-        Rpc::PodSandboxStatus,
-        Rpc::ListPodSandbox,
-        Rpc::StreamPodSandboxes,
-        Rpc::UpdatePodSandboxResources,
-        Rpc::CreateContainer,
-        Rpc::StartContainer,
-        Rpc::StopContainer,
-        Rpc::RemoveContainer,
-        Rpc::ListContainers,
-        Rpc::StreamContainers,
-        Rpc::ContainerStatus,
-        Rpc::UpdateContainerResources,
-        Rpc::CheckpointContainer,
-        Rpc::ReopenContainerLog,
-        Rpc::ExecSync,
-        Rpc::Exec,
-        Rpc::Attach,
-        Rpc::PortForward,
-        Rpc::ContainerStats,
-        Rpc::ListContainerStats,
-        Rpc::StreamContainerStats,
-        Rpc::PodSandboxStats,
-        Rpc::ListPodSandboxStats,
-        Rpc::StreamPodSandboxStats,
-        Rpc::ListMetricDescriptors,
-        Rpc::ListPodSandboxMetrics,
-        Rpc::StreamPodSandboxMetrics,
-        Rpc::GetContainerEvents,
-        Rpc::ListImages,
-        Rpc::StreamImages,
-        Rpc::ImageStatus,
-        Rpc::PullImage,
-        Rpc::RemoveImage,
-        Rpc::ImageFsInfo,
-        Rpc::ContainerdSubscribe,
-    ];
-
     /// The call for an HTTP/2 path (`/package.Service/Method`).
     pub fn from_path(path: &str) -> Option<Rpc> {
         let (service, method) = path.strip_prefix('/')?.split_once('/')?;
         match service {
             "runtime.v1.RuntimeService" | "runtime.v1.ImageService" => {
-                Rpc::ALL.into_iter().find(|rpc| rpc.names().0 == method)
+                Rpc::ALL.iter().copied().find(|rpc| rpc.method() == method)
             }
-            "containerd.services.events.v1.Events" if method == "Subscribe" => {
-                Some(Rpc::ContainerdSubscribe)
-            }
+            "containerd.services.events.v1.Events" if method == "Subscribe" => Some(Rpc::Subscribe),
             _ => None,
-        }
-    }
-
-    /// The name in metrics (`operation_type`), as in upstream.
-    pub fn operation(self) -> &'static str {
-        self.names().1
-    }
-
-    /// The gRPC method name.
-    pub fn method(self) -> &'static str {
-        self.names().0
-    }
-
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Rpc::Version => ("Version", "version"),
-            Rpc::Status => ("Status", "status"),
-            Rpc::RuntimeConfig => ("RuntimeConfig", "runtime_config"),
-            Rpc::UpdateRuntimeConfig => ("UpdateRuntimeConfig", "update_runtime_config"),
-            Rpc::RunPodSandbox => ("RunPodSandbox", "run_podsandbox"),
-            Rpc::StopPodSandbox => ("StopPodSandbox", "stop_podsandbox"),
-            Rpc::RemovePodSandbox => ("RemovePodSandbox", "remove_podsandbox"),
-            Rpc::PodSandboxStatus => ("PodSandboxStatus", "podsandbox_status"),
-            Rpc::ListPodSandbox => ("ListPodSandbox", "list_podsandbox"),
-            Rpc::StreamPodSandboxes => ("StreamPodSandboxes", "stream_podsandboxes"),
-            Rpc::UpdatePodSandboxResources => {
-                ("UpdatePodSandboxResources", "update_podsandbox_resources")
-            }
-            Rpc::CreateContainer => ("CreateContainer", "create_container"),
-            Rpc::StartContainer => ("StartContainer", "start_container"),
-            Rpc::StopContainer => ("StopContainer", "stop_container"),
-            Rpc::RemoveContainer => ("RemoveContainer", "remove_container"),
-            Rpc::ListContainers => ("ListContainers", "list_containers"),
-            Rpc::StreamContainers => ("StreamContainers", "stream_containers"),
-            Rpc::ContainerStatus => ("ContainerStatus", "container_status"),
-            Rpc::UpdateContainerResources => ("UpdateContainerResources", "update_container"),
-            Rpc::CheckpointContainer => ("CheckpointContainer", "checkpoint_container"),
-            Rpc::ReopenContainerLog => ("ReopenContainerLog", "reopen_container_log"),
-            Rpc::ExecSync => ("ExecSync", "exec_sync"),
-            Rpc::Exec => ("Exec", "exec"),
-            Rpc::Attach => ("Attach", "attach"),
-            Rpc::PortForward => ("PortForward", "port_forward"),
-            Rpc::ContainerStats => ("ContainerStats", "container_stats"),
-            Rpc::ListContainerStats => ("ListContainerStats", "list_container_stats"),
-            Rpc::StreamContainerStats => ("StreamContainerStats", "stream_container_stats"),
-            Rpc::PodSandboxStats => ("PodSandboxStats", "podsandbox_stats"),
-            Rpc::ListPodSandboxStats => ("ListPodSandboxStats", "list_podsandbox_stats"),
-            Rpc::StreamPodSandboxStats => ("StreamPodSandboxStats", "stream_podsandbox_stats"),
-            Rpc::ListMetricDescriptors => ("ListMetricDescriptors", "list_metric_descriptors"),
-            Rpc::ListPodSandboxMetrics => ("ListPodSandboxMetrics", "list_podsandbox_metrics"),
-            Rpc::StreamPodSandboxMetrics => {
-                ("StreamPodSandboxMetrics", "stream_podsandbox_metrics")
-            }
-            Rpc::GetContainerEvents => ("GetContainerEvents", "get_container_events"),
-            Rpc::ListImages => ("ListImages", "list_images"),
-            Rpc::StreamImages => ("StreamImages", "stream_images"),
-            Rpc::ImageStatus => ("ImageStatus", "image_status"),
-            Rpc::PullImage => ("PullImage", "pull_image"),
-            Rpc::RemoveImage => ("RemoveImage", "remove_image"),
-            Rpc::ImageFsInfo => ("ImageFsInfo", "image_fs_info"),
-            Rpc::ContainerdSubscribe => ("Subscribe", "containerd_subscribe"),
         }
     }
 
@@ -192,7 +103,7 @@ impl Rpc {
         match self {
             Rpc::Version | Rpc::Status => Some(request.min(STATUS_TIMEOUT)),
             Rpc::RunPodSandbox => Some(request.saturating_mul(2)),
-            Rpc::PullImage | Rpc::GetContainerEvents | Rpc::ContainerdSubscribe => None,
+            Rpc::PullImage | Rpc::GetContainerEvents | Rpc::Subscribe => None,
             _ => Some(request),
         }
     }
@@ -201,8 +112,7 @@ impl Rpc {
     pub fn mutates(self) -> bool {
         matches!(
             self,
-            Rpc::UpdateRuntimeConfig
-                | Rpc::RunPodSandbox
+            Rpc::RunPodSandbox
                 | Rpc::StopPodSandbox
                 | Rpc::RemovePodSandbox
                 | Rpc::UpdatePodSandboxResources
@@ -230,7 +140,7 @@ impl Rpc {
 
     /// Whether the call is an event stream without an end.
     pub fn is_watch(self) -> bool {
-        matches!(self, Rpc::GetContainerEvents | Rpc::ContainerdSubscribe)
+        matches!(self, Rpc::GetContainerEvents | Rpc::Subscribe)
     }
 
     /// The kind of a heavy call; `None` for calls without a concurrency limit.
@@ -262,11 +172,9 @@ mod tests {
     #[test]
     fn every_call_is_found_by_its_path_and_has_its_own_operation_name() {
         let mut operations = std::collections::HashSet::new();
-        for rpc in Rpc::ALL {
+        for &rpc in Rpc::ALL {
             let path = match rpc {
-                Rpc::ContainerdSubscribe => {
-                    "/containerd.services.events.v1.Events/Subscribe".to_owned()
-                }
+                Rpc::Subscribe => "/containerd.services.events.v1.Events/Subscribe".to_owned(),
                 _ => format!("/runtime.v1.RuntimeService/{}", rpc.method()),
             };
             assert_eq!(Rpc::from_path(&path), Some(rpc), "{path}");
@@ -301,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_outlives_its_deadline_also_changes_things() {
-        for rpc in Rpc::ALL {
+        for &rpc in Rpc::ALL {
             assert!(
                 rpc.mutates() || (!rpc.outlives_deadline() && rpc.heavy_kind().is_none()),
                 "{rpc}"

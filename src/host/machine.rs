@@ -87,7 +87,7 @@ impl HostMachine {
             cgroup_v2: is_cgroup_v2(Path::new("/sys/fs/cgroup")),
             limits_swap: limits_swap(Path::new("/sys/fs/cgroup")),
             swap_on: has_swap(&text("/proc/swaps")),
-            swap_bytes: parse_meminfo(&text("/proc/meminfo"), "SwapTotal").unwrap_or_default(),
+            swap_bytes: parse_meminfo(&meminfo, "SwapTotal").unwrap_or_default(),
             kernel_release: rustix::system::uname()
                 .release()
                 .to_string_lossy()
@@ -113,30 +113,6 @@ fn limits_swap(root: &Path) -> bool {
 /// Whether `/proc/swaps` lists a device; its first line is a header.
 fn has_swap(swaps: &str) -> bool {
     swaps.lines().skip(1).any(|line| !line.trim().is_empty())
-}
-
-/// Total size of the file system of a path, in bytes. Blocking.
-pub fn filesystem_bytes(path: &Path) -> std::io::Result<u64> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
-}
-
-/// Size of a file system, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilesystemSpace {
-    /// Total size.
-    pub capacity: u64,
-    /// Available to unprivileged users.
-    pub available: u64,
-}
-
-/// The size of the file system of a path. Blocking.
-pub fn filesystem_space(path: &Path) -> std::io::Result<FilesystemSpace> {
-    let stat = rustix::fs::statvfs(path)?;
-    Ok(FilesystemSpace {
-        capacity: stat.f_blocks.saturating_mul(stat.f_frsize),
-        available: stat.f_bavail.saturating_mul(stat.f_frsize),
-    })
 }
 
 /// Usage of a file system, in bytes and inodes.

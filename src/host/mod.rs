@@ -48,8 +48,8 @@ pub use kernel_tunables::{KernelTunableBehavior, set_up_kernel_tunables};
 pub use lock_file::{LockFile, take_lock};
 pub use logind::{InhibitLock, LOGIND_CONFIG_DIRECTORY, Logind, write_inhibit_delay};
 pub use machine::{
-    FilesystemSpace, FilesystemUsage, HostMachine, filesystem_bytes, filesystem_space,
-    filesystem_usage, go_architecture, huge_pages, online_cpus, parse_cpu_list, parse_mem_total,
+    FilesystemUsage, HostMachine, filesystem_usage, go_architecture, huge_pages, online_cpus,
+    parse_cpu_list, parse_mem_total,
 };
 pub use mountinfo::{MountEntry, parse_mountinfo};
 pub use peer::shares_namespaces;

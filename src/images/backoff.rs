@@ -62,7 +62,7 @@ impl PullBackoff {
 
     /// Number of pulls with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.len()
+        self.steps.count()
     }
 
     pub(super) fn forget_pod(&mut self, pod: &PodUid) {

@@ -1,9 +1,8 @@
 //! Metrics of pull durations: by image size, and per pod until it has started.
 
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{family::Family, histogram::Histogram};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,18 +37,13 @@ const SIZES: [(u64, &str); 12] = [
 /// Maximum number of pulls recorded per pod.
 const MAX: usize = 64;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Size {
-    image_size_in_bytes: &'static str,
-}
-
 /// Start and end of pulls.
 type Pulls = Vec<(Instant, Instant)>;
 
 /// Handles to the metrics, and the pulls of each pod. Clones share them.
 #[derive(Clone)]
 pub struct PullMetrics {
-    duration: Family<Size, Histogram>,
+    duration: Family<Labels, Histogram>,
     pulls: Arc<Mutex<HashMap<PodUid, Pulls>>>,
 }
 
@@ -69,9 +63,7 @@ impl PullMetrics {
     /// Records the pull of an image of `size` bytes for a pod, which requested it at `requested`.
     pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, requested: Instant) {
         let image_size_in_bytes = label(size);
-        let size = Size {
-            image_size_in_bytes,
-        };
+        let size = [("image_size_in_bytes", image_size_in_bytes)];
         let duration = self.duration.get_or_create_owned(&size);
         duration.observe(took.as_secs_f64());
         let mut pulls = self.pulls.lock();

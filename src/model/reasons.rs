@@ -27,14 +27,6 @@ pub const CREATE_CONTAINER_ERROR: &str = "CreateContainerError";
 pub const RUN_CONTAINER_ERROR: &str = "RunContainerError";
 /// The postStart hook failed.
 pub const POST_START_HOOK_ERROR: &str = "PostStartHookError";
-/// A container could not be stopped.
-pub const KILL_CONTAINER_ERROR: &str = "KillContainerError";
-/// A sandbox could not be created.
-pub const CREATE_POD_SANDBOX_ERROR: &str = "CreatePodSandboxError";
-/// The sandbox's configuration could not be generated.
-pub const CONFIG_POD_SANDBOX_ERROR: &str = "ConfigPodSandboxError";
-/// A sandbox could not be stopped.
-pub const KILL_POD_SANDBOX_ERROR: &str = "KillPodSandboxError";
 
 /// The image reference cannot be parsed.
 pub const INVALID_IMAGE_NAME: &str = "InvalidImageName";
@@ -114,8 +106,6 @@ pub mod event {
     pub const FAILED_VALIDATION: &str = "FailedValidation";
     /// A pod's DNS configuration was truncated to the resolver's limits.
     pub const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
-    /// The kubelet started.
-    pub const STARTING: &str = "Starting";
     /// Image garbage collection failed several times in a row.
     pub const IMAGE_GC_FAILED: &str = "ImageGCFailed";
     /// Image garbage collection freed too little space.

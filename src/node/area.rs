@@ -95,8 +95,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         membership::join(&config.profile, membership, tasks).await?;
     }
     let (log, events) = (KERNEL_LOG.into(), state.events.clone());
-    let watching = oom::run(log, name.clone(), events, tasks.shutdown());
-    tasks.spawn("node.oom", watching);
+    tasks.spawn_until_shutdown("node.oom", oom::run(log, name.clone(), events));
     if !config.shutdown_phases.is_empty() {
         let shutdown = ShutdownDeps {
             node_name: name.clone(),
@@ -111,7 +110,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
             reports,
         };
         let manager = ShutdownManager::new(shutdown, deps.metrics);
-        tasks.spawn("node.shutdown", manager.run(tasks.shutdown()));
+        tasks.spawn_until_shutdown("node.shutdown", manager.run());
     }
     let collects_images = !config.image_gc.is_off();
     let collector = CollectorParts {
@@ -148,10 +147,10 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
     };
     if !config.eviction.thresholds.is_empty() || config.eviction.local_storage {
         let manager = EvictionManager::new(config.eviction, eviction, deps.metrics);
-        tasks.spawn("node.eviction", manager.run(tasks.shutdown()));
+        tasks.spawn_until_shutdown("node.eviction", manager.run());
     }
     if collects_images {
-        tasks.spawn("reclaim", reclaim.run(sources, tasks.shutdown()));
+        tasks.spawn_until_shutdown("reclaim", reclaim.run(sources));
     }
     Ok(())
 }

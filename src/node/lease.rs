@@ -18,7 +18,6 @@ use k8s_openapi::{
 };
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 /// Namespace of node leases.
 const NAMESPACE: &str = "kube-node-lease";
@@ -112,13 +111,8 @@ impl NodeLease {
         }
     }
 
-    /// Renews until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.work()).await;
-        Ok(())
-    }
-
-    async fn work(&mut self) {
+    /// Renews without an end.
+    pub async fn run(mut self) {
         let seconds = u64::try_from(self.seconds).unwrap_or(1);
         let period = Duration::from_secs(seconds) / RENEWALS;
         loop {

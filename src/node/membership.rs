@@ -117,13 +117,13 @@ pub(super) async fn join(
     deps: MembershipDeps<'_>,
     tasks: &mut Tasks,
 ) -> anyhow::Result<()> {
-    let (api, state, shutdown) = (deps.api, deps.state, tasks.shutdown());
+    let (api, state) = (deps.api, deps.state);
     let node = &profile.node;
     let dropped = event_sink::dropped(deps.metrics);
     if let Some(outbox) = event_sink::outbox(&state.events, &dropped) {
         let (name, rate) = (profile.name.clone(), node.events);
         let sink = EventSink::new(api.clone(), outbox, name, rate, dropped);
-        tasks.spawn("node.events", sink.run(shutdown.clone()));
+        tasks.spawn_until_shutdown("node.events", sink.run());
     }
     let object = ObjectRef::node(&profile.name);
     state
@@ -131,10 +131,10 @@ pub(super) async fn join(
         .normal(&object, "Starting", "Starting kubelet.");
     let (version, status) = (&deps.info.version, &deps.info.status);
     let (facts, runtime) = RuntimeFactsReader::new(deps.client, deps.images, version, status);
-    tasks.spawn("node.runtime", facts.run(shutdown.clone()));
+    tasks.spawn_until_shutdown("node.runtime", facts.run());
     let (name, seconds) = (profile.name.clone(), node.lease_seconds);
     let lease = NodeLease::new(api.unlimited(), state.node_object.clone(), name, seconds);
-    tasks.spawn("node.lease", lease.run(shutdown.clone()));
+    tasks.spawn_until_shutdown("node.lease", lease.run());
     let (facts, measured) = (deps.machine.clone(), profile.clone());
     let read = move || machine(&facts, &measured);
     let machine = tokio::task::spawn_blocking(read).await??;
@@ -159,7 +159,7 @@ pub(super) async fn join(
         update_period: node.update_period,
         report_period: node.report_period,
     });
-    tasks.spawn("node.status", manager.run(shutdown));
+    tasks.spawn_until_shutdown("node.status", manager.run());
     Ok(())
 }
 
@@ -179,9 +179,9 @@ fn own_ip(ipv6_first: bool) -> fn() -> Option<IpAddr> {
 pub fn facts(profile: &NodeProfile, machine: &HostMachine) -> anyhow::Result<NodeFacts> {
     let root = &profile.root_dir;
     let existing = root.ancestors().find(|path| path.exists());
-    let storage = host::filesystem_bytes(existing.unwrap_or(root))
+    let storage = host::filesystem_usage(existing.unwrap_or(root))
         .with_context(|| format!("cannot read {}", root.display()))?;
-    let facts = unreserved(machine, storage, &profile.given_ips);
+    let facts = unreserved(machine, storage.capacity, &profile.given_ips);
     let huge_pages = host::huge_pages().into_iter();
     let huge_pages = huge_pages.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(bytes));
     let huge_pages = i64::try_from(huge_pages).unwrap_or(i64::MAX);
@@ -261,7 +261,7 @@ fn machine(facts: &HostMachine, profile: &NodeProfile) -> anyhow::Result<NodeMac
     let root = profile.root_dir.as_path();
     let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let storage = profile.node.local_storage_isolation;
-    let storage = storage.then(|| host::filesystem_bytes(root).map(bytes));
+    let storage = storage.then(|| host::filesystem_usage(root).map(|fs| bytes(fs.capacity)));
     let identity = MachineIdentity::read();
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let huge_pages = host::huge_pages().into_iter();
@@ -340,7 +340,7 @@ impl NodeProfile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::node_status::resources::ThresholdAmount;
+    use crate::node::node_status::resources::ThresholdValue;
 
     #[test]
     fn what_is_reserved_is_not_for_pods() {
@@ -356,8 +356,8 @@ mod tests {
             milli_cpu: 300,
             memory: 200,
             ephemeral_storage: 50,
-            memory_threshold: Some(ThresholdAmount::Bytes(100)),
-            storage_threshold: Some(ThresholdAmount::Share(0.5)),
+            memory_threshold: Some(ThresholdValue::Absolute(100)),
+            storage_threshold: Some(ThresholdValue::Share(0.5)),
         };
         let left = reserve(all.clone(), &reservation, 64);
         let expected = NodeFacts {

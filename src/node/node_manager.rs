@@ -31,7 +31,6 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
-use tokio_util::sync::CancellationToken;
 
 /// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);
@@ -120,13 +119,8 @@ impl NodeManager {
         }
     }
 
-    /// Runs until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.work()).await;
-        Ok(())
-    }
-
-    async fn work(&mut self) {
+    /// Runs without an end.
+    pub async fn run(mut self) {
         let name = &self.deps.registration.node_name;
         let mut watch = self.deps.api.list_watch::<Node>(Selection {
             namespace: None,

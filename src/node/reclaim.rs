@@ -13,7 +13,6 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, MissedTickBehavior};
-use tokio_util::sync::CancellationToken;
 
 /// Upstream's `ImageGCPeriod`.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -40,28 +39,17 @@ pub struct Reclaim {
 
 impl Reclaim {
     /// Collects once the desired pods are known, and then every five minutes.
-    ///
-    /// # Errors
-    /// Never fails.
-    pub async fn run(
-        self: Arc<Self>,
-        sources: SourcesReadyReader,
-        shutdown: CancellationToken,
-    ) -> anyhow::Result<()> {
-        let work = async {
-            self.wait_for(&sources).await;
-            let mut ticks = tokio::time::interval(PERIOD);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut failed_before = false;
-            loop {
-                ticks.tick().await;
-                let failed = self.spanned("Images/GarbageCollect", self.collect()).await;
-                self.report(failed.as_ref().err(), failed_before);
-                failed_before = failed.is_err();
-            }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+    pub async fn run(self: Arc<Self>, sources: SourcesReadyReader) {
+        self.wait_for(&sources).await;
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed_before = false;
+        loop {
+            ticks.tick().await;
+            let failed = self.spanned("Images/GarbageCollect", self.collect()).await;
+            self.report(failed.as_ref().err(), failed_before);
+            failed_before = failed.is_err();
+        }
     }
 
     /// Waits until all desired pods are known, because an image of a pod without containers is in use only through its

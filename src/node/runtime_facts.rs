@@ -15,7 +15,6 @@ use crate::{
 use k8s_openapi::api::core::v1::{ContainerImage, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
 use std::time::Duration;
 use tokio::{sync::watch, time::sleep};
-use tokio_util::sync::CancellationToken;
 
 /// Interval of reads; the runtime reports no events for images.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -50,16 +49,12 @@ impl RuntimeFactsReader {
         (own, reader)
     }
 
-    /// Reads until shutdown.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let work = async {
-            loop {
-                self.read().await;
-                sleep(PERIOD).await;
-            }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+    /// Reads without an end.
+    pub async fn run(self) {
+        loop {
+            self.read().await;
+            sleep(PERIOD).await;
+        }
     }
 
     /// Reads the facts. Facts that cannot be read keep their last value; the runtime's health is reported elsewhere.

@@ -69,7 +69,7 @@ pub fn open(state: &State, posted: Option<PostedPods>) -> (PodsReader, PodsWrite
     };
     let statuses = writers.statuses.reader();
     let counted = statuses.clone();
-    state.sizes.add("statuses", move || counted.len());
+    state.sizes.add("statuses", move || counted.count());
     let reader = PodsReader {
         lister: PodLister::new(
             state.pods.clone(),
@@ -296,8 +296,10 @@ pub fn build(
 
 fn register_sizes(state: &State, pods: &Pods, statuses: Arc<StatusPublisher>) {
     let probes = pods.probes.clone();
-    state.sizes.add("probed_pods", move || probes.len());
-    state.sizes.add("status_overrides", move || statuses.len());
+    state.sizes.add("probed_pods", move || probes.count());
+    state
+        .sizes
+        .add("status_overrides", move || statuses.count());
     let workers = pods.workers.clone();
     state.sizes.add_all(move || workers.sizes());
     let runtime = pods.runtime.clone();
@@ -344,7 +346,7 @@ impl PodsTasks {
             tasks.spawn("mirror_pods", mirrors);
             tasks.spawn("status_writer", statuses.run(shutdown.clone()));
         }
-        tasks.spawn("cri.events", self.events.run(shutdown.clone()));
+        tasks.spawn_until_shutdown("cri.events", self.events.run());
         self.pleg.start(tasks);
         tasks.spawn("sync_loop", self.sync_loop.run(shutdown));
     }

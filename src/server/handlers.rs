@@ -5,8 +5,8 @@ use super::{
     dispatcher::{Dispatcher, DispatcherState, RouteHandlers},
     health::HealthChecks,
     layers::{
-        Access, AuthenticationService, AuthorizationService, CatchPanicService, MetricsService,
-        ResponseFuture, RoutedRequest, TraceService,
+        Access, AuthenticationLayer, AuthorizationLayer, CatchPanicLayer, MetricsLayer,
+        ResponseFuture, RoutedRequest, TraceLayer, within,
     },
     metrics::HttpMetrics,
     response::{Body, BodyError, Request},
@@ -138,16 +138,14 @@ impl Handlers {
     /// Builds the layers around the dispatcher. When `stopping` is cancelled, requests that wait for a change are
     /// answered immediately.
     pub(super) fn service(&self, stopping: &CancellationToken) -> RequestService {
-        let (port, access) = (self.port, self.access.clone());
-        let for_authorization = access.clone();
-        let (metrics, tracer) = (self.metrics.clone(), self.tracer.clone());
+        let port = self.port;
         let stack = ServiceBuilder::new()
             .map_request(move |request| RoutedRequest::new(port, request))
-            .layer_fn(move |inner| MetricsService::new(metrics.clone(), inner))
-            .layer_fn(CatchPanicService::new)
-            .layer_fn(move |inner| AuthenticationService::new(access.clone(), inner))
-            .layer_fn(move |inner| AuthorizationService::new(&for_authorization, inner))
-            .layer_fn(move |inner| TraceService::new(tracer.clone(), inner))
+            .layer_fn(within(MetricsLayer(self.metrics.clone())))
+            .layer_fn(within(CatchPanicLayer))
+            .layer_fn(within(AuthenticationLayer(self.access.clone())))
+            .layer_fn(within(AuthorizationLayer(self.access.clone())))
+            .layer_fn(within(TraceLayer(self.tracer.clone())))
             .service(Dispatcher::new(self.state.clone(), stopping.clone()));
         RequestService(BoxCloneSyncService::new(stack))
     }

@@ -5,12 +5,9 @@ use super::{
     response::{Body, text},
     route_parts::{RouteError, RouteParts},
 };
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use hyper::{Response, StatusCode};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use std::{fmt, sync::Arc};
 
 /// A check; returns the reason of a failure. Must not block.
@@ -162,39 +159,24 @@ impl HealthChecks {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CheckLabels {
-    name: &'static str,
-    r#type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct CheckResultLabels {
-    name: &'static str,
-    r#type: &'static str,
-    status: &'static str,
-}
-
 /// Handles to the metrics of health checks. Clones share them.
 #[derive(Clone)]
 pub struct CheckMetrics {
-    result: Family<CheckLabels, Gauge>,
-    results: Family<CheckResultLabels, Counter>,
+    result: Family<Labels<2>, Gauge>,
+    results: Family<Labels<3>, Counter>,
 }
 
 impl CheckMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
-            result: metrics.register(
+            result: metrics.register_default(
                 "kubernetes_healthcheck",
                 "This metric records the result of a single healthcheck.",
-                Family::default(),
             ),
-            results: metrics.register(
+            results: metrics.register_default(
                 "kubernetes_healthchecks_total",
                 "This metric records the results of all healthcheck.",
-                Family::default(),
             ),
         }
     }
@@ -204,14 +186,10 @@ impl CheckMetrics {
         let r#type = "healthz";
         let result = self
             .result
-            .get_or_create_owned(&CheckLabels { name, r#type });
+            .get_or_create_owned(&[("name", name), ("type", r#type)]);
         result.set(ok.into());
         let status = if ok { "success" } else { "error" };
-        let checked = CheckResultLabels {
-            name,
-            r#type,
-            status,
-        };
+        let checked = [("name", name), ("type", r#type), ("status", status)];
         self.results.get_or_create_owned(&checked).inc();
     }
 }

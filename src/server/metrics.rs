@@ -32,20 +32,18 @@ impl HttpMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
-            requests: metrics.register(
+            requests: metrics.register_default(
                 "kubelet_http_requests_total",
                 "Number of the http requests received since the server started",
-                Family::default(),
             ),
             duration: metrics.register(
                 "kubelet_http_requests_duration_seconds",
                 "Duration in seconds to serve http requests",
                 Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
             ),
-            inflight: metrics.register(
+            inflight: metrics.register_default(
                 "kubelet_http_inflight_requests",
                 "Number of the inflight http requests",
-                Family::default(),
             ),
         }
     }

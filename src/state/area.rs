@@ -107,10 +107,10 @@ impl State {
         let state = self.clone();
         self.sizes.add_all(move || {
             let mut sizes = vec![
-                ("desired_pods", state.pods.len()),
-                ("pod_state_store", state.state_store.len()),
-                ("pod_history", state.pod_history.len()),
-                ("probe_results", state.results.len()),
+                ("desired_pods", state.pods.count()),
+                ("pod_state_store", state.state_store.count()),
+                ("pod_history", state.pod_history.count()),
+                ("probe_results", state.results.count()),
             ];
             sizes.extend(state.cache.sizes());
             sizes

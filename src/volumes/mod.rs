@@ -155,13 +155,8 @@ impl VolumeManager {
     }
 
     /// Number of pods that mount volumes.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shared.pods.lock().len()
-    }
-
-    /// Whether no pod mounts volumes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The claims whose usage is reported, with the paths of their volumes.

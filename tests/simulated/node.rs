@@ -1,11 +1,13 @@
 //! A node of its own for a test: the whole app in this process, on a fake runtime.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use kubelet::app::{App, Periods};
 use kubelet::config::{self, HostFacts, Invocation};
+use kubelet::host::{System, SystemBus};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -132,18 +134,20 @@ impl Node {
             let _ = stopped.await;
             "the test"
         };
-        let app = app.with_periods(self.periods.clone());
-        let mut app = app.with_cgroups_in(self.path("cgroup"));
-        if self.path("proc").exists() {
-            app = app.with_processes_in(self.path("proc"));
-        }
-        if self.path("sys").exists() {
-            app = app.with_machine_in(self.path("sys"));
+        let mut system = System {
+            cgroups: Some(self.path("cgroup")),
+            ..System::default()
+        };
+        for (path, place) in [("proc", &mut system.proc), ("sys", &mut system.sys)] {
+            if self.path(path).exists() {
+                *place = self.path(path);
+            }
         }
         if let Some(address) = self.system_bus.clone() {
-            app = app.with_system_bus_at(address);
+            system.bus = Arc::new(SystemBus::at(address));
         }
-        let task = tokio::spawn(app.run_until(stop_requested));
+        let app = app.with_periods(self.periods.clone());
+        let task = tokio::spawn(app.with_system(system).run_until(stop_requested));
         self.running = Some(Running::Here { stop, task });
     }
 

@@ -21,40 +21,35 @@ type StoredObject = Result<Arc<ObjectData>, ObjectError>;
 
 /// The objects that pods from the API server use. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct ApiObjects {
-    api: ApiServer,
-    objects: Subscriptions<ObjectKey, StoredObject>,
-}
+pub(super) struct ApiObjects(Subscriptions<ApiServer, ObjectKey, StoredObject>);
 
 impl ApiObjects {
     pub(super) fn new(api: ApiServer, changed: Arc<DirtySet<PodUid>>) -> Self {
-        let objects = Subscriptions::new(changed);
-        Self { api, objects }
+        Self(Subscriptions::new(Some(api), changed))
     }
 
     pub(super) fn register(&self, uid: &PodUid, keys: BTreeSet<ObjectKey>) {
-        let api = self.api.clone();
-        self.objects.register(uid, keys, move |key, publisher| {
-            let api = api.clone();
-            async move {
-                match key.kind {
-                    ObjectKind::ConfigMap => follow::<ConfigMap>(&api, &key, &publisher).await,
-                    ObjectKind::Secret => follow::<Secret>(&api, &key, &publisher).await,
-                }
+        let follow = |api, key: ObjectKey, publisher| async move {
+            match key.kind {
+                ObjectKind::ConfigMap => follow::<ConfigMap>(&api, &key, &publisher).await,
+                ObjectKind::Secret => follow::<Secret>(&api, &key, &publisher).await,
             }
-        });
+        };
+        self.0.register(uid, keys, follow);
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {
-        self.objects.forget(uid);
+        self.0.forget(uid);
     }
 
     pub(super) async fn get(&self, keys: BTreeSet<ObjectKey>) -> ConfigMapsAndSecrets {
-        let found = self.objects.get(keys).await.into_iter();
+        let found = self.0.get(keys).await.into_iter();
         let value = |(key, value): (ObjectKey, Result<StoredObject, NoValue>)| {
             let value = value.unwrap_or_else(|none| {
                 Err(match none {
-                    NoValue::NotRegistered => ObjectError::NotRegistered(key.clone()),
+                    NoValue::Standalone | NoValue::NotRegistered => {
+                        ObjectError::NotRegistered(key.clone())
+                    }
                     NoValue::Unsynced(why) => ObjectError::Unsynced {
                         key: key.clone(),
                         why,
@@ -68,7 +63,7 @@ impl ApiObjects {
 
     /// Number of watched objects.
     pub(super) fn len(&self) -> usize {
-        self.objects.len()
+        self.0.len()
     }
 }
 

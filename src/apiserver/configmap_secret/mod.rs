@@ -141,13 +141,8 @@ impl Objects {
     }
 
     /// Number of watched objects.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.api.as_ref().map_or(0, ApiObjects::len)
-    }
-
-    /// Whether no object is watched.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apiserver::tests::stored::Stored;
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 const ONE: &str = "-----BEGIN CERTIFICATE-----\nAQEB\n-----END CERTIFICATE-----\n";
@@ -73,7 +74,7 @@ impl Signed {
     }
 
     fn samples(&self) -> Vec<ScrapeSample> {
-        let of = self.certificates.0.as_ref().unwrap();
+        let of = self.certificates.0.api.as_ref().unwrap();
         samples(&of.states.lock(), Timestamp::now())
     }
 }

@@ -85,26 +85,6 @@ fn label_values_with_quotes_hashes_and_newlines_stay_one_valid_line() {
 }
 
 #[test]
-fn families_that_nobody_wrote_are_listed() {
-    let metrics = Metrics::new();
-    let written = metrics.register("written_total", "w", Counter::<u64>::default());
-    metrics.register("written_total_too", "zero", Gauge::<i64>::default());
-    metrics.register(
-        "empty_family_total",
-        "e",
-        Family::<Labels, Counter>::default(),
-    );
-    let histogram = metrics.register("seconds", "h", Histogram::new([1.0]));
-    metrics.register("seconds_other", "h", Histogram::new([1.0]));
-    written.inc();
-    histogram.observe(0.0);
-    assert_eq!(
-        metrics.unwritten(),
-        ["empty_family_total", "seconds_other", "written_total_too"]
-    );
-}
-
-#[test]
 fn a_second_family_of_one_name_is_not_shown() {
     let metrics = Metrics::new();
     metrics

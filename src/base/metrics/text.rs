@@ -37,30 +37,6 @@ pub(super) fn from_open_metrics(
     out
 }
 
-/// Whether `exposition` has a non-zero sample of family `name`, including histogram series.
-pub(super) fn has_non_zero_sample(exposition: &str, name: &str) -> bool {
-    exposition
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .any(|line| {
-            let Some(rest) = line.strip_prefix(name) else {
-                return false;
-            };
-            let rest = ["_bucket", "_sum", "_count"]
-                .iter()
-                .find_map(|part| rest.strip_prefix(part))
-                .unwrap_or(rest);
-            if !rest.starts_with(['{', ' ']) {
-                return false;
-            }
-            let value = rest
-                .rsplit(' ')
-                .next()
-                .and_then(|value| value.parse::<f64>().ok());
-            value.is_some_and(|value| value != 0.0)
-        })
-}
-
 fn push(out: &mut String, parts: &[&str]) {
     for part in parts {
         out.push_str(part);

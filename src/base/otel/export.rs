@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::sync::Mutex;
@@ -17,17 +16,12 @@ use super::otlp::{self, wire};
 use super::plan::{ExportRetry, FailureLog, after_failure};
 use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 
 /// How long spans are collected before they are exported, unless a batch is full earlier.
 const GATHER: Duration = Duration::from_secs(1);
 /// Timeout of an export.
 const ANSWER: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ExportOutcome {
-    outcome: &'static str,
-}
 
 /// The exporter. Exports never overlap: they are made by the task, or by a flush after it has ended.
 pub(super) struct Exporter {
@@ -35,7 +29,7 @@ pub(super) struct Exporter {
     resource: wire::Resource,
     channel: Channel,
     queue: Arc<Queue>,
-    spans: Family<ExportOutcome, Counter>,
+    spans: Family<Labels, Counter>,
     state: Mutex<ExportState>,
 }
 
@@ -60,10 +54,9 @@ impl Exporter {
             resource: otlp::resource(node_name),
             channel: otlp::connect(collector)?,
             queue,
-            spans: metrics.register(
+            spans: metrics.register_default(
                 "kubelet_trace_spans_total",
                 "Number of spans by what became of them: exported, dropped for lack of room, or failed because the collector did not take them",
-                Family::default(),
             ),
             state: Mutex::default(),
         })
@@ -158,7 +151,7 @@ impl Exporter {
 
     fn count(&self, outcome: &'static str, number: u64) {
         if number > 0 {
-            let counter = self.spans.get_or_create_owned(&ExportOutcome { outcome });
+            let counter = self.spans.get_or_create_owned(&[("outcome", outcome)]);
             counter.inc_by(number);
         }
     }

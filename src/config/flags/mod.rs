@@ -22,8 +22,10 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde::{Deserialize, Serialize};
 
 use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
+use super::decode::decode;
 use super::defaults::ROOT_DIR;
 use crate::base::GoDuration;
 use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
@@ -44,53 +46,61 @@ pub enum Invocation {
 #[error("{}\nRun kubelet --help for the list of flags.", .0.join("\n"))]
 pub struct ArgsError(pub Vec<String>);
 
-/// The parsed flags.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Flags {
-    /// `--config`: the configuration file.
-    pub config: Option<PathBuf>,
-    /// `--config-dir`: its drop-ins.
-    pub config_dir: Option<PathBuf>,
-    /// `--root-dir`.
-    pub root_dir: PathBuf,
-    /// `--hostname-override`.
-    pub hostname_override: Option<String>,
-    /// `--node-ip`, as given.
-    pub node_ip: Option<String>,
-    /// `--local-objects-dir`.
-    pub local_objects_dir: Option<PathBuf>,
-    /// `--allow-posted-pods`.
-    pub allow_posted_pods: bool,
-    /// `--kubeconfig`.
-    pub kubeconfig: Option<PathBuf>,
-    /// `--bootstrap-kubeconfig`.
-    pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// `--cert-dir`.
-    pub cert_dir: Option<PathBuf>,
-    /// `--node-labels`.
-    pub node_labels: BTreeMap<String, String>,
-    /// `--cloud-provider`.
-    pub cloud_provider: Option<String>,
-    /// `--lock-file`.
-    pub lock_file: Option<PathBuf>,
-    /// `--exit-on-lock-contention`.
-    pub exit_on_lock_contention: bool,
-    /// `--minimum-container-ttl-duration`.
-    pub minimum_container_ttl: GoDuration,
-    /// `--maximum-dead-containers-per-container`; negative means no limit.
-    pub maximum_dead_containers_per_container: i32,
-    /// `--maximum-dead-containers`; negative means no limit.
-    pub maximum_dead_containers: i32,
-    /// `--runtime-cgroups`.
-    pub runtime_cgroups: Option<String>,
-    /// `--image-credential-provider-config`.
-    pub image_credential_provider_config: Option<PathBuf>,
-    /// `--image-credential-provider-bin-dir`.
-    pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// Deprecated or obsolete flags that were given, by name without dashes.
-    pub deprecated: Vec<&'static str>,
-    /// The configuration fields that flags set.
-    pub(super) fields: FieldLayer,
+/// Declares the flags without a configuration field: name, field, type and default.
+macro_rules! process_flags {
+    ($($name:literal $field:ident: $type:ty = $default:expr,)*) => {
+        /// The parsed flags.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Flags {
+            $(
+                #[doc = concat!("`--", $name, "`.")]
+                #[serde(rename = $name)]
+                pub $field: $type,
+            )*
+            /// Deprecated or obsolete flags that were given, by name without dashes.
+            #[serde(skip)]
+            pub deprecated: Vec<&'static str>,
+            /// The configuration fields that flags set.
+            #[serde(skip)]
+            pub(super) fields: FieldLayer,
+        }
+
+        impl Default for Flags {
+            /// An empty command line.
+            fn default() -> Self {
+                Self {
+                    $($field: $default,)*
+                    deprecated: Vec::new(),
+                    fields: FieldLayer::default(),
+                }
+            }
+        }
+    };
+}
+
+process_flags! {
+    "config" config: Option<PathBuf> = None,
+    "config-dir" config_dir: Option<PathBuf> = None,
+    "root-dir" root_dir: PathBuf = ROOT_DIR.into(),
+    "hostname-override" hostname_override: Option<String> = None,
+    "node-ip" node_ip: Option<String> = None,
+    "local-objects-dir" local_objects_dir: Option<PathBuf> = None,
+    "allow-posted-pods" allow_posted_pods: bool = false,
+    "kubeconfig" kubeconfig: Option<PathBuf> = None,
+    "bootstrap-kubeconfig" bootstrap_kubeconfig: Option<PathBuf> = None,
+    "cert-dir" cert_dir: Option<PathBuf> = None,
+    "node-labels" node_labels: BTreeMap<String, String> = BTreeMap::new(),
+    "cloud-provider" cloud_provider: Option<String> = None,
+    "lock-file" lock_file: Option<PathBuf> = None,
+    "exit-on-lock-contention" exit_on_lock_contention: bool = false,
+    "minimum-container-ttl-duration" minimum_container_ttl: GoDuration = GoDuration::default(),
+    // Negative numbers mean no limit.
+    "maximum-dead-containers-per-container" maximum_dead_containers_per_container: i32 = 1,
+    "maximum-dead-containers" maximum_dead_containers: i32 = -1,
+    "runtime-cgroups" runtime_cgroups: Option<String> = None,
+    "image-credential-provider-config" image_credential_provider_config: Option<PathBuf> = None,
+    "image-credential-provider-bin-dir" image_credential_provider_bin_dir: Option<PathBuf> = None,
 }
 
 /// Configuration fields by dotted path. Values may be secret, so `Debug` prints only the fields' names.
@@ -276,39 +286,11 @@ fn describe(error: &clap::Error) -> String {
     }
 }
 
-impl Default for Flags {
-    /// An empty command line.
-    fn default() -> Self {
-        Self {
-            config: None,
-            config_dir: None,
-            root_dir: PathBuf::from(ROOT_DIR),
-            hostname_override: None,
-            node_ip: None,
-            local_objects_dir: None,
-            allow_posted_pods: false,
-            kubeconfig: None,
-            bootstrap_kubeconfig: None,
-            cert_dir: None,
-            node_labels: BTreeMap::new(),
-            cloud_provider: None,
-            lock_file: None,
-            exit_on_lock_contention: false,
-            minimum_container_ttl: GoDuration::default(),
-            maximum_dead_containers_per_container: 1,
-            maximum_dead_containers: -1,
-            runtime_cgroups: None,
-            image_credential_provider_config: None,
-            image_credential_provider_bin_dir: None,
-            deprecated: Vec::new(),
-            fields: FieldLayer::default(),
-        }
-    }
-}
-
 impl Flags {
     fn from_matches(matches: &ArgMatches) -> Result<Self, ArgsError> {
-        let mut flags = Self::default();
+        let mut deprecated = Vec::new();
+        let mut fields = FieldLayer::default();
+        let mut process = DocumentNode::empty(DocumentOrigin::Flag(""));
         let mut problems = Vec::new();
         for spec in all_flags() {
             let Some(texts) = matches.get_many::<String>(spec.name) else {
@@ -316,140 +298,43 @@ impl Flags {
             };
             let texts: Vec<String> = texts.cloned().collect();
             if matches!(spec.group, FlagGroup::Mirrors | FlagGroup::Obsolete) {
-                flags.deprecated.push(spec.name);
+                deprecated.push(spec.name);
             }
-            match values::convert(spec.kind, spec.name, &texts) {
-                Ok(value) => flags.take(spec, value),
-                Err(problem) => problems.push(format!("--{}: {problem}", spec.name)),
-            }
-        }
-        if problems.is_empty() {
-            Ok(flags)
-        } else {
-            Err(ArgsError(problems))
-        }
-    }
-
-    fn take(&mut self, spec: &FlagSpec, value: DocumentValue) {
-        match spec.target {
-            FlagTarget::Field(path) => {
-                self.fields.0.push((
-                    path,
-                    DocumentNode {
-                        value,
-                        origin: DocumentOrigin::Flag(spec.name),
-                    },
-                ));
-            }
-            FlagTarget::Process => self.take_process_flag(spec.name, value),
-            FlagTarget::Ignored => {}
-        }
-    }
-
-    /// Stores a flag without a configuration field. An empty text means "not set".
-    fn take_process_flag(&mut self, name: &str, value: DocumentValue) {
-        match value {
-            DocumentValue::Bool(value) if name == "allow-posted-pods" => {
-                self.allow_posted_pods = value
-            }
-            DocumentValue::Bool(value) => self.exit_on_lock_contention = value,
-            DocumentValue::Int(number) => {
-                let number = i32::try_from(number).unwrap_or(-1);
-                if name == "maximum-dead-containers" {
-                    self.maximum_dead_containers = number;
-                } else {
-                    self.maximum_dead_containers_per_container = number;
+            let value = match values::convert(spec.kind, spec.name, &texts) {
+                Ok(value) => value,
+                Err(problem) => {
+                    problems.push(format!("--{}: {problem}", spec.name));
+                    continue;
                 }
-            }
-            DocumentValue::Map(entries) => {
-                for entry in entries {
-                    if let DocumentValue::String(text) = entry.node.value {
-                        self.node_labels.insert(entry.key, text);
-                    }
-                }
-            }
-            DocumentValue::String(text) if !text.is_empty() => self.take_process_text(name, text),
-            _ => {}
-        }
-    }
-
-    fn take_process_text(&mut self, name: &str, text: String) {
-        match name {
-            "config" => self.config = Some(text.into()),
-            "config-dir" => self.config_dir = Some(text.into()),
-            "root-dir" => self.root_dir = text.into(),
-            "hostname-override" => self.hostname_override = Some(text),
-            "node-ip" => self.node_ip = Some(text),
-            "local-objects-dir" => self.local_objects_dir = Some(text.into()),
-            "kubeconfig" => self.kubeconfig = Some(text.into()),
-            "bootstrap-kubeconfig" => self.bootstrap_kubeconfig = Some(text.into()),
-            "cert-dir" => self.cert_dir = Some(text.into()),
-            "cloud-provider" => self.cloud_provider = Some(text),
-            "lock-file" => self.lock_file = Some(text.into()),
-            "runtime-cgroups" => self.runtime_cgroups = Some(text),
-            "image-credential-provider-config" => {
-                self.image_credential_provider_config = Some(text.into());
-            }
-            "image-credential-provider-bin-dir" => {
-                self.image_credential_provider_bin_dir = Some(text.into());
-            }
-            "minimum-container-ttl-duration" => {
-                self.minimum_container_ttl = text.parse().unwrap_or_default();
-            }
-            _ => {}
-        }
-    }
-}
-
-/// All flags with an effect, with their values; `field` returns the value of a configuration field.
-pub(super) fn in_force(flags: &Flags, field: impl Fn(&str) -> String) -> Vec<(String, String)> {
-    all_flags()
-        .filter_map(|spec| {
-            let value = match spec.target {
-                FlagTarget::Field(path) => field(path),
-                FlagTarget::Process => flags.process_flag(spec.name),
-                FlagTarget::Ignored => return None,
             };
-            Some((spec.name.to_owned(), value))
+            // An empty text means "not set".
+            let not_set = value == DocumentValue::String(String::new());
+            let origin = DocumentOrigin::Flag(spec.name);
+            let node = DocumentNode { value, origin };
+            match spec.target {
+                FlagTarget::Field(path) => fields.0.push((path, node)),
+                FlagTarget::Process if !not_set => process.set(spec.name, node),
+                FlagTarget::Process | FlagTarget::Ignored => {}
+            }
+        }
+        if !problems.is_empty() {
+            return Err(ArgsError(problems));
+        }
+        let flags: Flags = decode(&process)
+            .map_err(|problems| ArgsError(problems.iter().map(ToString::to_string).collect()))?;
+        Ok(Self {
+            deprecated,
+            fields,
+            ..flags
         })
-        .collect()
+    }
 }
 
-impl Flags {
-    /// The value of a flag that has no configuration field.
-    fn process_flag(&self, name: &str) -> String {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let path = |path: &Option<PathBuf>| {
-            let shown = path.as_ref().map(|path| path.display().to_string());
-            shown.unwrap_or_default()
-        };
-        match name {
-            "config" => path(&self.config),
-            "config-dir" => path(&self.config_dir),
-            "root-dir" => self.root_dir.display().to_string(),
-            "hostname-override" => text(&self.hostname_override),
-            "node-ip" => text(&self.node_ip),
-            "local-objects-dir" => path(&self.local_objects_dir),
-            "kubeconfig" => path(&self.kubeconfig),
-            "bootstrap-kubeconfig" => path(&self.bootstrap_kubeconfig),
-            "cert-dir" => path(&self.cert_dir),
-            "cloud-provider" => text(&self.cloud_provider),
-            "lock-file" => path(&self.lock_file),
-            "allow-posted-pods" => self.allow_posted_pods.to_string(),
-            "exit-on-lock-contention" => self.exit_on_lock_contention.to_string(),
-            "runtime-cgroups" => text(&self.runtime_cgroups),
-            "image-credential-provider-config" => path(&self.image_credential_provider_config),
-            "image-credential-provider-bin-dir" => path(&self.image_credential_provider_bin_dir),
-            "minimum-container-ttl-duration" => self.minimum_container_ttl.to_string(),
-            "maximum-dead-containers" => self.maximum_dead_containers.to_string(),
-            "maximum-dead-containers-per-container" => {
-                self.maximum_dead_containers_per_container.to_string()
-            }
-            "node-labels" => {
-                let pairs = self.node_labels.iter().map(|(k, v)| format!("{k}={v}"));
-                pairs.collect::<Vec<_>>().join(",")
-            }
-            _ => String::new(),
-        }
-    }
+/// All flags with an effect, with the path of the configuration field if they have one.
+pub(super) fn in_force() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    all_flags().filter_map(|spec| match spec.target {
+        FlagTarget::Field(path) => Some((spec.name, Some(path))),
+        FlagTarget::Process => Some((spec.name, None)),
+        FlagTarget::Ignored => None,
+    })
 }

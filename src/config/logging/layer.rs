@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record as SpanRecord};
@@ -33,17 +33,17 @@ const LIBRARY_TRACE: u32 = 10;
 /// A line buffer with a larger capacity is freed after use.
 const KEPT_CAPACITY: usize = 8 * 1024;
 
-/// The verbosity settings; they can be changed at run time.
+/// The verbosity settings.
 pub(super) struct LayerState {
     verbosity: AtomicU32,
-    rules: RwLock<Vec<VModule>>,
+    rules: Vec<VModule>,
 }
 
 impl LayerState {
     pub(super) fn new(verbosity: u32, rules: Vec<VModule>) -> Self {
         Self {
             verbosity: AtomicU32::new(verbosity),
-            rules: RwLock::new(rules),
+            rules,
         }
     }
 
@@ -56,22 +56,16 @@ impl LayerState {
         rebuild_interest();
     }
 
-    pub(super) fn set_rules(&self, rules: Vec<VModule>) {
-        *self.rules.write() = rules;
-        rebuild_interest();
-    }
-
     /// Rules only raise the verbosity. Called once per callsite, not per event: tracing caches the result until its
     /// interest cache is rebuilt.
     fn shows(&self, metadata: &Metadata<'_>) -> bool {
         let needed = needed_verbosity(metadata);
         needed <= self.verbosity()
-            || verbosity_at(&self.rules.read(), metadata.file()).is_some_and(|v| needed <= v)
+            || verbosity_at(&self.rules, metadata.file()).is_some_and(|v| needed <= v)
     }
 
     fn highest(&self) -> u32 {
-        let rules = self.rules.read();
-        rules
+        self.rules
             .iter()
             .map(|rule| rule.verbosity)
             .fold(self.verbosity(), u32::max)

@@ -96,11 +96,6 @@ impl LogControl {
     pub fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
-
-    /// Replaces the per-file rules.
-    pub fn set_vmodule(&self, rules: Vec<VModule>) {
-        self.shared.set_rules(rules);
-    }
 }
 
 impl fmt::Debug for LogControl {

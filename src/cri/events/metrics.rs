@@ -19,15 +19,13 @@ impl EventMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> EventMetrics {
         EventMetrics {
-            connections: metrics.register(
+            connections: metrics.register_default(
                 "kubelet_evented_pleg_connection_success_count",
                 "The number of times a stream of CRI events was obtained",
-                Counter::default(),
             ),
-            errors: metrics.register(
+            errors: metrics.register_default(
                 "kubelet_evented_pleg_connection_error_count",
                 "The number of times a stream of CRI events could not be obtained or was lost",
-                Counter::default(),
             ),
             latency: metrics.register(
                 "kubelet_evented_pleg_connection_latency_seconds",

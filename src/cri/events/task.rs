@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, Streaming};
 
 use super::changes::{ChangeWriter, EventsMode};
@@ -48,13 +47,8 @@ impl EventStream {
         }
     }
 
-    /// Runs until `shutdown`; never fails.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.listen()).await;
-        Ok(())
-    }
-
-    async fn listen(self) {
+    /// Runs without an end.
+    pub async fn run(self) {
         let mut reconnect = ReconnectState::new();
         loop {
             let started_at = Instant::now();
@@ -105,7 +99,7 @@ impl EventStream {
     }
 
     async fn containerd(&self) -> Result<Infallible, EventsEnded> {
-        let rpc = Rpc::ContainerdSubscribe;
+        let rpc = Rpc::Subscribe;
         let mut client = EventsClient::new(self.runtime.connection().service())
             .max_decoding_message_size(MAX_REPLY);
         let call = client.subscribe(containerd::subscription());

@@ -21,7 +21,7 @@ fn listen(runtime: &TestRuntime) -> (ChangeReader, tokio_util::sync::DropGuard) 
     let metrics = EventMetrics::new(&runtime.metrics);
     let (stream, reader) = event_stream(runtime.client(LONG), metrics);
     let shutdown = CancellationToken::new();
-    tokio::spawn(stream.run(shutdown.clone()));
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(stream.run()));
     (reader, shutdown.drop_guard())
 }
 

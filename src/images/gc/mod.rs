@@ -21,18 +21,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
 use self::history::History;
 use self::plan::{ImageFacts, Space};
 use self::usage::ImageNames;
 use super::records::PullRecords;
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use crate::base::{GoDuration, atomic_file, run_file_io};
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
-use crate::host::{FilesystemSpace, files::read_head_or_empty, filesystem_space};
+use crate::host::{files::read_head_or_empty, filesystem_usage};
 use crate::model::reasons::event;
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_manager::PodManager;
@@ -63,18 +62,13 @@ pub struct CollectorParts {
     pub root: PathBuf,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RemovalLabels {
-    reason: &'static str,
-}
-
 /// Removes unused images (upstream's `ImageGCManager`).
 pub struct ImageCollector {
     parts: CollectorParts,
     node: ObjectRef,
     file: PathBuf,
     history: Mutex<History>,
-    removed: Family<RemovalLabels, Counter>,
+    removed: Family<Labels, Counter>,
 }
 
 /// The file systems of the runtime.
@@ -103,10 +97,9 @@ impl ImageCollector {
             tracing::warn!(path = %file.display(), "Failed to read the last uses of images, counting them as new: {problem}");
             History::default()
         });
-        let removed = metrics.register(
+        let removed = metrics.register_default(
             "kubelet_image_garbage_collected_total",
             "Total number of images garbage collected by the kubelet, whether through disk usage or image age",
-            Family::default(),
         );
         ImageCollector {
             node: ObjectRef::node(&parts.node_name),
@@ -316,7 +309,7 @@ impl ImageCollector {
         let removed = self.parts.images.remove_image(spec).await;
         removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
         self.removed
-            .get_or_create_owned(&RemovalLabels { reason })
+            .get_or_create_owned(&[("reason", reason)])
             .inc();
         self.history.lock().forget(id);
         Ok(())
@@ -375,14 +368,11 @@ fn read_history(file: &Path) -> Result<History, String> {
 /// Measures a file system. It may hang, so this does not use the threads of short blocking work.
 async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     let shown = mount.display().to_string();
-    let measured = tokio::task::spawn_blocking(move || filesystem_space(&mount)).await?;
-    let FilesystemSpace {
-        capacity,
-        available,
-    } = measured.with_context(|| format!("cannot measure {shown}"))?;
+    let measured = tokio::task::spawn_blocking(move || filesystem_usage(&mount)).await?;
+    let usage = measured.with_context(|| format!("cannot measure {shown}"))?;
     Ok(Space {
-        capacity,
-        available,
+        capacity: usage.capacity,
+        available: usage.available,
     })
 }
 

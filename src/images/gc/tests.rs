@@ -192,7 +192,7 @@ async fn removals_are_counted_by_their_reason() {
     let counter = |reason| {
         collector
             .removed
-            .get_or_create_owned(&RemovalLabels { reason })
+            .get_or_create_owned(&[("reason", reason)])
             .get()
     };
     assert_eq!((counter("space"), counter("age")), (2, 0));

@@ -126,6 +126,9 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+/// Returns what is wrong with a text.
+pub(super) type Rule = fn(&str) -> Option<&'static str>;
+
 /// Collects errors, at most [`MAX_ERRORS`].
 #[derive(Debug, Default)]
 pub(super) struct Errors {
@@ -192,6 +195,29 @@ impl Errors {
     pub(super) fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
         let detail = format!("may not be more than {max_bytes} bytes");
         self.push(path, ErrorKind::TooLong, detail);
+    }
+
+    /// Checks a text by one of the rules of `names`.
+    pub(super) fn check(&mut self, path: &Path<'_>, value: &str, rule: Rule) {
+        if let Some(wrong) = rule(value) {
+            self.invalid(path, value, wrong);
+        }
+    }
+
+    /// Checks a text that must not be empty.
+    pub(super) fn check_required(&mut self, path: &Path<'_>, value: &str, rule: Rule) {
+        if value.is_empty() {
+            self.required(path, "");
+        } else {
+            self.check(path, value, rule);
+        }
+    }
+
+    /// Checks a text that may be empty.
+    pub(super) fn check_optional(&mut self, path: &Path<'_>, value: &str, rule: Rule) {
+        if !value.is_empty() {
+            self.check(path, value, rule);
+        }
     }
 
     /// Checks an optional enumeration: absent, or one of the supported values.

@@ -24,6 +24,7 @@ pub use decode::{
 };
 pub use defaults::default_pod;
 pub use field::{ErrorKind, FieldError};
+pub use names::{label_value, qualified};
 pub use validate::{
     LocalConfigMapsAndSecrets, api_pod_names, own_annotations, static_pod_references,
     unsupported_api_fields, unsupported_fields, validate_pod,

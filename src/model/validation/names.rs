@@ -61,7 +61,7 @@ fn is_name_part(text: &str) -> bool {
 }
 
 /// Qualified name: label keys, and (in lower case) annotation keys.
-pub(super) fn qualified(text: &str) -> Option<&'static str> {
+pub fn qualified(text: &str) -> Option<&'static str> {
     let good = match text.split_once('/') {
         Some((prefix, name)) => dns_subdomain(prefix).is_none() && is_name_part(name),
         None => is_name_part(text),
@@ -70,7 +70,7 @@ pub(super) fn qualified(text: &str) -> Option<&'static str> {
 }
 
 /// Label value; may be empty.
-pub(super) fn label_value(text: &str) -> Option<&'static str> {
+pub fn label_value(text: &str) -> Option<&'static str> {
     (!text.is_empty() && !is_name_part(text)).then_some(LABEL_VALUE)
 }
 

@@ -20,7 +20,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{task::spawn_blocking, time::sleep};
-use tokio_util::sync::CancellationToken;
 
 /// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -45,16 +44,8 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Runs until cancelled; meanwhile the kubelet runs without a certificate.
-    ///
-    /// # Errors
-    /// Never fails; failures are logged and retried.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.bootstrap_forever()).await;
-        Ok(())
-    }
-
-    async fn bootstrap_forever(&self) {
+    /// Runs without an end; failures are logged and retried. The kubelet runs without a certificate meanwhile.
+    pub async fn run(self) {
         loop {
             if !self.is_needed().await {
                 sleep(CHECK_INTERVAL).await;

@@ -18,7 +18,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{task::spawn_blocking, time::sleep};
-use tokio_util::sync::CancellationToken;
 
 /// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
@@ -81,16 +80,8 @@ impl CertificateManager {
         Self { embedded, ..self }
     }
 
-    /// Runs until cancelled.
-    ///
-    /// # Errors
-    /// Never fails; failures are logged, counted and retried.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.renew_forever()).await;
-        Ok(())
-    }
-
-    async fn renew_forever(&self) {
+    /// Runs without an end; failures are logged, counted and retried.
+    pub async fn run(self) {
         if let Some(bootstrap) = &self.bootstrap {
             bootstrap.done().await;
         }

@@ -90,7 +90,7 @@ pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mu
         node_name: node_name.clone(),
     });
     if let Some(bootstrap) = bootstrap.clone() {
-        tasks.spawn("certificates.bootstrap", bootstrap.run(tasks.shutdown()));
+        tasks.spawn_until_shutdown("certificates.bootstrap", bootstrap.run());
     }
     let manager = |purpose, store, template: Box<dyn Fn() -> Option<Template> + Send + Sync>| {
         let metrics = CertificateMetrics::new(purpose, metrics);
@@ -102,12 +102,12 @@ pub fn start(identity: Identity, node: NodeObject, metrics: &Metrics, tasks: &mu
         let template = Box::new(move || Some(template.clone()));
         let manager =
             manager(Purpose::Client, store(CLIENT), template).beginning_with(kubeconfig.clone());
-        tasks.spawn("certificates.client", manager.run(tasks.shutdown()));
+        tasks.spawn_until_shutdown("certificates.client", manager.run());
     }
     if identity.serves {
         let template = serving(identity, node);
         let manager = manager(Purpose::Serving, store(SERVER), Box::new(template));
-        tasks.spawn("certificates.serving", manager.run(tasks.shutdown()));
+        tasks.spawn_until_shutdown("certificates.serving", manager.run());
     }
 }
 

@@ -332,8 +332,7 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
         .await
         .unwrap();
     let manager = manager(api, dir.path(), &metrics);
-    let shutdown = tokio_util::sync::CancellationToken::new();
-    let running = tokio::spawn(manager.run(shutdown.clone()));
+    let running = tokio::spawn(manager.run());
     let store = FileStore::new(dir.path(), CLIENT);
     until("two requests", || cluster.requests().len() == 2).await;
     until("the second certificate", || {
@@ -354,8 +353,7 @@ async fn a_client_certificate_is_requested_at_once_and_renewed_before_its_end() 
     );
     let ttl = "kubelet_certificate_manager_client_ttl_seconds 3";
     until("its end", || metrics.text().contains(ttl)).await;
-    shutdown.cancel();
-    running.await.unwrap().unwrap();
+    running.abort();
 }
 
 #[tokio::test]
@@ -372,7 +370,7 @@ async fn the_certificate_of_the_kubeconfig_is_stored_and_replaced_at_once() {
     fs::write(&path, kubeconfig.to_string()).unwrap();
     let api = ApiServer::of_kubeconfig(&path).await.unwrap();
     let manager = manager(api, dir.path(), &metrics).beginning_with(path);
-    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    let running = tokio::spawn(manager.run());
     until("a request", || cluster.requests().len() == 1).await;
     let current = FileStore::new(dir.path(), CLIENT).current_path();
     let text = fs::read_to_string(&current).unwrap();
@@ -392,7 +390,7 @@ async fn a_signer_that_changes_names_is_not_asked_without_a_delay() {
     let kubeconfig = cluster.server.kubeconfig(dir.path());
     let api = ApiServer::of_kubeconfig(&kubeconfig).await.unwrap();
     let manager = manager(api, dir.path(), &metrics);
-    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    let running = tokio::spawn(manager.run());
     until("a request", || cluster.requests().len() == 1).await;
     sleep(Duration::from_millis(1500)).await;
     assert_eq!(cluster.requests().len(), 1);
@@ -424,7 +422,7 @@ async fn a_failed_renewal_is_counted_and_leaves_the_certificate() {
         .await
         .unwrap();
     let manager = manager(api, dir.path(), &metrics);
-    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    let running = tokio::spawn(manager.run());
     until("a failure", || {
         let text = metrics.text();
         text.contains("kubelet_certificate_manager_client_expiration_renew_errors 1")
@@ -451,7 +449,7 @@ async fn a_serving_certificate_has_the_nodes_names_and_follows_its_addresses() {
         CertificateMetrics::new(Purpose::Serving, &metrics),
     );
     addresses.lock().push([10, 0, 0, 1].into());
-    let running = tokio::spawn(manager.run(tokio_util::sync::CancellationToken::new()));
+    let running = tokio::spawn(manager.run());
     until("a request", || cluster.requests().len() == 1).await;
     assert_eq!(
         cluster.requests()[0]["spec"]["signerName"],

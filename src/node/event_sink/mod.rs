@@ -14,7 +14,10 @@ mod tests;
 
 use crate::{
     apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::{TokenBucket, error_chain, metrics::Metrics},
+    base::{
+        TokenBucket, error_chain,
+        metrics::{Labels, Metrics},
+    },
     state::events::{ObjectRef, OnOverflow, Outbox},
 };
 use correlate::{Correlator, EventKey, EventRecord};
@@ -26,7 +29,6 @@ use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 /// Capacity of the outbox, and of the queue of pending events.
 const CAPACITY: usize = 1000;
@@ -37,7 +39,7 @@ const COMPONENT: &str = "kubelet";
 const MAX_NAME: usize = 236;
 
 /// Events that were not sent, by reason.
-pub type Dropped = Family<[(&'static str, &'static str); 1], Counter>;
+pub type Dropped = Family<Labels, Counter>;
 
 /// `eventRecordQPS` and `eventBurst`.
 #[derive(Clone, Copy, Debug)]
@@ -63,10 +65,9 @@ pub struct EventSink {
 
 /// Registers the metric of dropped events.
 pub fn dropped(metrics: &Metrics) -> Dropped {
-    metrics.register(
+    metrics.register_default(
         "kubelet_events_dropped_total",
         "Total number of events that were not sent to the API server, by reason",
-        Dropped::default(),
     )
 }
 
@@ -108,13 +109,8 @@ impl EventSink {
         }
     }
 
-    /// Sends until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.work()).await;
-        Ok(())
-    }
-
-    async fn work(&mut self) {
+    /// Sends without an end.
+    pub async fn run(mut self) {
         loop {
             let due = self.pending.next_due();
             let next_try = due.map_or(self.next_try, |due| due.max(self.next_try));

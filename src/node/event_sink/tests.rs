@@ -49,7 +49,7 @@ impl World {
         let outbox = super::outbox(&recorder, &dropped).unwrap();
         let rate = EventRate { qps: 0, burst: 0 };
         let sink = EventSink::new(api, outbox, "node1".into(), rate, dropped.clone());
-        let task = tokio::spawn(sink.run(CancellationToken::new()));
+        let task = tokio::spawn(sink.run());
         Self {
             recorder,
             server,

@@ -181,8 +181,8 @@ fn urgency(signal: Signal) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::ThresholdValue;
     use super::*;
+    use crate::node::node_status::resources::ThresholdValue;
 
     const TRANSITION: Duration = Duration::from_secs(300);
 

@@ -82,8 +82,8 @@ impl Reclaimable {
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::ThresholdValue;
     use super::*;
+    use crate::node::node_status::resources::ThresholdValue;
 
     fn threshold(signal: Signal) -> EvictionThreshold {
         EvictionThreshold {

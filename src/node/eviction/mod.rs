@@ -18,7 +18,12 @@ mod disk;
 mod reclaim_disk;
 
 use crate::{
-    base::{ScopedTask, error_chain, metrics::Metrics, panics::PanicScope, spawn_scoped},
+    base::{
+        ScopedTask, error_chain,
+        metrics::{Labels, Metrics},
+        panics::PanicScope,
+        spawn_scoped,
+    },
     images::gc::Mounts,
     model::{Pod, PodExt, PodUid, reasons::event},
     node::active_pods::active_pods,
@@ -34,10 +39,7 @@ use crate::{
 use decide::EvictionState;
 use measurements::{Measurements, take_ended};
 use observe::{MeasuredPlaces, MeasuredSignals};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use rank::{Candidate, Files, Layout};
 use reclaim_disk::DiskReclaim;
 use std::{
@@ -49,7 +51,6 @@ use std::{
 use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionThreshold, Signal};
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 /// The grace period of a pod that is evicted for a hard threshold, seconds.
 const HARD_GRACE: i64 = 1;
@@ -128,11 +129,6 @@ struct Usage {
     stats: Vec<PodStats>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BySignal {
-    eviction_signal: &'static str,
-}
-
 /// Evicts pods.
 pub struct EvictionManager {
     settings: EvictionSettings,
@@ -140,7 +136,7 @@ pub struct EvictionManager {
     state: EvictionState,
     measurements: Measurements,
     disk: DiskReclaim,
-    evictions: Family<BySignal, Counter>,
+    evictions: Family<Labels, Counter>,
     terminating: TerminatingEvictions,
     /// When to retry for a signal, after an attempt that found nothing to do.
     retry_after: HashMap<Signal, Instant>,
@@ -153,10 +149,9 @@ pub struct EvictionManager {
 impl EvictionManager {
     /// A manager that has measured nothing yet. It starts a task, so it needs an async runtime.
     pub fn new(settings: EvictionSettings, deps: EvictionDeps, metrics: &Metrics) -> Self {
-        let evictions = metrics.register(
+        let evictions = metrics.register_default(
             "kubelet_evictions",
             "Cumulative number of pod evictions by eviction signal",
-            Family::default(),
         );
         let places = MeasuredPlaces {
             root: deps.root.clone(),
@@ -179,16 +174,12 @@ impl EvictionManager {
         }
     }
 
-    /// Works until shutdown.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let work = async {
-            loop {
-                let again = self.step().await;
-                sleep(again).await;
-            }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+    /// Works without an end.
+    pub async fn run(mut self) {
+        loop {
+            let again = self.step().await;
+            sleep(again).await;
+        }
     }
 
     /// Measures, and evicts at most one pod (upstream's `synchronize`). Returns the delay until the next call.
@@ -463,9 +454,7 @@ impl EvictionManager {
             message.as_str(),
             cause.annotations,
         );
-        let by = BySignal {
-            eviction_signal: cause.signal,
-        };
+        let by = [("eviction_signal", cause.signal)];
         self.evictions.get_or_create(&by).inc();
         self.stop(pod.clone(), grace, message, cause.disruption);
         grace

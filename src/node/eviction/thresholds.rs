@@ -1,6 +1,7 @@
 //! Eviction signals and thresholds. Pure.
 
-use crate::model::{Amount, Quantity};
+use crate::model::Amount;
+use crate::node::node_status::resources::{ThresholdValue, threshold};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -111,45 +112,6 @@ impl EvictionResource {
     }
 }
 
-/// The value of a threshold.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ThresholdValue {
-    /// Bytes, or a number of inodes or processes.
-    Absolute(i64),
-    /// Fraction of the capacity, from 0 to 1.
-    Share(f32),
-}
-
-impl ThresholdValue {
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('%') {
-            Some(percent) => Some(Self::Share(percent.parse::<f32>().ok()? / 100.0)),
-            None => Some(Self::Absolute(Quantity::parse(text).ok()?.value())),
-        }
-    }
-
-    /// Whether the threshold is disabled: `0`, `0%` or `100%`.
-    fn is_off(self) -> bool {
-        match self {
-            Self::Absolute(amount) => amount <= 0,
-            Self::Share(share) => share <= 0.0 || share >= 1.0,
-        }
-    }
-
-    /// The amount for this capacity.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        reason = "as upstream computes it"
-    )]
-    pub(super) fn of(self, capacity: i64) -> i64 {
-        match self {
-            Self::Absolute(amount) => amount,
-            Self::Share(share) => (capacity as f64 * f64::from(share)) as i64,
-        }
-    }
-}
-
 /// An eviction threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EvictionThreshold {
@@ -172,13 +134,12 @@ pub fn thresholds(
     min_reclaim: &BTreeMap<String, String>,
 ) -> Vec<EvictionThreshold> {
     let one = |name: &str, value: &str, grace| {
-        let value = ThresholdValue::parse(value).filter(|value| !value.is_off())?;
         let reclaim = min_reclaim
             .get(name)
             .and_then(|text| ThresholdValue::parse(text));
         Some(EvictionThreshold {
             signal: Signal::parse(name)?,
-            value,
+            value: threshold(value)?,
             grace,
             min_reclaim: reclaim.unwrap_or(ThresholdValue::Absolute(0)),
         })

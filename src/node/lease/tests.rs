@@ -99,7 +99,7 @@ async fn renewing_beside_a_client(
     let client = ApiServer::of_kubeconfig(&path).await.unwrap();
     let node = NodeObjectWriter::default();
     let lease = NodeLease::new(client.unlimited(), node.reader(), "n".into(), 1);
-    let task = tokio::spawn(lease.run(CancellationToken::new()));
+    let task = tokio::spawn(lease.run());
     (server, node, task.abort_handle(), client)
 }
 

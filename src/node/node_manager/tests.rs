@@ -110,7 +110,7 @@ struct World {
     devices: DeviceCapacityWriter,
     pressure: NodePressureWriter,
     shutting_down: watch::Sender<bool>,
-    task: tokio::task::JoinHandle<anyhow::Result<()>>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for World {
@@ -157,7 +157,7 @@ impl World {
             update_period: Duration::from_millis(20),
             report_period: Duration::from_secs(300),
         });
-        let task = tokio::spawn(manager.run(CancellationToken::new()));
+        let task = tokio::spawn(manager.run());
         Self {
             api,
             server,

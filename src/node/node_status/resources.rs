@@ -18,24 +18,40 @@ const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
 const PODS: &str = "pods";
 const HUGE_PAGES: &str = "hugepages-";
 
-/// An absolute amount or a fraction of the capacity.
+/// The value of an eviction threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ThresholdAmount {
-    /// Bytes.
-    Bytes(i64),
+pub enum ThresholdValue {
+    /// Bytes, or a number of inodes or processes.
+    Absolute(i64),
     /// Fraction of the capacity, 0 to 1. 32 bits as in upstream, for equal results.
     Share(f32),
 }
 
-impl ThresholdAmount {
-    /// The amount for this capacity, bytes.
+impl ThresholdValue {
+    /// Parses a value of the configuration.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('%') {
+            Some(percent) => Some(Self::Share(percent.parse::<f32>().ok()? / 100.0)),
+            None => Some(Self::Absolute(Quantity::parse(text).ok()?.value())),
+        }
+    }
+
+    /// The amount for this capacity.
     pub fn of(self, capacity: i64) -> i64 {
         match self {
-            Self::Bytes(bytes) => bytes,
+            Self::Absolute(amount) => amount,
             #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
             Self::Share(share) => (capacity as f64 * f64::from(share)) as i64,
         }
     }
+}
+
+/// Parses a threshold of the configuration; `None` for `0`, `0%` and `100%`, which disable it.
+pub fn threshold(text: &str) -> Option<ThresholdValue> {
+    ThresholdValue::parse(text).filter(|value| match *value {
+        ThresholdValue::Absolute(amount) => amount > 0,
+        ThresholdValue::Share(share) => share > 0.0 && share < 1.0,
+    })
 }
 
 /// Resources that are not allocatable.
@@ -48,9 +64,9 @@ pub struct ReservedResources {
     /// Ephemeral storage, bytes.
     pub ephemeral_storage: i64,
     /// The hard eviction threshold of memory.
-    pub memory_threshold: Option<ThresholdAmount>,
+    pub memory_threshold: Option<ThresholdValue>,
     /// The hard eviction threshold of ephemeral storage.
-    pub storage_threshold: Option<ThresholdAmount>,
+    pub storage_threshold: Option<ThresholdValue>,
 }
 
 /// The pod capacity of the node.
@@ -85,7 +101,7 @@ pub struct Allocatable {
 impl Allocatable {
     /// Capacity minus reservations and thresholds.
     pub fn of(reservation: &ReservedResources, milli_cpu: i64, memory: i64, storage: i64) -> Self {
-        let threshold = |threshold: Option<ThresholdAmount>, of: i64| {
+        let threshold = |threshold: Option<ThresholdValue>, of: i64| {
             threshold.map_or(0, |threshold| threshold.of(of))
         };
         let left = |all: i64, reserved: i64, threshold: i64| {
@@ -178,16 +194,4 @@ pub fn given(map: &BTreeMap<String, String>, name: &str) -> Quantity {
 /// The number of CPUs in a list such as `0-3,8`.
 pub fn cpu_count(list: &str) -> Option<i64> {
     i64::try_from(parse_cpu_list(list)?.len()).ok()
-}
-
-/// Parses a threshold of the configuration; `None` for 0 % and 100 %, which disable it.
-pub fn threshold(text: &str) -> Option<ThresholdAmount> {
-    match text.strip_suffix('%') {
-        Some(percent) => {
-            let percent: f32 = percent.parse().ok()?;
-            let used = percent > 0.0 && percent < 100.0;
-            used.then_some(ThresholdAmount::Share(percent / 100.0))
-        }
-        None => Some(ThresholdAmount::Bytes(Quantity::parse(text).ok()?.value())),
-    }
 }

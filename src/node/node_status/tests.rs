@@ -1,4 +1,4 @@
-use super::resources::{ResourceList, ThresholdAmount, threshold};
+use super::resources::{ResourceList, ThresholdValue, threshold};
 use super::*;
 use crate::{
     resources::devices::is_extended_resource as is_extended, state::device_capacity::Capacity,
@@ -142,7 +142,7 @@ fn what_is_reserved_and_in_huge_pages_is_not_allocatable_and_nothing_is_less_tha
         milli_cpu: 500,
         memory: GIB,
         ephemeral_storage: i64::MAX,
-        memory_threshold: Some(ThresholdAmount::Share(0.25)),
+        memory_threshold: Some(ThresholdValue::Share(0.25)),
         storage_threshold: None,
     };
     let status = example.at(&Node::default(), 1).status;
@@ -181,8 +181,9 @@ fn resources_of_others_stay_and_former_huge_pages_go() {
 #[test]
 fn thresholds_are_amounts_or_shares_and_the_ends_of_the_scale_are_off() {
     for (text, expected) in [
-        ("100Mi", Some(ThresholdAmount::Bytes(100 << 20))),
-        ("10%", Some(ThresholdAmount::Share(0.1))),
+        ("100Mi", Some(ThresholdValue::Absolute(100 << 20))),
+        ("10%", Some(ThresholdValue::Share(0.1))),
+        ("0", None),
         ("0%", None),
         ("100%", None),
         ("much", None),

@@ -16,34 +16,21 @@ use crate::{
 use parser::OomParser;
 use std::{io, path::PathBuf};
 use tokio::task::spawn_blocking;
-use tokio_util::sync::CancellationToken;
 
-/// Watches the kernel log until shutdown. If it cannot be read, an error is logged once.
-///
-/// # Errors
-/// Never fails.
-pub async fn run(
-    kernel_log: PathBuf,
-    node_name: String,
-    events: EventRecorder,
-    shutdown: CancellationToken,
-) -> anyhow::Result<()> {
-    let work = async {
-        let opened = spawn_blocking(move || KernelLogEnd::open(&kernel_log)).await;
-        match opened.map_err(io::Error::from).flatten() {
-            Ok(end) => {
-                let error = follow(end, &ObjectRef::node(&node_name), &events).await;
-                tracing::error!(err = %error, "Unexpectedly stopped receiving OOM notifications");
-            }
-            Err(error) => {
-                tracing::warn!(err = %error, "Failed to create an oomWatcher; the event SystemOOM is not reported");
-            }
+/// Watches the kernel log without an end. If it cannot be read, an error is logged once.
+pub async fn run(kernel_log: PathBuf, node_name: String, events: EventRecorder) {
+    let opened = spawn_blocking(move || KernelLogEnd::open(&kernel_log)).await;
+    match opened.map_err(io::Error::from).flatten() {
+        Ok(end) => {
+            let error = follow(end, &ObjectRef::node(&node_name), &events).await;
+            tracing::error!(err = %error, "Unexpectedly stopped receiving OOM notifications");
         }
-        // Tasks run until shutdown; an early return would count as a failure.
-        std::future::pending::<()>().await;
-    };
-    shutdown.run_until_cancelled(work).await;
-    Ok(())
+        Err(error) => {
+            tracing::warn!(err = %error, "Failed to create an oomWatcher; the event SystemOOM is not reported");
+        }
+    }
+    // Tasks run until shutdown; an early return would count as a failure.
+    std::future::pending::<()>().await;
 }
 
 /// Reports OOM kills until the log cannot be read.
@@ -105,13 +92,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_that_cannot_be_read_ends_nothing() {
-        let shutdown = CancellationToken::new();
         let path = PathBuf::from("/nonexistent/kmsg");
-        let running = run(path, "n".into(), EventRecorder::new(), shutdown.clone());
-        let mut running = tokio::spawn(running);
+        let running = run(path, "n".into(), EventRecorder::new());
         let short = std::time::Duration::from_millis(50);
-        assert!(tokio::time::timeout(short, &mut running).await.is_err());
-        shutdown.cancel();
-        running.await.unwrap().unwrap();
+        assert!(tokio::time::timeout(short, running).await.is_err());
     }
 }

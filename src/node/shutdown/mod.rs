@@ -35,7 +35,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 /// Delays before a reconnect to logind.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -97,16 +96,8 @@ impl ShutdownManager {
         }
     }
 
-    /// Runs until the kubelet exits.
-    ///
-    /// # Errors
-    /// Never fails.
-    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        shutdown.run_until_cancelled(self.work()).await;
-        Ok(())
-    }
-
-    async fn work(&mut self) {
+    /// Runs without an end.
+    pub async fn run(mut self) {
         self.load_record().await;
         let mut delay = FIRST_RETRY;
         let mut last = String::new();

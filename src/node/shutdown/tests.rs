@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::HashMap;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -70,7 +71,7 @@ struct World {
     events: EventRecorder,
     shutting_down: watch::Receiver<bool>,
     directory: tempfile::TempDir,
-    task: tokio::task::JoinHandle<anyhow::Result<()>>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for World {
@@ -139,7 +140,7 @@ impl World {
             reports: false,
         };
         let manager = ShutdownManager::new(deps, &Metrics::new());
-        let task = tokio::spawn(manager.run(CancellationToken::new()));
+        let task = tokio::spawn(manager.run());
         let world = Self {
             bus,
             stops,

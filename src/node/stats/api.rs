@@ -19,12 +19,24 @@ impl Serialize for Time {
     }
 }
 
+/// Declares a type of the API. Fields of the section `optional` are left out while they are unknown.
 macro_rules! message {
-    ($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }) => {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$attr:meta])* $field:ident: $kind:ty,)* }
+        $(optional { $($(#[$of:meta])* $maybe:ident: $inner:ty,)* })?
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize)]
         #[serde(rename_all = "camelCase")]
-        pub struct $name { $($(#[$attr])* pub $field: $kind,)* }
+        pub struct $name {
+            $($(#[$attr])* pub $field: $kind,)*
+            $($(
+                $(#[$of])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $maybe: Option<$inner>,
+            )*)?
+        }
     };
 }
 
@@ -42,48 +54,40 @@ message! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         system_containers: Vec<ContainerStats>,
         start_time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cpu: Option<CpuStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        memory: Option<MemoryStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        io: Option<IoStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        network: Option<NetworkStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        fs: Option<FsStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        runtime: Option<RuntimeStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        rlimit: Option<RlimitStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        swap: Option<SwapStats>,
+    } optional {
+        cpu: CpuStats,
+        memory: MemoryStats,
+        io: IoStats,
+        network: NetworkStats,
+        fs: FsStats,
+        runtime: RuntimeStats,
+        rlimit: RlimitStats,
+        swap: SwapStats,
     }
 }
 message! {
     /// Number and limit of threads on the machine.
     RlimitStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none", rename = "maxpid")]
-        max_pid: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none", rename = "curproc")]
-        running: Option<u64>,
+    } optional {
+        #[serde(rename = "maxpid")]
+        max_pid: u64,
+        #[serde(rename = "curproc")]
+        running: u64,
     }
 }
 message! {
     /// File systems that the runtime uses.
-    RuntimeStats {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        image_fs: Option<FsStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        container_fs: Option<FsStats>,
+    RuntimeStats {} optional {
+        image_fs: FsStats,
+        container_fs: FsStats,
     }
 }
 message! {
     /// Number of processes of a pod.
-    ProcessStats {
-        #[serde(skip_serializing_if = "Option::is_none", rename = "process_count")]
-        process_count: Option<u64>,
+    ProcessStats {} optional {
+        #[serde(rename = "process_count")]
+        process_count: u64,
     }
 }
 message! {
@@ -92,22 +96,18 @@ message! {
         pod_ref: PodReference,
         start_time: Time,
         containers: Vec<ContainerStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cpu: Option<CpuStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        memory: Option<MemoryStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        io: Option<IoStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        network: Option<NetworkStats>,
         #[serde(skip_serializing_if = "Vec::is_empty", rename = "volume")]
         volumes: Vec<VolumeStats>,
-        #[serde(skip_serializing_if = "Option::is_none", rename = "ephemeral-storage")]
-        ephemeral_storage: Option<FsStats>,
-        #[serde(skip_serializing_if = "Option::is_none", rename = "process_stats")]
-        process_stats: Option<ProcessStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        swap: Option<SwapStats>,
+    } optional {
+        cpu: CpuStats,
+        memory: MemoryStats,
+        io: IoStats,
+        network: NetworkStats,
+        #[serde(rename = "ephemeral-storage")]
+        ephemeral_storage: FsStats,
+        #[serde(rename = "process_stats")]
+        process_stats: ProcessStats,
+        swap: SwapStats,
     }
 }
 message! {
@@ -115,18 +115,13 @@ message! {
     ContainerStats {
         name: String,
         start_time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        cpu: Option<CpuStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        memory: Option<MemoryStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        io: Option<IoStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        rootfs: Option<FsStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        logs: Option<FsStats>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        swap: Option<SwapStats>,
+    } optional {
+        cpu: CpuStats,
+        memory: MemoryStats,
+        io: IoStats,
+        rootfs: FsStats,
+        logs: FsStats,
+        swap: SwapStats,
     }
 }
 message! {
@@ -141,14 +136,11 @@ message! {
     /// Counters of a network interface.
     InterfaceStats {
         name: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        rx_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        rx_errors: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        tx_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        tx_errors: Option<u64>,
+    } optional {
+        rx_bytes: u64,
+        rx_errors: u64,
+        tx_bytes: u64,
+        tx_errors: u64,
     }
 }
 message! {
@@ -165,40 +157,32 @@ message! {
     /// CPU usage.
     CpuStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        usage_nano_cores: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        usage_core_nano_seconds: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<PsiStats>,
+    } optional {
+        usage_nano_cores: u64,
+        usage_core_nano_seconds: u64,
+        psi: PsiStats,
     }
 }
 message! {
     /// Memory usage.
     MemoryStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        available_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        usage_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        working_set_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        rss_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        page_faults: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        major_page_faults: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<PsiStats>,
+    } optional {
+        available_bytes: u64,
+        usage_bytes: u64,
+        working_set_bytes: u64,
+        rss_bytes: u64,
+        page_faults: u64,
+        major_page_faults: u64,
+        psi: PsiStats,
     }
 }
 message! {
     /// I/O stats.
     IoStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        psi: Option<PsiStats>,
+    } optional {
+        psi: PsiStats,
     }
 }
 message! {
@@ -221,10 +205,9 @@ message! {
     /// Swap usage.
     SwapStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        swap_available_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        swap_usage_bytes: Option<u64>,
+    } optional {
+        swap_available_bytes: u64,
+        swap_usage_bytes: u64,
     }
 }
 message! {
@@ -233,8 +216,8 @@ message! {
         #[serde(flatten)]
         fs: FsStats,
         name: String,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pvc_ref: Option<PvcReference>,
+    } optional {
+        pvc_ref: PvcReference,
     }
 }
 message! {
@@ -248,17 +231,12 @@ message! {
     /// Usage of a file system, or of a directory on it.
     FsStats {
         time: Time,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        available_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        capacity_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        used_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        inodes_free: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        inodes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        inodes_used: Option<u64>,
+    } optional {
+        available_bytes: u64,
+        capacity_bytes: u64,
+        used_bytes: u64,
+        inodes_free: u64,
+        inodes: u64,
+        inodes_used: u64,
     }
 }

@@ -164,16 +164,11 @@ impl Stats {
     }
 
     /// Number of kept samples and measurements of pods.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         // Not awaited: the sampler holds the lock while it reads; then its samples count as zero.
         let sampler = self.inner.sampler.try_lock();
         let samples = sampler.map_or(0, |sampler| sampler.len());
         samples.saturating_sub(NODE_CGROUPS) + self.inner.disks.len()
-    }
-
-    /// Whether no samples are kept.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Invalidates cached samples, so that the next request reads usage again.

@@ -49,10 +49,9 @@ impl PlegMetrics {
                 "kubelet_pleg_relist_interval_seconds",
                 "Interval in seconds between relisting in PLEG.",
             ),
-            last_seen: metrics.register(
+            last_seen: metrics.register_default(
                 "kubelet_pleg_last_seen_seconds",
                 "Timestamp in seconds when PLEG was last seen active.",
-                Gauge::default(),
             ),
             last: Arc::default(),
         }

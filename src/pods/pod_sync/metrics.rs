@@ -66,10 +66,9 @@ impl PodStartMetrics {
                 "kubelet_pod_start_sli_duration_seconds",
                 "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
             ),
-            first: metrics.register(
+            first: metrics.register_default(
                 "kubelet_first_network_pod_start_sli_duration_seconds",
                 "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
-                Gauge::default(),
             ),
             first_seen: Arc::default(),
         }

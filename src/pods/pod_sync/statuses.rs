@@ -458,13 +458,8 @@ impl StatusPublisher {
     }
 
     /// Number of pods with overrides.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.overrides.lock().len()
-    }
-
-    /// Whether no pod has overrides.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Forgets a pod.

@@ -4,7 +4,7 @@ use super::state::PodSyncCall;
 use crate::{
     base::{
         error_chain,
-        metrics::{DEFAULT_BUCKETS, Metrics},
+        metrics::{DEFAULT_BUCKETS, Labels, Metrics},
         otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,
     },
@@ -12,21 +12,13 @@ use crate::{
     pods::pod_sync::syncer::{PodSyncResult, SyncPodType},
 };
 use jiff::Timestamp;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, histogram::Histogram},
-};
+use prometheus_client::metrics::{family::Family, histogram::Histogram};
 use tokio::time::Instant;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    operation_type: &'static str,
-}
 
 /// Records the metrics and spans.
 pub struct PodSyncObserver {
     tracer: Tracer,
-    durations: Family<OperationLabels, Histogram>,
+    durations: Family<Labels, Histogram>,
     starts: Histogram,
 }
 
@@ -66,7 +58,7 @@ impl PodSyncObserver {
         let done = traced(self.span(call), sync, failure).await;
         let operation_type = kind.as_str();
         self.durations
-            .get_or_create_owned(&OperationLabels { operation_type })
+            .get_or_create_owned(&[("operation_type", operation_type)])
             .observe(started_at.elapsed().as_secs_f64());
         done
     }

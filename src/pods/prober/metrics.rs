@@ -59,10 +59,9 @@ impl ProberMetrics {
                 "Cumulative number of a liveness, readiness or startup probe for a container by result",
                 Family::default(),
             ),
-            overdue: metrics.register(
+            overdue: metrics.register_default(
                 "kubelet_prober_overdue_probes",
                 "Number of probes that have not returned long after their timeout",
-                Gauge::default(),
             ),
         }
     }

@@ -271,13 +271,8 @@ impl ProbeManager {
     }
 
     /// How many pods have probes.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.pods.lock().len()
-    }
-
-    /// Whether none has.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

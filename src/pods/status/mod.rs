@@ -196,13 +196,8 @@ impl Statuses {
     }
 
     /// How many pods have a status.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.store.entries.read().len()
-    }
-
-    /// Whether no pod has one.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

@@ -2,44 +2,26 @@
 
 use super::admission::Rejection;
 use crate::{
-    base::metrics::{AtScrape, Metrics, ScrapeSample},
+    base::metrics::{AtScrape, Labels, Metrics, ScrapeSample},
     model::{Pod, PodExt},
     pods::pod_workers::PodWorkers,
     state::pod_manager::PodManager,
 };
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{
-        counter::Counter,
-        family::Family,
-        gauge::Gauge,
-        histogram::{Histogram, exponential_buckets},
-    },
+use prometheus_client::metrics::{
+    counter::Counter,
+    family::Family,
+    gauge::Gauge,
+    histogram::{Histogram, exponential_buckets},
 };
 use std::{borrow::Cow, sync::Arc};
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Static {
-    r#static: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RejectionLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PreemptionLabels {
-    preemption_signal: &'static str,
-}
 
 /// Handles to the metrics.
 #[derive(Clone)]
 pub struct LoopMetrics {
-    rejections: Family<RejectionLabels, Counter>,
-    preemptions: Family<PreemptionLabels, Counter>,
+    rejections: Family<Labels, Counter>,
+    preemptions: Family<Labels, Counter>,
     orphans: Counter,
-    restarts: Family<Static, Counter>,
+    restarts: Family<Labels, Counter>,
     containers: Histogram,
     cleaned: Gauge,
     clean_errors: Gauge,
@@ -79,40 +61,34 @@ impl LoopMetrics {
             AtScrape::number(move || ephemeral(&pods.pods())),
         );
         Self {
-            rejections: metrics.register(
+            rejections: metrics.register_default(
                 "kubelet_admission_rejections_total",
                 "Cumulative number pod admission rejections by the Kubelet.",
-                Family::default(),
             ),
-            preemptions: metrics.register(
+            preemptions: metrics.register_default(
                 "kubelet_preemptions",
                 "Cumulative number of pod preemptions by preemption resource.",
-                Family::default(),
             ),
-            orphans: metrics.register(
+            orphans: metrics.register_default(
                 "kubelet_orphaned_runtime_pods_total",
                 "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
-                Counter::default(),
             ),
-            restarts: metrics.register(
+            restarts: metrics.register_default(
                 "kubelet_restarted_pods_total",
                 "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
-                Family::default(),
             ),
             containers: metrics.register(
                 "kubelet_containers_per_pod_count",
                 "The number of containers per pod.",
                 Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             ),
-            cleaned: metrics.register(
+            cleaned: metrics.register_default(
                 "kubelet_orphan_pod_cleaned_volumes",
                 "The total number of orphaned Pods whose volumes were cleaned in the last periodic sweep.",
-                Gauge::default(),
             ),
-            clean_errors: metrics.register(
+            clean_errors: metrics.register_default(
                 "kubelet_orphan_pod_cleaned_volumes_errors",
                 "The number of orphaned Pods whose volumes failed to be cleaned in the last periodic sweep.",
-                Gauge::default(),
             ),
         }
     }
@@ -124,7 +100,7 @@ impl LoopMetrics {
             Cow::Owned(reason) => of_resource(reason),
         };
         self.rejections
-            .get_or_create_owned(&RejectionLabels { reason })
+            .get_or_create_owned(&[("reason", reason)])
             .inc();
     }
 
@@ -133,7 +109,7 @@ impl LoopMetrics {
         let preemption_signal = of_resource(&format!("OutOf{resource}"))
             .strip_prefix("OutOf")
             .unwrap_or_default();
-        let labels = PreemptionLabels { preemption_signal };
+        let labels = [("preemption_signal", preemption_signal)];
         self.preemptions.get_or_create_owned(&labels).inc();
     }
 
@@ -144,9 +120,7 @@ impl LoopMetrics {
 
     /// A pod starts after another one of its UID.
     pub(super) fn restarted(&self, pod: &Pod) {
-        let label = Static {
-            r#static: static_label(pod.is_static()),
-        };
+        let label = [("static", static_label(pod.is_static()))];
         self.restarts.get_or_create_owned(&label).inc();
     }
 

@@ -1,11 +1,8 @@
 //! Metrics of pod resizes.
 
 use super::{Allocations, ComputeAmounts, PodAmounts};
-use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-};
+use crate::base::metrics::{AtScrape, Labels, Metrics, ScrapeSample};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::time::Duration;
 
 const MILLISECONDS: [f64; 14] = [
@@ -13,35 +10,13 @@ const MILLISECONDS: [f64; 14] = [
     300_000.0, 600_000.0,
 ];
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Requested {
-    resource: &'static str,
-    requirement: &'static str,
-    operation: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Success {
-    success: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonDetail {
-    reason_detail: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RetryTrigger {
-    retry_trigger: &'static str,
-}
-
 /// The metric families.
 #[derive(Clone)]
 pub struct ResizeMetrics {
-    requested: Family<Requested, Counter>,
-    infeasible: Family<ReasonDetail, Counter>,
-    accepted_late: Family<RetryTrigger, Counter>,
-    durations: Family<Success, Histogram>,
+    requested: Family<Labels<3>, Counter>,
+    infeasible: Family<Labels, Counter>,
+    accepted_late: Family<Labels, Counter>,
+    durations: Family<Labels, Histogram>,
 }
 
 impl ResizeMetrics {
@@ -69,20 +44,17 @@ impl ResizeMetrics {
             AtScrape::number(move || all.count().2 as f64),
         );
         Self {
-            requested: metrics.register(
+            requested: metrics.register_default(
                 "kubelet_container_requested_resizes_total",
                 "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.",
-                Family::default(),
             ),
-            infeasible: metrics.register(
+            infeasible: metrics.register_default(
                 "kubelet_pod_infeasible_resizes_total",
                 "Number of infeasible resizes for pods.",
-                Family::default(),
             ),
-            accepted_late: metrics.register(
+            accepted_late: metrics.register_default(
                 "kubelet_pod_deferred_accepted_resizes_total",
                 "Cumulative number of resizes that were accepted after being deferred.",
-                Family::default(),
             ),
             durations: metrics.register(
                 "kubelet_pod_resize_duration_milliseconds",
@@ -112,11 +84,11 @@ impl ResizeMetrics {
                 ("cpu", "limits", before.cpu_limit, now.cpu_limit),
             ] {
                 if let Some(operation) = operation(before, now) {
-                    let labels = Requested {
-                        resource,
-                        requirement,
-                        operation,
-                    };
+                    let labels = [
+                        ("resource", resource),
+                        ("requirement", requirement),
+                        ("operation", operation),
+                    ];
                     self.requested.get_or_create(&labels).inc();
                 }
             }
@@ -125,21 +97,19 @@ impl ResizeMetrics {
 
     /// Counts an infeasible resize.
     pub fn infeasible(&self, reason_detail: &'static str) {
-        let labels = ReasonDetail { reason_detail };
+        let labels = [("reason_detail", reason_detail)];
         self.infeasible.get_or_create(&labels).inc();
     }
 
     /// Counts a deferred resize that was accepted.
     pub fn accepted_late(&self, retry_trigger: &'static str) {
-        let labels = RetryTrigger { retry_trigger };
+        let labels = [("retry_trigger", retry_trigger)];
         self.accepted_late.get_or_create(&labels).inc();
     }
 
     /// Records a completed resize of a pod and its duration.
     pub fn resized(&self, success: bool, took: Duration) {
-        let labels = Success {
-            success: if success { "true" } else { "false" },
-        };
+        let labels = [("success", if success { "true" } else { "false" })];
         let milliseconds = took.as_secs_f64() * 1000.0;
         self.durations.get_or_create(&labels).observe(milliseconds);
     }

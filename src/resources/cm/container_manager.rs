@@ -28,7 +28,6 @@ use tokio::{
     sync::{Semaphore, watch},
     task::{JoinError, spawn_blocking},
 };
-use tokio_util::sync::CancellationToken;
 
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";
@@ -130,35 +129,23 @@ impl ContainerManager {
         Ok(Self(Some(Arc::new(inner))))
     }
 
-    /// Updates the limits of the node and of QoS classes until shutdown. Limits that an earlier kubelet set are updated
+    /// Updates the limits of the node and of QoS classes without an end. Limits that an earlier kubelet set are updated
     /// once all sources have `delivered`, or after a minute.
-    ///
-    /// # Errors
-    /// Never fails.
-    pub async fn run(
-        self,
-        mut delivered: watch::Receiver<bool>,
-        shutdown: CancellationToken,
-    ) -> anyhow::Result<()> {
+    pub async fn run(self, mut delivered: watch::Receiver<bool>) {
         let Some(inner) = self.0 else {
-            shutdown.cancelled().await;
-            return Ok(());
+            return std::future::pending().await;
         };
-        let work = async {
-            let mut enforced = inner.update(false).await;
-            if inner.keeps_limits.load(Ordering::Relaxed) {
-                let all = delivered.wait_for(|delivered| *delivered);
-                let _ = tokio::time::timeout(UPDATE_PERIOD, all).await.map(drop);
-                inner.keeps_limits.store(false, Ordering::Relaxed);
-                enforced = inner.update(enforced).await;
-            }
-            loop {
-                tokio::time::sleep(UPDATE_PERIOD).await;
-                enforced = inner.update(enforced).await;
-            }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+        let mut enforced = inner.update(false).await;
+        if inner.keeps_limits.load(Ordering::Relaxed) {
+            let all = delivered.wait_for(|delivered| *delivered);
+            let _ = tokio::time::timeout(UPDATE_PERIOD, all).await.map(drop);
+            inner.keeps_limits.store(false, Ordering::Relaxed);
+            enforced = inner.update(enforced).await;
+        }
+        loop {
+            tokio::time::sleep(UPDATE_PERIOD).await;
+            enforced = inner.update(enforced).await;
+        }
     }
 
     /// The cgroup parent of a pod's sandbox; empty if the runtime chooses it.

@@ -2,13 +2,13 @@
 
 use super::CgroupDriver;
 use crate::{
-    base::{error_chain, metrics::Metrics},
+    base::{
+        error_chain,
+        metrics::{Labels, Metrics},
+    },
     cri::{CriError, RuntimeClient, v1},
 };
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
-};
+use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use std::time::Duration;
 
 /// Number of attempts to get the cgroup driver from a runtime that does not respond.
@@ -63,16 +63,9 @@ pub(super) async fn driver(
 
 /// Sets upstream's metric of the version from which on the Go kubelet requires a newer runtime.
 fn cri_loses_support(metrics: &Metrics) {
-    #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-    struct CgroupVersionLabel {
-        version: &'static str,
-    }
-    let family: Family<CgroupVersionLabel, Gauge> = metrics.register(
+    let family: Family<Labels, Gauge> = metrics.register_default(
         "kubelet_cri_losing_support",
         "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
-        Family::default(),
     );
-    family
-        .get_or_create(&CgroupVersionLabel { version: "1.37.0" })
-        .set(1);
+    family.get_or_create(&[("version", "1.37.0")]).set(1);
 }

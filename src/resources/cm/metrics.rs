@@ -1,20 +1,12 @@
 //! Durations of operations on cgroups.
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, histogram::Histogram},
-};
+use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
+use prometheus_client::metrics::{family::Family, histogram::Histogram};
 use std::time::Instant;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationType {
-    operation_type: &'static str,
-}
 
 /// The metric family.
 #[derive(Clone)]
-pub struct CgroupMetrics(Family<OperationType, Histogram>);
+pub struct CgroupMetrics(Family<Labels, Histogram>);
 
 impl CgroupMetrics {
     /// Registers the metric family.
@@ -32,7 +24,7 @@ impl CgroupMetrics {
         let done = work();
         let took = started_at.elapsed().as_secs_f64();
         self.0
-            .get_or_create(&OperationType { operation_type })
+            .get_or_create(&[("operation_type", operation_type)])
             .observe(took);
         done
     }

@@ -65,7 +65,7 @@ pub async fn start(
     let manager = tokio::task::spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
     let delivered = deps.all_sources_seen.clone();
-    tasks.spawn("cgroups", manager.clone().run(delivered, tasks.shutdown()));
+    tasks.spawn_until_shutdown("cgroups", manager.clone().run(delivered));
     Ok(manager)
 }
 
@@ -145,7 +145,7 @@ fn start_system_containers(
     };
     let proc = ProcDir::from(deps.system.proc.clone());
     let containers = SystemContainers::new(settings, cgroups, proc);
-    tasks.spawn("system_containers", containers.run(tasks.shutdown()));
+    tasks.spawn_until_shutdown("system_containers", containers.run());
     Ok(())
 }
 

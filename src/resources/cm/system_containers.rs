@@ -10,7 +10,6 @@ use crate::{
 };
 use anyhow::Context as _;
 use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
-use tokio_util::sync::CancellationToken;
 
 /// Interval of passes with a configured cgroup, and of those that only set the kubelet's OOM score.
 const ENSURE_PERIOD: Duration = Duration::from_secs(60);
@@ -55,11 +54,8 @@ impl SystemContainers {
         }
     }
 
-    /// Moves processes periodically until shutdown.
-    ///
-    /// # Errors
-    /// Never fails.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    /// Moves processes periodically, without an end.
+    pub async fn run(self) {
         let names_cgroups = self.config.kubelet.is_some() || self.config.system.is_some();
         let period = if names_cgroups {
             ENSURE_PERIOD
@@ -67,19 +63,15 @@ impl SystemContainers {
             SCORE_PERIOD
         };
         let containers = Arc::new(self);
-        let work = async {
-            let mut reported = [None, None];
-            loop {
-                let pass = containers.clone();
-                let ensured = tokio::task::spawn_blocking(move || pass.ensure()).await;
-                if let Ok(ensured) = ensured {
-                    report(&mut reported, ensured);
-                }
-                tokio::time::sleep(period).await;
+        let mut reported = [None, None];
+        loop {
+            let pass = containers.clone();
+            let ensured = tokio::task::spawn_blocking(move || pass.ensure()).await;
+            if let Ok(ensured) = ensured {
+                report(&mut reported, ensured);
             }
-        };
-        shutdown.run_until_cancelled(work).await;
-        Ok(())
+            tokio::time::sleep(period).await;
+        }
     }
 
     /// Runs one pass. The kubelet is moved first, so that it is not moved with the processes of the system.

@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use serde_json::json;
 use std::{fs, sync::Arc, time::Duration};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
     let requests = match cpu {
@@ -285,9 +284,8 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
         .join("memory/r/kubepods/memory.limit_in_bytes");
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
-    let shutdown = CancellationToken::new();
     let (_delivered, delivered) = watch::channel(true);
-    let running = tokio::spawn(manager.run(delivered, shutdown.clone()));
+    let running = tokio::spawn(manager.run(delivered));
     let says = async |text: &str| {
         while !tree.events().contains(text) {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -300,8 +298,7 @@ async fn limits_of_all_pods_are_tried_until_the_kernel_takes_them() {
         tree.read("memory/r/kubepods/memory.limit_in_bytes"),
         "1073741824"
     );
-    shutdown.cancel();
-    running.await.unwrap().unwrap();
+    running.abort();
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,8 +317,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     *tree.pods.lock() = Vec::new();
     let manager = tree.start().unwrap();
     let (all_sources_seen, delivered) = watch::channel(false);
-    let shutdown = CancellationToken::new();
-    let running = tokio::spawn(manager.clone().run(delivered, shutdown.clone()));
+    let running = tokio::spawn(manager.clone().run(delivered));
     *tree.pods.lock() = vec![one.clone()];
     manager.ensure_exists(&one, None).await.unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -331,8 +327,7 @@ async fn a_restart_leaves_the_shares_of_classes_until_all_pods_are_known() {
     while shares() != "102" {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    shutdown.cancel();
-    running.await.unwrap().unwrap();
+    running.abort();
 }
 
 /// A tree of the driver `systemd`.

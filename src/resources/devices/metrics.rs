@@ -1,38 +1,29 @@
 //! Metrics of device plugins, with upstream's names.
 
 use super::state::MAX_RESOURCES;
-use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
+use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
 use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 /// Maximum length of a resource name: DNS subdomain, slash and name.
 const MAX_NAME: usize = 253 + 1 + 63;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResourceName {
-    resource_name: String,
-}
-
 /// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct DeviceMetrics {
-    registrations: Family<ResourceName, Counter>,
+    registrations: Family<Labels<1, String>, Counter>,
     /// Resources in metric labels. Their number is limited, because a plugin may register any name.
     names: Arc<Mutex<HashSet<String>>>,
-    allocations: Family<ResourceName, Histogram>,
+    allocations: Family<Labels<1, String>, Histogram>,
 }
 
 impl DeviceMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         Self {
-            registrations: metrics.register(
+            registrations: metrics.register_default(
                 "kubelet_device_plugin_registration_total",
                 "Cumulative number of device plugin registrations. Broken down by resource name.",
-                Family::default(),
             ),
             names: Arc::default(),
             allocations: metrics.register(
@@ -52,16 +43,12 @@ impl DeviceMetrics {
             }
             names.insert(resource.into());
         }
-        let label = ResourceName {
-            resource_name: resource.into(),
-        };
+        let label = [("resource_name", resource.into())];
         self.registrations.get_or_create_owned(&label).inc();
     }
 
     pub(super) fn allocated(&self, resource: &str, took: Duration) {
-        let label = ResourceName {
-            resource_name: resource.into(),
-        };
+        let label = [("resource_name", resource.into())];
         let histogram = self.allocations.get_or_create(&label);
         histogram.observe(took.as_secs_f64());
     }

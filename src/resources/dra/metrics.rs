@@ -1,7 +1,7 @@
 //! Metrics of DRA, with upstream's names.
 
 use super::state::ClaimInfoCache;
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -16,29 +16,18 @@ use std::time::Duration;
 const ANY_DRIVER: &str = "<any>";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DraOperation {
-    operation_name: &'static str,
-    is_error: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
     driver_name: String,
     method_name: &'static str,
     grpc_status_code: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DriverLabel {
-    driver_name: String,
-}
-
 /// The metric families; clones share them.
 #[derive(Clone)]
 pub(super) struct DraMetrics {
-    operations: Family<DraOperation, Histogram>,
+    operations: Family<Labels<2>, Histogram>,
     calls: Family<Call, Histogram>,
-    in_use: Family<DriverLabel, Gauge>,
+    in_use: Family<Labels<1, String>, Gauge>,
 }
 
 impl DraMetrics {
@@ -55,10 +44,9 @@ impl DraMetrics {
                 "Duration in seconds of the DRA gRPC operations",
                 Family::new_with_constructor(buckets as fn() -> Histogram),
             ),
-            in_use: metrics.register(
+            in_use: metrics.register_default(
                 "dra_resource_claims_in_use",
                 "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
-                Family::default(),
             ),
         };
         new.claims(&ClaimInfoCache::default());
@@ -67,10 +55,10 @@ impl DraMetrics {
 
     /// Records a prepare or unprepare operation of a pod's claims, with its duration.
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
-        let labels = DraOperation {
-            operation_name,
-            is_error: if failed { "true" } else { "false" },
-        };
+        let labels = [
+            ("operation_name", operation_name),
+            ("is_error", if failed { "true" } else { "false" }),
+        ];
         let histogram = self.operations.get_or_create_owned(&labels);
         histogram.observe(took.as_secs_f64());
     }
@@ -98,9 +86,7 @@ impl DraMetrics {
         self.in_use.clear();
         let all = [(ANY_DRIVER, all)];
         for (driver, number) in by_driver.into_iter().chain(all) {
-            let label = DriverLabel {
-                driver_name: driver.to_owned(),
-            };
+            let label = [("driver_name", driver.to_owned())];
             self.in_use.get_or_create_owned(&label).set(number);
         }
     }

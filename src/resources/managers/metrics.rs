@@ -1,6 +1,6 @@
 //! Metrics of the CPU, memory and topology managers.
 
-use crate::base::metrics::Metrics;
+use crate::base::metrics::{Labels, Metrics};
 use crate::resources::{
     cpu::CpuManager,
     memory::MemoryManager,
@@ -18,12 +18,6 @@ const NUMA_NODE: &str = "numa_node";
 const CONTAINER: &str = "container";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Alignment {
-    scope: &'static str,
-    boundary: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NumaNodeLabel {
     numa_node: u32,
 }
@@ -36,8 +30,8 @@ pub struct ManagerMetrics {
     shared_pool: Gauge,
     exclusive: Gauge,
     exclusive_by_node: Family<NumaNodeLabel, Gauge>,
-    aligned: Family<Alignment, Counter>,
-    misaligned: Family<Alignment, Counter>,
+    aligned: Family<Labels<2>, Counter>,
+    misaligned: Family<Labels<2>, Counter>,
     memory_requests: Counter,
     memory_errors: Counter,
     admissions: Counter,
@@ -50,60 +44,49 @@ impl ManagerMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         let buckets = (0..15).map(|power| 0.05 * f64::from(1_u32 << power));
         Self {
-            cpu_requests: metrics.register(
+            cpu_requests: metrics.register_default(
                 "kubelet_cpu_manager_pinning_requests_total",
                 "The number of cpu core allocations which required pinning.",
-                Counter::default(),
             ),
-            cpu_errors: metrics.register(
+            cpu_errors: metrics.register_default(
                 "kubelet_cpu_manager_pinning_errors_total",
                 "The number of cpu core allocations which required pinning failed.",
-                Counter::default(),
             ),
-            shared_pool: metrics.register(
+            shared_pool: metrics.register_default(
                 "kubelet_cpu_manager_shared_pool_size_millicores",
                 "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores.",
-                Gauge::default(),
             ),
-            exclusive: metrics.register(
+            exclusive: metrics.register_default(
                 "kubelet_cpu_manager_exclusive_cpu_allocation_count",
                 "The total number of CPUs exclusively allocated to containers running on this node",
-                Gauge::default(),
             ),
-            exclusive_by_node: metrics.register(
+            exclusive_by_node: metrics.register_default(
                 "kubelet_cpu_manager_allocation_per_numa",
                 "Number of CPUs allocated per NUMA node",
-                Family::default(),
             ),
-            aligned: metrics.register(
+            aligned: metrics.register_default(
                 "kubelet_container_aligned_compute_resources_count",
                 "Cumulative number of aligned compute resources allocated to containers by alignment type.",
-                Family::default(),
             ),
-            misaligned: metrics.register(
+            misaligned: metrics.register_default(
                 "kubelet_container_aligned_compute_resources_failure_count",
                 "Cumulative number of failures to allocate aligned compute resources to containers by alignment type.",
-                Family::default(),
             ),
-            memory_requests: metrics.register(
+            memory_requests: metrics.register_default(
                 "kubelet_memory_manager_pinning_requests_total",
                 "The number of memory pages allocations which required pinning.",
-                Counter::default(),
             ),
-            memory_errors: metrics.register(
+            memory_errors: metrics.register_default(
                 "kubelet_memory_manager_pinning_errors_total",
                 "The number of memory pages allocations which required pinning that failed.",
-                Counter::default(),
             ),
-            admissions: metrics.register(
+            admissions: metrics.register_default(
                 "kubelet_topology_manager_admission_requests_total",
                 "The number of admission requests where resources have to be aligned.",
-                Counter::default(),
             ),
-            admission_errors: metrics.register(
+            admission_errors: metrics.register_default(
                 "kubelet_topology_manager_admission_errors_total",
                 "The number of admission request failures where resources could not be aligned.",
-                Counter::default(),
             ),
             admission_duration: metrics.register(
                 "kubelet_topology_manager_admission_duration_ms",
@@ -119,10 +102,7 @@ impl ManagerMetrics {
             return;
         }
         for scope in [TopologyScope::Container, TopologyScope::Pod] {
-            let alignment = Alignment {
-                scope: scope.as_str(),
-                boundary: NUMA_NODE,
-            };
+            let alignment = [("scope", scope.as_str()), ("boundary", NUMA_NODE)];
             drop(self.aligned.get_or_create(&alignment));
             drop(self.misaligned.get_or_create(&alignment));
         }
@@ -137,9 +117,12 @@ impl ManagerMetrics {
         if !cpu.is_on() {
             return;
         }
-        let of = |family: &Family<Alignment, Counter>, boundary, count| {
+        let of = |family: &Family<Labels<2>, Counter>, boundary, count| {
             let scope = CONTAINER;
-            raise(&family.get_or_create(&Alignment { scope, boundary }), count);
+            raise(
+                &family.get_or_create(&[("scope", scope), ("boundary", boundary)]),
+                count,
+            );
         };
         of(&self.aligned, PHYSICAL_CPU, cpu.counters.on_cores);
         of(&self.aligned, UNCORE_CACHE, cpu.counters.on_uncore);
@@ -173,10 +156,10 @@ impl ManagerMetrics {
         if admission.result.is_err() {
             self.admission_errors.inc();
         }
-        let alignment = Alignment {
-            scope: topology.scope().as_str(),
-            boundary: NUMA_NODE,
-        };
+        let alignment = [
+            ("scope", topology.scope().as_str()),
+            ("boundary", NUMA_NODE),
+        ];
         let aligned = self.aligned.get_or_create(&alignment);
         aligned.inc_by(admission.aligned);
         let misaligned = self.misaligned.get_or_create(&alignment);

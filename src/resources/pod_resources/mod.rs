@@ -8,7 +8,10 @@
 mod v1alpha1;
 
 use crate::{
-    base::{TokenBucket, connections, error_chain, metrics::Metrics},
+    base::{
+        TokenBucket, connections, error_chain,
+        metrics::{Labels, Metrics},
+    },
     host::unix_socket::{LocalPath, listen_at},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
@@ -22,10 +25,7 @@ use crate::{
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::{
     fs,
     os::unix::{fs::DirBuilderExt as _, net::UnixListener as StdListener},
@@ -54,13 +54,8 @@ pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 /// Returns a pod by namespace and name.
 pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ApiVersionLabel {
-    server_api_version: &'static str,
-}
-
 /// A counter by version of the API.
-type VersionCounter = Family<ApiVersionLabel, Counter>;
+type VersionCounter = Family<Labels, Counter>;
 
 struct PodResourcesMetrics {
     total: VersionCounter,
@@ -107,7 +102,7 @@ impl PodResourcesMetrics {
 }
 
 fn add(count: &VersionCounter, server_api_version: &'static str) {
-    let version = ApiVersionLabel { server_api_version };
+    let version = [("server_api_version", server_api_version)];
     count.get_or_create_owned(&version).inc();
 }
 

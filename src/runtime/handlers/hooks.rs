@@ -78,10 +78,9 @@ pub enum HookError {
 impl Hooks {
     /// Commands go to `exec`; declares its metric family in `metrics`.
     pub fn new(exec: ExecFn, events: EventRecorder, metrics: &Metrics) -> Self {
-        let http_fallbacks = metrics.register(
+        let http_fallbacks = metrics.register_default(
             "kubelet_lifecycle_handler_http_fallbacks_total",
             "Number of times lifecycle handlers fell back from https to http",
-            Counter::default(),
         );
         Self {
             exec,

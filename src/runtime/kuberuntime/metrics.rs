@@ -2,31 +2,12 @@
 
 use super::sync::StartFailure;
 use crate::{
-    base::metrics::{DEFAULT_BUCKETS, Metrics},
+    base::metrics::{DEFAULT_BUCKETS, Labels, Metrics},
     model::{Pod, PodExt, reasons},
 };
 use k8s_openapi::api::core::v1::Container;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::time::Duration;
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabels {
-    container_type: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ContainerErrorLabels {
-    container_type: &'static str,
-    code: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct HandlerLabels {
-    runtime_handler: String,
-}
 
 /// Handles to the metrics. Clones share them.
 #[derive(Clone)]
@@ -35,10 +16,10 @@ pub(super) struct StartMetrics {
     pod_errors: Counter,
     user_namespaced: Counter,
     user_namespaced_errors: Counter,
-    containers: Family<KindLabels, Counter>,
-    container_errors: Family<ContainerErrorLabels, Counter>,
-    sandbox_duration: Family<HandlerLabels, Histogram>,
-    sandbox_errors: Family<HandlerLabels, Counter>,
+    containers: Family<Labels, Counter>,
+    container_errors: Family<Labels<2>, Counter>,
+    sandbox_duration: Family<Labels<1, String>, Histogram>,
+    sandbox_errors: Family<Labels<1, String>, Counter>,
 }
 
 impl StartMetrics {
@@ -59,25 +40,22 @@ impl StartMetrics {
                 "kubelet_started_user_namespaced_pods_errors_total",
                 "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
             ),
-            containers: metrics.register(
+            containers: metrics.register_default(
                 "kubelet_started_containers_total",
                 "Cumulative number of containers started",
-                Family::default(),
             ),
-            container_errors: metrics.register(
+            container_errors: metrics.register_default(
                 "kubelet_started_containers_errors_total",
                 "Cumulative number of errors when starting containers",
-                Family::default(),
             ),
             sandbox_duration: metrics.register(
                 "kubelet_run_podsandbox_duration_seconds",
                 "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
                 Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
             ),
-            sandbox_errors: metrics.register(
+            sandbox_errors: metrics.register_default(
                 "kubelet_run_podsandbox_errors_total",
                 "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
-                Family::default(),
             ),
         }
     }
@@ -100,9 +78,7 @@ impl StartMetrics {
 
     /// RunPodSandbox was called.
     pub(super) fn run_pod_sandbox_called(&self, handler: &str, took: Duration, failed: bool) {
-        let handler = HandlerLabels {
-            runtime_handler: handler.to_owned(),
-        };
+        let handler = [("runtime_handler", handler.to_owned())];
         let duration = self.sandbox_duration.get_or_create_owned(&handler);
         duration.observe(took.as_secs_f64());
         if failed {
@@ -123,14 +99,11 @@ impl StartMetrics {
         let container_type = kind(pod, container);
         let tried = self
             .containers
-            .get_or_create_owned(&KindLabels { container_type });
+            .get_or_create_owned(&[("container_type", container_type)]);
         tried.inc();
         if let Some(failure) = failure {
             let code = failure.reason;
-            let labels = ContainerErrorLabels {
-                container_type,
-                code,
-            };
+            let labels = [("container_type", container_type), ("code", code)];
             self.container_errors.get_or_create_owned(&labels).inc();
         }
     }

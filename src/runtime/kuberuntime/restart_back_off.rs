@@ -159,7 +159,7 @@ impl RestartBackOff {
 
     /// Number of containers with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.lock().len()
+        self.steps.lock().count()
     }
 
     /// Resets the back-offs of a pod that was removed or starts over. Their keys are read from the record of the pod; keys

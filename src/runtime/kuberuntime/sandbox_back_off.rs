@@ -52,7 +52,7 @@ impl SandboxBackOff {
 
     /// Number of pods with a back-off.
     pub(super) fn len(&self) -> usize {
-        self.steps.lock().len()
+        self.steps.lock().count()
     }
 
     pub(super) fn forget(&self, uid: &PodUid) {

@@ -1,25 +1,19 @@
 //! The metrics of the token cache, with upstream's names.
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+use crate::base::metrics::{DEFAULT_BUCKETS, Labels, Metrics};
+use prometheus_client::metrics::{
+    counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
 use std::fmt;
 use tokio::time::Instant;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReviewStatusLabel {
-    status: &'static str,
-}
-
 /// Handles to the metrics; clones share them.
 #[derive(Clone)]
 pub(super) struct TokenMetrics {
-    requests: Family<ReviewStatusLabel, Counter>,
-    duration: Family<ReviewStatusLabel, Histogram, fn() -> Histogram>,
-    fetches: Family<ReviewStatusLabel, Counter>,
-    active: Family<ReviewStatusLabel, Gauge>,
+    requests: Family<Labels, Counter>,
+    duration: Family<Labels, Histogram, fn() -> Histogram>,
+    fetches: Family<Labels, Counter>,
+    active: Family<Labels, Gauge>,
 }
 
 impl fmt::Debug for TokenMetrics {
@@ -32,33 +26,28 @@ impl TokenMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(DEFAULT_BUCKETS);
         Self {
-            requests: metrics.register(
+            requests: metrics.register_default(
                 "authentication_token_cache_request_total",
                 "Number of tokens that were looked up, by whether the cache had them",
-                Family::default(),
             ),
             duration: metrics.register(
                 "authentication_token_cache_request_duration_seconds",
                 "Duration in seconds to look up a token, by whether the cache had it",
                 Family::new_with_constructor(histogram),
             ),
-            fetches: metrics.register(
+            fetches: metrics.register_default(
                 "authentication_token_cache_fetch_total",
                 "Number of tokens that were reviewed because the cache did not have them, by outcome",
-                Family::default(),
             ),
-            active: metrics.register(
+            active: metrics.register_default(
                 "authentication_token_cache_active_fetch_count",
                 "Number of reviews in flight, and of requests that wait for one",
-                Family::default(),
             ),
         }
     }
 
     pub(super) fn lookup(&self, hit: bool, started_at: Instant) {
-        let status = ReviewStatusLabel {
-            status: if hit { "hit" } else { "miss" },
-        };
+        let status = [("status", if hit { "hit" } else { "miss" })];
         self.requests.get_or_create_owned(&status).inc();
         let seconds = started_at.elapsed().as_secs_f64();
         self.duration.get_or_create_owned(&status).observe(seconds);
@@ -75,18 +64,14 @@ impl TokenMetrics {
     }
 
     fn active(&self, status: &'static str) -> Active {
-        let gauge = self
-            .active
-            .get_or_create_owned(&ReviewStatusLabel { status });
+        let gauge = self.active.get_or_create_owned(&[("status", status)]);
         gauge.inc();
         Active(gauge)
     }
 
     /// Records the end of a review. One with the result that the token is invalid counts as successful.
     pub(super) fn fetched(&self, well: bool) {
-        let status = ReviewStatusLabel {
-            status: if well { "ok" } else { "error" },
-        };
+        let status = [("status", if well { "ok" } else { "error" })];
         self.fetches.get_or_create_owned(&status).inc();
     }
 }

@@ -1,6 +1,6 @@
 //! The authentication layer.
 
-use super::{ResponseFuture, RoutedRequest, RoutedService};
+use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
 use crate::server::{
     auth::{AuthRefusal, KubeletAuth, Peer},
     response::{Body, text, with_connection_close},
@@ -9,13 +9,7 @@ use hyper::{
     Response, StatusCode,
     header::{self, HeaderValue},
 };
-use std::{
-    convert::Infallible,
-    future::ready,
-    sync::Arc,
-    task::{Context, Poll},
-};
-use tower::Service;
+use std::{future::ready, sync::Arc};
 
 /// The clients that a port serves.
 #[derive(Clone)]
@@ -30,36 +24,19 @@ pub(in crate::server) enum Access {
 
 /// Authenticates the client, and removes its credentials from the request.
 #[derive(Clone)]
-pub(in crate::server) struct AuthenticationService<S> {
-    access: Access,
-    inner: S,
-}
+pub(in crate::server) struct AuthenticationLayer(pub(in crate::server) Access);
 
-impl<S> AuthenticationService<S> {
-    pub(in crate::server) fn new(access: Access, inner: S) -> Self {
-        Self { access, inner }
-    }
-}
-
-impl<S: RoutedService> Service<RoutedRequest> for AuthenticationService<S> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut routed: RoutedRequest) -> ResponseFuture {
-        let auth = match &self.access {
-            Access::Open => return self.inner.call(routed),
+impl RequestLayer for AuthenticationLayer {
+    fn call(&self, mut routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
+        let auth = match &self.0 {
+            Access::Open => return inner.call(routed),
             Access::Refused(why) => {
                 let refused = with_connection_close(text(StatusCode::FORBIDDEN, (*why).into()));
                 return Box::pin(ready(Ok(refused)));
             }
             Access::Secured(auth) => auth.clone(),
         };
-        let mut inner = self.inner.clone();
+        let mut inner = inner.clone();
         Box::pin(async move {
             let request = &mut routed.request;
             let peer = request.extensions().get::<Arc<Peer>>().cloned();

@@ -1,6 +1,8 @@
 //! The authorization layer.
 
-use super::{Access, ResponseFuture, RoutedRequest, RoutedService, authentication::refused};
+use super::{
+    Access, RequestLayer, ResponseFuture, RoutedRequest, RoutedService, authentication::refused,
+};
 use crate::server::{
     auth::{AuthRefusal, KubeletAuth, Subresources, User},
     connections::ConnectionSlot,
@@ -8,44 +10,18 @@ use crate::server::{
     routes::subresources,
 };
 use hyper::{Method, Response, StatusCode};
-use std::{
-    convert::Infallible,
-    sync::Arc,
-    task::{Context, Poll},
-};
-use tower::Service;
+use std::sync::Arc;
 
 /// Authorizes the user that the authentication layer found.
 #[derive(Clone)]
-pub(in crate::server) struct AuthorizationService<S> {
-    auth: Option<KubeletAuth>,
-    inner: S,
-}
+pub(in crate::server) struct AuthorizationLayer(pub(in crate::server) Access);
 
-impl<S> AuthorizationService<S> {
-    pub(in crate::server) fn new(access: &Access, inner: S) -> Self {
-        let auth = match access {
-            Access::Secured(auth) => Some(auth.clone()),
-            Access::Open | Access::Refused(_) => None,
+impl RequestLayer for AuthorizationLayer {
+    fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
+        let Access::Secured(auth) = self.0.clone() else {
+            return inner.call(routed);
         };
-        Self { auth, inner }
-    }
-}
-
-impl<S: RoutedService> Service<RoutedRequest> for AuthorizationService<S> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
-        let Some(auth) = self.auth.clone() else {
-            return self.inner.call(routed);
-        };
-        let mut inner = self.inner.clone();
+        let mut inner = inner.clone();
         Box::pin(async move {
             let request = &routed.request;
             let needed = subresources(routed.port, request.uri().path());

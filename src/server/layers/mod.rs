@@ -7,11 +7,11 @@ mod metrics;
 mod panics;
 mod trace;
 
-pub(super) use authentication::{Access, AuthenticationService};
-pub(super) use authorization::AuthorizationService;
-pub(super) use metrics::MetricsService;
-pub(super) use panics::CatchPanicService;
-pub(super) use trace::TraceService;
+pub(super) use authentication::{Access, AuthenticationLayer};
+pub(super) use authorization::AuthorizationLayer;
+pub(super) use metrics::MetricsLayer;
+pub(super) use panics::CatchPanicLayer;
+pub(super) use trace::TraceLayer;
 
 use super::{
     auth::User,
@@ -21,7 +21,10 @@ use super::{
 };
 use futures::future::BoxFuture;
 use hyper::Response;
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    task::{Context, Poll},
+};
 
 /// A request with its entry in the route table.
 pub(super) struct RoutedRequest {
@@ -75,4 +78,38 @@ impl<S> RoutedService for S where
         + Send
         + 'static
 {
+}
+
+/// What one layer does with a request; `inner` is the next layer.
+pub(super) trait RequestLayer: Clone + Send + 'static {
+    fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture;
+}
+
+/// A service inside a layer.
+#[derive(Clone)]
+pub(super) struct LayeredService<L, S> {
+    layer: L,
+    inner: S,
+}
+
+/// Puts a service inside a layer, for `tower::ServiceBuilder::layer_fn`.
+pub(super) fn within<L: RequestLayer, S>(layer: L) -> impl Fn(S) -> LayeredService<L, S> + Clone {
+    move |inner| LayeredService {
+        layer: layer.clone(),
+        inner,
+    }
+}
+
+impl<L: RequestLayer, S: RoutedService> tower::Service<RoutedRequest> for LayeredService<L, S> {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
+        self.layer.call(routed, &mut self.inner)
+    }
 }

@@ -1,40 +1,19 @@
 //! The panic layer: a panic of a handler results in a 500 response.
 
-use super::{ResponseFuture, RoutedRequest, RoutedService};
+use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
     base::panics::{PanicScope, contain},
-    server::response::{Body, text},
+    server::response::text,
 };
-use hyper::{Response, StatusCode};
-use std::{
-    convert::Infallible,
-    task::{Context, Poll},
-};
-use tower::Service;
+use hyper::StatusCode;
 
 /// Contains panics of the inner layers: the client gets a 500, and the connection stays open.
 #[derive(Clone)]
-pub(in crate::server) struct CatchPanicService<S> {
-    inner: S,
-}
+pub(in crate::server) struct CatchPanicLayer;
 
-impl<S> CatchPanicService<S> {
-    pub(in crate::server) fn new(inner: S) -> Self {
-        Self { inner }
-    }
-}
-
-impl<S: RoutedService> Service<RoutedRequest> for CatchPanicService<S> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
-        let mut inner = self.inner.clone();
+impl RequestLayer for CatchPanicLayer {
+    fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
+        let mut inner = inner.clone();
         Box::pin(async move {
             // `call` is inside the future, so that its panics are contained too.
             let response = contain(PanicScope::HttpRequest, async { inner.call(routed).await });

@@ -1,7 +1,7 @@
 //! Spans of requests, with the attributes of upstream's `otelrestful` except those that the client controls: the path
 //! is the route's pattern, and query and user agent are omitted.
 
-use super::{ResponseFuture, RoutedRequest, RoutedService};
+use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
 use crate::{
     base::otel::{Parent, Span, SpanContext, TraceSpanKind, Tracer},
     server::{
@@ -10,37 +10,16 @@ use crate::{
     },
 };
 use hyper::{Method, Response};
-use std::{
-    convert::Infallible,
-    task::{Context, Poll},
-};
-use tower::Service;
+use std::convert::Infallible;
 
 /// Creates a span for each request, which lasts until its response was sent.
 #[derive(Clone)]
-pub(in crate::server) struct TraceService<S> {
-    tracer: Tracer,
-    inner: S,
-}
+pub(in crate::server) struct TraceLayer(pub(in crate::server) Tracer);
 
-impl<S> TraceService<S> {
-    pub(in crate::server) fn new(tracer: Tracer, inner: S) -> Self {
-        Self { tracer, inner }
-    }
-}
-
-impl<S: RoutedService> Service<RoutedRequest> for TraceService<S> {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
-        let span = begin(&self.tracer, &routed);
-        let response = self.inner.call(routed);
+impl RequestLayer for TraceLayer {
+    fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
+        let span = begin(&self.0, &routed);
+        let response = inner.call(routed);
         match span {
             Some(span) => Box::pin(within(span, response)),
             None => response,

@@ -22,7 +22,10 @@ use super::{
     websocket::{is_upgrade, is_websocket},
 };
 use crate::{
-    base::{error_chain, metrics::Metrics},
+    base::{
+        error_chain,
+        metrics::{Labels, Metrics},
+    },
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
     pods::pod_sync::PodWithStatus,
@@ -35,10 +38,7 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use lookup::MissingContainer;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family},
-};
+use prometheus_client::metrics::{counter::Counter, family::Family};
 use splice::{SpliceEnd, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -370,32 +370,26 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
     response
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SubresourceLabels {
-    subresource: &'static str,
-}
-
 /// Handles to the metrics of streams. Clones share them.
 #[derive(Clone)]
 pub struct StreamMetrics {
-    websockets: Family<SubresourceLabels, Counter>,
+    websockets: Family<Labels, Counter>,
 }
 
 impl StreamMetrics {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics) -> Self {
         Self {
-            websockets: metrics.register(
+            websockets: metrics.register_default(
                 "kubelet_websocket_streaming_requests_total",
                 "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
-                Family::default(),
             ),
         }
     }
 
     /// Counts a WebSocket stream.
     pub(super) fn websocket(&self, subresource: &'static str) {
-        let subresource = SubresourceLabels { subresource };
+        let subresource = [("subresource", subresource)];
         self.websockets.get_or_create_owned(&subresource).inc();
     }
 }

@@ -100,13 +100,8 @@ impl PodHistory {
     }
 
     /// Number of pods with a history.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shared.records.lock().len()
-    }
-
-    /// Whether no pod has a history.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -120,14 +115,14 @@ mod tests {
         let (uid, version) = (PodUid::from("u"), history.subscribe());
         history.set_current_step(&uid, Some("reading".into()));
         history.set_current_step(&uid, None);
-        assert!(history.is_empty());
+        assert_eq!(history.count(), 0);
         history.record(&uid, HistoryEntry::about_pod(Action::StopPod, "why".into()));
         history.set_current_step(&uid, Some("stopping".into()));
         assert_eq!(history.of(&uid).entries().len(), 1);
         assert_eq!(history.of(&uid).current_step().unwrap().0, "stopping");
         assert_eq!(*version.borrow(), 1, "a step is not a decision");
         history.forget(&uid);
-        assert!(history.is_empty());
+        assert_eq!(history.count(), 0);
         assert_eq!(history.of(&uid), PodHistoryRecord::default());
     }
 }

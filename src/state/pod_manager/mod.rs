@@ -56,13 +56,8 @@ impl PodManager {
     }
 
     /// Number of desired pods.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.pods.read().len()
-    }
-
-    /// Whether there are no desired pods.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// UIDs of all desired pods.
@@ -186,7 +181,7 @@ mod tests {
         let manager = writer.reader();
         let name = pod("m", "api").full_name();
         writer.set_mirror(pod("m", "api"));
-        assert!(manager.is_empty() && manager.static_of(&name).is_none());
+        assert!(manager.count() == 0 && manager.static_of(&name).is_none());
         writer.set(pod("api", "api"));
         assert!(manager.static_of(&name).is_none(), "not a static pod");
         writer.set(pod("s", "file"));

@@ -162,13 +162,8 @@ impl PodStateStore {
     }
 
     /// Number of pods with a record.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shared.records.lock().len()
-    }
-
-    /// Whether no pod has a record.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Writes pending changes and waits for that. Without any it returns at once.

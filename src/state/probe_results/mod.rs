@@ -142,13 +142,8 @@ impl ProbeResults {
     }
 
     /// Number of container instances with results.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.results.read().len()
-    }
-
-    /// Whether there are no results.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -173,6 +168,6 @@ mod tests {
         let id = ContainerId::from("c");
         writer.set(&"u".into(), &id, ProbeKind::Startup, ProbeResult::Unknown);
         writer.clear(&id, ProbeKind::Startup);
-        assert!(reader.is_empty());
+        assert_eq!(reader.count(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! Validation of API pods before they are admitted.
 
 use super::{Errors, Path, names, text};
-use crate::model::validation::FieldError;
+use crate::model::validation::{FieldError, field::Rule};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 /// Validates names that are used in paths, labels and cgroups, and that there are containers. Everything else is
@@ -10,17 +10,12 @@ pub fn api_pod_names(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let metadata = Path::root("metadata");
     let required = [
-        ("name", &pod.metadata.name, name as Rule),
-        ("namespace", &pod.metadata.namespace, label),
-        ("uid", &pod.metadata.uid, uid),
+        ("name", &pod.metadata.name, names::dns_subdomain as Rule),
+        ("namespace", &pod.metadata.namespace, names::dns_label),
+        ("uid", &pod.metadata.uid, names::uid),
     ];
     for (field, value, rule) in required {
-        check(
-            text(value.as_ref()),
-            rule,
-            &metadata.child(field),
-            &mut errors,
-        );
+        errors.check_required(&metadata.child(field), text(value.as_ref()), rule);
     }
     let path = Path::root("spec");
     match &pod.spec {
@@ -30,67 +25,30 @@ pub fn api_pod_names(pod: &Pod) -> Vec<FieldError> {
     errors.into_vec()
 }
 
-type Rule = fn(&str) -> Option<&'static str>;
-
-fn name(text: &str) -> Option<&'static str> {
-    names::dns_subdomain(text)
-}
-
-fn label(text: &str) -> Option<&'static str> {
-    names::dns_label(text)
-}
-
-fn uid(text: &str) -> Option<&'static str> {
-    names::uid(text)
-}
-
-fn check(value: &str, rule: Rule, path: &Path<'_>, errors: &mut Errors) {
-    match rule(value) {
-        _ if value.is_empty() => errors.required(path, ""),
-        Some(wrong) => errors.invalid(path, value, wrong),
-        None => {}
-    }
-}
-
 fn spec_names(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
-    let list = path.child("containers");
     if spec.containers.is_empty() {
-        errors.required(&list, "");
+        errors.required(&path.child("containers"), "");
     }
-    for (index, container) in spec.containers.iter().enumerate() {
-        check(
-            &container.name,
-            label,
-            &list.index(index).child("name"),
-            errors,
-        );
-    }
-    let list = path.child("initContainers");
-    for (index, container) in spec.init_containers.iter().flatten().enumerate() {
-        check(
-            &container.name,
-            label,
-            &list.index(index).child("name"),
-            errors,
-        );
-    }
-    let list = path.child("ephemeralContainers");
-    for (index, container) in spec.ephemeral_containers.iter().flatten().enumerate() {
-        check(
-            &container.name,
-            label,
-            &list.index(index).child("name"),
-            errors,
-        );
-    }
-    let list = path.child("volumes");
-    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        check(
-            &volume.name,
-            label,
-            &list.index(index).child("name"),
-            errors,
-        );
+    let init = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let volumes = spec.volumes.iter().flatten();
+    let lists: [(&str, Vec<&String>); 4] = [
+        (
+            "containers",
+            spec.containers.iter().map(|it| &it.name).collect(),
+        ),
+        ("initContainers", init.map(|it| &it.name).collect()),
+        (
+            "ephemeralContainers",
+            ephemeral.map(|it| &it.name).collect(),
+        ),
+        ("volumes", volumes.map(|it| &it.name).collect()),
+    ];
+    for (list, given) in lists {
+        let list = path.child(list);
+        for (index, name) in given.into_iter().enumerate() {
+            errors.check_required(&list.index(index).child("name"), name, names::dns_label);
+        }
     }
 }
 

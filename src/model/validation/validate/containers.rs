@@ -57,11 +57,7 @@ fn validate_container(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    match names::dns_label(&container.name) {
-        _ if container.name.is_empty() => errors.required(&path.child("name"), ""),
-        Some(wrong) => errors.invalid(&path.child("name"), &container.name, wrong),
-        None => {}
-    }
+    errors.check_required(&path.child("name"), &container.name, names::dns_label);
     let image = text(container.image.as_ref());
     if image.is_empty() {
         errors.required(&path.child("image"), "");

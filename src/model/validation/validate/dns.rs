@@ -52,9 +52,7 @@ fn validate_config(config: &PodDNSConfig, path: &Path<'_>, errors: &mut Errors) 
         errors.too_long(&list, MAX_SEARCH_CHARS);
     }
     for (index, search) in searches.iter().enumerate() {
-        if let Some(wrong) = names::dns_search(search) {
-            errors.invalid(&list.index(index), search, wrong);
-        }
+        errors.check(&list.index(index), search, names::dns_search);
     }
     for (index, option) in config.options.iter().flatten().enumerate() {
         if option.name.as_deref().is_none_or(str::is_empty) {

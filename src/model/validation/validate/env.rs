@@ -47,9 +47,7 @@ pub(super) fn validate(
     for (index, source) in container.env_from.iter().flatten().enumerate() {
         let at = list.index(index);
         let prefix = text(source.prefix.as_ref());
-        if let Some(wrong) = names::env_name(prefix) {
-            errors.invalid(&at.child("prefix"), prefix, wrong);
-        }
+        errors.check(&at.child("prefix"), prefix, names::env_name);
         let sources = [source.config_map_ref.is_some(), source.secret_ref.is_some()];
         exactly_one(&sources, &at, "`configMapRef` or `secretRef`", errors);
         if let Some(wanted) = &source.config_map_ref {
@@ -62,11 +60,7 @@ pub(super) fn validate(
 }
 
 fn validate_variable(variable: &EnvVar, path: &Path<'_>, errors: &mut Errors) {
-    match names::env_name(&variable.name) {
-        _ if variable.name.is_empty() => errors.required(&path.child("name"), ""),
-        Some(wrong) => errors.invalid(&path.child("name"), &variable.name, wrong),
-        None => {}
-    }
+    errors.check_required(&path.child("name"), &variable.name, names::env_name);
     let Some(from) = &variable.value_from else {
         return;
     };
@@ -96,26 +90,18 @@ fn validate_variable(variable: &EnvVar, path: &Path<'_>, errors: &mut Errors) {
     if let Some(wanted) = &from.config_map_key_ref {
         let at = at.child("configMapKeyRef");
         object_name(&wanted.name, &at, errors);
-        object_key(&wanted.key, &at.child("key"), errors);
+        errors.check_required(&at.child("key"), &wanted.key, names::object_key);
     }
     if let Some(wanted) = &from.secret_key_ref {
         let at = at.child("secretKeyRef");
         object_name(&wanted.name, &at, errors);
-        object_key(&wanted.key, &at.child("key"), errors);
+        errors.check_required(&at.child("key"), &wanted.key, names::object_key);
     }
 }
 
 fn object_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.required(&path.child("name"), "");
-    }
-}
-
-fn object_key(key: &str, path: &Path<'_>, errors: &mut Errors) {
-    match names::object_key(key) {
-        _ if key.is_empty() => errors.required(path, ""),
-        Some(wrong) => errors.invalid(path, key, wrong),
-        None => {}
     }
 }
 
@@ -134,12 +120,7 @@ fn exactly_one(given: &[bool], path: &Path<'_>, names: &str, errors: &mut Errors
 /// The file of a `fileKeyRef` must be in an emptyDir: only there is it known who wrote it, and that it is a regular
 /// file.
 fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors: &mut Errors) {
-    let at = path.child("key");
-    match names::env_name(&file.key) {
-        _ if file.key.is_empty() => errors.required(&at, ""),
-        Some(wrong) => errors.invalid(&at, &file.key, wrong),
-        None => {}
-    }
+    errors.check_required(&path.child("key"), &file.key, names::env_name);
     let at = path.child("path");
     if file.path.is_empty() {
         errors.required(&at, "");
@@ -148,11 +129,7 @@ fn validate_file(spec: &PodSpec, file: &FileKeySelector, path: &Path<'_>, errors
     }
     let at = path.child("volumeName");
     let name = file.volume_name.as_str();
-    match names::dns_label(name) {
-        _ if name.is_empty() => errors.required(&at, ""),
-        Some(wrong) => errors.invalid(&at, name, wrong),
-        None => {}
-    }
+    errors.check_required(&at, name, names::dns_label);
     let volume = spec
         .volumes
         .iter()

@@ -10,21 +10,10 @@ const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 pub(super) fn validate(meta: &ObjectMeta, errors: &mut Errors) {
     let path = Path::root("metadata");
     let name = text(meta.name.as_ref());
-    match names::dns_subdomain(name) {
-        _ if name.is_empty() => errors.required(&path.child("name"), ""),
-        Some(wrong) => errors.invalid(&path.child("name"), name, wrong),
-        None => {}
-    }
+    errors.check_required(&path.child("name"), name, names::dns_subdomain);
     let namespace = text(meta.namespace.as_ref());
-    match names::dns_label(namespace) {
-        _ if namespace.is_empty() => errors.required(&path.child("namespace"), ""),
-        Some(wrong) => errors.invalid(&path.child("namespace"), namespace, wrong),
-        None => {}
-    }
-    let uid = text(meta.uid.as_ref());
-    if let Some(wrong) = names::uid(uid).filter(|_| !uid.is_empty()) {
-        errors.invalid(&path.child("uid"), uid, wrong);
-    }
+    errors.check_required(&path.child("namespace"), namespace, names::dns_label);
+    errors.check_optional(&path.child("uid"), text(meta.uid.as_ref()), names::uid);
     if let Some(map) = &meta.labels {
         labels(map, &path.child("labels"), errors);
     }
@@ -36,12 +25,8 @@ pub(super) fn validate(meta: &ObjectMeta, errors: &mut Errors) {
 /// Validates labels or a node selector, which have the same syntax.
 pub(super) fn labels(map: &BTreeMap<String, String>, path: &Path<'_>, errors: &mut Errors) {
     for (key, value) in map {
-        if let Some(wrong) = names::qualified(key) {
-            errors.invalid(path, key, wrong);
-        }
-        if let Some(wrong) = names::label_value(value) {
-            errors.invalid(&path.key(key), value, wrong);
-        }
+        errors.check(path, key, names::qualified);
+        errors.check(&path.key(key), value, names::label_value);
     }
 }
 

@@ -59,11 +59,13 @@ fn validate_spec(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         errors.forbidden(&path.child("schedulingGates"), detail);
     }
     for (index, gate) in spec.readiness_gates.iter().flatten().enumerate() {
-        if let Some(wrong) = names::qualified(&gate.condition_type) {
-            let list = path.child("readinessGates");
-            let at = list.index(index);
-            errors.invalid(&at.child("conditionType"), &gate.condition_type, wrong);
-        }
+        let list = path.child("readinessGates");
+        let at = list.index(index);
+        errors.check(
+            &at.child("conditionType"),
+            &gate.condition_type,
+            names::qualified,
+        );
     }
 }
 
@@ -85,19 +87,18 @@ fn enumerations(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
         let name = Some(os.name.as_str());
         errors.one_of(&os_path.child("name"), name, &["linux", "windows"]);
     }
-    if let Some(class) = &spec.runtime_class_name
-        && let Some(wrong) = names::dns_subdomain(class)
-    {
-        errors.invalid(&path.child("runtimeClassName"), class, wrong);
+    if let Some(class) = &spec.runtime_class_name {
+        errors.check(&path.child("runtimeClassName"), class, names::dns_subdomain);
     }
     for (field, name) in [
         ("priorityClassName", &spec.priority_class_name),
         ("serviceAccountName", &spec.service_account_name),
     ] {
-        let name = text(name.as_ref());
-        if let Some(wrong) = names::dns_subdomain(name).filter(|_| !name.is_empty()) {
-            errors.invalid(&path.child(field), name, wrong);
-        }
+        errors.check_optional(
+            &path.child(field),
+            text(name.as_ref()),
+            names::dns_subdomain,
+        );
     }
 }
 
@@ -115,10 +116,7 @@ fn numbers(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
 
 fn hostnames(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
     for (field, name) in [("hostname", &spec.hostname), ("subdomain", &spec.subdomain)] {
-        let name = text(name.as_ref());
-        if let Some(wrong) = names::dns_label(name).filter(|_| !name.is_empty()) {
-            errors.invalid(&path.child(field), name, wrong);
-        }
+        errors.check_optional(&path.child(field), text(name.as_ref()), names::dns_label);
     }
     if let Some(name) = &spec.hostname_override {
         hostname_override(spec, name, &path.child("hostnameOverride"), errors);
@@ -130,19 +128,15 @@ fn hostnames(spec: &PodSpec, path: &Path<'_>, errors: &mut Errors) {
             errors.invalid(&at.child("ip"), &alias.ip, "must be a valid IP address");
         }
         for (index, name) in alias.hostnames.iter().flatten().enumerate() {
-            if let Some(wrong) = names::dns_subdomain(name) {
-                let list = at.child("hostnames");
-                errors.invalid(&list.index(index), name, wrong);
-            }
+            let list = at.child("hostnames");
+            errors.check(&list.index(index), name, names::dns_subdomain);
         }
     }
 }
 
 /// Validates `hostnameOverride`: it must be valid for the kernel, and no other field may set the host name.
 fn hostname_override(spec: &PodSpec, name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(wrong) = names::dns_subdomain(name) {
-        errors.invalid(path, name, wrong);
-    }
+    errors.check(path, name, names::dns_subdomain);
     if name.len() > MAX_HOSTNAME {
         errors.too_long(path, MAX_HOSTNAME);
     }
@@ -161,9 +155,7 @@ fn validate_toleration(toleration: &Toleration, path: &Path<'_>, errors: &mut Er
     let operator = text(toleration.operator.as_ref());
     let value = text(toleration.value.as_ref());
     let effect = text(toleration.effect.as_ref());
-    if let Some(wrong) = names::qualified(key).filter(|_| !key.is_empty()) {
-        errors.invalid(&path.child("key"), key, wrong);
-    }
+    errors.check_optional(&path.child("key"), key, names::qualified);
     if key.is_empty() && operator != "Exists" {
         let detail = "operator must be Exists when `key` is empty";
         errors.invalid(&path.child("operator"), operator, detail);
@@ -173,11 +165,7 @@ fn validate_toleration(toleration: &Toleration, path: &Path<'_>, errors: &mut Er
         errors.invalid(&path.child("effect"), effect, detail);
     }
     match operator {
-        "Equal" | "" => {
-            if let Some(wrong) = names::label_value(value) {
-                errors.invalid(&path.child("value"), value, wrong);
-            }
-        }
+        "Equal" | "" => errors.check(&path.child("value"), value, names::label_value),
         "Exists" if !value.is_empty() => {
             let detail = "value must be empty when `operator` is 'Exists'";
             errors.invalid(&path.child("value"), value, detail);

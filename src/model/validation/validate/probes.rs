@@ -153,11 +153,7 @@ fn validate_http(http: &HTTPGetAction, path: &Path<'_>, errors: &mut Errors) {
 fn validate_port(port: &IntOrString, path: &Path<'_>, errors: &mut Errors) {
     match port {
         IntOrString::Int(number) => port_number(i64::from(*number), path, errors),
-        IntOrString::String(name) => {
-            if let Some(wrong) = names::port_name(name) {
-                errors.invalid(path, name, wrong);
-            }
-        }
+        IntOrString::String(name) => errors.check(path, name, names::port_name),
     }
 }
 

@@ -78,11 +78,7 @@ pub(super) fn validate<'a>(
     let mut seen = HashSet::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let at = path.index(index);
-        match names::dns_label(&volume.name) {
-            _ if volume.name.is_empty() => errors.required(&at.child("name"), ""),
-            Some(wrong) => errors.invalid(&at.child("name"), &volume.name, wrong),
-            None => {}
-        }
+        errors.check_required(&at.child("name"), &volume.name, names::dns_label);
         unique(&mut seen, &volume.name, &at.child("name"), errors);
         let given = volume_sources(volume);
         if given.is_empty() {

@@ -1,6 +1,6 @@
-use super::super::thresholds::ThresholdValue;
 use super::*;
 use crate::model::{ContainerState, ContainerStatus, SandboxStatus};
+use crate::node::node_status::resources::ThresholdValue;
 use crate::node::stats::api::{MemoryStats, ProcessStats, VolumeStats};
 
 fn pod(name: &str, priority: i32, memory: &str) -> Arc<Pod> {

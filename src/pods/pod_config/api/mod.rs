@@ -115,10 +115,8 @@ pub(super) struct ApiSource {
 impl ApiSource {
     /// Delivers lists until shutdown.
     pub(super) async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
-        tokio::select! {
-            () = shutdown.cancelled() => Ok(()),
-            result = self.watch() => result,
-        }
+        let ended = shutdown.run_until_cancelled(self.watch()).await;
+        ended.unwrap_or(Ok(()))
     }
 
     async fn watch(mut self) -> anyhow::Result<()> {

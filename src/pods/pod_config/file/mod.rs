@@ -133,10 +133,8 @@ pub(super) async fn run(
             removed = names.collect();
         }
     };
-    tokio::select! {
-        () = shutdown.cancelled() => Ok(()),
-        result = work => result,
-    }
+    let ended = shutdown.run_until_cancelled(work).await;
+    ended.unwrap_or(Ok(()))
 }
 
 fn event_pause(scan: Duration) -> Duration {

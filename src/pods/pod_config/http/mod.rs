@@ -93,10 +93,8 @@ pub(super) async fn run(
             source.poll().await?;
         }
     };
-    tokio::select! {
-        () = shutdown.cancelled() => Ok(()),
-        result = work => result,
-    }
+    let ended = shutdown.run_until_cancelled(work).await;
+    ended.unwrap_or(Ok(()))
 }
 
 struct HttpSource {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::foreign_objects::{Plant, Planter};
 use crate::node::{
     Node, OverlapWatch, WAIT_LIMIT, backs_off_for, calls, full, is_ready, phase, put, status_of,
     wait_runs, waits_for,
@@ -367,4 +368,55 @@ async fn a_kubelet_that_asks_what_became_of_pulls_before_it_starts_stops_when_it
     node.fake.wait_until("it asks", WAIT_LIMIT, asks).await;
     let stopped = tokio::time::timeout(WAIT_LIMIT, node.stop()).await;
     assert!(stopped.is_ok(), "it waits for the answer");
+}
+
+/// The UID of a pod that another kubelet started, and that this one took over, stays also when the pod gets a new sandbox.
+#[tokio::test]
+async fn an_adopted_pod_with_a_new_sandbox_is_not_restarted() {
+    const UID: &str = "0123456789abcdef0123456789abcdef";
+    let mut node = Node::new().await;
+    node.put(&simple("web"));
+    node.start().await;
+    let own = node.wait_runs("web").await;
+    let sandbox = node.fake.pod("web-node1").unwrap();
+    node.stop().await;
+    // As the Go kubelet has it: with a UID that it generated, and without the digest of the manifest.
+    let mut planter = Planter::new(&node.fake).await;
+    planter.remove_sandbox(&sandbox.id).await;
+    let mut other = Plant::of_a_kubelet("web-node1").uid(UID).made_for_a_file();
+    other.container_annotations = own.config.annotations.clone();
+    planter.pod(&other).await;
+    node.fake.clear_calls();
+    node.start().await;
+    wait_for("it is shown", WAIT_LIMIT, async || {
+        let pod = node.pod("web").await;
+        holds(pod.is_some_and(|pod| phase(&pod) == "Running"), "")
+    })
+    .await;
+    assert_eq!(node.fake.mutations(), 0);
+
+    node.fake.kill_sandbox("web-node1");
+    let again = |fake: &FakeRuntime| {
+        let pod = fake.pod("web-node1");
+        pod.is_some_and(|pod| pod.attempt == 1 && pod.containers.iter().any(|one| one.is_running()))
+    };
+    node.fake
+        .wait_until("it runs again", WAIT_LIMIT, again)
+        .await;
+    assert_eq!(node.fake.pod("web-node1").unwrap().uid, UID);
+    node.wait_pod("web", "is running", WAIT_LIMIT, |pod| {
+        phase(pod) == "Running"
+    })
+    .await;
+    node.stop().await;
+    node.fake.clear_calls();
+    node.start().await;
+    let touched =
+        |fake: &FakeRuntime| fake.count(Rpc::RunPodSandbox) + fake.count(Rpc::StopPodSandbox) > 0;
+    assert!(
+        node.never(Duration::from_secs(1), touched).await,
+        "{:?}",
+        node.fake.calls()
+    );
+    assert_eq!(node.fake.pod("web-node1").unwrap().uid, UID);
 }

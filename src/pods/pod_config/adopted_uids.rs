@@ -1,10 +1,12 @@
 //! Adoption of the UIDs under which another kubelet runs static pods. Pure.
 //!
 //! A kubelet generates the UID of a static pod from its manifest, and the Go kubelet does it differently from this one.
-//! A manifest whose pod another kubelet already runs adopts the UID of the running pod, so that replacing the Go
-//! kubelet does not restart static pods.
+//! A manifest whose pod already runs under another UID adopts that UID, so that neither the replacement of the Go kubelet
+//! nor a later restart of this one restarts static pods.
 
-use crate::model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, container_hash, keys};
+use crate::model::{
+    Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, container_hash, is_other_manifest, keys,
+};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ const GENERATED: usize = 32;
 /// The UIDs that may be adopted, and those that were.
 #[derive(Debug, Default)]
 pub(super) struct AdoptedUids {
-    /// Running pods of another kubelet whose UID no manifest has adopted yet.
+    /// Running pods whose UID no manifest has adopted yet.
     found: HashMap<PodFullName, Arc<PodStatus>>,
     /// By the UID that this kubelet generates.
     adopted: HashMap<PodUid, AdoptedPod>,
@@ -29,14 +31,11 @@ struct AdoptedPod {
     adopted: Arc<Pod>,
 }
 
-/// Whether another kubelet started this pod from a manifest, and it runs. This kubelet annotates every sandbox with the
-/// digest of the manifest, others do not.
-fn is_of_another_kubelet(status: &PodStatus) -> bool {
+/// Whether a kubelet started this pod from a manifest, and it runs.
+fn is_running_static_pod(status: &PodStatus) -> bool {
     status.source() != PodSource::Api
         && is_generated(&status.uid)
-        && status
-            .newest_sandbox()
-            .is_some_and(|sandbox| sandbox.ready && sandbox.manifest_digest.is_none())
+        && status.newest_sandbox().is_some_and(|sandbox| sandbox.ready)
 }
 
 /// Whether a pod of the runtime was started by this kubelet implementation, of any version.
@@ -55,7 +54,7 @@ impl AdoptedUids {
             let newer = found
                 .get(&name)
                 .is_none_or(|other| created(other) < created(&status));
-            if is_of_another_kubelet(&status) && newer {
+            if is_running_static_pod(&status) && newer {
                 found.insert(name, status);
             }
         }
@@ -65,7 +64,7 @@ impl AdoptedUids {
         }
     }
 
-    /// The pod of a manifest, with the UID of the running pod that another kubelet started from this manifest.
+    /// The pod of a manifest, with the UID of the running pod that was started from this manifest.
     pub(super) fn adopt(&mut self, source: PodSource, pod: Arc<Pod>) -> Arc<Pod> {
         if let Some(known) = self.adopted.get_mut(&pod.uid()) {
             if !Arc::ptr_eq(&known.generated, &pod) {
@@ -78,7 +77,11 @@ impl AdoptedUids {
             return pod;
         }
         match self.found.remove(&pod.full_name()) {
-            Some(status) if status.source() == source && matches_spec(&status, &pod) => {
+            Some(status)
+                if status.source() == source
+                    && status.uid != pod.uid()
+                    && matches_manifest(&status, &pod) =>
+            {
                 let adopted = with_uid(&pod, &status.uid);
                 let entry = AdoptedPod {
                     generated: pod.clone(),
@@ -100,6 +103,14 @@ impl AdoptedUids {
 /// Whether a kubelet generated this UID; those of API servers are RFC 4122 UUIDs with dashes.
 pub(super) fn is_generated(uid: &PodUid) -> bool {
     uid.as_str().len() == GENERATED && uid.as_str().bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a pod was started from this manifest, as far as is known. This kubelet annotates every sandbox with the digest
+/// of the manifest, also one that it makes for a pod with an adopted UID; others do not.
+fn matches_manifest(status: &PodStatus, pod: &Pod) -> bool {
+    let sandbox = status.newest_sandbox();
+    let digest = sandbox.and_then(|sandbox| sandbox.manifest_digest.as_deref());
+    !is_other_manifest(digest, pod.annotation(keys::MANIFEST_DIGEST)) && matches_spec(status, pod)
 }
 
 /// Whether the newest instance of every container has the hash of a container of this pod, and there is at least one.
@@ -151,6 +162,8 @@ mod tests {
         pod.metadata.name = Some(name.into());
         pod.metadata.namespace = Some("ns".into());
         pod.metadata.uid = Some(uid.into());
+        let digest = (keys::MANIFEST_DIGEST.to_owned(), format!("v1:{image}"));
+        pod.metadata.annotations = Some([digest].into());
         pod.spec = Some(PodSpec {
             containers: vec![container(image)],
             ..PodSpec::default()
@@ -183,7 +196,8 @@ mod tests {
     fn a_manifest_takes_over_the_uid_of_the_pod_that_another_kubelet_runs_from_it() {
         let same = |_: &mut SandboxStatus| {};
         let dead = |one: &mut SandboxStatus| one.ready = false;
-        let own = |one: &mut SandboxStatus| one.manifest_digest = Some("v1:x".into());
+        let own = |one: &mut SandboxStatus| one.manifest_digest = Some("v1:other".into());
+        let again = |one: &mut SandboxStatus| one.manifest_digest = Some("v1:image".into());
         let api = |one: &mut SandboxStatus| one.source = Some(PodSource::Api);
         let url = |one: &mut SandboxStatus| one.source = Some(PodSource::Http);
         let given = "3b7c1f5e-0000-0000-0000-000000000000";
@@ -205,6 +219,12 @@ mod tests {
             ),
             ("dead", status(GO, dead), pod(OWN, "web", "image"), OWN),
             ("ours", status(GO, own), pod(OWN, "web", "image"), OWN),
+            (
+                "with a new sandbox",
+                status(GO, again),
+                pod(OWN, "web", "image"),
+                GO,
+            ),
             ("the API's", status(GO, api), pod(OWN, "web", "image"), OWN),
             ("of a URL", status(GO, url), pod(OWN, "web", "image"), OWN),
         ] {

@@ -243,8 +243,8 @@ async fn running_static_pods(cache: &PodCache) -> Vec<Arc<PodStatus>> {
     pods
 }
 
-/// The status of a pod once all of its items have been read. Returns early for a pod that this kubelet
-/// implementation started: its UID never has to be adopted.
+/// The status of a pod once all of its items have been read. Returns early for a pod that this kubelet implementation
+/// started: the list has the digest of its manifest and the hashes of its containers.
 async fn read_status(cache: &PodCache, uid: &PodUid) -> Arc<PodStatus> {
     loop {
         if let Some(status) = cache.try_settled(uid) {

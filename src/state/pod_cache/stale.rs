@@ -39,8 +39,11 @@ impl PodCache {
                 let notify = waiters.entry(uid.clone()).or_default().clone();
                 notify.notified_owned()
             };
-            let settled = self.try_settled(uid);
-            let stale = self.stale(uid);
+            // Under one lock: a read in between would make a settled pod one of which every read failed.
+            let (settled, stale) = {
+                let state = self.shared.state.lock();
+                (state.settled(uid), state.stale(uid))
+            };
             if settled.is_some() || stale.iter().all(|item| item.failure.is_some()) {
                 self.shared.wake(std::slice::from_ref(uid));
                 return settled;

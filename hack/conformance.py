@@ -205,6 +205,8 @@ def run_in_machine(chosen, kubelet):
 def node_directory(gib):
     """An empty directory, if wanted on a file system of its own."""
     directory = tempfile.mkdtemp(prefix="conformance-", dir="/tmp")
+    # Containers with a user namespace have to reach their files.
+    os.chmod(directory, 0o711)
     disk = directory + ".ext4"
     try:
         if gib:

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use kubelet::cri::v1;
 use serde_json::json;
+use tonic::Code;
 
 use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{container, pod, simple, with, with_spec};
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Features, Options};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Features, Options, Rpc};
 use crate::support::wait::{holds, wait_for};
 
 fn own_ids(name: &str) -> serde_json::Value {
@@ -147,4 +148,37 @@ async fn status_and_mounts_follow_what_the_runtime_can() {
     let status = crate::node::status_of(&shown, "main").unwrap();
     let mounts = status.volume_mounts.as_ref().unwrap();
     assert_eq!(mounts[0].recursive_read_only.as_deref(), Some("Enabled"));
+}
+
+#[tokio::test]
+async fn a_pod_with_ids_of_its_own_that_fails_in_its_first_sync_is_counted() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let counts = async |node: &Node| {
+        let (_, metrics) = node.get("/metrics").await;
+        let count = |name: &str| {
+            let prefix = format!("kubelet_started_user_namespaced_pods_{name} ");
+            let mut lines = metrics
+                .lines()
+                .filter_map(|line| line.strip_prefix(&prefix));
+            lines.next().unwrap_or("none").to_owned()
+        };
+        [count("total"), count("errors_total")]
+    };
+    node.put(&own_ids("good"));
+    node.wait_runs("good").await;
+    assert_eq!(counts(&node).await, ["1", "0"]);
+    let fault = Fault::fail(Rpc::StartContainer, Code::Unknown, "no such program");
+    node.fake.inject(fault);
+    node.put(&own_ids("bad"));
+    wait_for("it fails", WAIT_LIMIT, async || {
+        let events = node.events().await;
+        holds(events.contains("no such program"), events)
+    })
+    .await;
+    wait_for("it is counted", WAIT_LIMIT, async || {
+        let counts = counts(&node).await;
+        holds(counts == ["2", "1"], format!("{counts:?}"))
+    })
+    .await;
 }

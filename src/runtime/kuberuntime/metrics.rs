@@ -69,8 +69,13 @@ impl StartMetrics {
     }
 
     /// The sandbox could not be created.
-    pub(super) fn sandbox_failed(&self, pod: &Pod) {
+    pub(super) fn sandbox_failed(&self) {
         self.pod_errors.inc();
+    }
+
+    /// The sync that was to create the sandbox failed, there or later: runtimes make the user namespace of a container
+    /// when they create the container.
+    pub(super) fn first_sync_failed(&self, pod: &Pod) {
         if has_user_namespace(pod) {
             self.user_namespaced_errors.inc();
         }

@@ -154,6 +154,9 @@ impl KubeGenericRuntimeManager {
         if let Some(sandbox) = sandbox {
             Box::pin(self.start_all(request, actions, &sandbox, report)).await;
         }
+        if actions.create_sandbox && !report.is_clean() {
+            self.metrics.first_sync_failed(request.pod);
+        }
     }
 
     /// Steps 2 and 3.
@@ -267,7 +270,7 @@ impl KubeGenericRuntimeManager {
         match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
-                self.metrics.sandbox_failed(pod);
+                self.metrics.sandbox_failed();
                 let why = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(Action::Fail, why));
                 if error

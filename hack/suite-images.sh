@@ -64,14 +64,21 @@ build_e2e_images() {
     suite_image "$suite_images/nonewprivs:1.4" "$work/nonewprivs" '"Cmd":["nnp"]'
 
     cp -a "$rootfs" "$work/nginx"
-    install -d "$work/nginx/usr/share/nginx/html"
+    install -d "$work/nginx/usr/share/nginx/html" "$work/nginx/var/run"
     printf '<html><head><title>Welcome to nginx!</title></head></html>\n' >"$work/nginx/usr/share/nginx/html/index.html"
-    printf '#!/bin/sh\nexec httpd -f -p 80 -h /usr/share/nginx/html\n' >"$work/nginx/bin/nginx"
+    # The shell stays, so that there is a process named nginx.
+    printf '%s\n' '#!/bin/ash' 'trap "exit 0" TERM' 'echo $$ >/var/run/nginx.pid' \
+        'httpd -f -p 80 -h /usr/share/nginx/html &' wait >"$work/nginx/bin/nginx"
     chmod 755 "$work/nginx/bin/nginx"
     for version in 1.15-4 1.27-0; do
         suite_image "$suite_images/nginx:$version" "$work/nginx" \
             '"Cmd":["nginx","-g","daemon off;"],"ExposedPorts":{"80/tcp":{}}'
     done
+
+    cp -a "$rootfs" "$work/kitten"
+    printf '{"image":"kitten.jpg"}\n' >"$work/kitten/data.json"
+    printf 'NAME="Alpine Linux"\n' >"$work/kitten/etc/os-release"
+    suite_image "$suite_images/kitten:1.8" "$work/kitten" '"Cmd":["sh"]'
 
     cp -a "$rootfs" "$work/ipc-utils"
     add_machine_programs "$work/ipc-utils" ipcs ipcmk

@@ -7,12 +7,14 @@ use serde_json::json;
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::WAIT_LIMIT;
 use crate::resize::{allocatable, request_resize, sized, wait_condition, wait_resized};
-use crate::support::fake_runtime::FakeRuntime;
+use crate::support::fake_runtime::{Behaviour, FakeRuntime};
 use crate::support::wait::{holds, wait_for};
 
 #[tokio::test]
 async fn a_pod_ends_in_good_order_before_the_critical_one_that_needs_its_room_runs() {
     let (mut node, api) = joined().await;
+    let fails = Behaviour::ends_slowly(Duration::ZERO, 143);
+    node.fake.behave("main", fails);
     node.start().await;
     let all = allocatable(&api).await;
     api.put(&path("large"), sized("large", all * 6 / 10, "64Mi"));

@@ -20,7 +20,7 @@ pub use phase::PodPhase;
 pub use transition::IllegalTransition;
 
 use crate::{
-    model::{self, ContainerId, Pod, PodExt},
+    model::{self, ContainerId, Pod, PodExt, reasons::event},
     resources::allocation::ResizeConditions,
     runtime::kuberuntime::RestartAllStage,
     state::probe_results::ContainerProbeResults,
@@ -188,7 +188,8 @@ pub fn generate_api_pod_status(inputs: &StatusInputs<'_>) -> Result<PodStatus, I
     Ok(status)
 }
 
-/// A terminal phase stays; otherwise `failed_because` overrides the phase of the containers.
+/// A terminal phase stays; otherwise `failed_because` overrides the phase of the containers. As upstream, a preempted pod
+/// has succeeded if all of its containers exit with 0.
 fn final_phase(
     inputs: &StatusInputs<'_>,
     old: &PodStatus,
@@ -202,6 +203,11 @@ fn final_phase(
         .find(|phase| phase.is_terminal());
     let phase = match (ended, inputs.failed_because) {
         (Some(ended), _) => ended,
+        (None, Some(failure)) if failure.reason == event::PREEMPTING => match generated {
+            PodPhase::Succeeded => generated,
+            _ if inputs.pod_is_terminal => PodPhase::Failed,
+            _ => generated,
+        },
         (None, Some(_)) => PodPhase::Failed,
         (None, None) => generated,
     };

@@ -190,6 +190,33 @@ fn a_pod_failed_from_outside_has_a_reason() {
 }
 
 #[test]
+fn a_preempted_pod_has_succeeded_if_its_containers_have() {
+    let pod = pod("Always", &[], &["a"]);
+    let because = PodFailure {
+        reason: "Preempting".into(),
+        message: "Preempted in order to admit critical pod".into(),
+        disruption: true,
+    };
+    for (instance, pod_is_terminal, expected) in [
+        (running("a", "c"), false, ("Running", None)),
+        (exited("a", "c", 0), true, ("Succeeded", None)),
+        (exited("a", "c", 143), true, ("Failed", Some("Preempting"))),
+    ] {
+        let runtime_status = runtime_status(&[instance]);
+        let inputs = StatusInputs {
+            failed_because: Some(&because),
+            pod_is_terminal,
+            ..StatusInputs::new(&pod, &runtime_status, now())
+        };
+        let status = generate_api_pod_status(&inputs).unwrap();
+        let shown = (status.phase.as_deref().unwrap(), status.reason.as_deref());
+        assert_eq!(shown, expected);
+        let conditions = serde_json::to_string(&status.conditions).unwrap();
+        assert!(conditions.contains("DisruptionTarget"), "{conditions}");
+    }
+}
+
+#[test]
 fn a_finished_pod_keeps_its_success_when_its_deadline_passes() {
     let pod = pod("Never", &[], &["a"]);
     let old = generate(&pod, &[exited("a", "c", 0)]);

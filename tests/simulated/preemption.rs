@@ -69,6 +69,8 @@ async fn a_pod_ends_in_good_order_before_the_critical_one_that_needs_its_room_ru
 #[tokio::test]
 async fn a_critical_pod_that_is_resized_has_others_make_room() {
     let (mut node, api) = joined().await;
+    let fails = Behaviour::ends_slowly(Duration::ZERO, 143);
+    node.fake.behave("main", fails);
     node.start().await;
     let all = allocatable(&api).await;
     for (name, milli) in [("critical", all / 4), ("other-critical", all / 16)] {

@@ -191,7 +191,7 @@ fn a_pod_failed_from_outside_has_a_reason() {
 
 #[test]
 fn a_preempted_pod_has_succeeded_if_its_containers_have() {
-    let pod = pod("Always", &[], &["a"]);
+    let pod = pod("Never", &[], &["a"]);
     let because = PodFailure {
         reason: "Preempting".into(),
         message: "Preempted in order to admit critical pod".into(),

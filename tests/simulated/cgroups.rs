@@ -266,13 +266,13 @@ async fn a_resize_that_cannot_be_carried_out_lowers_no_limit_and_frees_nothing()
 }
 
 #[tokio::test]
-async fn the_runtime_is_told_of_a_resize_first_and_may_refuse_it() {
+async fn the_runtime_is_notified_of_a_resize_first_and_may_reject_it() {
     let (mut node, api) = with_web(100).await;
-    let told = |node: &Node| node.fake.calls_of(Rpc::UpdatePodSandboxResources).len();
-    assert_eq!(told(&node), 0);
+    let notifications = |node: &Node| node.fake.calls_of(Rpc::UpdatePodSandboxResources).len();
+    assert_eq!(notifications(&node), 0);
     request_resize(&api, "web", 200, "64Mi");
     wait_resized(&api, "web", "200m").await;
-    assert_eq!(told(&node), 1, "the limits only grew");
+    assert_eq!(notifications(&node), 1, "the limits only grew");
     let call = &node.fake.calls_of(Rpc::UpdatePodSandboxResources)[0];
     let memory = format!("memory_limit_in_bytes: {}", 128 << 20);
     assert!(call.detail.contains(&memory), "{}", call.detail);

@@ -44,7 +44,7 @@ pub(super) fn step(
     freeing: Freeing<'_>,
     now: Instant,
 ) -> DiskStep {
-    if Reclaimable::of(threshold.signal, layout) == Reclaimable::default() {
+    if Reclaimable::of(threshold.signal, layout).is_nothing() {
         return DiskStep::Evict;
     }
     match freeing {
@@ -77,6 +77,10 @@ impl Reclaimable {
             Layout::SplitImages => (!of_images, of_images),
         };
         Self { containers, images }
+    }
+
+    pub(super) fn is_nothing(self) -> bool {
+        self == Self::default()
     }
 }
 

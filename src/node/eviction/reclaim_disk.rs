@@ -95,7 +95,7 @@ impl EvictionManager {
     fn free_disk(&mut self, act_on: &[EvictionThreshold], measured: &MeasuredSignals) {
         let reclaimable = |one: &EvictionThreshold| Reclaimable::of(one.signal, measured.layout);
         let is_on_disk = |one: &&EvictionThreshold| one.signal.resource().is_on_disk();
-        let frees = |one: &&EvictionThreshold| reclaimable(one) != Reclaimable::default();
+        let frees = |one: &&EvictionThreshold| !reclaimable(one).is_nothing();
         let goal = act_on.iter().filter(is_on_disk).filter(frees);
         let goal: Vec<_> = goal.copied().collect();
         let containers = goal.iter().any(|one| reclaimable(one).containers);
@@ -133,7 +133,7 @@ impl EvictionManager {
     ) -> ReclaimOutcome {
         let resource = threshold.signal.resource();
         if self.disk.usage.is_none() {
-            if Reclaimable::of(threshold.signal, measured.layout) == Reclaimable::default() {
+            if Reclaimable::of(threshold.signal, measured.layout).is_nothing() {
                 self.report_attempt(resource);
             }
             self.disk.usage = Some(self.read_disk_usage());

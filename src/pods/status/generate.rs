@@ -203,11 +203,12 @@ fn final_phase(
         .find(|phase| phase.is_terminal());
     let phase = match (ended, inputs.failed_because) {
         (Some(ended), _) => ended,
-        (None, Some(failure)) if failure.reason == event::PREEMPTING => match generated {
-            PodPhase::Succeeded => generated,
-            _ if inputs.pod_is_terminal => PodPhase::Failed,
-            _ => generated,
-        },
+        (None, Some(failure))
+            if failure.reason == event::PREEMPTING
+                && (generated == PodPhase::Succeeded || !inputs.pod_is_terminal) =>
+        {
+            generated
+        }
         (None, Some(_)) => PodPhase::Failed,
         (None, None) => generated,
     };

@@ -234,8 +234,7 @@ impl SyncLoop {
     /// The pod with what its running containers still have of a resize that is in progress, where that is more than it is
     /// allocated.
     pub(super) fn with_held_requests(&self, pod: Arc<Pod>) -> Arc<Pod> {
-        let status = self.cache.latest(&pod.uid());
-        let runs = |name: &str| status.runs(name);
+        let runs = |name: &str| self.cache.latest(&pod.uid()).runs(name);
         match self.allocations().actuated_pod(&pod, runs) {
             Some(actuated) => Arc::new(with_higher_requests(&pod, &actuated)),
             None => pod,

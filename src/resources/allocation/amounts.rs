@@ -143,15 +143,15 @@ pub fn with_higher_requests(pod: &Pod, other: &Pod) -> Pod {
 
 /// Raises the requests to those of `other`.
 fn raise(amounts: &mut Option<ResourceRequirements>, other: Option<&ResourceRequirements>) {
-    let other = other.and_then(|other| other.requests.as_ref());
-    for (name, other) in other.into_iter().flatten() {
-        let own = amounts.get_or_insert_default();
-        let own = own.requests.get_or_insert_default().get(name);
-        let own = own.and_then(|own| Quantity::from_api(own).ok());
-        let is_higher = Quantity::from_api(other).is_ok_and(|other| Some(other) > own);
-        if is_higher && let Some(requests) = amounts.as_mut().and_then(|own| own.requests.as_mut())
-        {
-            requests.insert(name.clone(), other.clone());
+    let Some(other) = other.and_then(|other| other.requests.as_ref()) else {
+        return;
+    };
+    let own = amounts.get_or_insert_default();
+    let own = own.requests.get_or_insert_default();
+    let read = |quantity: &ApiQuantity| Quantity::from_api(quantity).ok();
+    for (name, other) in other {
+        if read(other) > own.get(name).and_then(read) {
+            own.insert(name.clone(), other.clone());
         }
     }
 }

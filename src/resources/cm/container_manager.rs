@@ -43,7 +43,7 @@ const NOT_ENFORCED: &str = "FailedNodeAllocatableEnforcement";
 #[derive(Clone, Default)]
 pub struct ContainerManager(Option<Arc<ContainerManagerInner>>);
 
-/// What the runtime is told of a resize.
+/// The resources of a pod that is resized, for the runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxResources {
     /// The pod's overhead, if it has one.
@@ -193,7 +193,7 @@ impl ContainerManager {
         inner.run(limit).await?
     }
 
-    /// The resources of a pod and its overhead as the runtime is told of a resize; with `before`, the higher limits of
+    /// The resources of a pod and its overhead for the runtime, which is notified of a resize; with `before`, the higher limits of
     /// both. `None` if pods have no cgroups.
     ///
     /// # Errors

@@ -91,7 +91,7 @@ pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSetti
     }
 }
 
-/// CPU and memory settings as the runtime is told.
+/// CPU and memory settings in the form of the CRI.
 pub fn for_runtime(settings: CgroupSettings) -> LinuxContainerResources {
     let signed = |value: Option<u64>| value.map(|value| i64::try_from(value).unwrap_or(i64::MAX));
     let unified = settings.unified.into_iter();

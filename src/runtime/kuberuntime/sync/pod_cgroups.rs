@@ -95,7 +95,7 @@ impl PodCgroups {
     }
 
     /// Sets the limits of a running pod, if its sandbox is in the pod's own cgroup; see [`ContainerManager::limit`].
-    /// The runtime is told of changed limits first, and may reject them.
+    /// The runtime is notified of changed limits first, and may reject them.
     pub(super) async fn limit(
         &self,
         pod: &Arc<Pod>,
@@ -116,8 +116,8 @@ impl PodCgroups {
             LimitChange::Settle => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
         };
         if new != old {
-            let told = self.tell_runtime(id, new.clone()).await;
-            told.map_err(|error| {
+            let notified = self.notify_runtime(id, new.clone()).await;
+            notified.map_err(|error| {
                 anyhow::anyhow!(
                     "failed to notify runtime for UpdatePodSandboxResources; resize rejected: {}",
                     error.grpc_text()
@@ -127,7 +127,7 @@ impl PodCgroups {
         let limited = self.cgroups.limit(pod, before).await;
         if limited.is_err()
             && new != old
-            && let Err(error) = self.tell_runtime(id, old).await
+            && let Err(error) = self.notify_runtime(id, old).await
         {
             tracing::error!(
                 pod = %pod.log_name(),
@@ -139,7 +139,7 @@ impl PodCgroups {
         limited
     }
 
-    async fn tell_runtime(
+    async fn notify_runtime(
         &self,
         id: &SandboxId,
         resources: Option<SandboxResources>,

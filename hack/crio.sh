@@ -147,9 +147,14 @@ monitor_pids() {
 
 sandbox_ids() { ls "$dir/root/overlay-containers" 2>/dev/null || true; }
 
-# Containers without a cgroup parent, and their conmons, are in one cgroup for all; one in use stays.
+# Containers without a cgroup parent, and their conmons, are in one cgroup for all, those with the root as their
+# parent in one each; one in use stays.
 remove_rest() {
     rmdir /var/lib/containers 2>/dev/null || true
+    local id
+    for id in $(sandbox_ids); do
+        rmdir /sys/fs/cgroup/*/{crio,crio-conmon}-"$id" 2>/dev/null || true
+    done
     rmdir /sys/fs/cgroup/*/crio/crio-conmon-* /sys/fs/cgroup/*/crio 2>/dev/null || true
 }
 

@@ -1,5 +1,6 @@
 //! A node of its own for a test: the whole app in this process, on a fake runtime.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,12 @@ enum Running {
     Threaded(ThreadedKubelet),
 }
 
+thread_local! {
+    /// The directories of this test's nodes, which are removed when its thread ends. Until then its runtime may
+    /// still write to them, and what is created in a directory while it is being removed stays.
+    static DIRS: RefCell<Vec<tempfile::TempDir>> = const { RefCell::new(Vec::new()) };
+}
+
 /// A node; everything of it ends with the test.
 pub(crate) struct Node {
     pub(crate) fake: FakeRuntime,
@@ -47,7 +54,7 @@ pub(crate) struct Node {
     periods: Periods,
     ports: [u16; 2],
     running: Option<Running>,
-    dir: tempfile::TempDir,
+    dir: PathBuf,
     system_bus: Option<String>,
     _log: tracing::subscriber::DefaultGuard,
 }
@@ -63,7 +70,9 @@ impl Node {
             .prefix("node")
             .tempdir()
             .expect("a temporary directory");
-        let manifests = Manifests::new(&dir.path().join("manifests"), &dir.path().join("aside"));
+        let path = dir.path().to_owned();
+        DIRS.with_borrow_mut(|dirs| dirs.push(dir));
+        let manifests = Manifests::new(&path.join("manifests"), &path.join("aside"));
         Node {
             fake: FakeRuntime::start(options).await,
             manifests,
@@ -72,7 +81,7 @@ impl Node {
             periods: Periods::default(),
             ports: [0; 2],
             running: None,
-            dir,
+            dir: path,
             system_bus: None,
             _log: crate::log::print_on_this_thread(),
         }
@@ -233,7 +242,7 @@ impl Node {
 
     fn config_file(&self) -> String {
         let [read_only, healthz] = self.ports;
-        let dir = self.dir.path().display();
+        let dir = self.dir.display();
         let endpoint = self.fake.endpoint();
         let own = &self.config;
         // The machine's disk may be nearly full.
@@ -287,7 +296,7 @@ impl Node {
     // -- files --------------------------------------------------------------------------------
 
     pub(crate) fn path(&self, below: &str) -> PathBuf {
-        self.dir.path().join(below)
+        self.dir.join(below)
     }
 
     /// Puts a manifest under the pod's name.

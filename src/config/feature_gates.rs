@@ -29,6 +29,8 @@ pub enum FeatureGate {
     MemoryQos,
     /// `podCertificate` volumes: keys of pods with certificates of signers.
     PodCertificateRequest,
+    /// The CPU and memory managers manage pods with pod-level resources.
+    PodLevelResourceManagers,
     /// Clients may read stdout and stderr of a container separately.
     PodLogsQuerySplitStreams,
     /// Memory requested by pods is protected from pods of lower QoS classes.
@@ -51,7 +53,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -63,6 +65,7 @@ impl FeatureGate {
         Self::LocalStorageCapacityIsolationFsQuotaMonitoring,
         Self::MemoryQos,
         Self::PodCertificateRequest,
+        Self::PodLevelResourceManagers,
         Self::PodLogsQuerySplitStreams,
         Self::QosReserved,
         Self::ResourceHealthStatus,
@@ -89,6 +92,7 @@ impl FeatureGate {
             }
             Self::MemoryQos => "MemoryQoS",
             Self::PodCertificateRequest => "PodCertificateRequest",
+            Self::PodLevelResourceManagers => "PodLevelResourceManagers",
             Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
             Self::QosReserved => "QOSReserved",
             Self::ResourceHealthStatus => "ResourceHealthStatus",
@@ -109,6 +113,7 @@ impl FeatureGate {
             Self::CriListStreaming
             | Self::CpuManagerPolicyAlphaOptions
             | Self::MemoryQos
+            | Self::PodLevelResourceManagers
             | Self::PodLogsQuerySplitStreams
             | Self::QosReserved => (GateStage::Alpha, false),
             Self::LocalStorageCapacityIsolationFsQuotaMonitoring | Self::PodCertificateRequest => {

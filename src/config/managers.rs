@@ -28,6 +28,7 @@ pub(super) fn managers(config: &KubeletConfiguration) -> ManagersConfig {
         topology_policy: topology_policy(config),
         topology_scope: scope.and_then(TopologyScope::parse).unwrap_or_default(),
         topology_options: topology_options(config).unwrap_or_default(),
+        pod_level: FeatureGate::PodLevelResourceManagers.is_on(gates),
     }
 }
 

@@ -18,6 +18,7 @@ mod qos;
 mod memory_controls;
 mod linux;
 pub mod topology;
+mod pod_level;
 pub mod cpu;
 pub mod devices;
 pub mod dra;
@@ -51,6 +52,7 @@ pub use linux::{
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
 pub use memory_controls::{MemoryQos, Swap, may_swap};
+pub use pod_level::AllocationCounters;
 pub use qos::{QosClass, oom_score_adj, pod_qos};
 
 #[cfg(test)]

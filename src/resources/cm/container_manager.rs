@@ -441,7 +441,7 @@ impl ContainerManagerInner {
 
     fn pod_settings(&self, pod: &Pod) -> anyhow::Result<CgroupSettings> {
         let mut rules = self.node.rules.clone();
-        rules.cpu.cfs_quota &= !self.managers.has_no_cpu_quota(&pod.uid());
+        rules.cpu.cfs_quota &= !self.managers.has_no_cpu_quota(pod);
         Ok(wanted::of_pod(pod, &rules)?)
     }
 

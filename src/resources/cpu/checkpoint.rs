@@ -4,6 +4,7 @@ use super::{CpuSet, CpuState};
 use crate::resources::Assignments;
 use crate::resources::checkpoint::{CORRUPTED, checksum};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Name of the checkpoint in the kubelet's directory.
 pub const STATE_FILE: &str = "cpu_manager_state";
@@ -17,14 +18,24 @@ struct CpuCheckpoint {
     default_cpu_set: String,
     #[serde(default, skip_serializing_if = "Assignments::is_empty")]
     entries: Assignments<String>,
+    /// Only in the third version, which kubelets write with `PodLevelResourceManagers`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pod_entries: BTreeMap<String, PodEntry>,
     #[serde(default)]
     checksum: u64,
 }
 
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodEntry {
+    #[serde(default)]
+    cpu_set: String,
+}
+
 impl CpuCheckpoint {
-    /// FNV-1a-32 of the structure without its checksum, as Go's spew prints it.
-    fn expected_checksum(&self) -> u64 {
-        let pods = self.entries.iter().map(|(pod, containers)| {
+    /// FNV-1a-32 of the structure without its checksum, as Go's spew prints it; with the field of pods or without.
+    fn expected_checksum(&self, pods: &str) -> u64 {
+        let entries = self.entries.iter().map(|(pod, containers)| {
             let containers = containers
                 .iter()
                 .map(|(name, cpus)| format!("{name}:{cpus}"));
@@ -32,15 +43,32 @@ impl CpuCheckpoint {
             format!("{pod}:map[{}]", containers.join(" "))
         });
         checksum(&format!(
-            "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]map[string]string)map[{}] Checksum:(checksum.Checksum)0}}",
+            "(*state.CPUManagerCheckpoint){{PolicyName:(string){} DefaultCPUSet:(string){} Entries:(map[string]map[string]string)map[{}]{pods} Checksum:(checksum.Checksum)0}}",
             self.policy_name,
             self.default_cpu_set,
-            pods.collect::<Vec<_>>().join(" ")
+            entries.collect::<Vec<_>>().join(" ")
         ))
     }
 }
 
-/// Encodes the state.
+/// The field of pods as Go's spew prints it.
+fn dump_pods(pods: &BTreeMap<String, CpuSet>) -> String {
+    let pods = pods.iter().map(|(pod, cpus)| {
+        let cpus: Vec<_> = cpus.iter().map(|cpu| format!("{cpu}:{{}}")).collect();
+        format!(
+            "{pod}:{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{}]}}}}",
+            cpus.join(" ")
+        )
+    });
+    let pods: Vec<_> = pods.collect();
+    format!(
+        " PodEntries:(state.PodCPUAssignments)map[{}]",
+        pods.join(" ")
+    )
+}
+
+/// Encodes the state: in the third version if it has CPUs of whole pods, else in the second, which kubelets read with
+/// `PodLevelResourceManagers` and without.
 pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
     let text = |cpus: &CpuSet| cpus.to_string();
     let pods = state.assigned.iter().map(|(pod, containers)| {
@@ -53,9 +81,19 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
         policy_name: policy.to_owned(),
         default_cpu_set: text(&state.shared),
         entries: pods.collect(),
+        pod_entries: BTreeMap::new(),
         checksum: 0,
     };
-    checkpoint.checksum = checkpoint.expected_checksum();
+    let mut dump = String::new();
+    if !state.pods.is_empty() {
+        let entry = |cpus| PodEntry {
+            cpu_set: text(cpus),
+        };
+        let pods = state.pods.iter();
+        checkpoint.pod_entries = pods.map(|(pod, cpus)| (pod.clone(), entry(cpus))).collect();
+        dump = dump_pods(&state.pods);
+    }
+    checkpoint.checksum = checkpoint.expected_checksum(&dump);
     serde_json::to_string(&checkpoint).unwrap_or_default()
 }
 
@@ -66,8 +104,18 @@ pub fn to_checkpoint(policy: &str, state: &CpuState) -> String {
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
     let checkpoint: CpuCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
+    let mut pods = BTreeMap::new();
+    for (pod, entry) in &checkpoint.pod_entries {
+        let cpus = CpuSet::parse(&entry.cpu_set);
+        let cpus = cpus.map_err(|error| format!("{CORRUPTED}: failed to parse cpuset: {error}"))?;
+        pods.insert(pod.clone(), cpus);
+    }
+    let is_second = pods.is_empty() && checkpoint.checksum == checkpoint.expected_checksum("");
     // Very old kubelets write no checksum.
-    if checkpoint.checksum != 0 && checkpoint.checksum != checkpoint.expected_checksum() {
+    if checkpoint.checksum != 0
+        && !is_second
+        && checkpoint.checksum != checkpoint.expected_checksum(&dump_pods(&pods))
+    {
         return Err(CORRUPTED.to_owned());
     }
     if checkpoint.policy_name != policy {
@@ -80,6 +128,7 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<CpuState, String> {
     let mut state = CpuState {
         shared: CpuSet::parse(shared)
             .map_err(|error| format!("could not parse default cpu set {shared:?}: {error}"))?,
+        pods,
         ..CpuState::default()
     };
     for (pod, containers) in &checkpoint.entries {

@@ -1,10 +1,13 @@
 //! The CPU manager of a node. Pure.
 
-use super::{CpuSet, CpuState, StaticCpuPolicy, requests};
+use super::{CpuSet, CpuState, StaticCpuPolicy, pod_level as parts, requests};
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::{
+        AllocationCounters,
         checkpoint::release,
+        pod_level,
+        requests::has_pod_level,
         topology::{HintProvider, ResourceHints, TopologyError, TopologyHint},
     },
 };
@@ -26,12 +29,16 @@ pub struct CpuCounters {
     pub not_on_cores: u64,
     /// Allocations within one last-level cache.
     pub on_uncore: u64,
+    /// Allocations for containers and for pods.
+    pub allocations: AllocationCounters,
 }
 
 /// Manages exclusive CPUs and the shared pool; without the static policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuManager {
     pub(super) policy: Option<StaticCpuPolicy>,
+    /// Whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pod_level: bool,
     state: CpuState,
     /// UID of a pod, and the CPUs of its init containers that its later containers may reuse.
     reusable: (String, CpuSet),
@@ -51,6 +58,11 @@ impl CpuManager {
             state,
             ..Self::default()
         })
+    }
+
+    /// Sets whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pub fn with_pod_level(self, pod_level: bool) -> Self {
+        Self { pod_level, ..self }
     }
 
     /// Whether the policy is static.
@@ -73,10 +85,22 @@ impl CpuManager {
         self.state.assigned.get(pod)?.get(container)
     }
 
-    /// Whether a container of the pod has exclusive CPUs.
-    pub fn has_exclusive(&self, pod: &str) -> bool {
-        let containers = self.state.assigned.get(pod);
-        containers.is_some_and(|containers| containers.values().any(|cpus| !cpus.is_empty()))
+    /// Whether a container has CPUs that it shares with no other one.
+    pub fn is_exclusive(&self, pod: &Pod, container: &Container) -> bool {
+        let has_some = self.exclusive(pod.uid().as_str(), &container.name);
+        has_some.is_some_and(|cpus| !cpus.is_empty())
+            && (!has_pod_level(pod) || requests::of_container(pod, container) > 0)
+    }
+
+    /// Whether a pod has no CPU quota: one of its containers has exclusive CPUs, or all of them if the pod has
+    /// pod-level resources.
+    pub fn has_exclusive(&self, pod: &Pod) -> bool {
+        let mut containers = pod.init_containers().iter().chain(pod.containers());
+        if has_pod_level(pod) {
+            containers.all(|container| self.is_exclusive(pod, container))
+        } else {
+            containers.any(|container| self.is_exclusive(pod, container))
+        }
     }
 
     /// The CPUs that a container runs on; `None` for all.
@@ -118,22 +142,34 @@ impl CpuManager {
             return count;
         };
         let containers = self.state.assigned.values().flat_map(BTreeMap::values);
-        let cpus = containers.fold(CpuSet::default(), |all, cpus| all.union(cpus));
+        let all = containers.chain(self.state.pods.values());
+        let cpus = all.fold(CpuSet::default(), |all, cpus| all.union(cpus));
         for node in cpus.iter().filter_map(|cpu| policy.topology.numa_node(cpu)) {
             *count.entry(node).or_default() += 1;
         }
         count
     }
 
-    /// Releases the CPUs of containers for which `keep` is false; returns whether there were some.
+    /// Releases the CPUs of containers for which `keep` is false; returns whether there were some. Those of a whole pod
+    /// are released with its last container.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
         for (pod, _, cpus) in &released {
-            let others = self.state.assigned.get(pod);
-            let others = others.into_iter().flat_map(BTreeMap::values);
-            let free = others.fold(cpus.clone(), |free, used| free.difference(used));
+            let held = self.state.assigned.get(pod);
+            let held = held.into_iter().flat_map(BTreeMap::values);
+            let held = held.chain(self.state.pods.get(pod));
+            let free = held.fold(cpus.clone(), |free, used| free.difference(used));
             self.state.shared = self.state.shared.union(&free);
         }
+        let assigned = &self.state.assigned;
+        let pods = self
+            .state
+            .pods
+            .extract_if(.., |pod, _| !assigned.contains_key(pod));
+        let shared = pods.fold(self.state.shared.clone(), |shared, (_, cpus)| {
+            shared.union(&cpus)
+        });
+        self.state.shared = shared;
         if !self.state.assigned.contains_key(&self.reusable.0) {
             self.reusable = Default::default();
         }
@@ -144,16 +180,45 @@ impl CpuManager {
     /// belong to another pod with the same UID.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
-        let assigned = self.state.assigned.get(uid.as_str());
-        let mut assigned = assigned.into_iter().flatten();
-        let changed = assigned.any(|(name, cpus)| {
-            let mut containers = pod.init_containers().iter().chain(pod.containers());
-            let container = containers.find(|container| container.name == *name);
-            container.is_none_or(|container| requests::of_container(pod, container) != cpus.len())
-        });
+        let changed = if let Some(cpus) = self.state.pods.get(uid.as_str()) {
+            self.count_of_pod(pod) != cpus.len()
+        } else {
+            let assigned = self.state.assigned.get(uid.as_str());
+            let mut assigned = assigned.into_iter().flatten();
+            assigned.any(|(name, cpus)| {
+                let mut containers = pod.init_containers().iter().chain(pod.containers());
+                let container = containers.find(|container| container.name == *name);
+                container.is_none_or(|container| self.count(pod, container) != cpus.len())
+            })
+        };
         if changed {
             self.release(|other, _| other != uid.as_str());
         }
+    }
+
+    /// Number of exclusive CPUs that a container requests.
+    fn count(&self, pod: &Pod, container: &Container) -> usize {
+        if pod_level::is_managed(pod, self.pod_level) {
+            requests::of_container(pod, container)
+        } else {
+            0
+        }
+    }
+
+    /// Number of exclusive CPUs that a pod requests.
+    fn count_of_pod(&self, pod: &Pod) -> usize {
+        if pod_level::is_managed(pod, self.pod_level) {
+            requests::of_pod(pod)
+        } else {
+            0
+        }
+    }
+
+    /// The exclusive CPUs of a pod and its containers; `None` if it has none.
+    fn held(&self, pod: &str) -> Option<CpuSet> {
+        let containers = self.state.assigned.get(pod)?.values();
+        let held = containers.chain(self.state.pods.get(pod));
+        Some(held.fold(CpuSet::default(), |all, cpus| all.union(cpus)))
     }
 
     /// CPUs of the pod's init containers that its next container may reuse.
@@ -202,6 +267,34 @@ impl CpuManager {
         self.used(pod, container, &cpus);
         let containers = self.state.assigned.entry(uid).or_default();
         containers.insert(container.name.clone(), cpus);
+        self.counters.allocations.by_node += 1;
+        self.counters.allocations.node_exclusive += 1;
+        Ok(())
+    }
+
+    fn allocate_all(
+        &mut self,
+        pod: &Pod,
+        count: usize,
+        affinity: TopologyHint,
+    ) -> Result<(), TopologyError> {
+        let Some(policy) = &self.policy else {
+            return Ok(());
+        };
+        parts::check(pod, count)?;
+        policy.check_cores(&self.state, count)?;
+        let none = CpuSet::default();
+        let allocated = policy.allocate(&mut self.state, count, affinity.affinity, &none);
+        let cpus = allocated.map_err(TopologyError::unexpected)?;
+        let counters = &mut self.counters.allocations;
+        let earlier = counters.pod_exclusive;
+        let divided = parts::divide(policy, pod, &cpus, counters);
+        self.counters.requests += counters.pod_exclusive - earlier;
+        let containers = divided.map_err(TopologyError::unexpected)?;
+        self.counters.on_uncore += u64::from(policy.topology.share_uncore(&cpus));
+        let uid = pod.uid().to_string();
+        self.state.assigned.insert(uid.clone(), containers);
+        self.state.pods.insert(uid, cpus);
         Ok(())
     }
 }
@@ -212,7 +305,7 @@ fn hints(list: Vec<TopologyHint>) -> ResourceHints {
 
 impl HintProvider for CpuManager {
     fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
-        let count = requests::of_container(pod, container);
+        let count = self.count(pod, container);
         let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
             return ResourceHints::new();
         };
@@ -228,15 +321,23 @@ impl HintProvider for CpuManager {
     }
 
     fn pod_hints(&self, pod: &Pod) -> ResourceHints {
-        let count = requests::of_pod(pod);
+        let count = self.count_of_pod(pod);
         let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
             return ResourceHints::new();
         };
         let uid = pod.uid().to_string();
+        if has_pod_level(pod) {
+            let none = CpuSet::default();
+            return hints(match self.held(&uid) {
+                Some(held) => policy.hints(&held, &none, held.len()),
+                None if parts::check(pod, count).is_err() => Vec::new(),
+                None => policy.hints(&policy.available(&self.state), &none, count),
+            });
+        }
         let mut assigned = CpuSet::default();
         for container in pod.init_containers().iter().chain(pod.containers()) {
             if let Some(cpus) = self.exclusive(&uid, &container.name) {
-                if cpus.len() != requests::of_container(pod, container) {
+                if cpus.len() != self.count(pod, container) {
                     return hints(Vec::new());
                 }
                 assigned = assigned.union(cpus);
@@ -255,7 +356,7 @@ impl HintProvider for CpuManager {
         container: &Container,
         affinity: TopologyHint,
     ) -> Result<(), TopologyError> {
-        let count = requests::of_container(pod, container);
+        let count = self.count(pod, container);
         let Some(policy) = self.policy.as_ref().filter(|_| count > 0) else {
             return Ok(());
         };
@@ -266,7 +367,21 @@ impl HintProvider for CpuManager {
             self.counters.on_cores += on_cores;
         } else {
             self.counters.errors += 1;
+            self.counters.allocations.node_errors += 1;
             self.counters.not_on_cores += on_cores;
+        }
+        allocated
+    }
+
+    fn allocate_pod(&mut self, pod: &Pod, affinity: TopologyHint) -> Result<(), TopologyError> {
+        let count = self.count_of_pod(pod);
+        if count == 0 || self.held(pod.uid().as_str()).is_some() {
+            return Ok(());
+        }
+        let allocated = self.allocate_all(pod, count, affinity);
+        if allocated.is_err() {
+            self.counters.errors += 1;
+            self.counters.allocations.pod_errors += 1;
         }
         allocated
     }

@@ -37,7 +37,7 @@ fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
     .unwrap()
 }
 
-fn manager_on(numbers: [u32; 5], options: &[&str]) -> CpuManager {
+pub(super) fn manager_on(numbers: [u32; 5], options: &[&str]) -> CpuManager {
     let options = options
         .iter()
         .map(|name| ((*name).to_owned(), "true".to_owned()));
@@ -90,7 +90,7 @@ fn whole_cpus_of_guaranteed_pods_are_exclusive() {
     admit(&mut manager, &one).unwrap();
     assert_cpus(&manager, "one", "a=4 b=1,5 shared=0,2-3,6-7");
     assert_eq!(manager.cpus("one", "c").unwrap().to_string(), "0,2-3,6-7");
-    assert!(manager.has_exclusive("one") && !manager.has_exclusive("two"));
+    assert!(manager.has_exclusive(&one) && !manager.has_exclusive(&pod("two", &[("a", "1")])));
     assert_eq!(manager.exclusive_by_node(), BTreeMap::from([(0, 3)]));
     assert_eq!(manager.available().to_string(), "2-3,6-7");
     let again = manager.state().clone();
@@ -313,7 +313,16 @@ fn generated(uid: u8, list: &[(u8, u8)]) -> Pod {
         .iter()
         .map(|(n, c)| (n.as_str(), c.as_str()))
         .collect();
-    pod(&format!("pod{uid}"), &containers)
+    let mut pod = pod(&format!("pod{uid}"), &containers);
+    if uid.is_multiple_of(2) {
+        let spare = u8::from(uid.is_multiple_of(4));
+        let total = list.iter().map(|(_, cpus)| cpus).sum::<u8>() + 1 + spare;
+        let amounts = json!({"cpu": total.to_string(), "memory": "1Gi"});
+        let resources = json!({"requests": amounts, "limits": amounts});
+        let spec = pod.spec.as_mut().unwrap();
+        spec.resources = Some(serde_json::from_value(resources).unwrap());
+    }
+    pod
 }
 
 proptest! {
@@ -325,7 +334,8 @@ proptest! {
         let policy = if restricted { TopologyPolicy::Restricted } else { TopologyPolicy::BestEffort };
         let nodes = (0..2).map(|node| (node, vec![10, 20])).collect();
         let topology = TopologyManager::new(policy, scope, TopologyOptions::default(), nodes).unwrap();
-        let mut manager = manager_on([2, 2, 8, 2, 0], &[]);
+        let topology = topology.with_pod_level(true);
+        let mut manager = manager_on([2, 2, 8, 2, 0], &[]).with_pod_level(true);
         let all = manager.state().shared.clone();
         let mut pods = BTreeMap::new();
         for step in steps {
@@ -353,6 +363,7 @@ proptest! {
                     let state = from_checkpoint("static", &text).unwrap();
                     prop_assert_eq!(&state, manager.state());
                     manager = CpuManager::new(manager.policy.clone().unwrap(), state).unwrap();
+                    manager = manager.with_pod_level(true);
                 }
             }
             let mut owners = BTreeMap::<u32, BTreeSet<String>>::new();
@@ -364,17 +375,28 @@ proptest! {
                     owners.entry(cpu).or_default().insert(pod.clone());
                 }
             }
+            for (pod, cpus) in &manager.state().pods {
+                for cpu in cpus.iter() {
+                    owners.entry(cpu).or_default().insert(pod.clone());
+                }
+            }
             prop_assert!(owners.values().all(|owners| owners.len() == 1), "{owners:?}");
             prop_assert_eq!(owners.keys().copied().collect::<CpuSet>(), all.clone());
             for pod in pods.values() {
-                let mut running = CpuSet::default();
+                let (mut exclusive, mut shared) = (CpuSet::default(), CpuSet::default());
                 let sidecars = pod.init_containers().iter().filter(|c| crate::model::is_sidecar(c));
                 for container in sidecars.chain(pod.containers()) {
                     if let Some(cpus) = manager.exclusive(pod.uid().as_str(), &container.name) {
-                        prop_assert!(running.intersection(cpus).is_empty());
-                        running = running.union(cpus);
+                        if manager.is_exclusive(pod, container) {
+                            prop_assert!(exclusive.intersection(cpus).is_empty());
+                            exclusive = exclusive.union(cpus);
+                        } else {
+                            prop_assert!(!cpus.is_empty());
+                            shared = shared.union(cpus);
+                        }
                     }
                 }
+                prop_assert!(exclusive.intersection(&shared).is_empty());
             }
         }
     }

@@ -12,6 +12,7 @@ mod cpuset;
 mod distribute;
 mod manager;
 mod options;
+mod pod_level;
 mod policy;
 mod requests;
 mod take;
@@ -24,6 +25,8 @@ pub use options::{CpuOptions, OptionGates};
 pub use policy::{ReservedCpus, StaticCpuPolicy};
 pub use topology::CpuTopology;
 
+use std::collections::BTreeMap;
+
 /// Exclusive and shared CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuState {
@@ -31,10 +34,15 @@ pub struct CpuState {
     pub shared: CpuSet,
     /// Exclusive CPUs by the UID of the pod and the name of the container.
     pub assigned: super::Assignments<CpuSet>,
+    /// Exclusive CPUs of whole pods by UID (`PodLevelResourceManagers`). Those that `assigned` has for their containers
+    /// are parts of them.
+    pub pods: BTreeMap<String, CpuSet>,
 }
 
 #[cfg(test)]
 mod manager_tests;
+#[cfg(test)]
+mod pod_level_tests;
 #[cfg(test)]
 mod take_tests;
 #[cfg(test)]

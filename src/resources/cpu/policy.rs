@@ -118,6 +118,14 @@ impl StaticCpuPolicy {
                 known = known.union(cpus);
             }
         }
+        for (pod, cpus) in &state.pods {
+            if !shared.intersection(cpus).is_empty() {
+                return Err(format!(
+                    "pod: {pod}, cpuset: \"{cpus}\" overlaps with default cpuset \"{shared}\""
+                ));
+            }
+            known = known.union(cpus);
+        }
         if known != all {
             return Err(format!(
                 "current set of available CPUs \"{all}\" doesn't match with CPUs in state \"{known}\""
@@ -172,7 +180,8 @@ impl StaticCpuPolicy {
         Ok(taken)
     }
 
-    fn take(&self, available: &CpuSet, count: usize) -> Result<CpuSet, String> {
+    /// Takes CPUs by topology.
+    pub(super) fn take(&self, available: &CpuSet, count: usize) -> Result<CpuSet, String> {
         let group = if self.options.full_pcpus_only {
             self.topology.cpus_per_core()
         } else {

@@ -3,33 +3,27 @@
 use crate::{
     model::{Pod, PodExt, Quantity, is_sidecar},
     resources::{
-        QosClass, Resources, pod_qos,
+        Resources, pod_level,
         requests::{self, CPU},
     },
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// Number of exclusive CPUs of a container: its request, if that is an integer and the pod is Guaranteed. Pods with
-/// pod-level resources (`spec.resources`) get none, as upstream without `PodLevelResourceManagers`.
+/// Number of exclusive CPUs of a container of a managed pod: its CPU request if that is an integer.
 pub(super) fn of_container(pod: &Pod, container: &Container) -> usize {
-    if pod_qos(pod) != Ok(QosClass::Guaranteed) || requests::has_pod_level(pod) {
-        return 0;
-    }
-    let resources: Resources = requests::of_container(container).unwrap_or_default();
-    let cpus = resources.request(CPU).unwrap_or_default();
-    if is_whole(cpus) {
-        usize::try_from(cpus.value()).unwrap_or_default()
+    if pod_level::has_own(pod, container) {
+        whole(&requests::of_container(container).unwrap_or_default())
     } else {
         0
     }
 }
 
-fn is_whole(cpus: Quantity) -> bool {
-    cpus.value().checked_mul(1000) == Some(cpus.milli_value())
-}
-
-/// Maximum number of exclusive CPUs that a pod has at the same time.
+/// Number of exclusive CPUs of a managed pod: its pod-level request if that is an integer; without pod-level resources
+/// the maximum that its containers have at the same time.
 pub(super) fn of_pod(pod: &Pod) -> usize {
+    if requests::has_pod_level(pod) {
+        return whole(&requests::of_pod_level(pod).unwrap_or_default());
+    }
     let mut sidecars = 0_usize;
     let mut peak = 0;
     for container in pod.init_containers() {
@@ -45,4 +39,13 @@ pub(super) fn of_pod(pod: &Pod) -> usize {
         sum.saturating_add(of_container(pod, container))
     });
     sum.max(peak)
+}
+
+fn whole(resources: &Resources) -> usize {
+    let cpus: Quantity = resources.request(CPU).unwrap_or_default();
+    let is_whole = cpus.value().checked_mul(1000) == Some(cpus.milli_value());
+    let count = Some(cpus.value()).filter(|_| is_whole);
+    count
+        .and_then(|count| usize::try_from(count).ok())
+        .unwrap_or_default()
 }

@@ -2,6 +2,7 @@
 
 use crate::base::metrics::{Labels, Metrics};
 use crate::resources::{
+    AllocationCounters,
     cpu::CpuManager,
     memory::MemoryManager,
     topology::{TopologyAdmission, TopologyManager, TopologyPolicy, TopologyScope},
@@ -37,11 +38,77 @@ pub struct ManagerMetrics {
     admissions: Counter,
     admission_errors: Counter,
     admission_duration: Histogram,
+    allocations: Option<AllocationMetrics>,
+}
+
+/// The metric families of `PodLevelResourceManagers`.
+#[derive(Clone)]
+struct AllocationMetrics {
+    allocations: Family<Labels<2>, Counter>,
+    errors: Family<Labels<2>, Counter>,
+    assignments: Family<Labels<2>, Counter>,
+}
+
+impl AllocationMetrics {
+    fn new(metrics: &Metrics) -> Self {
+        Self {
+            allocations: metrics.register_default(
+                "resource_manager_allocations_total",
+                "Number of exclusive resource allocations performed by a resource manager.",
+            ),
+            errors: metrics.register_default(
+                "resource_manager_allocation_errors_total",
+                "Number of errors encountered during exclusive resource allocation.",
+            ),
+            assignments: metrics.register_default(
+                "resource_manager_container_assignments",
+                "Number of containers with a specific type of resource assignment.",
+            ),
+        }
+    }
+
+    /// Sets the metrics to the counters of a manager. Series that are zero are not made.
+    fn update(&self, manager: &'static str, counters: &AllocationCounters) {
+        let AllocationMetrics {
+            allocations,
+            errors,
+            assignments,
+        } = self;
+        for (family, label, value, count) in [
+            (allocations, "source", "node", counters.by_node),
+            (allocations, "source", "pod", counters.by_pod),
+            (errors, "source", "node", counters.node_errors),
+            (errors, "source", "pod", counters.pod_errors),
+            (
+                assignments,
+                "assignment_type",
+                "node_exclusive",
+                counters.node_exclusive,
+            ),
+            (
+                assignments,
+                "assignment_type",
+                "pod_exclusive",
+                counters.pod_exclusive,
+            ),
+            (
+                assignments,
+                "assignment_type",
+                "pod_shared",
+                counters.pod_shared,
+            ),
+        ] {
+            if count > 0 {
+                let labels = [("resource_name", manager), (label, value)];
+                raise(&family.get_or_create(&labels), count);
+            }
+        }
+    }
 }
 
 impl ManagerMetrics {
-    /// Registers the metric families.
-    pub fn new(metrics: &Metrics) -> Self {
+    /// Registers the metric families; those of allocations only with `PodLevelResourceManagers`, as upstream.
+    pub fn new(metrics: &Metrics, pod_level: bool) -> Self {
         let buckets = (0..15).map(|power| 0.05 * f64::from(1_u32 << power));
         Self {
             cpu_requests: metrics.register_default(
@@ -93,6 +160,7 @@ impl ManagerMetrics {
                 "Duration in milliseconds to serve a pod admission request.",
                 Histogram::new(buckets),
             ),
+            allocations: pod_level.then(|| AllocationMetrics::new(metrics)),
         }
     }
 
@@ -114,6 +182,10 @@ impl ManagerMetrics {
         raise(&self.cpu_errors, cpu.counters.errors);
         raise(&self.memory_requests, memory.counters.requests);
         raise(&self.memory_errors, memory.counters.errors);
+        if let Some(metrics) = &self.allocations {
+            metrics.update("cpu", &cpu.counters.allocations);
+            metrics.update("memory", &memory.counters.allocations);
+        }
         if !cpu.is_on() {
             return;
         }

@@ -268,9 +268,9 @@ impl ResourceManagers {
     }
 
     /// Whether the containers of a pod have no CPU quota, because some have exclusive CPUs.
-    pub fn has_no_cpu_quota(&self, uid: &PodUid) -> bool {
+    pub fn has_no_cpu_quota(&self, pod: &Pod) -> bool {
         let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
-        inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(uid.as_str()))
+        inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(pod))
     }
 
     /// Removes the CPU quota from the sandbox configuration of a pod without CPU quota.
@@ -278,7 +278,7 @@ impl ResourceManagers {
         let linux = config.linux.as_mut();
         if let Some(resources) = linux.and_then(|linux| linux.resources.as_mut())
             && resources.cpu_quota != 0
-            && self.has_no_cpu_quota(&pod.uid())
+            && self.has_no_cpu_quota(pod)
         {
             resources.cpu_quota = -1;
         }
@@ -305,8 +305,11 @@ impl ResourceManagers {
             if let Some(nodes) = managers.memory.nodes(uid.as_str(), container) {
                 resources.cpuset_mems = nodes;
             }
-            let exclusive = managers.cpu.exclusive(uid.as_str(), container);
-            if exclusive.is_some() && inner.deps.no_quota && resources.cpu_quota != 0 {
+            let mut containers = pod.init_containers().iter().chain(pod.containers());
+            let is_exclusive = containers
+                .find(|other| other.name == container)
+                .is_some_and(|container| managers.cpu.is_exclusive(pod, container));
+            if is_exclusive && inner.deps.no_quota && resources.cpu_quota != 0 {
                 resources.cpu_quota = -1;
             }
         }

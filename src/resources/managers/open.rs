@@ -32,6 +32,8 @@ pub struct ManagersConfig {
     pub topology_scope: TopologyScope,
     /// `topologyManagerPolicyOptions`.
     pub topology_options: TopologyOptions,
+    /// Whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pub pod_level: bool,
 }
 
 impl ManagersConfig {
@@ -64,7 +66,7 @@ pub async fn open(
         runtime: deps.runtime.clone(),
         cache: deps.cache.clone(),
         files: StateFiles::new(&deps.root_dir),
-        metrics: ManagerMetrics::new(&deps.metrics),
+        metrics: ManagerMetrics::new(&deps.metrics, config.pod_level),
         retry_after: config.retry_after,
         no_quota: config.no_quota,
     };
@@ -92,6 +94,7 @@ fn topology(config: &ManagersConfig, machine: &MachineTopology) -> anyhow::Resul
         config.topology_options,
         nodes.collect(),
     )
+    .map(|manager| manager.with_pod_level(config.pod_level))
     .map_err(anyhow::Error::msg)
 }
 
@@ -117,7 +120,9 @@ fn cpu_manager(
     );
     let policy = policy.map_err(anyhow::Error::msg)?;
     let manager = CpuManager::new(policy, files.cpu("static")?).map_err(anyhow::Error::msg);
-    manager.context("invalid state, please drain node and remove policy state file")
+    manager
+        .map(|manager| manager.with_pod_level(config.pod_level))
+        .context("invalid state, please drain node and remove policy state file")
 }
 
 fn memory_manager(
@@ -133,5 +138,7 @@ fn memory_manager(
     let policy = memory::StaticMemoryPolicy::new(machine, reserved, of_node);
     let policy = policy.map_err(anyhow::Error::msg)?;
     let manager = MemoryManager::new(&policy, files.memory("Static")?).map_err(anyhow::Error::msg);
-    manager.context("invalid state, please drain node and remove policy state file")
+    manager
+        .map(|manager| manager.with_pod_level(config.pod_level))
+        .context("invalid state, please drain node and remove policy state file")
 }

@@ -25,7 +25,7 @@ async fn a_pod_that_runs_already_has_its_cpus_compared_once_after_a_restart() {
         runtime: RuntimeClient::new(connection),
         cache: PodCache::default(),
         files: StateFiles::new(dir.path()),
-        metrics: ManagerMetrics::new(&metrics),
+        metrics: ManagerMetrics::new(&metrics, false),
         retry_after: Duration::from_secs(1),
         no_quota: false,
     };
@@ -58,7 +58,7 @@ fn alignments_of_both_scopes_are_there_before_the_first_pod_unless_nothing_is_al
         let metrics = Metrics::new();
         let (scope, options) = (TopologyScope::Pod, TopologyOptions::default());
         let topology = TopologyManager::new(policy, scope, options, vec![(0, vec![10])]).unwrap();
-        ManagerMetrics::new(&metrics).make_alignments(&topology);
+        ManagerMetrics::new(&metrics, false).make_alignments(&topology);
         let text = metrics.text();
         let zeros = text
             .lines()

@@ -20,20 +20,41 @@ struct MemoryCheckpoint {
     machine_state: BTreeMap<String, NodeMemory>,
     #[serde(default, skip_serializing_if = "Assignments::is_empty")]
     entries: Assignments<Vec<Block>>,
+    /// Only in the second version, which kubelets write with `PodLevelResourceManagers`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pod_entries: BTreeMap<String, PodEntry>,
     #[serde(default)]
     checksum: u64,
 }
 
-/// Encodes the state.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodEntry {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    memory_blocks: Vec<Block>,
+}
+
+/// Encodes the state: in the second version if it has memory of whole pods, else in the first, which kubelets read with
+/// `PodLevelResourceManagers` and without.
 pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
     let nodes = state.nodes.iter();
+    let pods = state.pods.iter().map(|(pod, blocks)| {
+        let memory_blocks = blocks.clone();
+        (pod.clone(), PodEntry { memory_blocks })
+    });
+    let dump = if state.pods.is_empty() {
+        String::new()
+    } else {
+        dump_pods(&state.pods)
+    };
     let checkpoint = MemoryCheckpoint {
         policy_name: policy.to_owned(),
         machine_state: nodes
             .map(|(id, node)| (id.to_string(), node.clone()))
             .collect(),
         entries: state.assigned.clone(),
-        checksum: expected_checksum(policy, state),
+        pod_entries: pods.collect(),
+        checksum: expected_checksum(policy, state, &dump),
     };
     serde_json::to_string(&checkpoint).unwrap_or_default()
 }
@@ -45,8 +66,12 @@ pub fn to_checkpoint(policy: &str, state: &MemoryState) -> String {
 pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> {
     let checkpoint: MemoryCheckpoint =
         serde_json::from_str(text).map_err(|error| format!("{CORRUPTED}: {error}"))?;
+    let pods = checkpoint.pod_entries.into_iter();
     let mut state = MemoryState {
         assigned: checkpoint.entries,
+        pods: pods
+            .map(|(pod, entry)| (pod, entry.memory_blocks))
+            .collect(),
         ..MemoryState::default()
     };
     for (id, node) in checkpoint.machine_state {
@@ -55,9 +80,13 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> 
             .map_err(|_| format!("{CORRUPTED}: bad NUMA node {id:?}"))?;
         state.nodes.insert(id, node);
     }
-    let expected = expected_checksum(&checkpoint.policy_name, &state);
+    let expected = |pods: &str| expected_checksum(&checkpoint.policy_name, &state, pods);
+    let is_first = state.pods.is_empty() && checkpoint.checksum == expected("");
     // Very old kubelets write no checksum.
-    if checkpoint.checksum != 0 && checkpoint.checksum != expected {
+    if checkpoint.checksum != 0
+        && !is_first
+        && checkpoint.checksum != expected(&dump_pods(&state.pods))
+    {
         return Err(CORRUPTED.to_owned());
     }
     if checkpoint.policy_name != policy {
@@ -69,8 +98,8 @@ pub fn from_checkpoint(policy: &str, text: &str) -> Result<MemoryState, String> 
     Ok(state)
 }
 
-/// FNV-1a-32 of the structure without its checksum, as Go's spew prints it.
-fn expected_checksum(policy: &str, state: &MemoryState) -> u64 {
+/// FNV-1a-32 of the structure without its checksum, as Go's spew prints it; with the field of pods or without.
+fn expected_checksum(policy: &str, state: &MemoryState, pods: &str) -> u64 {
     let nodes = state.nodes.iter().map(|(id, node)| {
         let tables = node.memory_map.iter();
         let tables = tables.map(|(name, table)| format!("{name}:{}", dump_table(table)));
@@ -81,17 +110,29 @@ fn expected_checksum(policy: &str, state: &MemoryState) -> u64 {
             join(&node.cells)
         )
     });
-    let pods = state.assigned.iter().map(|(pod, containers)| {
+    let entries = state.assigned.iter().map(|(pod, containers)| {
         let containers = containers.iter();
         let containers = containers
             .map(|(name, blocks)| format!("{name}:[{}]", join(blocks.iter().map(dump_block))));
         format!("{pod}:map[{}]", join(containers))
     });
     checksum(&format!(
-        "(*state.MemoryManagerCheckpoint){{PolicyName:(string){policy} MachineState:(state.NUMANodeMap)map[{}] Entries:(state.ContainerMemoryAssignments)map[{}] Checksum:(checksum.Checksum)0}}",
+        "(*state.MemoryManagerCheckpoint){{PolicyName:(string){policy} MachineState:(state.NUMANodeMap)map[{}] Entries:(state.ContainerMemoryAssignments)map[{}]{pods} Checksum:(checksum.Checksum)0}}",
         join(nodes),
-        join(pods)
+        join(entries)
     ))
+}
+
+/// The field of pods as Go's spew prints it.
+fn dump_pods(pods: &BTreeMap<String, Vec<Block>>) -> String {
+    let pods = pods.iter().map(|(pod, blocks)| {
+        let blocks = join(blocks.iter().map(dump_block));
+        format!("{pod}:{{MemoryBlocks:([]state.Block)[{blocks}]}}")
+    });
+    format!(
+        " PodEntries:(state.PodMemoryAssignments)map[{}]",
+        join(pods)
+    )
 }
 
 fn dump_table(table: &MemoryTable) -> String {

@@ -2,11 +2,14 @@
 
 use super::policy::{self, StaticMemoryPolicy};
 use super::reusable::{Reusable, ended_before, is_regular_init};
-use super::{Block, MemoryBytes, MemoryState, hints, requests};
+use super::{Block, MemoryBytes, MemoryState, hints, pod_level as parts, requests};
 use crate::{
     model::{Pod, PodExt},
     resources::{
+        AllocationCounters,
         checkpoint::release,
+        pod_level,
+        requests::has_pod_level,
         topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint},
     },
 };
@@ -20,12 +23,16 @@ pub struct MemoryCounters {
     pub requests: u64,
     /// Containers that did not get their memory.
     pub errors: u64,
+    /// Allocations for containers and for pods.
+    pub allocations: AllocationCounters,
 }
 
 /// Assigns memory by NUMA node; without the Static policy it does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryManager {
     is_on: bool,
+    /// Whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pod_level: bool,
     state: MemoryState,
     reusable: Reusable,
     /// Counters for metrics.
@@ -44,6 +51,11 @@ impl MemoryManager {
             state,
             ..Self::default()
         })
+    }
+
+    /// Sets whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pub fn with_pod_level(self, pod_level: bool) -> Self {
+        Self { pod_level, ..self }
     }
 
     /// Whether the policy is Static.
@@ -90,11 +102,22 @@ impl MemoryManager {
         Some(nodes.join(",")).filter(|list| !list.is_empty())
     }
 
-    /// Releases the memory of containers for which `keep` returns false; returns whether there was any.
+    /// Releases the memory of containers for which `keep` returns false; returns whether there was any. That of a whole
+    /// pod is released with its last container.
     pub fn release(&mut self, keep: impl Fn(&str, &str) -> bool) -> bool {
         let released = release(&mut self.state.assigned, keep);
-        for block in released.iter().flat_map(|(_, _, blocks)| blocks) {
-            policy::release(&mut self.state.nodes, block);
+        let state = &mut self.state;
+        let of_containers = released
+            .iter()
+            .filter(|(pod, _, _)| !state.pods.contains_key(pod));
+        for block in of_containers.flat_map(|(_, _, blocks)| blocks) {
+            policy::release(&mut state.nodes, block);
+        }
+        let ended = state
+            .pods
+            .extract_if(.., |pod, _| !state.assigned.contains_key(pod));
+        for block in ended.flat_map(|(_, blocks)| blocks) {
+            policy::release(&mut state.nodes, &block);
         }
         self.reusable
             .forget_unless(|pod| self.state.assigned.contains_key(pod));
@@ -102,9 +125,12 @@ impl MemoryManager {
     }
 
     /// Releases the memory of init containers that have exited before this container is created. Returns whether there
-    /// was any.
+    /// was any. Memory of a whole pod stays reserved for it.
     pub fn creating(&mut self, pod: &Pod, container: &str) -> bool {
         let uid = pod.uid();
+        if self.state.pods.contains_key(uid.as_str()) {
+            return false;
+        }
         let ended: BTreeSet<_> = ended_before(pod, container)
             .map(|init| &*init.name)
             .collect();
@@ -117,19 +143,25 @@ impl MemoryManager {
     /// reuse is no longer assigned to them.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
-        let is_same = |container: &Container| match self.blocks(pod, &container.name) {
-            Some(blocks) => {
-                let given = blocks
-                    .iter()
-                    .map(|block| (block.resource.clone(), block.size));
-                given.collect::<MemoryBytes>() == requests::of_container(container)
-            }
-            None => false,
+        let is_same = |container: &Container| {
+            let requested = || requests::of_container(pod, container);
+            let blocks = self.blocks(pod, &container.name);
+            blocks.map_or(requested().is_empty(), |blocks| {
+                sizes(blocks) == requested()
+            })
+        };
+        let same = match self.state.pods.get(uid.as_str()) {
+            Some(blocks) => sizes(blocks) == requests::of_pod(pod),
+            None => pod.containers().iter().all(is_same),
         };
         let has_some = self.state.assigned.contains_key(uid.as_str());
-        if has_some && !pod.containers().iter().all(is_same) {
+        if has_some && !(same && self.is_managed(pod)) {
             self.release(|other, _| other != uid.as_str());
         }
+    }
+
+    fn is_managed(&self, pod: &Pod) -> bool {
+        self.is_on && pod_level::is_managed(pod, self.pod_level)
     }
 
     fn blocks(&self, pod: &Pod, container: &str) -> Option<&Vec<Block>> {
@@ -146,7 +178,11 @@ impl MemoryManager {
             self.reusable.used(pod, container, &blocks);
             return Ok(());
         }
-        let requested = requests::of_container(container);
+        let requested = requests::of_container(pod, container);
+        // It shares the memory of its pod, which is not aligned.
+        if requested.is_empty() {
+            return Ok(());
+        }
         let reusable = |mask, resource: &str| self.reusable.bytes(pod, mask, resource);
         let mask = StaticMemoryPolicy::nodes_for(&self.state, &requested, affinity, reusable)?;
         let mut blocks = Vec::new();
@@ -159,7 +195,9 @@ impl MemoryManager {
             };
             policy::reserve(&mut self.state.nodes, &block, size.saturating_sub(reused));
             blocks.push(block);
+            self.counters.allocations.by_node += 1;
         }
+        self.counters.allocations.node_exclusive += 1;
         self.reusable.used(pod, container, &blocks);
         self.shrink_init_containers(pod, &container.name, &blocks);
         let containers = self
@@ -168,6 +206,26 @@ impl MemoryManager {
             .entry(pod.uid().to_string())
             .or_default();
         containers.insert(container.name.clone(), blocks);
+        Ok(())
+    }
+
+    fn allocate_all(&mut self, pod: &Pod, affinity: TopologyHint) -> Result<(), TopologyError> {
+        let total = requests::of_pod(pod);
+        parts::check(pod, &total)?;
+        let mask = StaticMemoryPolicy::nodes_for(&self.state, &total, affinity, |_, _| 0)
+            .map_err(TopologyError::unexpected)?;
+        let blocks = parts::blocks(&total, mask);
+        for block in &blocks {
+            policy::reserve(&mut self.state.nodes, block, block.size);
+        }
+        let counters = &mut self.counters.allocations;
+        let earlier = counters.pod_exclusive;
+        let parts = parts::divide(pod, &total, counters).into_iter();
+        self.counters.requests += counters.pod_exclusive - earlier;
+        let parts = parts.map(|(name, bytes)| (name, parts::blocks(&bytes, mask)));
+        let uid = pod.uid().to_string();
+        self.state.assigned.insert(uid.clone(), parts.collect());
+        self.state.pods.insert(uid, blocks);
         Ok(())
     }
 
@@ -212,6 +270,13 @@ impl MemoryManager {
     }
 }
 
+fn sizes(blocks: &[Block]) -> MemoryBytes {
+    let sizes = blocks.iter();
+    sizes
+        .map(|block| (block.resource.clone(), block.size))
+        .collect()
+}
+
 /// The hints for memory that is already assigned; none if the request has changed.
 fn again(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
     let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
@@ -227,10 +292,10 @@ fn again(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
 
 impl HintProvider for MemoryManager {
     fn container_hints(&self, pod: &Pod, container: &Container) -> ResourceHints {
-        if !self.is_on || !requests::is_managed(pod) || self.has_ended(pod, container) {
+        if !self.is_managed(pod) || self.has_ended(pod, container) {
             return ResourceHints::new();
         }
-        let requested = requests::of_container(container);
+        let requested = requests::of_container(pod, container);
         match self.blocks(pod, &container.name) {
             Some(blocks) => again(blocks, &requested),
             None => self.calculate(pod, &requested),
@@ -238,10 +303,20 @@ impl HintProvider for MemoryManager {
     }
 
     fn pod_hints(&self, pod: &Pod) -> ResourceHints {
-        if !self.is_on || !requests::is_managed(pod) {
+        if !self.is_managed(pod) {
             return ResourceHints::new();
         }
         let requested = requests::of_pod(pod);
+        if has_pod_level(pod) {
+            return match self.state.pods.get(pod.uid().as_str()) {
+                Some(blocks) => again(blocks, &sizes(blocks)),
+                None if parts::check(pod, &requested).is_err() => requested
+                    .into_keys()
+                    .map(|name| (name, Vec::new()))
+                    .collect(),
+                None => self.calculate(pod, &requested),
+            };
+        }
         let mut containers = pod.init_containers().iter().chain(pod.containers());
         let blocks = containers.find_map(|container| self.blocks(pod, &container.name));
         match blocks {
@@ -256,12 +331,28 @@ impl HintProvider for MemoryManager {
         container: &Container,
         affinity: TopologyHint,
     ) -> Result<(), TopologyError> {
-        if !self.is_on || !requests::is_managed(pod) || self.has_ended(pod, container) {
+        if !self.is_managed(pod) || self.has_ended(pod, container) {
             return Ok(());
         }
         self.counters.requests += 1;
         let allocated = self.allocate_blocks(pod, container, affinity);
-        self.counters.errors += u64::from(allocated.is_err());
+        if allocated.is_err() {
+            self.counters.errors += 1;
+            self.counters.allocations.node_errors += 1;
+        }
         allocated.map_err(TopologyError::unexpected)
+    }
+
+    fn allocate_pod(&mut self, pod: &Pod, affinity: TopologyHint) -> Result<(), TopologyError> {
+        if !self.is_managed(pod) || self.state.assigned.contains_key(pod.uid().as_str()) {
+            return Ok(());
+        }
+        self.counters.requests += 1;
+        let allocated = self.allocate_all(pod, affinity);
+        if allocated.is_err() {
+            self.counters.errors += 1;
+            self.counters.allocations.pod_errors += 1;
+        }
+        allocated
     }
 }

@@ -38,14 +38,18 @@ fn pod(uid: &str, containers: &[(&str, u64)]) -> Pod {
 }
 
 /// Nodes of 9 GiB (one is reserved on the first) and of 8.
-fn manager(nodes: usize) -> MemoryManager {
+pub(super) fn manager(nodes: usize) -> MemoryManager {
     let sizes: Vec<_> = (0..nodes)
         .map(|node| (if node == 0 { 9 } else { 8 }, 0))
         .collect();
     MemoryManager::new(&policy(&sizes), MemoryState::default()).unwrap()
 }
 
-fn topology(policy: TopologyPolicy, scope: TopologyScope, nodes: u32) -> TopologyManager {
+pub(super) fn topology(
+    policy: TopologyPolicy,
+    scope: TopologyScope,
+    nodes: u32,
+) -> TopologyManager {
     let nodes = (0..nodes).map(|node| (node, vec![10])).collect();
     TopologyManager::new(policy, scope, TopologyOptions::default(), nodes).unwrap()
 }
@@ -55,7 +59,7 @@ fn admit(manager: &mut MemoryManager, pod: &Pod) -> Result<(), TopologyError> {
 }
 
 /// Free GiB of each node.
-fn free(manager: &MemoryManager) -> Vec<u64> {
+pub(super) fn free(manager: &MemoryManager) -> Vec<u64> {
     let nodes = manager.state().nodes.values();
     nodes
         .map(|node| node.memory_map["memory"].free / GI)
@@ -221,9 +225,10 @@ proptest! {
         scope in any::<bool>(),
     ) {
         let scope = if scope { TopologyScope::Pod } else { TopologyScope::Container };
-        let topology = topology(TopologyPolicy::BestEffort, scope, 3);
+        let topology = topology(TopologyPolicy::BestEffort, scope, 3).with_pod_level(true);
         let policy = policy(&[(9, 0), (8, 0), (8, 0)]);
-        let mut manager = MemoryManager::new(&policy, MemoryState::default()).unwrap();
+        let manager = MemoryManager::new(&policy, MemoryState::default()).unwrap();
+        let mut manager = manager.with_pod_level(true);
         let mut pods = BTreeMap::<u8, Pod>::new();
         for (step, uid, list) in steps {
             let name = format!("pod{uid}");
@@ -234,7 +239,18 @@ proptest! {
                         .chain([("main".to_owned(), 1)])
                         .collect();
                     let named: Vec<_> = named.iter().map(|(name, gib)| (name.as_str(), *gib)).collect();
-                    let pod = pods.entry(uid).or_insert_with(|| pod(&name, &named)).clone();
+                    let total = 2 + list.iter().map(|(_, gib)| gib).sum::<u64>();
+                    let new = || {
+                        let mut pod = pod(&name, &named);
+                        if uid.is_multiple_of(2) {
+                            let amounts = json!({"cpu": "1", "memory": format!("{total}Gi")});
+                            let resources = json!({"requests": amounts, "limits": amounts});
+                            let spec = pod.spec.as_mut().unwrap();
+                            spec.resources = Some(serde_json::from_value(resources).unwrap());
+                        }
+                        pod
+                    };
+                    let pod = pods.entry(uid).or_insert_with(new).clone();
                     let before = manager.clone();
                     if topology.admit(&pod, &mut [&mut manager]).result.is_err() {
                         manager = before;
@@ -256,7 +272,10 @@ proptest! {
             let text = to_checkpoint("Static", manager.state());
             let state = from_checkpoint("Static", &text).unwrap();
             prop_assert_eq!(&state, manager.state());
-            let sum: u64 = manager.state().assigned.values().flat_map(BTreeMap::values).flatten().map(|block| block.size).sum();
+            let assigned = manager.state().assigned.iter();
+            let assigned = assigned.filter(|(pod, _)| !manager.state().pods.contains_key(*pod));
+            let blocks = assigned.flat_map(|(_, containers)| containers.values()).flatten();
+            let sum: u64 = blocks.chain(manager.state().pods.values().flatten()).map(|block| block.size).sum();
             let mut reserved = 0;
             for node in manager.state().nodes.values() {
                 let table = node.memory_map["memory"];

@@ -10,6 +10,7 @@ mod checkpoint;
 mod hints;
 mod machine;
 mod manager;
+mod pod_level;
 mod policy;
 mod requests;
 mod reusable;
@@ -32,6 +33,9 @@ pub struct MemoryState {
     pub nodes: BTreeMap<u32, NodeMemory>,
     /// Assigned blocks by the UID of the pod and the name of the container.
     pub assigned: super::Assignments<Vec<Block>>,
+    /// Blocks of whole pods by UID (`PodLevelResourceManagers`). Those that `assigned` has for their containers are
+    /// parts of them.
+    pub pods: BTreeMap<String, Vec<Block>>,
 }
 
 /// Memory of a NUMA node.
@@ -77,5 +81,7 @@ pub struct Block {
 
 #[cfg(test)]
 mod manager_tests;
+#[cfg(test)]
+mod pod_level_tests;
 #[cfg(test)]
 mod tests;

@@ -49,7 +49,10 @@ impl StaticMemoryPolicy {
         }
         let mut expected = self.empty.clone();
         for (pod, containers) in &state.assigned {
-            for (container, blocks) in containers {
+            let of_pod = state.pods.get(pod).map(|blocks| ("", blocks));
+            let of_containers = containers.iter().map(|(name, blocks)| (&**name, blocks));
+            let of_containers = of_containers.filter(|_| of_pod.is_none());
+            for (container, blocks) in of_pod.into_iter().chain(of_containers) {
                 for block in blocks {
                     let missing = missing(&expected, block);
                     if let Some(what) = missing {

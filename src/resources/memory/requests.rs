@@ -4,20 +4,22 @@ use super::MemoryBytes;
 use crate::{
     model::{Pod, PodExt, is_sidecar},
     resources::{
-        QosClass, Resources, pod_qos,
+        Resources, pod_level,
         requests::{self, HUGEPAGES_PREFIX, MEMORY},
     },
 };
 use k8s_openapi::api::core::v1::Container;
 
-/// Whether the pod's memory is managed. Pods with pod-level resources (`spec.resources`) are not, as upstream without
-/// `PodLevelResourceManagers`.
-pub(super) fn is_managed(pod: &Pod) -> bool {
-    pod_qos(pod) == Ok(QosClass::Guaranteed) && !requests::has_pod_level(pod)
+/// Memory and huge pages that a container of a managed pod requests for itself.
+pub(super) fn of_container(pod: &Pod, container: &Container) -> MemoryBytes {
+    if pod_level::has_own(pod, container) {
+        bytes(requests::of_container(container).unwrap_or_default())
+    } else {
+        MemoryBytes::new()
+    }
 }
 
-pub(super) fn of_container(container: &Container) -> MemoryBytes {
-    let resources: Resources = requests::of_container(container).unwrap_or_default();
+fn bytes(resources: Resources) -> MemoryBytes {
     let requests = resources.requests.into_iter();
     requests
         .filter(|(name, _)| name == MEMORY || name.starts_with(HUGEPAGES_PREFIX))
@@ -25,12 +27,18 @@ pub(super) fn of_container(container: &Container) -> MemoryBytes {
         .collect()
 }
 
-/// Maximum amounts that a pod needs at the same time, of the resources that its regular containers request.
+/// Memory and huge pages of a managed pod: its pod-level requests; without pod-level resources the maximum amounts that
+/// it needs at the same time, of the resources that its regular containers request.
 pub(super) fn of_pod(pod: &Pod) -> MemoryBytes {
+    if requests::has_pod_level(pod) {
+        let mut total = bytes(requests::of_pod_level(pod).unwrap_or_default());
+        total.retain(|_, bytes| *bytes > 0);
+        return total;
+    }
     let (mut sidecars, mut peak, mut total) =
         (MemoryBytes::new(), MemoryBytes::new(), MemoryBytes::new());
     for container in pod.init_containers() {
-        for (name, bytes) in of_container(container) {
+        for (name, bytes) in of_container(pod, container) {
             let sidecar = sidecars.entry(name.clone()).or_default();
             if is_sidecar(container) {
                 *sidecar = sidecar.saturating_add(bytes);
@@ -41,7 +49,7 @@ pub(super) fn of_pod(pod: &Pod) -> MemoryBytes {
         }
     }
     for container in pod.containers() {
-        for (name, bytes) in of_container(container) {
+        for (name, bytes) in of_container(pod, container) {
             let sum = total.entry(name).or_default();
             *sum = sum.saturating_add(bytes);
         }

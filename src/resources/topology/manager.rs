@@ -1,7 +1,7 @@
 //! Admits pods by NUMA alignment, and allocates their resources. Pure.
 
 use super::{NumaInfo, NumaMask, ResourceHints, TopologyHint, TopologyOptions, TopologyPolicy};
-use crate::model::{Pod, PodExt};
+use crate::model::{Pod, PodExt, requests::has_pod_level};
 use k8s_openapi::api::core::v1::Container;
 
 /// Why a pod is rejected.
@@ -29,6 +29,14 @@ impl TopologyError {
             "TopologyAffinityError",
             "Resources cannot be allocated with Topology locality",
         )
+    }
+
+    /// The `TopologyAffinityError` of a pod with pod-level resources; `scope` as in upstream's texts.
+    fn pod_level(scope: &str) -> Self {
+        let message = format!(
+            "Pod Scope pod with pod-level resources failed admission {scope} topology manager"
+        );
+        Self::new("TopologyAffinityError", message)
     }
 
     /// The `UnexpectedAdmissionError`: any other error of a provider.
@@ -59,6 +67,15 @@ pub trait HintProvider {
         container: &Container,
         affinity: TopologyHint,
     ) -> Result<(), TopologyError>;
+
+    /// Allocates the resources of a pod with pod-level resources, which its containers divide among themselves. An
+    /// existing allocation is kept. Without pod-level resources of this kind, as for each container.
+    ///
+    /// # Errors
+    /// There are not enough resources.
+    fn allocate_pod(&mut self, pod: &Pod, affinity: TopologyHint) -> Result<(), TopologyError> {
+        containers(pod).try_for_each(|container| self.allocate(pod, container, affinity))
+    }
 }
 
 /// `topologyManagerScope`.
@@ -108,6 +125,8 @@ pub struct TopologyManager {
     policy: TopologyPolicy,
     scope: TopologyScope,
     numa: NumaInfo,
+    /// Whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pod_level: bool,
 }
 
 impl TopologyManager {
@@ -146,7 +165,13 @@ impl TopologyManager {
                 nodes,
                 prefer_closest: options.prefer_closest,
             },
+            pod_level: false,
         })
+    }
+
+    /// Sets whether pods with pod-level resources are managed (`PodLevelResourceManagers`).
+    pub fn with_pod_level(self, pod_level: bool) -> Self {
+        Self { pod_level, ..self }
     }
 
     /// The policy.
@@ -169,20 +194,33 @@ impl TopologyManager {
     pub fn admit(&self, pod: &Pod, providers: &mut [&mut dyn HintProvider]) -> TopologyAdmission {
         let mut aligned = 0;
         let mut misaligned = false;
+        let pod_level = self.pod_level && has_pod_level(pod);
+        let misfit = |scope| {
+            if pod_level {
+                TopologyError::pod_level(scope)
+            } else {
+                TopologyError::topology()
+            }
+        };
         let result = match (self.policy, self.scope) {
             (TopologyPolicy::None, _) => allocate_all(pod, providers, TopologyHint::default()),
             (_, TopologyScope::Pod) => {
                 let hints: Vec<_> = providers.iter().map(|p| p.pod_hints(pod)).collect();
-                match self.best(&hints) {
-                    Some(best) => allocate_all(pod, providers, best).inspect(|()| aligned += 1),
-                    None => Err(TopologyError::topology()).inspect_err(|_| misaligned = true),
-                }
+                let allocated = match self.best(&hints) {
+                    Some(best) if pod_level => allocate_pod(pod, providers, best),
+                    Some(best) => allocate_all(pod, providers, best),
+                    None => {
+                        misaligned = true;
+                        Err(misfit("under pod-scope"))
+                    }
+                };
+                allocated.inspect(|()| aligned += 1)
             }
             (_, TopologyScope::Container) => containers(pod).try_for_each(|container| {
                 let hints = providers.iter().map(|p| p.container_hints(pod, container));
                 let Some(best) = self.best(&hints.collect::<Vec<_>>()) else {
                     misaligned = true;
-                    return Err(TopologyError::topology());
+                    return Err(misfit("with a container-level"));
                 };
                 allocate(pod, container, providers, best).inspect(|()| aligned += 1)
             }),
@@ -204,6 +242,15 @@ impl TopologyManager {
 /// All containers in the order of their creation.
 fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
     pod.init_containers().iter().chain(pod.containers())
+}
+
+fn allocate_pod(
+    pod: &Pod,
+    providers: &mut [&mut dyn HintProvider],
+    affinity: TopologyHint,
+) -> Result<(), TopologyError> {
+    let mut providers = providers.iter_mut();
+    providers.try_for_each(|provider| provider.allocate_pod(pod, affinity))
 }
 
 fn allocate_all(

@@ -1,0 +1,90 @@
+//! Which pods and containers the CPU and memory managers manage. Pure.
+//!
+//! With the feature gate `PodLevelResourceManagers` (alpha), pods with pod-level resources (`spec.resources`) are
+//! managed too. If the topology manager aligns whole pods, such a pod gets the resources of `spec.resources` at once:
+//! containers whose CPU and memory requests equal their limits get a part of their own, and the others share the rest.
+
+use super::{
+    QosClass, pod_qos,
+    requests::{self, CPU, MEMORY},
+    topology::TopologyError,
+};
+use crate::model::{Pod, PodExt, Quantity, is_sidecar};
+use k8s_openapi::api::core::v1::Container;
+
+/// Counters of allocations since the kubelet started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocationCounters {
+    /// Allocations from the resources of the node.
+    pub by_node: u64,
+    /// Allocations from the resources of a pod.
+    pub by_pod: u64,
+    /// Failed allocations from the resources of the node.
+    pub node_errors: u64,
+    /// Failed allocations of the resources of a pod.
+    pub pod_errors: u64,
+    /// Containers with exclusive resources of the node.
+    pub node_exclusive: u64,
+    /// Containers with an exclusive part of the resources of their pod.
+    pub pod_exclusive: u64,
+    /// Containers that share the resources of their pod.
+    pub pod_shared: u64,
+}
+
+/// Whether resources of a pod can be exclusive: it is Guaranteed, and has pod-level resources only if the gate is on.
+pub(super) fn is_managed(pod: &Pod, gate: bool) -> bool {
+    pod_qos(pod) == Ok(QosClass::Guaranteed) && (gate || !requests::has_pod_level(pod))
+}
+
+/// Whether a container of a managed pod has exclusive resources, and does not share those of its pod.
+pub(super) fn has_own(pod: &Pod, container: &Container) -> bool {
+    if !requests::has_pod_level(pod) {
+        return true;
+    }
+    let resources = requests::of_container::<Quantity>(container).unwrap_or_default();
+    [CPU, MEMORY].into_iter().all(|name| {
+        let request = resources.request(name).unwrap_or_default();
+        request != Quantity::default() && resources.limits.get(name) == Some(&request)
+    })
+}
+
+/// Checks that the exclusive resources of containers leave something for those that share; `own` returns `None` for
+/// these.
+///
+/// # Errors
+/// Nothing is left; texts as upstream's.
+pub(super) fn check_shared(
+    pod: &Pod,
+    resource: &str,
+    total: u64,
+    own: impl Fn(&Container) -> Option<u64>,
+) -> Result<(), TopologyError> {
+    let empty = |message| Err(TopologyError::new("EmptyPodSharedPoolError", message));
+    let (mut exclusive, mut is_shared) = (0_u64, false);
+    for container in pod.init_containers() {
+        match own(container) {
+            Some(amount) if is_sidecar(container) => exclusive = exclusive.saturating_add(amount),
+            None if is_sidecar(container) => is_shared = true,
+            None if exclusive >= total => {
+                let what = if resource == CPU { "cpus" } else { resource };
+                return empty(format!(
+                    "pod rejected, pod has shared init containers but no {what} available for them"
+                ));
+            }
+            _ => (),
+        }
+    }
+    for container in pod.containers() {
+        match own(container) {
+            Some(amount) => exclusive = exclusive.saturating_add(amount),
+            None => is_shared = true,
+        }
+    }
+    if is_shared && exclusive >= total {
+        let what = if resource == CPU { "cpus" } else { MEMORY };
+        return empty(format!(
+            "pod rejected, sum of exclusive container {resource} requests equals pod budget, leaving no {what} for shared containers"
+        ));
+    }
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! Generates the gRPC clients and servers from `proto/` without needing `protoc`.
 
-use std::error::Error;
+use std::{env, error::Error, fs, path::PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -27,5 +27,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         .codec_path("crate::cri::SmallBuffers")
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
+    pods_api()
+}
+
+/// The Pods API has the package of another one, so it has a directory of its own. Its pods are encoded by descriptors.
+fn pods_api() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR")?).join("pods_api");
+    fs::create_dir_all(&out)?;
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.open_file("core/v1/pod.proto")?;
+    fs::write(out.join("pod.desc"), compiler.encode_file_descriptor_set())?;
+    tonic_prost_build::configure()
+        .codec_path("crate::cri::SmallBuffers")
+        .emit_rerun_if_changed(false)
+        .out_dir(out)
+        .compile_fds(protox::compile(
+            ["proto/pods/v1alpha1/api.proto"],
+            ["proto"],
+        )?)?;
     Ok(())
 }

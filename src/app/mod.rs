@@ -20,7 +20,7 @@ use crate::{
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
     config::{
-        KUBERNETES_VERSION, KubeletConfig, local_socket,
+        FeatureGate, KUBERNETES_VERSION, KubeletConfig, local_socket,
         logging::{self, LogControl},
     },
     cri,
@@ -305,6 +305,15 @@ impl App {
         let (handlers, streams) =
             server::build(settings::server(&self.config), checks, deps, shutdown);
         tasks.spawn("server.streams", streams.drained());
+        if self.config.is_on(FeatureGate::PodsApi) {
+            let socket = self.config.root_dir.join("pods-api/pods-api.sock");
+            let api = server::pods_api(&self.opened.state, &self.opened.pods);
+            let shutdown = tasks.shutdown();
+            tasks.spawn(
+                "pods_api",
+                async move { api?.serve(&socket, shutdown).await },
+            );
+        }
         let ports = std::mem::take(&mut self.ports);
         ports.serve(healthz.counted(counted), &handlers, tasks);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::locked_gates::locked_to;
+use super::known_gates::locked_to;
 
 /// The feature gates that change this kubelet's behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum FeatureGate {
     PodLevelResourceManagers,
     /// Clients may read stdout and stderr of a container separately.
     PodLogsQuerySplitStreams,
+    /// Agents on the node list and watch its pods over a socket.
+    PodsApi,
     /// Memory requested by pods is protected from pods of lower QoS classes.
     QosReserved,
     /// The status of a container has the health of its devices.
@@ -53,7 +55,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -67,72 +69,65 @@ impl FeatureGate {
         Self::PodCertificateRequest,
         Self::PodLevelResourceManagers,
         Self::PodLogsQuerySplitStreams,
+        Self::PodsApi,
         Self::QosReserved,
         Self::ResourceHealthStatus,
         Self::ResourceHealthStatusMessage,
     ];
 
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
+    /// The name in the configuration, the stage in v1.36, and whether the gate is on by default.
+    fn spec(self) -> (&'static str, GateStage, bool) {
+        use GateStage::{Alpha, Beta, Deprecated};
         match self {
-            Self::CriListStreaming => "CRIListStreaming",
-            Self::CpuManagerPolicyAlphaOptions => "CPUManagerPolicyAlphaOptions",
-            Self::CpuManagerPolicyBetaOptions => "CPUManagerPolicyBetaOptions",
-            Self::DisableCpuQuotaWithExclusiveCpus => "DisableCPUQuotaWithExclusiveCPUs",
-            Self::GracefulNodeShutdown => "GracefulNodeShutdown",
+            Self::CriListStreaming => ("CRIListStreaming", Alpha, false),
+            Self::CpuManagerPolicyAlphaOptions => ("CPUManagerPolicyAlphaOptions", Alpha, false),
+            Self::CpuManagerPolicyBetaOptions => ("CPUManagerPolicyBetaOptions", Beta, true),
+            Self::DisableCpuQuotaWithExclusiveCpus => {
+                ("DisableCPUQuotaWithExclusiveCPUs", Deprecated, true)
+            }
+            Self::GracefulNodeShutdown => ("GracefulNodeShutdown", Beta, true),
             Self::GracefulNodeShutdownBasedOnPodPriority => {
-                "GracefulNodeShutdownBasedOnPodPriority"
+                ("GracefulNodeShutdownBasedOnPodPriority", Beta, true)
             }
-            Self::KubeletEnsureSecretPulledImages => "KubeletEnsureSecretPulledImages",
-            Self::KubeletServiceAccountTokenForCredentialProviders => {
-                "KubeletServiceAccountTokenForCredentialProviders"
+            Self::KubeletEnsureSecretPulledImages => {
+                ("KubeletEnsureSecretPulledImages", Beta, true)
             }
-            Self::LocalStorageCapacityIsolationFsQuotaMonitoring => {
-                "LocalStorageCapacityIsolationFSQuotaMonitoring"
-            }
-            Self::MemoryQos => "MemoryQoS",
-            Self::PodCertificateRequest => "PodCertificateRequest",
-            Self::PodLevelResourceManagers => "PodLevelResourceManagers",
-            Self::PodLogsQuerySplitStreams => "PodLogsQuerySplitStreams",
-            Self::QosReserved => "QOSReserved",
-            Self::ResourceHealthStatus => "ResourceHealthStatus",
-            Self::ResourceHealthStatusMessage => "ResourceHealthStatusMessage",
+            Self::KubeletServiceAccountTokenForCredentialProviders => (
+                "KubeletServiceAccountTokenForCredentialProviders",
+                Beta,
+                true,
+            ),
+            Self::LocalStorageCapacityIsolationFsQuotaMonitoring => (
+                "LocalStorageCapacityIsolationFSQuotaMonitoring",
+                Beta,
+                false,
+            ),
+            Self::MemoryQos => ("MemoryQoS", Alpha, false),
+            Self::PodCertificateRequest => ("PodCertificateRequest", Beta, false),
+            Self::PodLevelResourceManagers => ("PodLevelResourceManagers", Alpha, false),
+            Self::PodLogsQuerySplitStreams => ("PodLogsQuerySplitStreams", Alpha, false),
+            Self::PodsApi => ("PodsAPI", Alpha, false),
+            Self::QosReserved => ("QOSReserved", Alpha, false),
+            Self::ResourceHealthStatus => ("ResourceHealthStatus", Beta, true),
+            Self::ResourceHealthStatusMessage => ("ResourceHealthStatusMessage", Beta, true),
         }
     }
 
-    /// The gate's stage in v1.36, and whether it is on by default.
-    fn defaults(self) -> (GateStage, bool) {
-        match self {
-            Self::CpuManagerPolicyBetaOptions
-            | Self::GracefulNodeShutdown
-            | Self::GracefulNodeShutdownBasedOnPodPriority
-            | Self::KubeletEnsureSecretPulledImages
-            | Self::KubeletServiceAccountTokenForCredentialProviders
-            | Self::ResourceHealthStatus
-            | Self::ResourceHealthStatusMessage => (GateStage::Beta, true),
-            Self::CriListStreaming
-            | Self::CpuManagerPolicyAlphaOptions
-            | Self::MemoryQos
-            | Self::PodLevelResourceManagers
-            | Self::PodLogsQuerySplitStreams
-            | Self::QosReserved => (GateStage::Alpha, false),
-            Self::LocalStorageCapacityIsolationFsQuotaMonitoring | Self::PodCertificateRequest => {
-                (GateStage::Beta, false)
-            }
-            Self::DisableCpuQuotaWithExclusiveCpus => (GateStage::Deprecated, true),
-        }
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        self.spec().0
     }
 
     /// Whether the gate is on: by its own setting, else by that of its stage's group, else by default.
     pub fn is_on(self, given: Option<&BTreeMap<String, bool>>) -> bool {
         let of = |name: &str| given.and_then(|gates| gates.get(name)).copied();
-        let (stage, default) = self.defaults();
+        let (name, stage, default) = self.spec();
         let of_stage = match stage {
             GateStage::Alpha => of("AllAlpha"),
             GateStage::Beta => of("AllBeta"),
             GateStage::Deprecated => None,
         };
-        of(self.name()).or(of_stage).unwrap_or(default)
+        of(name).or(of_stage).unwrap_or(default)
     }
 }
 
@@ -145,7 +140,7 @@ pub(super) fn warning(gates: &BTreeMap<String, bool>) -> Option<String> {
     };
     let of_stage = |stage| {
         let gates = FeatureGate::ALL.into_iter();
-        let gates = gates.filter(|gate| gate.defaults().0 == stage);
+        let gates = gates.filter(|gate| gate.spec().1 == stage);
         gates.map(FeatureGate::name).collect::<Vec<_>>().join(", ")
     };
     let idle = gates.keys();

@@ -20,7 +20,6 @@
 
 mod document;
 mod decode;
-mod locked_gates;
 mod known_gates;
 mod feature_gates;
 pub mod kubelet_configuration;

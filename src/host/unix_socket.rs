@@ -1,12 +1,16 @@
 //! A Unix socket that only root can connect to. Blocking; created once, at start.
 
+use anyhow::Context as _;
 use rustix::{
     fs::{Mode, chmod},
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
 use std::{
     fs, io,
-    os::unix::{fs::FileTypeExt as _, fs::MetadataExt as _, net::UnixListener},
+    os::unix::{
+        fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
+        net::UnixListener,
+    },
     path::{Path, PathBuf},
 };
 
@@ -61,6 +65,19 @@ pub fn listen_at(path: &Path) -> io::Result<(UnixListener, LocalPath)> {
         identity: (meta.dev(), meta.ino()),
     };
     Ok((UnixListener::from(socket), place))
+}
+
+/// As [`listen_at`], and creates the directory of the socket, with mode 0750.
+///
+/// # Errors
+/// The directory or the socket cannot be created.
+pub fn listen_in(path: &Path) -> anyhow::Result<(UnixListener, LocalPath)> {
+    if let Some(directory) = path.parent() {
+        let mut builder = fs::DirBuilder::new();
+        let made = builder.recursive(true).mode(0o750).create(directory);
+        made.with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    listen_at(path).with_context(|| format!("cannot listen at {}", path.display()))
 }
 
 #[cfg(test)]

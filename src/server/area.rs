@@ -10,6 +10,7 @@ use super::{
     node_logs::NodeLogs,
     pod_reporter::{PendingVolumesOf, PodReporter},
     pods::PodLists,
+    pods_api::{Changes, PodsApi},
     process::Process,
     routes::RouteGroup,
     scrapes::{BeforeScrape, Scrapes},
@@ -165,6 +166,20 @@ pub fn build(
     let streams = route_handlers.streams.clone();
     let handlers = Handlers::read_only(checks, route_handlers, config.disabled);
     (handlers.traced(deps.tracer.clone()), streams)
+}
+
+/// Builds the Pods API.
+///
+/// # Errors
+/// Its messages cannot be read.
+pub fn pods_api(state: &State, pods: &PodsReader) -> anyhow::Result<PodsApi> {
+    let lister = pods.lister.clone();
+    let changes = Changes {
+        pods: state.pods.subscribe(),
+        statuses: pods.statuses.subscribe(),
+    };
+    let ready = wait_for_sources(pods.all_sources_seen.clone());
+    PodsApi::new(Arc::new(move || lister.list()), ready, changes)
 }
 
 /// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods. Waits at most until

@@ -1,7 +1,7 @@
 //! The HTTP server of the kubelet.
 //!
 //! * Owns: the health port, the read-only port, the main port with its certificate, authentication and authorization,
-//!   the local socket, and their connections.
+//!   the local socket, and their connections; the socket of the Pods API.
 //! * Woken by: requests, and by shutdown.
 //! * Publishes: the routes of the table ([`ENTRIES`]), with data read from stores at the time of the request.
 //! * Forwards: exec, attach, port-forward and checkpoints to the runtime; posted pods to their store.
@@ -35,6 +35,7 @@ mod stats;
 mod legacy_stats;
 mod node_log_query;
 mod pods;
+mod pods_api;
 mod posted;
 pub mod pprof;
 mod profile;
@@ -53,7 +54,7 @@ mod listener;
 mod ports;
 mod area;
 
-pub use area::{Config, ServerDeps, build};
+pub use area::{Config, ServerDeps, build, pods_api};
 pub use checkpoint::Checkpoints;
 pub use connections::ConnectionLimits;
 pub use container_logs::{LogParts, LogQuery, LogReaders};
@@ -70,6 +71,7 @@ pub use metrics::HttpMetrics;
 pub use node_logs::NodeLogs;
 pub use pod_reporter::PendingVolumesOf;
 pub use pods::PodLists;
+pub use pods_api::PodsApi;
 pub use ports::{Ports, ServerConfig};
 pub use posted::PostMode;
 pub use process::Process;

@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 /// A pod as item of a list, with its current status instead of that of the pod object. Serialized from the shared
 /// objects without copying them.
-struct PodItem {
-    pod: Arc<Pod>,
-    status: Option<Arc<v1::PodStatus>>,
+pub(super) struct PodItem {
+    pub(super) pod: Arc<Pod>,
+    pub(super) status: Option<Arc<v1::PodStatus>>,
 }
 
 impl Serialize for PodItem {

@@ -38,8 +38,8 @@ const AREAS: Areas = &[
     ("runtime", &["logs", "handlers", "kuberuntime"]),
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "node_manager", "lease", "event_sink", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
-    ("server", &["query", "response", "route_parts", "observed", "views", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "handlers", "pod_reporter", "listener", "ports", "area"]),
-    ("config", &["document", "decode", "locked_gates", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
+    ("server", &["query", "response", "route_parts", "observed", "views", "list", "websocket", "streaming", "checkpoint", "container_logs", "tls", "auth", "health", "connections", "events", "explain", "html", "page", "explanations", "scrapes", "stats", "legacy_stats", "node_log_query", "pods", "pods_api", "posted", "pprof", "profile", "routes", "metrics", "layers", "cross_site", "gzip", "files", "node_logs", "process", "dispatcher", "handlers", "pod_reporter", "listener", "ports", "area"]),
+    ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start"]),
     ("cli", &["args", "client", "table", "term", "explain", "pods", "validate"]),
 ];

@@ -85,6 +85,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("kubelet_cpu_manager_", "exclusive CPUs; tests of exclusive"),
     (
+        "resource_manager_",
+        "a pod with pod-level resources; tests of resources::managers",
+    ),
+    (
         "kubelet_memory_manager_",
         "memory of NUMA nodes; tests of exclusive",
     ),

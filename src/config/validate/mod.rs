@@ -10,7 +10,7 @@ mod pods;
 use std::net::IpAddr;
 
 use super::kubelet_configuration::KubeletConfiguration;
-use super::{known_gates, kubelet_configuration as kc, locked_gates::locked_to};
+use super::{known_gates, kubelet_configuration as kc};
 use crate::base::GoDuration;
 use crate::model::Quantity;
 
@@ -359,7 +359,7 @@ fn feature_gate_names(config: &KubeletConfiguration, found: &mut Violations) {
         found.require(known_gates::is_known(name), &field, || {
             known_gates::unknown_message(name)
         });
-        let locked = locked_to(name).unwrap_or(*value);
+        let locked = known_gates::locked_to(name).unwrap_or(*value);
         found.require(locked == *value, &field, || {
             format!("cannot set feature gate {name} to {value}, feature is locked to {locked}")
         });

@@ -66,3 +66,35 @@ fn alignments_of_both_scopes_are_there_before_the_first_pod_unless_nothing_is_al
         assert_eq!(zeros.count(), expected, "{text}");
     }
 }
+
+#[test]
+fn allocations_have_series_only_if_pods_with_pod_level_resources_are_managed() {
+    let mut cpu = CpuManager::default();
+    cpu.counters.allocations.by_pod = 2;
+    cpu.counters.allocations.pod_shared = 1;
+    let mut memory = MemoryManager::default();
+    memory.counters.allocations.node_errors = 3;
+    for (pod_level, expected) in [
+        (
+            true,
+            &[
+                "resource_manager_allocations_total{resource_name=\"cpu\",source=\"pod\"} 2",
+                "resource_manager_allocation_errors_total{resource_name=\"memory\",source=\"node\"} 3",
+                "resource_manager_container_assignments{resource_name=\"cpu\",assignment_type=\"pod_shared\"} 1",
+            ][..],
+        ),
+        (false, &[]),
+    ] {
+        let metrics = Metrics::new();
+        ManagerMetrics::new(&metrics, pod_level).update(&cpu, &memory);
+        let text = metrics.text();
+        let mut lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("resource_manager_"))
+            .collect();
+        let mut expected = expected.to_vec();
+        lines.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(lines, expected);
+    }
+}

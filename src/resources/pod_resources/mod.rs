@@ -12,7 +12,7 @@ use crate::{
         TokenBucket, connections, error_chain,
         metrics::{Labels, Metrics},
     },
-    host::unix_socket::{LocalPath, listen_at},
+    host::unix_socket::{LocalPath, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
     resources::{
         ContainerDevices,
@@ -26,13 +26,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
-use std::{
-    fs,
-    os::unix::{fs::DirBuilderExt as _, net::UnixListener as StdListener},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{os::unix::net::UnixListener as StdListener, path::Path, sync::Arc, time::Duration};
 use tokio::{net::UnixListener, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
@@ -122,7 +116,7 @@ pub struct PodResourcesSocket(Option<(StdListener, LocalPath)>);
 impl PodResourcesSocket {
     /// Binds the socket; connections wait until [`serve`]. A failure is logged. Blocking.
     pub fn bind(path: &Path) -> Self {
-        let bound = bind(path).inspect_err(|error| {
+        let bound = listen_in(path).inspect_err(|error| {
             tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for podResources endpoint");
         });
         Self(bound.ok())
@@ -155,15 +149,6 @@ pub async fn serve(
         }
         () = shutdown.cancelled() => Ok(()),
     }
-}
-
-fn bind(socket: &Path) -> anyhow::Result<(StdListener, LocalPath)> {
-    if let Some(directory) = socket.parent() {
-        let mut builder = fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o750).create(directory);
-        made.with_context(|| format!("cannot create {}", directory.display()))?;
-    }
-    listen_at(socket).with_context(|| format!("cannot listen at {}", socket.display()))
 }
 
 impl PodResources {

@@ -2,7 +2,8 @@
 //!
 //! * Owns: the pods of all sources by UID, and the mirror pods of static pods by full name.
 //! * Woken by: the sync loop, the only writer.
-//! * Publishes: the pods and mirror pods; the set of changed ones, for the tasks that write to the API server.
+//! * Publishes: the pods and mirror pods, and a version counter; the set of changed ones, for the tasks that write to
+//!   the API server.
 //! * Must never add or remove a pod on its own, or return a mirror pod among the desired pods.
 //! * Upstream: `pkg/kubelet/pod`.
 
@@ -15,12 +16,14 @@ use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
+use tokio::sync::watch;
 
 /// Reading end; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct PodManager {
     pods: Arc<RwLock<HashMap<PodUid, Arc<Pod>>>>,
     mirrors: Arc<RwLock<HashMap<PodFullName, Arc<Pod>>>>,
+    version: Arc<watch::Sender<u64>>,
 }
 
 /// Writing end, for the sync loop alone.
@@ -40,6 +43,11 @@ pub struct PodChanges {
 }
 
 impl PodManager {
+    /// A counter that grows with every change of the desired pods.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
     /// The desired pod with this UID.
     pub fn get(&self, uid: &PodUid) -> Option<Arc<Pod>> {
         self.pods.read().get(uid).cloned()
@@ -129,6 +137,7 @@ impl PodManagerWriter {
     }
 
     fn changed(&self, pod: &Pod) {
+        self.reader.version.send_modify(|version| *version += 1);
         if let Some(changes) = &self.changes {
             changes.pods.mark(pod.uid());
             if pod.is_static() {

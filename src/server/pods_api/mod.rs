@@ -61,11 +61,11 @@ struct PodsApiInner {
 
 /// Versions of the stores of pods and statuses.
 #[derive(Clone)]
-pub struct Changes {
+pub(super) struct Changes {
     /// Of the desired pods.
-    pub pods: Receiver<u64>,
+    pub(super) pods: Receiver<u64>,
     /// Of the statuses.
-    pub statuses: Receiver<u64>,
+    pub(super) statuses: Receiver<u64>,
 }
 
 impl Changes {

@@ -303,3 +303,47 @@ pub async fn a_cgroup_that_somebody_removed_is_made_again_for_the_next_pod() {
     node.remove("e");
     none_left(&node).await;
 }
+
+pub async fn containers_share_the_cpus_that_their_pod_has_for_itself() {
+    let mut node = Node::start_with(
+        "cpuManagerPolicy: static
+topologyManagerPolicy: restricted
+topologyManagerScope: pod
+kubeReserved: {cpu: \"1\"}
+featureGates: {PodLevelResourceManagers: true}
+",
+    )
+    .await;
+    let containers = "
+resources: { requests: { cpu: 1, memory: 64Mi }, limits: { cpu: 1, memory: 64Mi } }
+containers:
+- name: one
+  image: localhost/busybox:dev
+  command: [sleep, \"100000\"]
+- name: two
+  image: localhost/busybox:dev
+  command: [sleep, \"100000\"]
+";
+    node.put("other", &sleeper("other", ""));
+    node.put("whole", &manifest("whole", containers));
+    node.ready("other").await;
+    node.ready("whole").await;
+    let cpus = |node: &Node, pod: &str, container: &str| {
+        let status = node.sh(pod, container, "grep Cpus_allowed_list /proc/self/status");
+        status.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let own = cpus(&node, "whole", "one");
+    assert!(own.parse::<u32>().is_ok(), "one CPU: {own}");
+    assert_eq!(cpus(&node, "whole", "two"), own);
+    wait_for("the other pod leaves that CPU", WAIT_LIMIT, || async {
+        let shared = cpus(&node, "other", "c");
+        holds(shared != own && !shared.is_empty(), shared)
+    })
+    .await;
+    let shared = cpus(&node, "other", "c");
+    node.restart_kubelet().await;
+    let pod = node.ready("whole").await;
+    assert_eq!((restarts(&pod, "one"), restarts(&pod, "two")), (0, 0));
+    assert_eq!(cpus(&node, "whole", "two"), own);
+    assert_eq!(cpus(&node, "other", "c"), shared);
+}

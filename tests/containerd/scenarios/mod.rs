@@ -86,6 +86,7 @@ scenarios! {
     cgroups::pods_that_go_while_no_kubelet_runs_leave_no_cgroup,
     cgroups::a_pod_from_before_keeps_its_parent_and_is_not_restarted,
     cgroups::a_cgroup_that_somebody_removed_is_made_again_for_the_next_pod,
+    cgroups::containers_share_the_cpus_that_their_pod_has_for_itself,
     containers::a_crashing_container_is_restarted_at_growing_gaps,
     logs::a_chatty_container_is_rotated_and_no_line_is_lost,
     soak::pods_come_and_go_and_leave_nothing,

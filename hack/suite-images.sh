@@ -56,6 +56,8 @@ build_e2e_images() {
     for version in 1.36.1-1 1.37.0-1; do
         suite_image "$suite_images/busybox:$version" "$rootfs" '"Cmd":["sh"]'
     done
+    # Some specs do not take theirs from the suite's registry.
+    suite_image docker.io/library/busybox:1.36 "$rootfs" '"Cmd":["sh"]'
     suite_image "$suite_images/nonroot:1.5" "$rootfs" '"Cmd":["sh"],"User":"1234"'
 
     cp -a "$rootfs" "$work/nonewprivs"

@@ -70,7 +70,7 @@ fn origin(location: &str) -> ManifestOrigin<'_> {
         node_name: "node1",
         source: PodSource::File,
         location,
-        objects: LocalConfigMapsAndSecrets::None,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
     }
 }
 

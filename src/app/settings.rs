@@ -26,7 +26,7 @@ use crate::{
         sync_loop::ResizeRules,
     },
     resources::{
-        self, CpuEnforcement, HealthDetail, MemoryQos, Swap, cm, managers::NodeReserved,
+        self, HealthDetail, MemoryQos, ResourceEnforcement, Swap, cm, managers::NodeReserved,
         memory::NodeReservation,
     },
     runtime::{
@@ -82,7 +82,7 @@ pub(super) fn resources(config: &KubeletConfig, machine: &HostMachine) -> resour
             milli_cpu: reservation.milli_cpu,
             memory: reserved_memory(reservation, machine.memory_bytes),
         },
-        enforcement: cpu_enforcement(config, machine),
+        enforcement: resource_enforcement(config, machine),
         health,
         oom_score_adj: config.oom_score_adj,
     }
@@ -101,9 +101,9 @@ fn reserved_memory(reservation: &ReservedResources, memory_bytes: u64) -> NodeRe
 }
 
 /// How CPU and memory limits are enforced.
-fn cpu_enforcement(config: &KubeletConfig, machine: &HostMachine) -> CpuEnforcement {
+fn resource_enforcement(config: &KubeletConfig, machine: &HostMachine) -> ResourceEnforcement {
     let period = config.containers.cpu_cfs_quota_period.as_micros();
-    CpuEnforcement {
+    ResourceEnforcement {
         cfs_quota: config.containers.cpu_cfs_quota,
         period_microseconds: i64::try_from(period).unwrap_or(100_000),
         oom_group: machine.cgroup_v2 && config.effective.single_process_oom_kill != Some(true),
@@ -142,7 +142,7 @@ pub(super) fn runtime(config: &KubeletConfig) -> kuberuntime::Config {
 pub(super) fn containers(
     config: &KubeletConfig,
     root: KubeletRoot,
-    cpu: CpuEnforcement,
+    enforcement: ResourceEnforcement,
     node: Arc<NodeFacts>,
     host_ips: HostIps,
 ) -> GenerateSettings {
@@ -152,7 +152,7 @@ pub(super) fn containers(
         cluster_dns: config.dns.cluster_dns.clone(),
         cluster_domain: config.dns.cluster_domain.clone(),
         seccomp_default: config.containers.seccomp_default,
-        cpu,
+        enforcement,
         node,
         host_ips,
     }
@@ -178,7 +178,7 @@ pub(super) fn pods(
     api: Option<ApiServer>,
     state: &State,
     machine: &HostMachine,
-    enforcement: &CpuEnforcement,
+    enforcement: &ResourceEnforcement,
     node: &NodeFacts,
 ) -> pods::Config {
     pods::Config {
@@ -206,32 +206,39 @@ pub(super) fn posted_pods(config: &KubeletConfig) -> std::io::Result<Option<Post
     if !config.allow_posted_pods {
         return Ok(None);
     }
-    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
-    PostedPods::open(&posted_dir(config), &config.node_name, objects).map(Some)
+    let config_maps_and_secrets =
+        LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
+    PostedPods::open(
+        &posted_dir(config),
+        &config.node_name,
+        config_maps_and_secrets,
+    )
+    .map(Some)
 }
 
 fn sources(config: &KubeletConfig, api: Option<ApiServer>, state: &State) -> pod_config::Config {
     let sources = &config.static_pods;
-    let objects = LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
+    let config_maps_and_secrets =
+        LocalConfigMapsAndSecrets::given(config.local_objects_dir.is_some());
     pod_config::Config {
         node_name: config.node_name.clone(),
         file: sources.path.clone().map(|path| FileConfig {
             source: PodSource::File,
             path,
             check_period: sources.file_check_frequency,
-            objects,
+            config_maps_and_secrets,
         }),
         http: sources.url.clone().map(|url| HttpConfig {
             url,
             headers: headers(sources),
             check_period: sources.http_check_frequency,
-            objects,
+            config_maps_and_secrets,
         }),
         posted: config.allow_posted_pods.then(|| FileConfig {
             source: PodSource::Posted,
             path: posted_dir(config),
             check_period: sources.file_check_frequency,
-            objects,
+            config_maps_and_secrets,
         }),
         api: api.map(|api| ApiConfig {
             api,

@@ -115,7 +115,7 @@ pub(super) async fn start(
             &config.containers.allowed_unsafe_sysctls,
         )?,
         app_armor: machine.app_armor,
-        certificates: volumes.supports_pod_certificates(),
+        pod_certificates: volumes.supports_pod_certificates(),
         pressure: state.pressure.clone(),
         shutting_down: state.shutting_down.clone(),
         features,

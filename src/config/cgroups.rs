@@ -5,7 +5,7 @@ use super::kubelet_configuration::KubeletConfiguration;
 use super::values::some_text;
 use crate::model::Quantity;
 use crate::node::node_status::resources;
-use crate::resources::cm::wanted::NodeAmounts;
+use crate::resources::cm::resource_config::NodeAmounts;
 use crate::resources::cm::{CgroupDriver, CgroupName, CgroupsConfig, ReservedCgroup};
 use std::collections::BTreeMap;
 

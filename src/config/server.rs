@@ -107,12 +107,12 @@ fn tls(config: &KubeletConfiguration, flags: &Flags) -> TlsSettings {
                 if config.server_tls_bootstrap.unwrap_or_default() {
                     ServingCertificate::Issued { directory }
                 } else {
-                    ServingCertificate::Own { directory }
+                    ServingCertificate::SelfSigned { directory }
                 }
             }
         },
         // Invalid values were already reported by the validation.
-        terms: TlsOptions::of(version, suites, curves).unwrap_or_default(),
+        options: TlsOptions::of(version, suites, curves).unwrap_or_default(),
     }
 }
 

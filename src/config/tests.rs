@@ -690,7 +690,7 @@ fn who_may_ask_is_as_upstream_has_it_unless_said_otherwise() {
     );
     assert_eq!(
         config.server.tls.certificate,
-        ServingCertificate::Own {
+        ServingCertificate::SelfSigned {
             directory: "/var/lib/kubelet/pki".into()
         }
     );
@@ -730,7 +730,7 @@ tlsPrivateKeyFile: /c.key
     assert_eq!(auth.client_ca_file, Some("/other.crt".into()));
     assert_eq!(
         config.server.tls.certificate,
-        ServingCertificate::Own {
+        ServingCertificate::SelfSigned {
             directory: "/pki".into()
         }
     );

@@ -155,7 +155,7 @@ fn each_rule_is_broken_by_its_own_example() {
         ),
         (
             "tlsCurvePreferences: [25]",
-            "tlsCurvePreferences: none of these can be had here",
+            "tlsCurvePreferences: none of these is supported",
         ),
         (
             "systemCgroups: /system",

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_follow_the_constants_table() {
+    fn deadlines_derive_from_the_request_timeout() {
         let table = [
             (Rpc::Version, Some(Duration::from_secs(10))),
             (Rpc::Status, Some(Duration::from_secs(10))),

@@ -145,7 +145,7 @@ impl ImageGetter {
         request: &ImageRequest<'_>,
         image: ReadyImage,
     ) -> ReadyImage {
-        let verified = if self.shared.records.are_kept() {
+        let verified = if self.shared.records.is_enabled() {
             " and can be accessed by the pod"
         } else {
             ""

@@ -63,7 +63,7 @@ struct PrefetchDone {
 
 impl PrefetchDone {
     /// Whether the outcome is still valid at `now`.
-    fn holds(&self, now: Instant) -> bool {
+    fn is_valid(&self, now: Instant) -> bool {
         match &self.outcome {
             PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_) => {
                 now.saturating_duration_since(self.at) < TTL
@@ -95,7 +95,7 @@ impl Prefetch {
 
     /// Whether the prefetch need not be started again: it is in progress, in its back-off, or found the image. A
     /// found image may be outdated when the container starts, but a lookup now would not change that.
-    fn stands(&self, now: Instant) -> bool {
+    fn is_current(&self, now: Instant) -> bool {
         let is_there = |done: &PrefetchDone| {
             matches!(
                 done.outcome,
@@ -103,7 +103,7 @@ impl Prefetch {
             )
         };
         let done = self.done.peek();
-        done.is_none_or(|done| is_there(done) || done.holds(now))
+        done.is_none_or(|done| is_there(done) || done.is_valid(now))
     }
 }
 
@@ -132,7 +132,7 @@ impl Prefetcher {
         let mut jobs = pods.remove(&pod.uid()).unwrap_or_default();
         jobs.retain(|job| {
             let again = |w: &WantedImage| job.is_for(&w.object, &w.image, w.policy);
-            job.stands(now) && wanted.iter().any(again)
+            job.is_current(now) && wanted.iter().any(again)
         });
         let mut before = None;
         for wanted in wanted {
@@ -177,7 +177,7 @@ impl Prefetcher {
                 pods.remove(&pod);
             }
         }
-        done.holds(Instant::now()).then_some(done.outcome)
+        done.is_valid(Instant::now()).then_some(done.outcome)
     }
 
     /// Number of pods with prefetches.

@@ -40,7 +40,7 @@ impl Default for PullConfig {
     }
 }
 
-const PARALLEL: u32 = 8;
+const DEFAULT_MAX_PARALLEL: u32 = 8;
 
 /// Longest wait for `registryPullQPS`.
 const MAX_QPS_WAIT: Duration = Duration::from_secs(60);
@@ -75,14 +75,14 @@ pub(super) struct PullRequest<'a> {
 pub(super) struct Puller {
     images: ImageClient,
     flights: SingleFlight<PullKey, Result<Pulled, String>>,
-    lanes: Lanes,
+    queues: PullQueues,
     rate: Arc<Mutex<TokenBucket>>,
     records: PullRecords,
 }
 
 /// Separate queues for absent and present images: a pull of a present image usually only checks its manifest, and
 /// should not wait for downloads.
-struct Lanes {
+struct PullQueues {
     download: Arc<Semaphore>,
     refresh: Arc<Semaphore>,
 }
@@ -92,15 +92,15 @@ impl Puller {
         let at_once = if config.serialize {
             1
         } else {
-            config.max_parallel.unwrap_or(PARALLEL).max(1)
+            config.max_parallel.unwrap_or(DEFAULT_MAX_PARALLEL).max(1)
         };
-        let lane = || Arc::new(Semaphore::new(at_once as usize));
+        let queue = || Arc::new(Semaphore::new(at_once as usize));
         Puller {
             images,
             flights: SingleFlight::default(),
-            lanes: Lanes {
-                download: lane(),
-                refresh: lane(),
+            queues: PullQueues {
+                download: queue(),
+                refresh: queue(),
             },
             rate: Arc::new(Mutex::new(TokenBucket::new(config.qps, config.burst))),
             records,
@@ -112,10 +112,10 @@ impl Puller {
     pub(super) async fn pull(&self, request: PullRequest<'_>) -> Result<Pulled, String> {
         let key = (request.image.to_owned(), request.credentials.clone());
         let begin = || {
-            let lane = if request.present {
-                self.lanes.refresh.clone()
+            let queue = if request.present {
+                self.queues.refresh.clone()
             } else {
-                self.lanes.download.clone()
+                self.queues.download.clone()
             };
             let pull = Pull {
                 images: self.images.clone(),
@@ -128,7 +128,7 @@ impl Puller {
             let rate = self.rate.clone();
             async move {
                 // The semaphore is never closed.
-                let _place = lane.acquire_owned().await.ok();
+                let _permit = queue.acquire_owned().await.ok();
                 let wait = rate.lock().take(Instant::now(), MAX_QPS_WAIT);
                 sleep(wait.ok_or("pull QPS exceeded")?).await;
                 pull.run().await
@@ -149,7 +149,7 @@ struct Pull {
 
 impl Pull {
     async fn run(mut self) -> Result<Pulled, String> {
-        let intent = self.records.intend(&self.image).await;
+        let intent = self.records.record_pull_intent(&self.image).await;
         let intent = intent.map_err(|error| {
             format!(
                 "failed to record image pull intent for container image {:?}: {error}",
@@ -160,7 +160,7 @@ impl Pull {
         let (image_ref, owner) = match self.with_any_credentials().await {
             Ok(pulled) => pulled,
             Err(error) => {
-                intent.failed().await;
+                intent.record_image_pull_failed().await;
                 return Err(error);
             }
         };
@@ -169,7 +169,7 @@ impl Pull {
         // Records are keyed by image ID, but CRI-O returns the manifest's digest from PullImage.
         let id = image.as_ref().map(|image| image.id.as_str());
         let id = id.filter(|id| !id.is_empty()).unwrap_or(&image_ref);
-        intent.pulled(id, owner).await;
+        intent.record_image_pulled(id, owner).await;
         Ok(Pulled {
             image_ref,
             took,

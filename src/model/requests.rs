@@ -58,7 +58,7 @@ pub trait Measure: Clone {
     /// The sum.
     fn sum(&self, other: &Self) -> Self;
     /// The quantity.
-    fn worth(&self) -> Quantity;
+    fn quantity(&self) -> Quantity;
 }
 
 impl Measure for Quantity {
@@ -70,7 +70,7 @@ impl Measure for Quantity {
         self.plus(*other)
     }
 
-    fn worth(&self) -> Quantity {
+    fn quantity(&self) -> Quantity {
         *self
     }
 }
@@ -84,7 +84,7 @@ impl Measure for Amount {
         self.plus(other)
     }
 
-    fn worth(&self) -> Quantity {
+    fn quantity(&self) -> Quantity {
         self.value()
     }
 }
@@ -179,7 +179,7 @@ pub fn of_pod_and_overhead<T: Measure>(pod: &Pod) -> Result<Resources<T>, BadAmo
     add(&mut total.requests, &overhead);
     for (resource, more) in &overhead {
         let limit = total.limits.get_mut(resource);
-        if let Some(limit) = limit.filter(|limit: &&mut T| !limit.worth().is_zero()) {
+        if let Some(limit) = limit.filter(|limit: &&mut T| !limit.quantity().is_zero()) {
             *limit = limit.sum(more);
         }
     }
@@ -249,7 +249,7 @@ fn add<T: Measure>(total: &mut Amounts<T>, more: &Amounts<T>) {
 fn raise<T: Measure>(total: &mut Amounts<T>, other: &Amounts<T>) {
     for (resource, amount) in other {
         let known = total.get(resource);
-        if known.is_none_or(|known| amount.worth() > known.worth()) {
+        if known.is_none_or(|known| amount.quantity() > known.quantity()) {
             total.insert(resource.clone(), amount.clone());
         }
     }

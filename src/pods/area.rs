@@ -215,7 +215,7 @@ pub fn build(
         state.results.clone(),
         state.state_store.clone(),
     )
-    .timing(PodStartMetrics::new(deps.metrics))
+    .with_start_metrics(PodStartMetrics::new(deps.metrics))
     .in_cluster(deps.api.as_ref().map(|_| ClusterInputs {
         pods: state.pods.clone(),
         host_ips: deps.host_ips,

@@ -1,7 +1,7 @@
 //! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
 use super::{
-    ContainerDevices, CpuEnforcement, Deps, HealthDetail,
+    ContainerDevices, Deps, HealthDetail, ResourceEnforcement,
     allocation::{Allocations, ResizeMetrics},
     cm::{self, CgroupRules, CgroupsConfig, ContainerManager},
     devices::DeviceManager,
@@ -25,7 +25,7 @@ pub struct Config {
     /// Reserved CPU and memory, which these managers do not give to pods.
     pub reserved: NodeReserved,
     /// How CPU and memory limits are enforced.
-    pub enforcement: CpuEnforcement,
+    pub enforcement: ResourceEnforcement,
     /// How much of the health of devices container statuses show.
     pub health: HealthDetail,
     /// `oomScoreAdj` of the kubelet.
@@ -46,7 +46,7 @@ pub struct ResourceArea {
     /// The container manager, which manages cgroups.
     pub cgroups: ContainerManager,
     /// How CPU and memory limits are enforced.
-    pub enforcement: CpuEnforcement,
+    pub enforcement: ResourceEnforcement,
 }
 
 /// Reads the state of an earlier kubelet, creates the node's cgroups, and starts the tasks of the managers.

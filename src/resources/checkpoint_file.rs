@@ -49,7 +49,7 @@ impl CheckpointFile {
     }
 
     /// Renames a file that cannot be used; a failure is logged. Blocking.
-    pub(super) fn set_aside(&self) {
+    pub(super) fn rename_damaged(&self) {
         if let Err(error) = fs::rename(&self.path, &self.damaged) {
             tracing::error!(path = %self.path.display(), err = %error, "Failed to rename the checkpoint");
         }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(read(), Ok(None));
         fs::write(file.path(), [0xff]).unwrap();
         assert_eq!(read(), Err("bad".into()));
-        file.set_aside();
+        file.rename_damaged();
         assert_eq!((read(), file.has_damaged()), (Ok(None), true));
         assert!(dir.path().join("state.damaged").exists());
         for _ in 0..2 {

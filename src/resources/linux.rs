@@ -14,7 +14,7 @@ const MIN_QUOTA_MICROSECONDS: i64 = 1000;
 
 /// How CPU and memory limits are enforced on this node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CpuEnforcement {
+pub struct ResourceEnforcement {
     /// Whether CPU limits become CFS quotas (`cpuCFSQuota`, default true).
     pub cfs_quota: bool,
     /// `cpuCFSQuotaPeriod` in microseconds, default 100 ms.
@@ -28,7 +28,7 @@ pub struct CpuEnforcement {
     pub memory_qos: Option<MemoryQos>,
 }
 
-impl Default for CpuEnforcement {
+impl Default for ResourceEnforcement {
     fn default() -> Self {
         Self {
             cfs_quota: true,
@@ -83,7 +83,7 @@ pub fn container_resources(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
-    cpu: &CpuEnforcement,
+    enforcement: &ResourceEnforcement,
 ) -> Result<LinuxContainerResources, BadAmount> {
     let own: Resources = requests::of_container(container)?;
     let pod_level: Resources = requests::of_pod_level(pod)?;
@@ -91,15 +91,15 @@ pub fn container_resources(
         Some(limit) if !limit.is_zero() => Some(limit),
         _ => pod_level.limit(name),
     };
-    let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), cpu);
+    let mut resources = base(own.request(CPU), limit(CPU), limit(MEMORY), enforcement);
     resources.oom_score_adj = qos::oom_score_adj(pod, container, node.memory_capacity_bytes)?;
     resources.hugepage_limits =
         hugepage_limits(&own.limits, &pod_level.limits, &node.hugepage_sizes);
-    if cpu.swap == Swap::NoneByTotal {
+    if enforcement.swap == Swap::NoneByTotal {
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes;
     }
-    let swap = memory_controls::swap_limit(pod, &own, node, cpu.swap)?;
-    let qos = cpu
+    let swap = memory_controls::swap_limit(pod, &own, node, enforcement.swap)?;
+    let qos = enforcement
         .memory_qos
         .map(|qos| memory_controls::memory_qos(pod, &own, node, qos));
     let files = swap.map(|bytes| ("memory.swap.max", bytes)).into_iter();
@@ -113,31 +113,36 @@ pub fn container_resources(
 /// `calculateSandboxResources`).
 pub fn sandbox_resources(
     pod: &Pod,
-    cpu: &CpuEnforcement,
+    enforcement: &ResourceEnforcement,
 ) -> Result<LinuxContainerResources, BadAmount> {
     let total: Resources = requests::of_pod(pod)?;
     let (request, limit) = (total.request(CPU), total.limit(CPU));
-    Ok(base(request, limit, total.limit(MEMORY), cpu))
+    Ok(base(request, limit, total.limit(MEMORY), enforcement))
 }
 
 /// Resources of the pod's overhead; `None` if the pod has none.
 pub fn sandbox_overhead(
     pod: &Pod,
-    cpu: &CpuEnforcement,
+    enforcement: &ResourceEnforcement,
 ) -> Result<Option<LinuxContainerResources>, BadAmount> {
     if pod.spec().and_then(|spec| spec.overhead.as_ref()).is_none() {
         return Ok(None);
     }
     let overhead: Amounts = requests::overhead(pod)?;
     let amount = |name| overhead.get(name).copied();
-    Ok(Some(base(amount(CPU), amount(CPU), amount(MEMORY), cpu)))
+    Ok(Some(base(
+        amount(CPU),
+        amount(CPU),
+        amount(MEMORY),
+        enforcement,
+    )))
 }
 
 fn base(
     cpu_request: Option<Quantity>,
     cpu_limit: Option<Quantity>,
     memory_limit: Option<Quantity>,
-    cpu: &CpuEnforcement,
+    enforcement: &ResourceEnforcement,
 ) -> LinuxContainerResources {
     let limit_milli = cpu_limit.unwrap_or_default().milli_value();
     let wanted = cpu_request.map_or(limit_milli, Quantity::milli_value);
@@ -146,11 +151,11 @@ fn base(
         memory_limit_in_bytes: memory_limit.unwrap_or_default().value(),
         ..Default::default()
     };
-    if cpu.cfs_quota {
-        resources.cpu_quota = milli_cpu_to_quota(limit_milli, cpu.period_microseconds);
-        resources.cpu_period = cpu.period_microseconds;
+    if enforcement.cfs_quota {
+        resources.cpu_quota = milli_cpu_to_quota(limit_milli, enforcement.period_microseconds);
+        resources.cpu_period = enforcement.period_microseconds;
     }
-    if cpu.oom_group {
+    if enforcement.oom_group {
         let unified = ("memory.oom.group".to_string(), "1".to_string());
         resources.unified.extend([unified]);
     }

@@ -5,7 +5,8 @@
 //!   [`topology`], pure, executed by [`managers`]); device plugins ([`devices`]) and DRA drivers ([`dra`]), which
 //!   [`plugin_manager`] finds by their sockets; the PodResources API ([`pod_resources`]).
 //! * Woken by, publishes: see these modules; the rest is pure.
-//! * Must never read the machine outside of [`cm`]: [`NodeFacts`](crate::model::NodeFacts) are an input.
+//! * Must never read the machine outside of [`cm`] and [`managers`]: elsewhere [`NodeFacts`](crate::model::NodeFacts)
+//!   are an input.
 //! * Upstream: `pkg/kubelet/qos`, `pkg/kubelet/cm`, `pkg/kubelet/allocation`, `pkg/kubelet/pluginmanager`,
 //!   `pkg/kubelet/apis/podresources` and `kuberuntime_container_linux.go`.
 
@@ -48,7 +49,7 @@ pub use checkpoint::Assignments;
 pub use container_devices::{ContainerDevices, HealthDetail};
 pub use deps::{ActivePodsReader, Deps};
 pub use linux::{
-    CpuEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
+    ResourceEnforcement, container_resources, milli_cpu_to_quota, milli_cpu_to_shares,
     quota_to_milli_cpu, sandbox_overhead, sandbox_resources, shares_to_milli_cpu,
 };
 pub use memory_controls::{MemoryQos, Swap, may_swap};

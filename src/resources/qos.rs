@@ -38,18 +38,20 @@ const NODE_CRITICAL: &str = "system-node-critical";
 /// init containers count like regular ones.
 pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
     let pod_level: Resources = requests::of_pod_level(pod)?;
-    if counts(&pod_level.requests).next().is_some() || counts(&pod_level.limits).next().is_some() {
+    if cpu_and_memory(&pod_level.requests).next().is_some()
+        || cpu_and_memory(&pod_level.limits).next().is_some()
+    {
         return Ok(class_of(&pod_level, fully_limited(&pod_level)));
     }
     let mut total: Resources = Resources::default();
     let mut all_limited = true;
     for container in pod.containers().iter().chain(pod.init_containers()) {
         let own: Resources = requests::of_container(container)?;
-        for (name, amount) in counts(&own.requests) {
+        for (name, amount) in cpu_and_memory(&own.requests) {
             let sum = total.requests.entry(name.to_string()).or_default();
             *sum = sum.plus(amount);
         }
-        for (name, amount) in counts(&own.limits) {
+        for (name, amount) in cpu_and_memory(&own.limits) {
             let sum = total.limits.entry(name.to_string()).or_default();
             *sum = sum.plus(amount);
         }
@@ -59,11 +61,11 @@ pub fn pod_qos(pod: &Pod) -> Result<QosClass, BadAmount> {
 }
 
 fn fully_limited(resources: &Resources) -> bool {
-    counts(&resources.limits).count() == 2
+    cpu_and_memory(&resources.limits).count() == 2
 }
 
 /// The amounts that determine the class: CPU and memory above zero.
-fn counts(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
+fn cpu_and_memory(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
     [CPU, MEMORY].into_iter().filter_map(|name| {
         let amount = amounts.get(name).copied()?;
         amount.is_positive().then_some((name, amount))
@@ -71,8 +73,8 @@ fn counts(amounts: &Amounts) -> impl Iterator<Item = (&str, Quantity)> {
 }
 
 fn class_of(total: &Resources, all_limited: bool) -> QosClass {
-    let requests: Vec<_> = counts(&total.requests).collect();
-    let limits: Vec<_> = counts(&total.limits).collect();
+    let requests: Vec<_> = cpu_and_memory(&total.requests).collect();
+    let limits: Vec<_> = cpu_and_memory(&total.limits).collect();
     if requests.is_empty() && limits.is_empty() {
         QosClass::BestEffort
     } else if all_limited && requests == limits {

@@ -147,7 +147,7 @@ fn a_sidecar_is_not_killed_before_the_containers_it_serves() {
 }
 
 #[test]
-fn a_pod_needs_the_sum_of_its_containers_or_its_hungriest_start() {
+fn a_pod_needs_the_sum_of_its_containers_or_the_largest_init_step() {
     let cpu = |name: &str, amount: &str| json!({"name": name, "resources": {"requests": {"cpu": amount}}});
     let mut sidecar = cpu("s", "100m");
     sidecar["restartPolicy"] = "Always".into();
@@ -190,14 +190,14 @@ fn a_pod_is_bounded_only_if_all_of_it_is() {
 }
 
 #[test]
-fn the_runtime_is_told_shares_quota_memory_and_huge_pages() {
+fn container_resources_have_shares_quota_memory_and_huge_pages() {
     let pod = pod(one(
         json!({"cpu": "250m", "memory": "64Mi"}),
         json!({"cpu": "500m", "memory": "128Mi", "hugepages-2Mi": "4Mi"}),
     ));
     let container = &pod.spec.as_ref().unwrap().containers[0];
     let reported =
-        container_resources(&pod, container, &node(), &CpuEnforcement::default()).unwrap();
+        container_resources(&pod, container, &node(), &ResourceEnforcement::default()).unwrap();
     assert_eq!(reported.cpu_shares, 256);
     assert_eq!(reported.cpu_quota, 50_000);
     assert_eq!(reported.cpu_period, 100_000);
@@ -219,11 +219,11 @@ fn a_limit_stands_in_for_a_missing_request_and_the_pods_for_a_missing_limit() {
         "containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}],
     }));
     let container = &pod.spec.as_ref().unwrap().containers[0];
-    let settings = CpuEnforcement {
+    let settings = ResourceEnforcement {
         cfs_quota: false,
         oom_group: true,
         swap: Swap::None,
-        ..CpuEnforcement::default()
+        ..ResourceEnforcement::default()
     };
     let reported = container_resources(&pod, container, &node(), &settings).unwrap();
     assert_eq!(reported.cpu_shares, 2048);
@@ -245,7 +245,8 @@ fn huge_pages_of_the_pod_are_those_of_containers_without_their_own() {
         ],
     }));
     for (container, limit) in pod.spec.as_ref().unwrap().containers.iter().zip([64, 4]) {
-        let reported = container_resources(&pod, container, &node(), &CpuEnforcement::default());
+        let reported =
+            container_resources(&pod, container, &node(), &ResourceEnforcement::default());
         let pages = reported.unwrap().hugepage_limits;
         let pages: Vec<_> = pages
             .iter()
@@ -257,9 +258,9 @@ fn huge_pages_of_the_pod_are_those_of_containers_without_their_own() {
 
 #[test]
 fn without_swap_on_cgroup_v1_memory_and_swap_have_one_limit() {
-    let settings = CpuEnforcement {
+    let settings = ResourceEnforcement {
         swap: Swap::NoneByTotal,
-        ..CpuEnforcement::default()
+        ..ResourceEnforcement::default()
     };
     for (limits, expected) in [(json!({"memory": "1Gi"}), 1 << 30), (json!({}), 0)] {
         let pod = pod(one(json!({}), limits));
@@ -282,15 +283,20 @@ fn all_containers_share_what_the_pod_requests_beyond_them() {
 }
 
 #[test]
-fn overhead_is_told_only_when_declared() {
+fn overhead_is_set_only_when_declared() {
     let mut spec = one(json!({"cpu": "1"}), json!({}));
-    let cpu = CpuEnforcement::default();
-    assert_eq!(sandbox_overhead(&pod(spec.clone()), &cpu).unwrap(), None);
+    let enforcement = ResourceEnforcement::default();
+    assert_eq!(
+        sandbox_overhead(&pod(spec.clone()), &enforcement).unwrap(),
+        None
+    );
     spec["overhead"] = json!({"cpu": "250m", "memory": "10Mi"});
-    let overhead = sandbox_overhead(&pod(spec.clone()), &cpu).unwrap().unwrap();
+    let overhead = sandbox_overhead(&pod(spec.clone()), &enforcement)
+        .unwrap()
+        .unwrap();
     assert_eq!(overhead.cpu_shares, 256);
     assert_eq!(overhead.memory_limit_in_bytes, 10 << 20);
-    let whole = sandbox_resources(&pod(spec), &cpu).unwrap();
+    let whole = sandbox_resources(&pod(spec), &enforcement).unwrap();
     assert_eq!(whole.cpu_shares, 1024, "overhead is told apart");
 }
 
@@ -306,7 +312,7 @@ fn a_bad_amount_names_its_place() {
 }
 
 #[test]
-fn overhead_is_asked_for_and_widens_only_what_is_bounded() {
+fn overhead_is_added_to_requests_and_existing_limits() {
     let pod = pod(json!({
         "overhead": {"cpu": "50m", "memory": "1Mi"},
         "containers": [
@@ -326,7 +332,7 @@ fn overhead_is_asked_for_and_widens_only_what_is_bounded() {
 }
 
 #[test]
-fn what_the_runtime_was_told_is_read_back() {
+fn shares_and_quotas_convert_back_to_millicores() {
     for (shares, milli) in [(0, 0), (1, 0), (2, 2), (102, 100), (256, 250), (1024, 1000)] {
         assert_eq!(shares_to_milli_cpu(shares), milli, "{shares} shares");
     }

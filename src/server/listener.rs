@@ -326,7 +326,7 @@ impl ConnectionContext {
         let mut served = pin!(served);
         let ended = tokio::select! {
             ended = served.as_mut() => ended,
-            () = slot.evicted() => return tracing::debug!("Connection closed for another one"),
+            () = slot.evicted() => return tracing::debug!("Connection closed to make room for another one"),
             () = progress.overdue() => return tracing::debug!("Connection closed: the client timed out"),
             () = stopping.cancelled() => {
                 served.as_mut().graceful_shutdown();

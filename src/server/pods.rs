@@ -1,4 +1,4 @@
-//! `/pods`, `/runningpods/` and `/podInfo`.
+//! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
 use super::{
     list,

@@ -24,20 +24,20 @@ pub enum PostMode {
 
 /// Stores the pods in a body on disk, and responds with their final form: with the node name suffix, and the UID. The
 /// response does not show whether they run; `/pods` does.
-pub(super) async fn store_pods(store: PostedPods, how: PostMode, body: Bytes) -> Response<Body> {
+pub(super) async fn store_pods(store: PostedPods, mode: PostMode, body: Bytes) -> Response<Body> {
     let now = Timestamp::now();
-    let kept = spawn_blocking(move || match how {
+    let kept = spawn_blocking(move || match mode {
         PostMode::Add => store.add(&body, now),
         PostMode::Replace => store.replace(&body, now),
     });
     match kept.await {
-        Ok(Ok(taken)) => {
-            let names: Vec<_> = taken
+        Ok(Ok(stored)) => {
+            let names: Vec<_> = stored
                 .iter()
                 .map(|pod| pod.full_name().to_string())
                 .collect();
-            tracing::info!(pods = names.join(","), how = ?how, "Received posted pods");
-            pod_list(taken.into_iter().map(|pod| (pod, None)).collect())
+            tracing::info!(pods = names.join(","), mode = ?mode, "Received posted pods");
+            pod_list(stored.into_iter().map(|pod| (pod, None)).collect())
         }
         Ok(Err(PostError::Storage(error))) => {
             tracing::warn!(err = %error, "Storing posted pods failed");

@@ -214,7 +214,7 @@ pub(super) fn process() -> Process {
 }
 
 pub(super) fn read_only() -> Handlers {
-    let failing = || Err("no turn for 5 minutes".to_owned());
+    let failing = || Err("no sync for 5 minutes".to_owned());
     let checks = HealthChecks::ping()
         .with("log", || Ok(()))
         .with("syncloop", failing);

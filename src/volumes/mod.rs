@@ -320,8 +320,9 @@ impl VolumeManager {
         let tear_down = move || {
             let mounter = shared.mounter.as_ref();
             let pod = shared.root.pod(&uid).map_err(VolumeError::from);
-            let torn_down =
-                pod.and_then(|pod| teardown::volumes(&pod, mounter, || shared.release_projects()));
+            let torn_down = pod.and_then(|pod| {
+                teardown::tear_down_volumes(&pod, mounter, || shared.release_projects())
+            });
             (torn_down, local::has_devices(&shared.root))
         };
         let (torn_down, has_devices) = tokio::task::spawn_blocking(tear_down).await?;
@@ -356,7 +357,7 @@ impl VolumeManager {
         let uid = uid.clone();
         tokio::task::spawn_blocking(move || {
             let pod = shared.root.pod(&uid)?;
-            teardown::directory(&pod, shared.mounter.as_ref())
+            teardown::remove_pod_directory(&pod, shared.mounter.as_ref())
         })
         .await?
     }

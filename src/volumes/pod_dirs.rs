@@ -39,7 +39,7 @@ impl TerminationLog<'_> {
 
     /// Whether a file is the termination log of an instance that no longer exists. The Go kubelet's names are eight
     /// random hexadecimal digits, which do not identify the instance.
-    fn is_of_none(&self, file_name: &str) -> bool {
+    fn is_obsolete(&self, file_name: &str) -> bool {
         let count = file_name.parse().ok().filter(|_| file_name.len() < 8);
         count.is_some_and(|count: u32| {
             count != self.restart_count && !self.other_restart_counts.contains(&count)
@@ -63,7 +63,7 @@ pub fn create_termination_log(
     for file in files.flatten() {
         let name = file.file_name().into_string().unwrap_or_default();
         // A failed removal is retried for the next instance.
-        let _ = of.is_of_none(&name).then(|| fs::remove_file(file.path()));
+        let _ = of.is_obsolete(&name).then(|| fs::remove_file(file.path()));
     }
     let path = directory.join(of.file_name());
     // Left by an instance with the same restart count that was never started.

@@ -46,7 +46,7 @@ impl Drop for BindGuard {
 
 pub(super) struct PodVolumes {
     /// In the order of the plan.
-    volumes: watch::Sender<Vec<Volume>>,
+    volumes: watch::Sender<Vec<TrackedVolume>>,
     /// Read-locked while files are created below the pod's directory; true once the pod is being torn down.
     torn_down: RwLock<bool>,
     slots: Semaphore,
@@ -65,7 +65,7 @@ impl Default for PodVolumes {
     }
 }
 
-pub(super) struct Volume {
+pub(super) struct TrackedVolume {
     planned: Arc<PlannedVolume>,
     state: VolumeState,
     /// Start of the current or last attempt.
@@ -87,13 +87,13 @@ pub(super) struct ReadyVolume {
 }
 
 /// The result of a successful attempt.
-pub(super) struct Attempted {
+pub(super) struct SetUpResult {
     pub(super) ready: ReadyVolume,
     /// Why its content is not up to date, if the update failed.
     pub(super) stale: Option<VolumeError>,
 }
 
-impl Attempted {
+impl SetUpResult {
     pub(super) fn of(path: VolumePath) -> Self {
         let ready = ReadyVolume {
             path,
@@ -104,7 +104,7 @@ impl Attempted {
     }
 }
 
-impl Volume {
+impl TrackedVolume {
     fn is(&self, planned: &PlannedVolume) -> bool {
         self.planned.name == planned.name
     }
@@ -176,7 +176,7 @@ impl PodVolumes {
     }
 
     /// Notifies of state changes.
-    pub(super) fn subscribe(&self) -> watch::Receiver<Vec<Volume>> {
+    pub(super) fn subscribe(&self) -> watch::Receiver<Vec<TrackedVolume>> {
         self.volumes.subscribe()
     }
 
@@ -203,7 +203,7 @@ impl PodVolumes {
             let at = volumes.iter().position(|volume| volume.is(planned));
             let mut volume = match at.map(|at| volumes.remove(at)) {
                 Some(volume) if *volume.planned == **planned => volume,
-                _ => Volume {
+                _ => TrackedVolume {
                     planned: planned.clone(),
                     state: VolumeState::new(Timestamp::now()),
                     begun: Instant::now(),
@@ -233,7 +233,7 @@ impl PodVolumes {
     }
 
     /// Ends an attempt. Returns whether the volume became ready while no sync waited for it.
-    pub(super) fn end(&self, name: &str, ended: Result<Attempted, VolumeError>) -> bool {
+    pub(super) fn end(&self, name: &str, ended: Result<SetUpResult, VolumeError>) -> bool {
         let is_made = ended.is_ok();
         let mut was_ready = false;
         self.volumes.send_modify(|volumes| {
@@ -241,7 +241,7 @@ impl PodVolumes {
                 return;
             };
             let (input, error) = match ended {
-                Ok(Attempted { ready, stale }) => {
+                Ok(SetUpResult { ready, stale }) => {
                     volume.ready_volume = Some(ready);
                     let input = stale
                         .as_ref()
@@ -262,7 +262,7 @@ impl PodVolumes {
         let volumes = self.volumes.borrow();
         let of_plan = || volumes.iter().filter(|volume| is_in(plan, volume));
         let under_way = of_plan().filter(|volume| volume.state.is_under_way());
-        let failed = |volume: &Volume| {
+        let failed = |volume: &TrackedVolume| {
             !volume.state.is_under_way() && !volume.state.ready && volume.error.is_some()
         };
         (under_way.count(), of_plan().any(failed))
@@ -318,7 +318,7 @@ impl PodVolumes {
     /// The state of each volume, by name.
     pub(super) fn states(&self) -> Vec<(String, VolumeState)> {
         let (volumes, binds) = (self.volumes.borrow(), self.binds.lock());
-        let state = |volume: &Volume| {
+        let state = |volume: &TrackedVolume| {
             let name = volume.planned.name.clone();
             let binds = binds.get(&name);
             let state = VolumeState {
@@ -331,6 +331,6 @@ impl PodVolumes {
     }
 }
 
-fn is_in(plan: &[Arc<PlannedVolume>], volume: &Volume) -> bool {
+fn is_in(plan: &[Arc<PlannedVolume>], volume: &TrackedVolume) -> bool {
     plan.iter().any(|planned| volume.is(planned))
 }

@@ -13,7 +13,7 @@ use super::{
     ownership,
     plan::{ClaimVolume, PlannedVolume, VolumeKind},
     pod_dirs,
-    pod_volumes::{Attempted, PodVolumes, ReadyVolume, TIMEOUT},
+    pod_volumes::{PodVolumes, ReadyVolume, SetUpResult, TIMEOUT},
     record,
     state::{VolumeWait, VolumeWork},
     sub_path,
@@ -112,7 +112,9 @@ impl VolumeManagerInner {
             record_plan(pod, plan).await?;
         }
         for (planned, work) in begin {
-            let ready = pod.volumes.begin(&planned, work, wait_of(&planned.kind));
+            let ready = pod
+                .volumes
+                .begin(&planned, work, initial_wait(&planned.kind));
             let attempt = Attempt {
                 pod: pod.clone(),
                 planned,
@@ -135,11 +137,11 @@ impl VolumeManagerInner {
         }
     }
 
-    async fn attempt(self: Arc<Self>, attempt: Attempt) -> Result<Attempted, VolumeError> {
+    async fn attempt(self: Arc<Self>, attempt: Attempt) -> Result<SetUpResult, VolumeError> {
         let (volumes, planned) = (attempt.pod.volumes.clone(), attempt.planned.clone());
         let _slot = volumes.slot(&planned.name).await;
         let inputs = self.inputs(&attempt).await;
-        volumes.waits(&planned.name, wait_of(&planned.kind));
+        volumes.waits(&planned.name, initial_wait(&planned.kind));
         if let (VolumeKind::Claim(claim), None) = (&planned.kind, &attempt.ready) {
             return self.attempt_claim(&attempt, claim, inputs).await;
         }
@@ -168,7 +170,11 @@ impl VolumeManagerInner {
         self.cluster.inputs(uid, objects, keys, immutable).await
     }
 
-    fn set_up(&self, attempt: &Attempt, inputs: &VolumeSources) -> Result<Attempted, VolumeError> {
+    fn set_up(
+        &self,
+        attempt: &Attempt,
+        inputs: &VolumeSources,
+    ) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (&attempt.pod, &attempt.planned.name);
         let fail = |source| of_volume(name, source);
         let creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
@@ -189,7 +195,7 @@ impl VolumeManagerInner {
                 let (directory, mounter) = (&pod.directory, self.mounter.as_ref());
                 let made = empty_dir::set_up(directory, name, *medium, *group, project, mounter);
                 let (path, project) = made.map_err(fail)?;
-                Attempted::of(VolumePath {
+                SetUpResult::of(VolumePath {
                     managed: true,
                     project,
                     ..VolumePath::of(path)
@@ -199,7 +205,7 @@ impl VolumeManagerInner {
                 // Teardown removes nothing that a hostPath's setup creates, so it need not wait for it.
                 drop(creating);
                 let path = host_path::set_up(path, *check).map_err(fail)?;
-                Attempted::of(VolumePath::of(path))
+                SetUpResult::of(VolumePath::of(path))
             }
             VolumeKind::Content(content) => self
                 .set_up_content(&pod.directory, name, content, inputs)
@@ -215,10 +221,10 @@ impl VolumeManagerInner {
         attempt: &Attempt,
         ready: &ReadyVolume,
         inputs: &VolumeSources,
-    ) -> Result<Attempted, VolumeError> {
+    ) -> Result<SetUpResult, VolumeError> {
         let volumes = &attempt.pod.volumes;
         let _creating = volumes.creating().ok_or(VolumeError::Cancelled)?;
-        let mut attempted = Attempted::of(ready.path.clone());
+        let mut attempted = SetUpResult::of(ready.path.clone());
         attempted.ready.immutable_objects = immutable(&inputs.objects);
         attempted.ready.content_digest = ready.content_digest;
         let Some(content) = attempt.planned.content() else {
@@ -245,7 +251,7 @@ impl VolumeManagerInner {
         attempt: &Attempt,
         claim: &ClaimVolume,
         inputs: VolumeSources,
-    ) -> Result<Attempted, VolumeError> {
+    ) -> Result<SetUpResult, VolumeError> {
         let (pod, name) = (attempt.pod.clone(), attempt.planned.name.clone());
         let of_claim = ClaimAttempt {
             claim: claim.clone(),
@@ -273,7 +279,7 @@ impl VolumeManagerInner {
         &self,
         attempt: &ClaimAttempt,
         resolved: ResolvedClaim,
-    ) -> Result<Attempted, VolumeError> {
+    ) -> Result<SetUpResult, VolumeError> {
         let (pod, claim) = (&attempt.pod, &attempt.claim);
         // The pod may have been torn down while this waited for the lock.
         drop(pod.volumes.creating().ok_or(VolumeError::Cancelled)?);
@@ -309,7 +315,7 @@ impl VolumeManagerInner {
         };
         let _creating = pod.volumes.creating().ok_or(VolumeError::Cancelled)?;
         claim_marker::write(&pod.directory, &attempt.name, &resolved).map_err(fail)?;
-        Ok(Attempted::of(VolumePath {
+        Ok(SetUpResult::of(VolumePath {
             managed: at.managed,
             read_only: claim.read_only,
             measured: at.measured,
@@ -334,10 +340,10 @@ impl VolumeManagerInner {
         name: &str,
         volume: &ContentVolume,
         inputs: &VolumeSources,
-    ) -> Result<Attempted, SetUpError> {
+    ) -> Result<SetUpResult, SetUpError> {
         let mounter = self.mounter.as_ref();
         let of = |path: PathBuf| {
-            Attempted::of(VolumePath {
+            SetUpResult::of(VolumePath {
                 managed: true,
                 read_only: true,
                 ..VolumePath::of(path)
@@ -465,7 +471,7 @@ async fn record_plan(pod: &VolumePod, plan: &[Arc<PlannedVolume>]) -> Result<(),
 }
 
 /// What the setup of a volume of this kind waits for.
-fn wait_of(kind: &VolumeKind) -> VolumeWait {
+fn initial_wait(kind: &VolumeKind) -> VolumeWait {
     match kind {
         VolumeKind::EmptyDir { .. } | VolumeKind::Content(_) => VolumeWait::Files,
         VolumeKind::HostPath { path, .. } => VolumeWait::HostPath(path.clone()),

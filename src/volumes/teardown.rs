@@ -12,7 +12,7 @@ use std::{fs, io, path::Path};
 
 /// Unmounts this kubelet's mounts for the pod and removes its volumes. Mounts of others below the pod's directory are
 /// not touched and are an error. `release` releases the quota projects of removed volumes. Idempotent.
-pub(super) fn volumes(
+pub(super) fn tear_down_volumes(
     pod: &PodDir,
     mounter: &dyn Mounter,
     release: impl Fn(),
@@ -36,10 +36,10 @@ pub(super) fn volumes(
     let steps = steps::tear_down(pod, &mounts).map_err(VolumeError::StillMounted)?;
     steps
         .into_iter()
-        .try_for_each(|step| take(pod, step, mounter, &release))
+        .try_for_each(|step| execute(pod, step, mounter, &release))
 }
 
-fn take(
+fn execute(
     pod: &PodDir,
     step: TearDownStep,
     mounter: &dyn Mounter,
@@ -59,7 +59,7 @@ fn take(
 
 /// Removes the pod's directory after its volumes were torn down. `volumes` is removed only if it is empty: a volume
 /// of another plugin or another kubelet that still exists is an error and keeps its data.
-pub(super) fn directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
+pub(super) fn remove_pod_directory(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError> {
     if !exists(pod.path())? {
         return Ok(());
     }

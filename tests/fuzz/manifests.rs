@@ -147,7 +147,7 @@ fn run(input: &[u8]) -> u64 {
                     node_name: "node1",
                     source: kubelet::model::PodSource::File,
                     location: "/manifests/a.yaml",
-                    objects: LocalConfigMapsAndSecrets::None,
+                    config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
                 };
                 // Refusing it is fine; what is wrong with it is listed below.
                 let _ = kubelet::pods::pod_config::static_pod(pod.clone(), origin, now);

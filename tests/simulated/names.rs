@@ -1,4 +1,4 @@
-//! The node's resolver, which may be dead, and what depends on it: nothing (P-43).
+//! The node's resolver, which may be dead, and what depends on it: nothing.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

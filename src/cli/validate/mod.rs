@@ -119,7 +119,9 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
         } else {
             PodSource::File
         },
-        objects: LocalConfigMapsAndSecrets::given(args.flags.local_objects_dir.is_some()),
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::given(
+            args.flags.local_objects_dir.is_some(),
+        ),
         now: Timestamp::now(),
     };
     let mut files = Vec::new();

@@ -5,7 +5,7 @@ fn validated(source: PodSource, text: &str) -> (FileReport, String) {
     let validator = Validator {
         node_name: "n1".into(),
         source,
-        objects: LocalConfigMapsAndSecrets::None,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         now: Timestamp::UNIX_EPOCH,
     };
     let report = validator.validate("web.yaml", text.as_bytes()).report;
@@ -112,7 +112,7 @@ fn the_first_error_is_the_one_that_the_source_gives() {
             node_name: "n1",
             source: PodSource::File,
             location: "web.yaml",
-            objects: LocalConfigMapsAndSecrets::None,
+            config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
         let theirs =
             crate::pods::pod_config::read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH);
@@ -217,7 +217,7 @@ fn the_files_of_a_directory_are_those_a_kubelet_reads_and_clash_as_there() {
     let validator = Validator {
         node_name: "n1".into(),
         source: PodSource::File,
-        objects: LocalConfigMapsAndSecrets::None,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         now: Timestamp::now(),
     };
     let reports = directory(dir.path(), &validator);

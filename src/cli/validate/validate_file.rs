@@ -19,7 +19,7 @@ const MAX_BLANKS: usize = 50;
 pub(in crate::cli) struct Validator {
     pub(in crate::cli) node_name: String,
     pub(in crate::cli) source: PodSource,
-    pub(in crate::cli) objects: LocalConfigMapsAndSecrets,
+    pub(in crate::cli) config_maps_and_secrets: LocalConfigMapsAndSecrets,
     pub(in crate::cli) now: Timestamp,
 }
 
@@ -96,7 +96,7 @@ impl Case<'_> {
             node_name: &self.validator.node_name,
             source,
             location: self.file,
-            objects: self.validator.objects,
+            config_maps_and_secrets: self.validator.config_maps_and_secrets,
         };
         match source {
             PodSource::Http => read_url(bytes, origin, self.validator.now),

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_stream_is_told_once() {
+    fn a_lost_stream_is_reported_once() {
         let (writer, reader) = change_channel();
         writer.connected(EventsMode::Cri);
         assert_eq!(reader.mode(), EventsMode::Cri);

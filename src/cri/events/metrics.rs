@@ -21,15 +21,15 @@ impl EventMetrics {
         EventMetrics {
             connections: metrics.register_default(
                 "kubelet_evented_pleg_connection_success_count",
-                "The number of times a stream of CRI events was obtained",
+                "The number of times a streaming client was obtained to receive CRI Events.",
             ),
             errors: metrics.register_default(
                 "kubelet_evented_pleg_connection_error_count",
-                "The number of times a stream of CRI events could not be obtained or was lost",
+                "The number of errors encountered during the establishment of streaming connection with the CRI runtime.",
             ),
             latency: metrics.register(
                 "kubelet_evented_pleg_connection_latency_seconds",
-                "Time in seconds between the making of a CRI event and its arrival",
+                "The latency of streaming connection with the CRI runtime, measured in seconds.",
                 Histogram::new(exponential_buckets(0.001, 2.5, 14)),
             ),
         }

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::cri::rpc::Rpc;
 
-    const MAX_CONCURRENT: Duration = Duration::from_millis(5);
+    const SHORT: Duration = Duration::from_millis(5);
     const LONG: Duration = Duration::from_secs(3600);
     const EMPTY: EventsEnded = EventsEnded::Closed { any_event: false };
     const ENDED: EventsEnded = EventsEnded::Closed { any_event: true };
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn streams_that_are_closed_at_once_are_given_up_and_tried_rarely() {
         let mut reconnect = ReconnectState::new();
-        let ends = [(&EMPTY, MAX_CONCURRENT); 7];
+        let ends = [(&EMPTY, SHORT); 7];
         assert_eq!(
             history(&mut reconnect, &ends),
             [
@@ -184,7 +184,7 @@ mod tests {
         );
         assert_eq!(reconnect.source(), EventsMode::Cri);
         // An event proves that there are some again.
-        let ends = [(&ENDED, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)];
+        let ends = [(&ENDED, SHORT), (&EMPTY, SHORT)];
         let expected = [(100, Some(EventsReport::Lost)), (100, None)];
         assert_eq!(history(&mut reconnect, &ends), expected);
     }
@@ -201,15 +201,8 @@ mod tests {
     fn a_runtime_that_is_away_between_empty_streams_is_looked_at_afresh() {
         let mut reconnect = ReconnectState::new();
         let away = away();
-        history(
-            &mut reconnect,
-            &[(&EMPTY, MAX_CONCURRENT), (&EMPTY, MAX_CONCURRENT)],
-        );
-        let ends = [
-            (&away, MAX_CONCURRENT),
-            (&EMPTY, MAX_CONCURRENT),
-            (&EMPTY, MAX_CONCURRENT),
-        ];
+        history(&mut reconnect, &[(&EMPTY, SHORT), (&EMPTY, SHORT)]);
+        let ends = [(&away, SHORT), (&EMPTY, SHORT), (&EMPTY, SHORT)];
         let expected = [(100, Some(EventsReport::Lost)), (100, None), (200, None)];
         assert_eq!(history(&mut reconnect, &ends), expected);
     }
@@ -222,7 +215,7 @@ mod tests {
         let mut next = vec![];
         for _ in 0..4 {
             sources.push(reconnect.source());
-            next.extend(history(&mut reconnect, &[(&missing, MAX_CONCURRENT)]));
+            next.extend(history(&mut reconnect, &[(&missing, SHORT)]));
         }
         let (cri, containerd) = (EventsMode::Cri, EventsMode::Containerd);
         assert_eq!(sources, [cri, containerd, cri, containerd]);
@@ -236,7 +229,7 @@ mod tests {
         let table = [(away(), 3_000), (broken(), 30_000), (ENDED, 3_000)];
         for (ended, cap) in table {
             let mut reconnect = ReconnectState::new();
-            let next = history(&mut reconnect, &[(&ended, MAX_CONCURRENT); 12]);
+            let next = history(&mut reconnect, &[(&ended, SHORT); 12]);
             let (waits, reports): (Vec<_>, Vec<_>) = next.into_iter().unzip();
             assert_eq!(waits[..4], [100, 200, 400, 800], "{ended}");
             assert_eq!(waits.last(), Some(&cap), "{ended}");

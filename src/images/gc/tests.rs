@@ -289,8 +289,8 @@ async fn an_image_that_cannot_be_removed_does_not_keep_the_others() {
 async fn records_of_pulls_go_with_their_images() {
     let world = World::new(&["a"], &["a"]);
     for (name, id) in [("r.io/a:1", "a"), ("r.io/gone:1", "gone")] {
-        let intent = world.records.intend(name).await.unwrap();
-        intent.pulled(id, None).await;
+        let intent = world.records.record_pull_intent(name).await.unwrap();
+        intent.record_image_pulled(id, None).await;
     }
     let records = || {
         std::fs::read_dir(world.root.path().join("image_manager/pulled"))

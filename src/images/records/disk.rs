@@ -18,7 +18,7 @@ use crate::host::files::read_head_or_empty;
 
 const PREFIX: &str = "sha256-";
 /// Maximum size of a record, in bytes. Upstream keeps up to 100 secrets per image name.
-const LONGEST: usize = 1 << 20;
+const MAX_RECORD_BYTES: usize = 1 << 20;
 
 /// The file name of a record: `sha256-` and the digest of the image's name or reference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -67,14 +67,14 @@ impl Disk {
         let mut found = RecordsOnDisk::default();
         for (name, bytes) in files(&disk.pulling, &mut found.problems)? {
             let intent = bytes.and_then(|bytes| PullIntent::decode(&bytes));
-            let intent = intent.and_then(|intent| of_its_name(intent.image, &name));
+            let intent = intent.and_then(|intent| check_file_name(intent.image, &name));
             let intent = found.note(&disk.pulling, &name, intent);
             found.intents.insert(name, intent);
         }
         for (name, bytes) in files(&disk.pulled, &mut found.problems)? {
             let record = bytes.and_then(|bytes| PulledRecord::decode(&bytes));
             let record = record.and_then(|record| {
-                of_its_name(record.image_ref.clone(), &name)?;
+                check_file_name(record.image_ref.clone(), &name)?;
                 Ok(KnownRecord::Record(Arc::new(record)))
             });
             let record = found.note(&disk.pulled, &name, record);
@@ -113,7 +113,7 @@ impl RecordsOnDisk {
     }
 }
 
-fn of_its_name(image: String, name: &FileName) -> Result<String, String> {
+fn check_file_name(image: String, name: &FileName) -> Result<String, String> {
     if FileName::of(&image) == *name {
         Ok(image)
     } else {
@@ -144,9 +144,10 @@ fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Re
 }
 
 fn read(path: &Path) -> RecordContent {
-    let bytes = read_head_or_empty(path, LONGEST + 1).map_err(|error| error.to_string())?;
-    if bytes.len() > LONGEST {
-        Err(format!("it is longer than {LONGEST} bytes"))
+    let bytes =
+        read_head_or_empty(path, MAX_RECORD_BYTES + 1).map_err(|error| error.to_string())?;
+    if bytes.len() > MAX_RECORD_BYTES {
+        Err(format!("it is longer than {MAX_RECORD_BYTES} bytes"))
     } else {
         Ok(bytes)
     }

@@ -98,7 +98,7 @@ impl PullRecords {
     }
 
     /// Whether pulls are recorded and verified.
-    pub(super) fn are_kept(&self) -> bool {
+    pub(super) fn is_enabled(&self) -> bool {
         self.inner.is_some()
     }
 
@@ -135,7 +135,7 @@ impl PullRecords {
 
     /// Records that an image is about to be pulled. This has to be on disk before the pull starts: if the kubelet is
     /// killed after the pull, nothing else distinguishes the image from a preloaded one.
-    pub(super) async fn intend(&self, image: &str) -> io::Result<Intent> {
+    pub(super) async fn record_pull_intent(&self, image: &str) -> io::Result<PullInProgress> {
         if let Some(inner) = &self.inner {
             let name = FileName::of(image);
             let _writing = inner.writing.lock().await;
@@ -150,7 +150,7 @@ impl PullRecords {
             pulling.image = Some(image.to_owned());
             pulling.under_way += 1;
         }
-        Ok(Intent {
+        Ok(PullInProgress {
             inner: self.inner.clone(),
             image: image.to_owned(),
         })
@@ -287,15 +287,15 @@ impl PullRecordsInner {
 
 /// A pull in progress. Its file is removed when this is dropped, unless the image was pulled and that could not be
 /// recorded.
-pub(super) struct Intent {
+pub(super) struct PullInProgress {
     inner: Option<Arc<PullRecordsInner>>,
     image: String,
 }
 
-impl Intent {
+impl PullInProgress {
     /// Records that the image was pulled with a login of this owner. `None` is for an anonymous pull or a login of
     /// the node: every pod of the node may use the image.
-    pub(super) async fn pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
+    pub(super) async fn record_image_pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
         let Some(inner) = self.inner.take() else {
             return;
         };
@@ -315,14 +315,14 @@ impl Intent {
         }
     }
 
-    pub(super) async fn failed(mut self) {
+    pub(super) async fn record_image_pull_failed(mut self) {
         if let Some(inner) = self.inner.take() {
             inner.end_intent(&self.image).await;
         }
     }
 }
 
-impl Drop for Intent {
+impl Drop for PullInProgress {
     /// The pull failed or was cancelled.
     fn drop(&mut self) {
         if let (Some(inner), Ok(runtime)) =

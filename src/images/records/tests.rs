@@ -40,8 +40,8 @@ impl World {
 }
 
 async fn pull(records: &PullRecords, image: &str, image_ref: &str) {
-    let intent = records.intend(image).await.unwrap();
-    intent.pulled(image_ref, None).await;
+    let intent = records.record_pull_intent(image).await.unwrap();
+    intent.record_image_pulled(image_ref, None).await;
 }
 
 fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
@@ -58,7 +58,10 @@ fn image(id: &str, tags: &[&str], digests: &[&str]) -> Image {
 async fn files_have_upstreams_names_and_content() {
     let world = World::new();
     let records = world.open();
-    let intent = records.intend("repo.repo/test/test:v1").await.unwrap();
+    let intent = records
+        .record_pull_intent("repo.repo/test/test:v1")
+        .await
+        .unwrap();
     // The digest of that very text.
     let file = "sha256-ee81caca15454863449fb55a1d942904d56d5ed9f9b20a7cb3453944ea2c7e11";
     let path = world.dir.path().join("image_manager/pulling").join(file);
@@ -66,7 +69,7 @@ async fn files_have_upstreams_names_and_content() {
         fs::read_to_string(path).unwrap(),
         "{\"kind\":\"ImagePullIntent\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"image\":\"repo.repo/test/test:v1\"}\n"
     );
-    intent.pulled("sha256:aa", None).await;
+    intent.record_image_pulled("sha256:aa", None).await;
     assert_eq!(world.count("pulling"), 0);
     let text = world.text("pulled", "sha256:aa");
     let head = "{\"kind\":\"ImagePulledRecord\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"lastUpdatedTime\":\"";
@@ -165,16 +168,16 @@ async fn pulls_that_share_an_image_share_its_note_and_the_last_one_takes_it_away
     let world = World::new();
     let records = world.open();
     let (one, two) = (
-        records.intend("x").await.unwrap(),
-        records.intend("x").await.unwrap(),
+        records.record_pull_intent("x").await.unwrap(),
+        records.record_pull_intent("x").await.unwrap(),
     );
     assert!(
         records.must_pull("x", "sha256:aa", Vec::new),
         "it is being pulled"
     );
-    one.failed().await;
+    one.record_image_pull_failed().await;
     assert_eq!(world.count("pulling"), 1);
-    two.failed().await;
+    two.record_image_pull_failed().await;
     assert_eq!(world.count("pulling"), 0);
     assert!(!records.must_pull("x", "sha256:aa", Vec::new));
 }
@@ -185,7 +188,7 @@ async fn an_image_whose_pull_was_cut_short_by_the_kubelets_death_is_to_be_verifi
     let records = world.open();
     let by_digest = format!("r.io/by-digest@sha256:{}", "d".repeat(64));
     for image in ["r.io/by-tag:1", &by_digest, "busybox", "r.io/absent:1"] {
-        std::mem::forget(records.intend(image).await.unwrap());
+        std::mem::forget(records.record_pull_intent(image).await.unwrap());
     }
     let records = world.open();
     assert!(records.has_interrupted_pulls());
@@ -321,10 +324,10 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
         credential_hash: hash.into(),
     };
     let mut records = world.open();
-    let intent = records.intend("r.io/a:1").await.unwrap();
+    let intent = records.record_pull_intent("r.io/a:1").await.unwrap();
     let used = secret("u1", "pull", "h1");
     let owner = LoginOwner::Secret(used.clone());
-    intent.pulled("sha256:aa", Some(owner)).await;
+    intent.record_image_pulled("sha256:aa", Some(owner)).await;
     let text = world.text("pulled", "sha256:aa");
     let tail = r#"{"r.io/a":{"kubernetesSecrets":[{"uid":"u1","namespace":"ns","name":"pull","credentialHash":"h1"}]}}}"#;
     assert!(text.trim_end().ends_with(tail), "{text}");
@@ -340,9 +343,9 @@ async fn an_image_that_was_pulled_with_a_secret_is_for_pods_with_that_secret_or_
     }
     // Another secret is added, a renewed login replaces the old one, and the node's own opens it to all.
     for (uid, name, hash, count) in [("u2", "other", "h2", 2), ("u1", "pull", "h3", 2)] {
-        let intent = records.intend("r.io/a:1").await.unwrap();
+        let intent = records.record_pull_intent("r.io/a:1").await.unwrap();
         intent
-            .pulled(
+            .record_image_pulled(
                 "sha256:aa",
                 Some(LoginOwner::Secret(secret(uid, name, hash))),
             )
@@ -365,9 +368,9 @@ async fn an_image_that_was_pulled_for_a_service_account_is_not_everybodys() {
             namespace: "ns".into(),
             name: "puller".into(),
         };
-        let intent = records.intend("r.io/a:1").await.unwrap();
+        let intent = records.record_pull_intent("r.io/a:1").await.unwrap();
         let owner = LoginOwner::ServiceAccount(account);
-        intent.pulled("sha256:aa", Some(owner)).await;
+        intent.record_image_pulled("sha256:aa", Some(owner)).await;
     }
     assert!(records.must_pull("r.io/a:1", "sha256:aa", Vec::new));
     let text = world.text("pulled", "sha256:aa");

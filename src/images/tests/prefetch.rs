@@ -91,7 +91,10 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
     let script = world.runtime.script.clone();
     until("both were looked for", || script.calls("ImageStatus") == 2).await;
     world.prefetch(&pod, both);
-    assert!(world.events().is_empty(), "nobody has asked yet");
+    assert!(
+        world.events().is_empty(),
+        "no container has requested it yet"
+    );
     for (name, image, policy) in [("a", "x", IfNotPresent), ("b", "y", IfNotPresent)] {
         let got = world.ensure_for(&pod, name, image, policy).await;
         assert_eq!(got.unwrap(), "sha256:here");
@@ -148,7 +151,7 @@ async fn a_pull_that_failed_ahead_is_that_containers_failure_and_waits_as_any_ot
     let one = vec![wanted(&pod, "b", "x", IfNotPresent)];
     world.prefetch(&pod, one.clone());
     let recorder = world.recorder.clone();
-    until("the failure is told", || recorder.recent().len() == 2).await;
+    until("the failure is reported", || recorder.recent().len() == 2).await;
     let error = world.ensure_for(&pod, "b", "x", IfNotPresent).await;
     assert_eq!(error.unwrap_err().reason, reasons::ERR_IMAGE_PULL);
     assert_eq!(world.runtime.script.calls("PullImage"), 1);

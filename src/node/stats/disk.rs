@@ -1,5 +1,5 @@
-//! Disk usage of directories. Walks are slow and wear disks (P-23), so directories are measured on request only, one at
-//! a time, the oldest measurement first, and at most once per period.
+//! Disk usage of directories. Walks are slow and wear disks, so directories are measured on request only, one at a
+//! time, the oldest measurement first, and at most once per period.
 
 use crate::{
     host::{

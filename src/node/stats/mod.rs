@@ -3,10 +3,10 @@
 //!
 //! * Owns: the last sample of each cgroup (for CPU rates, and to skip idle cgroups), the last measurement of each
 //!   directory, and results that concurrent scrapes share for a second.
-//! * Woken by: scrapes only (P-22).
+//! * Woken by: scrapes only.
 //! * Publishes: results. The samples of a pod are removed with the first scrape after its end.
 //! * Must never read a cgroup, a disk or the runtime on an async thread, let one of these delay another, or walk a
-//!   directory more often than once per period (P-23).
+//!   directory more often than once per period.
 //! * Upstream: `pkg/kubelet/stats`, `pkg/kubelet/server/stats`, `pkg/kubelet/metrics/collectors`, and to
 //!   cAdvisor.
 //!

@@ -3,8 +3,8 @@
 //! * Owns: which mirrors were just created or deleted, and the back-off of requests that failed.
 //! * Woken by: static pods and mirrors that came, changed or went; requests that ended; timers.
 //! * Publishes: nothing here; mirrors come back through the source of API pods.
-//! * Must never act on a static pod, delete a mirror while a static pod of its name is still ending, or take
-//!   a mirror for an orphan before the sources of static pods have delivered.
+//! * Must never act on a static pod, delete a mirror while a static pod of its name is still terminating, or take a
+//!   mirror for an orphan before the sources of static pods have delivered.
 //! * Upstream: `pkg/kubelet/pod/mirror_client.go`.
 
 mod plan;

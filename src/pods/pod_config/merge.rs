@@ -76,9 +76,9 @@ impl SourcePods {
         merged
     }
 
-    /// The range of the last list that changed and the range of this list that replaces it. `None` if a whole
-    /// comparison is needed: the part is not small, or a pod in it has the name or UID of a pod outside. This keeps
-    /// the cost of one edit independent of the number of manifests.
+    /// The range of the last list that changed and the range of this list that replaces it; the unchanged pods are only
+    /// compared by pointer. `None` if a whole comparison is needed: the part is not small, or a pod in it has the name
+    /// or UID of a pod outside.
     fn changed_part(&self, list: &[Arc<Pod>]) -> Option<(Range<usize>, Range<usize>)> {
         let same = |(one, other): &(&Arc<Pod>, &Arc<Pod>)| Arc::ptr_eq(one, other);
         let start = self.last.iter().zip(list).take_while(same).count();
@@ -135,8 +135,8 @@ impl SourcePods {
         }
     }
 
-    /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static
-    /// pod was edited. Annotations of API pods are their users' own.
+    /// Whether two pods of one UID are not the same pod: the name differs, or the manifest of a static pod was edited.
+    /// The digest annotation of an API pod may come from its user, so it is not compared.
     fn is_replacement(&self, old: &Pod, new: &Pod) -> bool {
         let edited =
             || old.annotation(keys::MANIFEST_DIGEST) != new.annotation(keys::MANIFEST_DIGEST);

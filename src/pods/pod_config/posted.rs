@@ -1,5 +1,5 @@
-//! Pods that clients post to this kubelet. They are kept as manifests in a directory of the kubelet's own,
-//! which is a source like the manifest directory: what was accepted is there after any crash.
+//! Pods that clients post to this kubelet. They are kept as manifests in a directory of the kubelet's own, which is a
+//! source like the manifest directory, so accepted pods survive a crash of the kubelet.
 
 use super::{
     manifest::{InvalidManifest, read_file},
@@ -23,7 +23,7 @@ use std::{
 /// Limit of stored pods. Far more than a node runs; it limits the disk space that a faulty client can use.
 const MAX_PODS: usize = 4096;
 
-/// Longest part of a file's name that is made of names (bytes).
+/// Longest full name of a pod that is used as a file name, in bytes; the file name of a longer one is its digest.
 const MAX_NAME_BYTES: usize = 200;
 
 /// Why a post is rejected; none of its pods is stored.
@@ -53,7 +53,7 @@ pub struct PostedPods {
 struct PostedPodsInner {
     directory: PathBuf,
     node_name: String,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     /// Posts are serialized: each sees the files of the previous one.
     writing: Mutex<()>,
 }
@@ -66,7 +66,7 @@ impl PostedPods {
     pub fn open(
         directory: &Path,
         node_name: &str,
-        objects: LocalConfigMapsAndSecrets,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets,
     ) -> io::Result<Self> {
         fs::create_dir_all(directory)?;
         for entry in fs::read_dir(directory)? {
@@ -82,7 +82,7 @@ impl PostedPods {
         let inner = PostedPodsInner {
             directory: directory.to_path_buf(),
             node_name: node_name.to_owned(),
-            objects,
+            config_maps_and_secrets,
             writing: Mutex::new(()),
         };
         Ok(Self {
@@ -98,13 +98,13 @@ impl PostedPods {
     pub fn add(&self, bytes: &[u8], now: Timestamp) -> Result<Vec<Arc<Pod>>, PostError> {
         let (wanted, pods) = self.validate(bytes, now)?;
         let _writing = self.inner.writing.lock();
-        let kept: HashSet<PathBuf> = self.kept()?.into_iter().collect();
+        let kept: HashSet<PathBuf> = self.stored_files()?.into_iter().collect();
         let new = wanted.keys().filter(|path| !kept.contains(*path)).count();
         self.write(&wanted, kept.len() + new)?;
         Ok(pods)
     }
 
-    /// Takes pods in place of all that were posted before.
+    /// Replaces all stored pods with these.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -112,7 +112,7 @@ impl PostedPods {
         let (wanted, pods) = self.validate(bytes, now)?;
         let _writing = self.inner.writing.lock();
         self.write(&wanted, wanted.len())?;
-        for path in self.kept()? {
+        for path in self.stored_files()? {
             if !wanted.contains_key(&path) {
                 fs::remove_file(path)?;
             }
@@ -120,7 +120,7 @@ impl PostedPods {
         Ok(pods)
     }
 
-    /// The manifests by the files that they belong in, and the pods that they become.
+    /// Validates pods. Returns their manifests by file path, and the resulting static pods.
     #[allow(clippy::type_complexity)]
     fn validate(
         &self,
@@ -141,7 +141,7 @@ impl PostedPods {
                 node_name: &inner.node_name,
                 source: PodSource::Posted,
                 location: &path.to_string_lossy(),
-                objects: inner.objects,
+                config_maps_and_secrets: inner.config_maps_and_secrets,
             };
             // Read as the source will read it, so that the response equals what the source will deliver.
             pods.extend(read_file(&manifest, origin, now)?.pods);
@@ -152,12 +152,12 @@ impl PostedPods {
         Ok((wanted, pods))
     }
 
-    fn write(&self, wanted: &BTreeMap<PathBuf, Vec<u8>>, then: usize) -> Result<(), PostError> {
-        if then > MAX_PODS {
-            return Err(PostError::TooMany(then));
+    fn write(&self, wanted: &BTreeMap<PathBuf, Vec<u8>>, total: usize) -> Result<(), PostError> {
+        if total > MAX_PODS {
+            return Err(PostError::TooMany(total));
         }
         for (path, manifest) in wanted {
-            // Nothing changes.
+            // An unchanged file is not rewritten, so that the source does not read it again.
             if !fs::read(path).is_ok_and(|kept| kept == *manifest) {
                 atomic_file::write(path, manifest)?;
             }
@@ -165,7 +165,7 @@ impl PostedPods {
         Ok(())
     }
 
-    fn kept(&self) -> io::Result<Vec<PathBuf>> {
+    fn stored_files(&self) -> io::Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.inner.directory)?;
         let paths = entries.map(|entry| entry.map(|entry| entry.path()));
         paths.collect()
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_nothing_of_it_is_taken() {
+    fn an_invalid_post_names_the_error_and_stores_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(dir.path());
         let now = Timestamp::UNIX_EPOCH;

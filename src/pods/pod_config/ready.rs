@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_the_api_server_are_gone_only_by_the_api_server() {
+    fn api_pods_are_removed_only_after_the_api_source_delivered() {
         let alone = ready(&[PodSource::File]);
         alone.mark_seen(PodSource::File, Complete);
         assert!(alone.all_ready().is_some());

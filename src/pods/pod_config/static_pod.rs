@@ -27,7 +27,7 @@ pub struct ManifestOrigin<'a> {
     /// Path of the file, or the URL.
     pub location: &'a str,
     /// Which config maps and secrets its pods may refer to.
-    pub objects: LocalConfigMapsAndSecrets,
+    pub config_maps_and_secrets: LocalConfigMapsAndSecrets,
 }
 
 /// The validation errors of a pod. Displays on one line.
@@ -62,7 +62,7 @@ pub fn static_pod(
     apply_defaults(&mut pod, &canonical, origin, seen);
     default_pod(&mut pod);
     let mut errors = validate_pod(&pod);
-    errors.extend(static_pod_references(&pod, origin.objects));
+    errors.extend(static_pod_references(&pod, origin.config_maps_and_secrets));
     errors.extend(own_annotations(&pod));
     errors.extend(unsupported_fields(&pod));
     if errors.is_empty() {

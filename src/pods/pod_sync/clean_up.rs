@@ -36,7 +36,7 @@ impl PodSync {
             tracing::warn!(podUID = %uid, "Pod still has running containers, not removing it");
             return false;
         }
-        if self.is_only_a_cgroup(uid, &runtime_status) {
+        if self.has_only_a_cgroup(uid, &runtime_status) {
             return self.remove_cgroup(uid).await;
         }
         let mut pod_ref = PodRef::of_status(&runtime_status);
@@ -137,7 +137,7 @@ impl PodSync {
 
     /// Whether only a cgroup is known of the pod. A directory of such a pod is not removed, because it may belong to
     /// another kubelet.
-    fn is_only_a_cgroup(&self, uid: &PodUid, runtime_status: &PodStatus) -> bool {
+    fn has_only_a_cgroup(&self, uid: &PodUid, runtime_status: &PodStatus) -> bool {
         runtime_status.is_empty()
             && self.status_publisher.statuses().get(uid).is_none()
             && !self.state_store.uids().contains(uid)
@@ -153,8 +153,8 @@ impl PodSync {
 
     /// Unprepares the resource claims of a pod whose containers have ended.
     pub(super) async fn unprepare_resources(&self, uid: &PodUid) -> anyhow::Result<()> {
-        let given_back = self.runtime.devices().dra.unprepare(uid).await;
-        given_back.context("unprepare dynamic resources")
+        let unprepared = self.runtime.devices().dra.unprepare(uid).await;
+        unprepared.context("unprepare dynamic resources")
     }
 
     async fn remove_from_disk(&self, uid: &PodUid) -> anyhow::Result<()> {

@@ -82,7 +82,7 @@ impl PodStartMetrics {
         status: &api::PodStatus,
         pulling: impl FnOnce() -> Duration,
     ) {
-        let due = step(start, status);
+        let due = advance(start, status);
         let now = Timestamp::now();
         let since = |at: Timestamp| now.duration_since(at).as_secs_f64().max(0.0);
         let seen = pod.annotation(keys::CONFIG_SEEN);
@@ -101,7 +101,7 @@ impl PodStartMetrics {
         if is_stateful(pod) {
             return;
         }
-        let sli = (total - pulling().as_secs_f64() - initializing(status)).max(0.0);
+        let sli = (total - pulling().as_secs_f64() - init_seconds(status)).max(0.0);
         self.without_pulls.observe(sli);
         if !pod.host_network() && !self.first_seen.swap(true, Ordering::Relaxed) {
             self.first.set(sli);
@@ -109,8 +109,8 @@ impl PodStartMetrics {
     }
 }
 
-/// Each step is taken once, and only by a pod that was seen before it.
-fn step(start: &mut StartProgress, status: &api::PodStatus) -> DueMeasurement {
+/// Advances `start`. Each transition is measured once, and only if this kubelet saw the phase before it.
+fn advance(start: &mut StartProgress, status: &api::PodStatus) -> DueMeasurement {
     let phase = status.phase.as_deref().unwrap_or_default();
     let mut due = DueMeasurement::default();
     match (phase, *start) {
@@ -139,7 +139,7 @@ fn all_started(status: &api::PodStatus) -> bool {
 }
 
 /// Seconds that init containers ran; sidecars have not ended.
-fn initializing(status: &api::PodStatus) -> f64 {
+fn init_seconds(status: &api::PodStatus) -> f64 {
     let ran = |container: &api::ContainerStatus| {
         let ended = container.state.as_ref()?.terminated.as_ref()?;
         let (from, to) = (ended.started_at.as_ref()?.0, ended.finished_at.as_ref()?.0);
@@ -149,7 +149,7 @@ fn initializing(status: &api::PodStatus) -> f64 {
     containers.filter_map(ran).sum()
 }
 
-/// The objective is for pods without volumes that have to be attached.
+/// The start SLO covers only stateless pods (upstream's `isStatefulPod`).
 fn is_stateful(pod: &Pod) -> bool {
     let volumes = pod.spec().and_then(|spec| spec.volumes.as_ref());
     volumes.into_iter().flatten().any(|volume| {
@@ -216,7 +216,7 @@ mod tests {
             let mut start = StartProgress::default();
             for (phase, running, due) in *history {
                 assert_eq!(
-                    step(&mut start, &status(phase, running)),
+                    advance(&mut start, &status(phase, running)),
                     *due,
                     "{history:?}"
                 );
@@ -238,6 +238,6 @@ mod tests {
             "state": {"terminated": {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z",
             "finishedAt": "2026-01-01T00:00:03Z"}}});
         let status = json!({"initContainerStatuses": [ended, ended]});
-        assert_eq!(initializing(&serde_json::from_value(status).unwrap()), 6.0);
+        assert_eq!(init_seconds(&serde_json::from_value(status).unwrap()), 6.0);
     }
 }

@@ -290,7 +290,7 @@ impl PodSync {
         Ok(report)
     }
 
-    /// Removes dead instances as soon as newer ones have replaced them (P-02, P-05).
+    /// Removes dead instances as soon as newer ones have replaced them.
     async fn collect_superseded(&self, pod: &Pod) {
         let runtime_status = self.cache.latest(&pod.uid());
         let collected = self

@@ -96,7 +96,7 @@ impl StatusPublisher {
 
     /// The same, measuring how long pods take to start.
     #[must_use]
-    pub fn timing(self, starts: PodStartMetrics) -> Self {
+    pub fn with_start_metrics(self, starts: PodStartMetrics) -> Self {
         let starts = Some(starts);
         Self { starts, ..self }
     }
@@ -233,9 +233,9 @@ impl StatusPublisher {
         });
     }
 
-    /// Stores the status, so that transition times (P-26) and the pod's active deadline survive a restart of the kubelet.
-    /// Of a status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod
-    /// that was rejected or stopped for a node shutdown may run later.
+    /// Stores the status, so that transition times and the pod's active deadline survive a restart of the kubelet. Of a
+    /// status with a terminal phase, only the times are stored: the end of a pod is recorded separately, and a pod that
+    /// was rejected or stopped for a node shutdown may run later.
     fn remember_status(&self, pod: &Pod) {
         let uid = &pod.uid();
         let Some(mut status) = self.statuses().get(uid) else {
@@ -290,7 +290,7 @@ impl StatusPublisher {
                 .back_off_message(pod, name, runtime_status, now)
         };
         let probe_results = |id: &_| self.results.get(id);
-        let devices = |name: &str| self.runtime.devices().health_of(pod, name);
+        let device_health = |name: &str| self.runtime.devices().health_of(pod, name);
         let resize = self.runtime.allocations().conditions(&pod.uid());
         let resizing = resize.in_progress.as_ref();
         let runs = |name: &str| runtime_status.runs(name);
@@ -315,7 +315,7 @@ impl StatusPublisher {
             failed_because: overrides.failed_because.as_ref(),
             resize: &resize,
             actuated_pod: actuated_pod.as_ref(),
-            devices: &devices,
+            device_health: &device_health,
             recursive_read_only_mounts: self.runtime.supports_recursive_read_only(pod),
             ..StatusInputs::new(pod, runtime_status, now)
         };
@@ -420,8 +420,8 @@ impl StatusPublisher {
         status.start_time.as_ref().map(|start| start.0)
     }
 
-    /// Records that a pod has ended, so that it is not started again after a restart of the kubelet (P-15). Not recorded:
-    /// a rejection, because the pod may be admitted after the restart; and the end of a static pod by a node shutdown,
+    /// Records that a pod has ended, so that it is not started again after a restart of the kubelet. Not recorded: a
+    /// rejection, because the pod may be admitted after the restart; and the end of a static pod by a node shutdown,
     /// because it starts again.
     pub(super) async fn record_terminal(&self, pod: &Pod, status: &Arc<api::PodStatus>) {
         let uid = &pod.uid();

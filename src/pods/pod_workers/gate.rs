@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_has_a_lane_of_its_own() {
+    fn pods_of_other_names_are_not_delayed() {
         let (mut gate, name, [a, b, _]) = gate();
         assert!(gate.enqueue(&name, &a));
         assert!(gate.enqueue(&PodFullName::of("etcd", "other"), &b));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_stopped_while_in_line_is_inside_until_it_is_done() {
+    fn a_queued_pod_that_is_stopped_blocks_its_name_until_it_ended() {
         let (mut gate, name, [a, b, c]) = gate();
         gate.enqueue(&name, &a);
         gate.enqueue(&name, &b);

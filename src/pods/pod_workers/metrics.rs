@@ -47,8 +47,8 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> 
         };
         let (config, is_static) = match (pod.has_spec, wanted.contains(&pod.uid)) {
             (false, _) => ("runtime_only", "unknown"),
-            (true, true) => ("desired", of_static(pod.is_static)),
-            (true, false) => ("orphan", of_static(pod.is_static)),
+            (true, true) => ("desired", static_label(pod.is_static)),
+            (true, false) => ("orphan", static_label(pod.is_static)),
         };
         *counts.entry((config, lifecycle, is_static)).or_default() += 1.0;
     }
@@ -68,6 +68,6 @@ fn working(workers: &PodWorkers, wanted: &HashSet<PodUid>) -> Vec<ScrapeSample> 
     counts.into_iter().map(sample).collect()
 }
 
-fn of_static(is_static: bool) -> &'static str {
+fn static_label(is_static: bool) -> &'static str {
     if is_static { "true" } else { "" }
 }

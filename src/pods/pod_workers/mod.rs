@@ -271,7 +271,7 @@ impl PodWorkers {
         self.check_state(uid, restart, |_| false)
     }
 
-    /// Whether the pod is ending or has ended.
+    /// Whether the pod is terminating or terminated.
     pub fn is_pod_termination_requested(&self, uid: &PodUid) -> bool {
         self.check_state(uid, |state| state.termination().is_some(), |_| false)
     }

@@ -73,7 +73,7 @@ pub struct StatusInputs<'a> {
     pub remote: Option<&'a PodStatus>,
     /// The pod has no usable sandbox.
     pub needs_new_sandbox: bool,
-    /// How far the pod is with restarting all of its containers.
+    /// Progress of restarting all containers.
     pub restart_all: RestartAllStage,
     /// All containers have ended, and none is started again.
     pub pod_is_terminal: bool,
@@ -81,12 +81,12 @@ pub struct StatusInputs<'a> {
     pub host_ips: &'a [String],
     /// Set when something else than a container failed the pod.
     pub failed_because: Option<&'a PodFailure>,
-    /// How far the resize of the pod is.
+    /// The resize conditions of the pod.
     pub resize: &'a ResizeConditions,
     /// The pod with its actuated resources, while they differ from the allocated ones.
     pub actuated_pod: Option<&'a Pod>,
     /// The health of a container's devices, if it has some.
-    pub devices: &'a dyn Fn(&str) -> Option<Vec<ResourceStatus>>,
+    pub device_health: &'a dyn Fn(&str) -> Option<Vec<ResourceStatus>>,
     /// The runtime can mount a whole tree read-only.
     pub recursive_read_only_mounts: bool,
     /// Wall clock.
@@ -114,7 +114,7 @@ impl<'a> StatusInputs<'a> {
             failed_because: None,
             resize: const { &ResizeConditions::NONE },
             actuated_pod: None,
-            devices: &|_| None,
+            device_health: &|_| None,
             recursive_read_only_mounts: false,
             now,
         }

@@ -66,11 +66,11 @@ fn is_terminal(status: &PodStatus) -> bool {
 /// The conditions that the kubelet is to write.
 fn conditions(ours: &PodStatus, remote: &PodStatus, ends: bool) -> Vec<PodCondition> {
     let theirs = remote.conditions.as_deref().unwrap_or_default();
-    let is_news = |condition: &PodCondition| {
+    let is_new_disruption = |condition: &PodCondition| {
         condition.type_ == DISRUPTION_TARGET && ends && !theirs.contains(condition)
     };
     let ours = ours.conditions.iter().flatten();
-    ours.filter(|condition| is_owned(condition) || is_news(condition))
+    ours.filter(|condition| is_owned(condition) || is_new_disruption(condition))
         .cloned()
         .collect()
 }

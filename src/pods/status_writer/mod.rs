@@ -196,7 +196,7 @@ impl StatusWriter {
         };
         let error = match (result, request) {
             (Some(Ok(Some(response))), StatusRequest::Patch(version_sent, patch)) => {
-                exchange.taken(*version_sent, patch, &object, response, now);
+                exchange.patched(*version_sent, patch, &object, response, now);
                 self.queue.done(uid);
                 return self.queue.add(uid.clone(), false, now);
             }
@@ -220,8 +220,8 @@ impl StatusWriter {
         };
         let (pod, text) = (object.log_name(), error_chain(&error));
         match request {
-            // The same again would be refused again.
-            StatusRequest::Patch(version_sent, _) if is_final(&error) => {
+            // A retry of the same patch would be rejected again.
+            StatusRequest::Patch(version_sent, _) if is_permanent(&error) => {
                 exchange.refused(*version_sent, &object, now);
                 tracing::error!(pod = %pod, podUID = %uid, err = text, "Failed to update status for pod");
                 self.queue.done(uid);
@@ -238,14 +238,14 @@ impl StatusWriter {
     }
 }
 
-/// Whether the object is no more. The UID of a deletion is its precondition.
+/// Whether the object no longer exists. A conflict of a deletion means the same, because the UID is its precondition.
 fn is_gone(error: &ApiError, request: &StatusRequest) -> bool {
     error.is_not_found() || (error.is_conflict() && matches!(request, StatusRequest::Delete))
 }
 
-/// Whether the API server will never take it. It refuses a node also while it does not know yet which pods
-/// are bound to it.
-fn is_final(error: &ApiError) -> bool {
+/// Whether a retry is useless. `Forbidden` is retried: the node authorizer also denies a node while it does not know
+/// yet that the pod is bound to it.
+fn is_permanent(error: &ApiError) -> bool {
     !error.is_transient() && !error.is_conflict() && !error.is_forbidden()
 }
 
@@ -261,21 +261,21 @@ async fn send(
             let body = json!({"metadata": {"uid": uid.as_str()}, "status": status});
             let patched = api.patch(at, Some("status"), &StrategicPatch(body)).await;
             patched.map(|mut pod: Pod| {
-                // The largest parts of many pods, which are not used here.
+                // Dropped to save memory: the largest parts of a pod, not used here.
                 pod.metadata.managed_fields = None;
                 pod.spec = None;
                 Some(pod)
             })
         }
         StatusRequest::Delete => {
-            let deleted = api.delete::<Pod>(at, &at_once(&uid)).await;
+            let deleted = api.delete::<Pod>(at, &immediate_deletion(&uid)).await;
             deleted.map(|()| None)
         }
     }
 }
 
-/// Deletes this very object without a grace period: nothing of the pod is left.
-fn at_once(uid: &PodUid) -> DeleteOptions {
+/// Options that delete exactly this object, without a grace period, because nothing of the pod is left.
+fn immediate_deletion(uid: &PodUid) -> DeleteOptions {
     DeleteOptions {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions {

@@ -26,7 +26,7 @@ pub(super) struct Exchange {
     /// The UID of the object; the UID of a mirror pod differs from that of its static pod.
     object: PodUid,
     /// The last patch and its response.
-    sent: Option<Sent>,
+    sent: Option<SentPatch>,
     /// A status that the API server rejected, and the resource version of the object.
     refused: Option<(StatusVersion, Option<String>)>,
     /// When the object was deleted by this kubelet.
@@ -34,9 +34,9 @@ pub(super) struct Exchange {
 }
 
 #[derive(Clone, Debug)]
-struct Sent {
+struct SentPatch {
     version_sent: StatusVersion,
-    /// Its hash: the patches of all pods would be a tenth of the heap.
+    /// Hash of the patch; kept instead of the patch to save memory.
     patch: u64,
     at: Instant,
     response: Arc<Pod>,
@@ -44,7 +44,7 @@ struct Sent {
     watched: Option<u128>,
 }
 
-impl Sent {
+impl SentPatch {
     /// Until when the response is used in place of the watched object: if it is newer, and the watch has not gone back.
     fn counts_until(&self, watched: &Pod, now: Instant) -> Option<Instant> {
         let (watched, end) = (number(watched), self.at + RESPONSE_TTL);
@@ -151,7 +151,7 @@ impl Exchange {
 
     /// Whether the API server ignored the last patch, as it does for fields that it does not know. The patch is not repeated
     /// then.
-    fn is_ignored(&self, entry: &VersionedPodStatus, sent: &Sent) -> bool {
+    fn is_ignored(&self, entry: &VersionedPodStatus, sent: &SentPatch) -> bool {
         let Some(response) = &sent.response.status else {
             return false;
         };
@@ -169,7 +169,7 @@ impl Exchange {
     }
 
     /// Records a patch that the API server accepted.
-    pub(super) fn taken(
+    pub(super) fn patched(
         &mut self,
         version_sent: StatusVersion,
         patch: &Value,
@@ -177,7 +177,7 @@ impl Exchange {
         response: Pod,
         at: Instant,
     ) {
-        self.sent = Some(Sent {
+        self.sent = Some(SentPatch {
             version_sent,
             patch: hash(patch),
             at,

@@ -1,8 +1,8 @@
 //! The admission rules: whether this node may run a pod. Pure.
 //!
 //! A rejected pod has failed, with a reason, and is not admitted again by this process. A pod that only a temporary
-//! condition keeps out, such as pods that are still ending, is not rejected but waits. Upstream: admit
-//! handlers, in their order.
+//! condition keeps out, such as pods that are still terminating, is not rejected but waits. Upstream: admit handlers,
+//! in their order.
 
 mod app_armor;
 mod predicates;
@@ -25,7 +25,7 @@ pub struct NodeView<'a> {
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
     /// `podCertificate` volumes are supported.
-    pub certificates: bool,
+    pub pod_certificates: bool,
     /// The runtime supports `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
     /// Memory, disk and PID pressure of the node.
@@ -44,10 +44,10 @@ pub struct NodeView<'a> {
     /// The other pods that were admitted and have not ended.
     pub others: &'a AdmittedPods,
     /// Why devices could not be allocated to the pod, if that failed.
-    pub devices: Option<&'a AdmissionError>,
+    pub device_error: Option<&'a AdmissionError>,
     /// The number of allocated devices of each resource, if this pod has some; otherwise empty. Allocatable is raised to
     /// it (upstream's `sanitizeNodeAllocatable`), because the pod has its devices even if the Node object shows fewer.
-    pub allocated: &'a BTreeMap<String, i64>,
+    pub allocated_devices: &'a BTreeMap<String, i64>,
 }
 
 /// The other admitted pods, which use resources of the node.
@@ -56,12 +56,16 @@ pub struct AdmittedPods {
     /// Pods that keep their resources.
     pub staying: Vec<Arc<Pod>>,
     /// Pods that are being stopped and will release their resources.
-    pub ending: Vec<Arc<Pod>>,
+    pub terminating: Vec<Arc<Pod>>,
 }
 
 impl AdmittedPods {
     fn all(&self) -> Vec<Arc<Pod>> {
-        self.staying.iter().chain(&self.ending).cloned().collect()
+        self.staying
+            .iter()
+            .chain(&self.terminating)
+            .cloned()
+            .collect()
     }
 }
 
@@ -115,7 +119,7 @@ impl Rejection {
 /// The first rule that a pod breaks, if there is one.
 pub fn admit(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
     admit_before_devices(pod, node)?;
-    if let Some(error) = node.devices {
+    if let Some(error) = node.device_error {
         return Err(error.clone());
     }
     operating_system(pod)?;
@@ -185,13 +189,13 @@ fn fits(pod: &Pod, node: &NodeView<'_>) -> Result<(), AdmissionError> {
         }),
         Some(object) if pod.is_critical() => {
             let lenient = pod.is_static() && !node.standalone;
-            fits_critical(pod, object, node.others, node.allocated, lenient)
+            fits_critical(pod, object, node.others, node.allocated_devices, lenient)
         }
         Some(object) => {
-            predicates::admit(pod, object, staying, node.allocated)?;
-            fits_with(pod, object, node.others, node.allocated).map_err(|rejection| {
+            predicates::admit(pod, object, staying, node.allocated_devices)?;
+            fits_with(pod, object, node.others, node.allocated_devices).map_err(|rejection| {
                 AdmissionError::Deferred {
-                    message: format!("waiting for pods that are ending: {}", rejection.message),
+                    message: format!("waiting for terminating pods: {}", rejection.message),
                     on_timeout: Some(rejection),
                     delay_event: false,
                 }
@@ -206,12 +210,12 @@ pub(super) fn fits_critical(
     pod: &Pod,
     object: &Node,
     others: &AdmittedPods,
-    allocated: &BTreeMap<String, i64>,
+    allocated_devices: &BTreeMap<String, i64>,
     lenient: bool,
 ) -> Result<(), AdmissionError> {
     let staying = &others.staying;
     predicates::admit_except_resources(pod, object, staying)?;
-    let missing = predicates::insufficient_resources(pod, object, staying, allocated)?;
+    let missing = predicates::insufficient_resources(pod, object, staying, allocated_devices)?;
     if let Some(first) = missing.first() {
         let shortages = missing.iter().map(|missing| Shortage {
             resource: missing.resource.clone(),
@@ -232,16 +236,16 @@ pub(super) fn fits_critical(
             }
         };
     }
-    let not_yet = |rejection: Rejection, is_final: bool| AdmissionError::Deferred {
-        message: format!("waiting for pods that are ending: {}", rejection.message),
+    let deferred = |rejection: Rejection, is_final: bool| AdmissionError::Deferred {
+        message: format!("waiting for terminating pods: {}", rejection.message),
         on_timeout: Some(rejection).filter(|_| is_final),
         delay_event: false,
     };
     let all = others.all();
     let without_resources = predicates::admit_except_resources(pod, object, &all);
-    without_resources.map_err(|rejection| not_yet(rejection, true))?;
-    let fits = predicates::admit(pod, object, &all, allocated);
-    fits.map_err(|rejection| not_yet(rejection, false))
+    without_resources.map_err(|rejection| deferred(rejection, true))?;
+    let fits = predicates::admit(pod, object, &all, allocated_devices);
+    fits.map_err(|rejection| deferred(rejection, false))
 }
 
 /// Whether a pod fits beside all other pods, including those that are being stopped.
@@ -249,9 +253,9 @@ pub(super) fn fits_with(
     pod: &Pod,
     object: &Node,
     others: &AdmittedPods,
-    allocated: &BTreeMap<String, i64>,
+    allocated_devices: &BTreeMap<String, i64>,
 ) -> Result<(), Rejection> {
-    predicates::admit(pod, object, &others.all(), allocated)
+    predicates::admit(pod, object, &others.all(), allocated_devices)
 }
 
 /// A pod of the API server with a field that this kubelet does not support; manifests with one are rejected when
@@ -260,7 +264,7 @@ fn unsupported(pod: &Pod, node: &NodeView<'_>) -> Result<(), Rejection> {
     let fields = if pod.is_static() || node.already_running {
         Vec::new()
     } else {
-        unsupported_api_fields(pod, node.certificates)
+        unsupported_api_fields(pod, node.pod_certificates)
     };
     if fields.is_empty() {
         return Ok(());

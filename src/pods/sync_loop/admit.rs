@@ -89,7 +89,7 @@ impl SyncLoop {
     /// Kills the victims of a critical pod.
     pub(super) fn preempt(&self, pod: &Pod, victims: Vec<Arc<Pod>>, resource: &str) {
         let manager = self.manager.reader();
-        // Those of the admission have the requests that they hold in place of the allocated ones.
+        // The victims carry the requests of `with_actuated_requests`; the stored pod is killed instead.
         for victim in victims {
             let victim = manager.get(&victim.uid()).unwrap_or(victim);
             tracing::info!(
@@ -176,7 +176,7 @@ impl SyncLoop {
         let before = NodeView {
             sysctls: &admission.sysctls,
             app_armor: admission.app_armor,
-            certificates: admission.certificates,
+            pod_certificates: admission.pod_certificates,
             supplemental_groups_policy: admission.features.borrow().supplemental_groups_policy,
             pressure: *admission.pressure.borrow(),
             shutting_down: *admission.shutting_down.borrow(),
@@ -185,25 +185,25 @@ impl SyncLoop {
             initial: &admission.initial_node,
             standalone: admission.standalone,
             others: &others,
-            devices: None,
-            allocated: &BTreeMap::new(),
+            device_error: None,
+            allocated_devices: &BTreeMap::new(),
         };
-        let devices = if runs || admit_before_devices(pod, &before).is_ok() {
+        let device_error = if runs || admit_before_devices(pod, &before).is_ok() {
             self.allocate_devices(pod, runs).err()
         } else {
             None
         };
-        let allocated = self.devices().allocated_for_admission(&pod.uid());
+        let allocated_devices = self.devices().allocated_for_admission(&pod.uid());
         let node = NodeView {
-            devices: devices.as_ref(),
-            allocated: &allocated.unwrap_or_default(),
+            device_error: device_error.as_ref(),
+            allocated_devices: &allocated_devices.unwrap_or_default(),
             ..before
         };
         admit(pod, &node)
     }
 
     /// Whether the pod is terminating, so its resources become free without eviction.
-    pub(super) fn is_ending(&self, pod: &Pod) -> bool {
+    pub(super) fn is_terminating(&self, pod: &Pod) -> bool {
         let uid = pod.uid();
         self.has_terminal_status(&uid)
             || pod.is_being_deleted()
@@ -222,18 +222,18 @@ impl SyncLoop {
             if other == *uid || !self.workers.knows(&other) || !in_use() {
                 continue;
             }
-            if self.is_ending(&pod) {
-                others.ending.push(self.with_held_requests(pod));
+            if self.is_terminating(&pod) {
+                others.terminating.push(self.with_actuated_requests(pod));
             } else {
-                others.staying.push(self.with_held_requests(pod));
+                others.staying.push(self.with_actuated_requests(pod));
             }
         }
         others
     }
 
-    /// The pod with what its running containers still have of a resize that is in progress, where that is more than it is
-    /// allocated.
-    pub(super) fn with_held_requests(&self, pod: Arc<Pod>) -> Arc<Pod> {
+    /// The pod with the higher of its allocated and its actuated requests, because containers of a resize in progress
+    /// still use the latter.
+    pub(super) fn with_actuated_requests(&self, pod: Arc<Pod>) -> Arc<Pod> {
         let runs = |name: &str| self.cache.latest(&pod.uid()).runs(name);
         match self.allocations().actuated_pod(&pod, runs) {
             Some(actuated) => Arc::new(with_higher_requests(&pod, &actuated)),
@@ -308,7 +308,7 @@ impl SyncLoop {
     fn admission_error(&self, error: &DeviceAllocationError) -> AdmissionError {
         let text = error.to_string();
         let waits = error.is_transient()
-            || error.short_of().is_some_and(|resource| {
+            || error.exhausted_resource().is_some_and(|resource| {
                 let holders = self.devices().holders(resource);
                 holders.iter().any(|uid| self.will_release(uid))
             });
@@ -323,10 +323,10 @@ impl SyncLoop {
         }
     }
 
-    /// Whether a pod is ending or gone, so that its devices become free.
+    /// Whether a pod is terminating or gone, so that its devices become free.
     fn will_release(&self, uid: &PodUid) -> bool {
         let pod = self.manager.reader().get(uid);
-        pod.is_none_or(|pod| self.is_ending(&pod))
+        pod.is_none_or(|pod| self.is_terminating(&pod))
     }
 }
 

@@ -120,7 +120,7 @@ impl SyncLoop {
     }
 
     /// Whether a pod that is in no list has been removed from its source.
-    fn is_gone(&self, pod: &PodStatus) -> bool {
+    fn is_removed_from_source(&self, pod: &PodStatus) -> bool {
         let source = pod.source();
         let origin = self.pod_sync.origin(&pod.uid);
         let origin = origin.filter(|origin| origin.source() == Some(source));
@@ -151,7 +151,7 @@ impl SyncLoop {
         };
         let criteria = OrphanCriteria {
             is_known: &is_known,
-            source_ready: &|pod| self.is_gone(pod),
+            source_ready: &|pod| self.is_removed_from_source(pod),
         };
         let orphans = find(&pods, &criteria);
         let unsettled_orphans = unsettled.iter().any(|pod| !is_known(&pod.uid));
@@ -207,26 +207,28 @@ impl SyncLoop {
     fn collect(
         &mut self,
         pods: Vec<Arc<PodStatus>>,
-        mut claimed: HashSet<PodUid>,
+        mut known_pods: HashSet<PodUid>,
         listed: RuntimeListed,
     ) {
-        claimed.extend(self.removals.uids().cloned());
-        claimed.extend(self.workers.known().into_iter().map(|known| known.uid));
+        known_pods.extend(self.removals.uids().cloned());
+        known_pods.extend(self.workers.known().into_iter().map(|known| known.uid));
         let all_ready = self.sources.all_ready().is_some();
         if all_ready {
-            self.check_devices(&claimed);
+            self.release_devices(&known_pods);
             let allocations = self.pod_sync.allocations();
-            allocations.keep(|uid| claimed.contains(uid));
+            allocations.retain(|uid| known_pods.contains(uid));
         }
         let (pod_sync, orphans_on_disk) = (self.pod_sync.clone(), self.orphans_on_disk.clone());
         let (metrics, sources) = (self.metrics.clone(), self.sources.reader());
         self.housekeeping_schedule.start(async move {
             if all_ready {
-                let gone = |uid: &PodUid, origin: Option<&PodOrigin>| is_gone(&sources, uid, origin);
-                let found = pod_sync.recorded_orphans(&claimed, gone, listed);
+                let gone = |uid: &PodUid, origin: Option<&PodOrigin>| {
+                    is_removed_from_source(&sources, uid, origin)
+                };
+                let found = pod_sync.recorded_orphans(&known_pods, gone, listed);
                 metrics.volumes_cleaned(found.len());
                 orphans_on_disk.mark_all(found);
-                let cgroups = pod_sync.orphans_with_cgroups(&claimed, gone, listed);
+                let cgroups = pod_sync.orphans_with_cgroups(&known_pods, gone, listed);
                 match cgroups.await {
                     Ok(found) => orphans_on_disk.mark_all(found),
                     Err(error) => {
@@ -242,14 +244,14 @@ impl SyncLoop {
 
     /// Releases devices and claims of pods that are gone. Only called when all desired pods and all running pods are
     /// known.
-    fn check_devices(&self, claimed: &HashSet<PodUid>) {
+    fn release_devices(&self, known_pods: &HashSet<PodUid>) {
         let runs = |uid: &PodUid| self.cache.latest(uid).is_active();
-        let is_here = |uid: &PodUid| claimed.contains(uid) || runs(uid);
+        let is_here = |uid: &PodUid| known_pods.contains(uid) || runs(uid);
         let devices = self.pod_sync.devices();
         devices.plugins.retain(is_here);
         devices.dra.retain(is_here);
         let pods = self.cache.pods();
-        let mut orphans = pods.iter().filter(|pod| !claimed.contains(&pod.uid));
+        let mut orphans = pods.iter().filter(|pod| !known_pods.contains(&pod.uid));
         if !orphans.any(|pod| pod.is_active()) {
             self.devices().inventory_complete();
         }
@@ -294,10 +296,10 @@ impl SyncLoop {
         false
     }
 
-    /// Stops the pods that an earlier kubelet ran under the full name of a new static pod (P-12). Their workers block
-    /// the name until they have ended. A predecessor whose source has not delivered yet may still be desired; it blocks
-    /// the name as well, until housekeeping decides. False if the source of one of them is not known yet: it may be a
-    /// pod of the API server.
+    /// Stops the pods that an earlier kubelet ran under the full name of a new static pod. Their workers block the name
+    /// until they have ended. A predecessor whose source has not delivered yet may still be desired; it blocks the name
+    /// as well, until housekeeping decides. False if the source of one of them is not known yet: it may be a pod of the
+    /// API server.
     pub(super) fn end_predecessors(&self, pod: &Pod, pods: &[Arc<PodStatus>]) -> bool {
         let (uid, manager) = (pod.uid(), self.manager.reader());
         let mut all_read = true;
@@ -309,7 +311,9 @@ impl SyncLoop {
             }
             if self.is_source_unknown(other) && !self.workers.knows(&other.uid) {
                 all_read = false;
-            } else if PodSource::of(pod) == Some(other.source()) || self.is_gone(other) {
+            } else if PodSource::of(pod) == Some(other.source())
+                || self.is_removed_from_source(other)
+            {
                 self.workers
                     .update_pod(UpdatePodOptions::replaced_orphan(other.clone()));
             }
@@ -320,7 +324,11 @@ impl SyncLoop {
 
 /// Whether a pod of which only a record and perhaps files are left has been removed from its source. Records of earlier
 /// versions of this kubelet have no origin.
-fn is_gone(sources: &SourcesReadyReader, uid: &PodUid, origin: Option<&PodOrigin>) -> bool {
+fn is_removed_from_source(
+    sources: &SourcesReadyReader,
+    uid: &PodUid,
+    origin: Option<&PodOrigin>,
+) -> bool {
     match origin {
         Some(origin) => origin
             .source()

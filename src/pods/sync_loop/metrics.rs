@@ -97,7 +97,7 @@ impl LoopMetrics {
     pub(super) fn rejected(&self, rejection: &Rejection) {
         let reason = match &rejection.reason {
             Cow::Borrowed(reason) => reason,
-            Cow::Owned(reason) => of_resource(reason),
+            Cow::Owned(reason) => reason_label(reason),
         };
         self.rejections
             .get_or_create_owned(&[("reason", reason)])
@@ -106,7 +106,7 @@ impl LoopMetrics {
 
     /// A pod made room for a critical one, which needs more of this resource.
     pub(super) fn preempted(&self, resource: &str) {
-        let preemption_signal = of_resource(&format!("OutOf{resource}"))
+        let preemption_signal = reason_label(&format!("OutOf{resource}"))
             .strip_prefix("OutOf")
             .unwrap_or_default();
         let labels = [("preemption_signal", preemption_signal)];
@@ -145,8 +145,8 @@ fn static_label(is_static: bool) -> &'static str {
     if is_static { "true" } else { "" }
 }
 
-/// One label for all resources of others, as upstream does.
-fn of_resource(reason: &str) -> &'static str {
+/// All extended resources share one label, as upstream.
+fn reason_label(reason: &str) -> &'static str {
     let own = ["cpu", "memory", "ephemeral-storage", "pods"];
     let own = own
         .iter()

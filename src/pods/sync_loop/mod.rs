@@ -42,7 +42,7 @@ use crate::{
     pods::pod_config::SourcesReady,
     pods::pod_sync::{PodSync, syncer::SyncPodType},
     pods::pod_workers::{PodWorkers, UpdatePodOptions},
-    resources::devices::Change,
+    resources::devices::DeviceChange,
     resources::managers::ResourceManagers,
     state::node_pressure::NodePressureReader,
     state::node_shutdown::NodeShutdownReader,
@@ -73,7 +73,7 @@ pub struct PodAdmission {
     /// The kernel enforces AppArmor profiles.
     pub app_armor: bool,
     /// `podCertificate` volumes are supported.
-    pub certificates: bool,
+    pub pod_certificates: bool,
     /// The features of the runtime.
     pub features: FeaturesReader,
     /// Memory, disk and PID pressure of the node.
@@ -316,9 +316,9 @@ impl SyncLoop {
     /// an earlier pod of its UID is being stopped or removed, the status of that pod is kept.
     fn publish_first(&self, pod: &Arc<Pod>) {
         let uid = pod.uid();
-        let ending = self.workers.is_pod_termination_requested(&uid);
+        let terminating = self.workers.is_pod_termination_requested(&uid);
         if self.manager.reader().get(&uid).is_none()
-            && !ending
+            && !terminating
             && !self.removals.contains(&uid)
             && self.uid_owner(pod) == UidOwner::Itself
         {
@@ -384,7 +384,7 @@ impl SyncLoop {
     }
 
     /// Syncs the pods of changed devices, because statuses show device health, and admits pods that wait for devices.
-    fn on_devices(&mut self, changes: HashSet<Change>) {
+    fn on_devices(&mut self, changes: HashSet<DeviceChange>) {
         self.sync_pods(changes.into_iter().flatten().collect());
         self.retry_pending_admissions();
     }

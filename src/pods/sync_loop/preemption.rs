@@ -43,11 +43,12 @@ pub(super) fn victims(
     };
     let (best_effort, burstable) = (of(QosClass::BestEffort), of(QosClass::Burstable));
     let after = [&best_effort[..], &burstable[..]].concat();
-    let guaranteed = nearest(of(QosClass::Guaranteed), without(missing, &after))?;
+    let guaranteed =
+        pods_to_preempt_by_distance(of(QosClass::Guaranteed), without(missing, &after))?;
     let after = [&best_effort[..], &guaranteed[..]].concat();
-    let burstable = nearest(burstable, without(missing, &after))?;
+    let burstable = pods_to_preempt_by_distance(burstable, without(missing, &after))?;
     let after = [&burstable[..], &guaranteed[..]].concat();
-    let best_effort = nearest(best_effort, without(missing, &after))?;
+    let best_effort = pods_to_preempt_by_distance(best_effort, without(missing, &after))?;
     Ok([best_effort, burstable, guaranteed].concat())
 }
 
@@ -58,7 +59,10 @@ fn is_preemptable(pod: &Pod, other: &Pod) -> bool {
 }
 
 /// Chooses pods until nothing is missing, each time the one that leaves the least of the shortage.
-fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Vec<Shortage>) -> Result<Vec<Arc<Pod>>, String> {
+fn pods_to_preempt_by_distance(
+    mut pods: Vec<Arc<Pod>>,
+    mut missing: Vec<Shortage>,
+) -> Result<Vec<Arc<Pod>>, String> {
     let mut chosen = Vec::new();
     while !missing.is_empty() {
         let by_distance = |(_, one): &(usize, &Arc<Pod>), (_, other): &(usize, &Arc<Pod>)| {

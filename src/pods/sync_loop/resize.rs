@@ -161,7 +161,7 @@ impl SyncLoop {
                     self.resizes.pending.remove(&uid);
                     continue;
                 };
-                if self.is_ending(&before) || !self.workers.knows(&uid) {
+                if self.is_terminating(&before) || !self.workers.knows(&uid) {
                     continue;
                 }
                 match self.decide_resize(&before, &wanted) {
@@ -202,8 +202,8 @@ impl SyncLoop {
         let others = self.admitted_except(&wanted.uid());
         let allocated = self.devices().allocated_for_admission(&wanted.uid());
         let allocated = allocated.unwrap_or_default();
-        let held = self.with_held_requests(before.clone());
-        let wanted = &with_higher_requests(wanted, &held);
+        let actuated = self.with_actuated_requests(before.clone());
+        let wanted = &with_higher_requests(wanted, &actuated);
         let fits = if wanted.is_critical() {
             let fits = fits_critical(wanted, &object, &others, &allocated, false);
             fits.map_err(|error| self.make_room(wanted, error))
@@ -240,7 +240,7 @@ impl SyncLoop {
             pending.is_some_and(|pending| pending.reason == PendingReason::Deferred)
         });
         if was_deferred {
-            self.resizes.metrics.accepted_late(trigger.as_str());
+            self.resizes.metrics.deferred_accepted(trigger.as_str());
         }
         let text = event_message("Pod resize started", &pod, generation, "");
         self.pod_sync

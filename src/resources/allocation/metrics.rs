@@ -15,7 +15,7 @@ const MILLISECONDS: [f64; 14] = [
 pub struct ResizeMetrics {
     requested: Family<Labels<3>, Counter>,
     infeasible: Family<Labels, Counter>,
-    accepted_late: Family<Labels, Counter>,
+    deferred_accepted: Family<Labels, Counter>,
     durations: Family<Labels, Histogram>,
 }
 
@@ -52,7 +52,7 @@ impl ResizeMetrics {
                 "kubelet_pod_infeasible_resizes_total",
                 "Number of infeasible resizes for pods.",
             ),
-            accepted_late: metrics.register_default(
+            deferred_accepted: metrics.register_default(
                 "kubelet_pod_deferred_accepted_resizes_total",
                 "Cumulative number of resizes that were accepted after being deferred.",
             ),
@@ -102,9 +102,9 @@ impl ResizeMetrics {
     }
 
     /// Counts a deferred resize that was accepted.
-    pub fn accepted_late(&self, retry_trigger: &'static str) {
+    pub fn deferred_accepted(&self, retry_trigger: &'static str) {
         let labels = [("retry_trigger", retry_trigger)];
-        self.accepted_late.get_or_create(&labels).inc();
+        self.deferred_accepted.get_or_create(&labels).inc();
     }
 
     /// Records a completed resize of a pod and its duration.

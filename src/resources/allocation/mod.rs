@@ -47,11 +47,11 @@ pub const ACTUATED_FILE: &str = "actuated_pods_state";
 
 /// Delay of a write, so that changes within this time share it. A kubelet that is killed meanwhile loses them: a pod
 /// without an entry is assumed to be allocated the amounts in its spec.
-const GATHERED: Duration = Duration::from_millis(100);
+const WRITE_DELAY: Duration = Duration::from_millis(100);
 /// Pause after a write. A checkpoint has all pods and is synced to disk: while pods start one after another, writes would
 /// take a fifth of the kubelet's CPU time.
-const PAUSE: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_secs(10);
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 type AmountsByPod = HashMap<PodUid, Arc<PodAmounts>>;
 
@@ -127,8 +127,8 @@ impl Allocations {
     pub fn resize(&self, before: &Pod, pod: &Pod) {
         let uid = pod.uid();
         let mut state = self.0.state.lock();
-        let has = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
-        has.complete(PodAmounts::of(before));
+        let actuated = Arc::make_mut(state.actuated.entry(uid.clone()).or_default());
+        actuated.complete(PodAmounts::of(before));
         state.allocated.insert(uid, Arc::new(PodAmounts::of(pod)));
         drop(state);
         self.0.changed.notify_one();
@@ -157,26 +157,28 @@ impl Allocations {
     /// Records the amounts that a container of the pod was created or updated with.
     pub fn set_actuated(&self, pod: &Pod, container: &Container) {
         let amounts = amounts::of_container(container);
-        self.change_actuated(&pod.uid(), |has| has.set(&container.name, amounts));
+        self.change_actuated(&pod.uid(), |actuated| {
+            actuated.set(&container.name, amounts)
+        });
     }
 
     /// Records that the pod's cgroup was set to its pod-level resources.
     pub fn set_actuated_pod_level(&self, pod: &Pod) {
         let level = pod.spec().and_then(|spec| spec.resources.clone());
         if level.is_some() {
-            self.change_actuated(&pod.uid(), |has| has.set_pod_level(level));
+            self.change_actuated(&pod.uid(), |actuated| actuated.set_pod_level(level));
         }
     }
 
     fn change_actuated(&self, uid: &PodUid, change: impl FnOnce(&mut PodAmounts) -> bool) {
         let mut state = self.0.state.lock();
         let known = state.actuated.get(uid);
-        let mut has = known.map_or_else(PodAmounts::default, |known| PodAmounts::clone(known));
-        if !change(&mut has) {
+        let mut actuated = known.map_or_else(PodAmounts::default, |known| PodAmounts::clone(known));
+        if !change(&mut actuated) {
             return;
         }
-        let has = shared(&state.allocated, uid, Arc::new(has));
-        state.actuated.insert(uid.clone(), has);
+        let actuated = shared(&state.allocated, uid, Arc::new(actuated));
+        state.actuated.insert(uid.clone(), actuated);
         drop(state);
         self.0.changed.notify_one();
     }
@@ -241,7 +243,7 @@ impl Allocations {
     }
 
     /// Removes pods of an earlier kubelet for which `keep` returns false.
-    pub fn keep(&self, keep: impl Fn(&PodUid) -> bool) {
+    pub fn retain(&self, keep: impl Fn(&PodUid) -> bool) {
         let state = self.0.state.lock();
         let known = state.allocated.keys().chain(state.actuated.keys());
         let gone: Vec<_> = known.filter(|uid| !keep(uid)).cloned().collect();
@@ -265,11 +267,11 @@ impl Allocations {
         let work = async {
             loop {
                 self.0.changed.notified().await;
-                tokio::time::sleep(GATHERED).await;
+                tokio::time::sleep(WRITE_DELAY).await;
                 while !self.write(&files).await {
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(WRITE_INTERVAL).await;
             }
         };
         shutdown.run_until_cancelled(work).await;
@@ -282,12 +284,12 @@ impl Allocations {
     async fn write(&self, files: &[CheckpointFile; 2]) -> bool {
         let amounts = {
             let state = self.0.state.lock();
-            let actuated = state.actuated.iter().map(|(uid, has)| {
-                let has = match has.pod {
-                    Some(_) => Arc::new(PodAmounts::clone(has).with_pod_limits()),
-                    None => has.clone(),
+            let actuated = state.actuated.iter().map(|(uid, actuated)| {
+                let actuated = match actuated.pod {
+                    Some(_) => Arc::new(PodAmounts::clone(actuated).with_pod_limits()),
+                    None => actuated.clone(),
                 };
-                (uid.clone(), has)
+                (uid.clone(), actuated)
             });
             [state.allocated.clone(), actuated.collect()]
         };

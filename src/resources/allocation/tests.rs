@@ -1,4 +1,4 @@
-//! Allocations, their files, and what becomes of a pod that asks for other amounts.
+//! Allocations, their files, and resizes.
 
 use super::*;
 use crate::model::PodExt;
@@ -84,7 +84,7 @@ async fn what_was_allocated_and_given_is_known_after_a_restart() {
     assert_eq!(after.apply(&large), small);
     let has = after.actuated(&"u".into()).unwrap();
     assert_eq!(has.containers["a"], PodAmounts::of(&small).containers["a"]);
-    after.keep(|_| false);
+    after.retain(|_| false);
     assert!(Arc::ptr_eq(&after.apply(&large), &large));
 }
 

@@ -1,6 +1,6 @@
 //! Configuration of the node's cgroups.
 
-use super::{CgroupDriver, ReservedCgroup, wanted::NodeAmounts};
+use super::{CgroupDriver, ReservedCgroup, resource_config::NodeAmounts};
 
 /// Configuration of the node's cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

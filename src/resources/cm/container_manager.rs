@@ -4,7 +4,7 @@ use super::{
     CgroupDriver, CgroupMetrics, CgroupName,
     cgroup_manager::CgroupManager,
     node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup},
-    wanted,
+    resource_config,
 };
 use crate::{
     base::{error_chain, run_file_io},
@@ -209,8 +209,8 @@ impl ContainerManager {
         let (rest, before) = (without_overhead(pod), before.map(without_overhead));
         let settings = inner.settings_over(&rest, before.as_ref())?;
         Ok(Some(SandboxResources {
-            overhead: linux::sandbox_overhead(pod, &inner.node.rules.cpu)?,
-            resources: wanted::for_runtime(settings),
+            overhead: linux::sandbox_overhead(pod, &inner.node.rules.enforcement)?,
+            resources: resource_config::for_runtime(settings),
         }))
     }
 
@@ -228,7 +228,7 @@ impl ContainerManager {
         };
         let old = inner.pod_settings(before)?.memory;
         let new = inner.pod_settings(pod)?.memory;
-        let Some(limit) = wanted::lowered_memory_limit(old, new) else {
+        let Some(limit) = resource_config::lowered_memory_limit(old, new) else {
             return Ok(None);
         };
         let name = inner.pod_name(pod)?;
@@ -274,9 +274,9 @@ impl ContainerManagerInner {
             return run_file_io(move || work(&self)).await;
         }
         // The semaphore is never closed.
-        let place = self.systemd_calls.clone().acquire_owned().await.ok();
+        let permit = self.systemd_calls.clone().acquire_owned().await.ok();
         let work = move || {
-            let _place = place;
+            let _permit = permit;
             work(&self)
         };
         spawn_blocking(work).await
@@ -317,9 +317,10 @@ impl ContainerManagerInner {
 
     fn pod_name(&self, pod: &Pod) -> anyhow::Result<CgroupName> {
         let uid = pod.uid();
-        let taken = self.manager.driver() == CgroupDriver::Systemd && uid.as_str().contains('_');
+        let is_ambiguous =
+            self.manager.driver() == CgroupDriver::Systemd && uid.as_str().contains('_');
         anyhow::ensure!(
-            !taken,
+            !is_ambiguous,
             "the UID {uid} has an underscore, which stands for a dash in slices"
         );
         let class = self.class_name(pod_qos(pod)?);
@@ -345,7 +346,7 @@ impl ContainerManagerInner {
         }
         let pods = (self.active_pods)();
         let node = &self.node;
-        let settings = wanted::of_classes(
+        let settings = resource_config::of_classes(
             pods.iter().map(|pod| &**pod),
             &node.rules,
             node.memory_qos,
@@ -441,15 +442,15 @@ impl ContainerManagerInner {
 
     fn pod_settings(&self, pod: &Pod) -> anyhow::Result<CgroupSettings> {
         let mut rules = self.node.rules.clone();
-        rules.cpu.cfs_quota &= !self.managers.has_no_cpu_quota(pod);
-        Ok(wanted::of_pod(pod, &rules)?)
+        rules.enforcement.cfs_quota &= !self.managers.has_no_cpu_quota(pod);
+        Ok(resource_config::resource_config_for_pod(pod, &rules)?)
     }
 
     /// The settings of a pod; with `before`, the higher limits of both.
     fn settings_over(&self, pod: &Pod, before: Option<&Pod>) -> anyhow::Result<CgroupSettings> {
         let settings = self.pod_settings(pod)?;
         Ok(match before {
-            Some(before) => wanted::at_least(settings, &self.pod_settings(before)?),
+            Some(before) => resource_config::higher_limits(settings, &self.pod_settings(before)?),
             None => settings,
         })
     }

@@ -18,12 +18,12 @@ mod node_cgroups;
 mod placement;
 mod start;
 mod system_containers;
-pub mod wanted;
+pub mod resource_config;
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod wanted_tests;
+mod resource_config_tests;
 
 pub use config::CgroupsConfig;
 pub use container_manager::{ContainerManager, SandboxResources};

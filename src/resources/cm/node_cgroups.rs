@@ -1,6 +1,6 @@
 //! Configuration and results of the container manager.
 
-use super::wanted::{NodeAmounts, PodRules};
+use super::resource_config::{NodeAmounts, PodRules};
 use crate::host::Slices;
 
 /// A cgroup of processes other than pods that is limited to reserved amounts.

@@ -3,7 +3,7 @@
 use crate::host::cgroup::{CgroupPath, ProcessCgroups};
 
 /// The PID of init.
-const FIRST: u32 = 1;
+const INIT_PID: u32 = 1;
 
 /// A process of the root cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) fn is_in(cgroups: &ProcessCgroups, path: &CgroupPath, controllers: &[
 
 /// The processes to move from the root cgroup into `system`. A process that is in another cgroup in any hierarchy is
 /// not moved; one that was moved in some hierarchies only is moved again.
-pub(super) fn to_system(
+pub(super) fn processes_to_move(
     processes: &[HostProcess],
     system: &CgroupPath,
     controllers: &[&str],
@@ -39,7 +39,7 @@ pub(super) fn to_system(
         free && at_root
     };
     let mut moved: Vec<&HostProcess> = processes.iter().filter(is_free).collect();
-    moved.retain(|process| process.id > FIRST && !process.is_kernel);
+    moved.retain(|process| process.id > INIT_PID && !process.is_kernel);
     moved.iter().map(|process| process.id).collect()
 }
 
@@ -94,7 +94,7 @@ mod tests {
                 is_kernel,
                 cgroups,
             };
-            let ids = to_system(&[process], &path("/system"), &["cpu", "memory"]);
+            let ids = processes_to_move(&[process], &path("/system"), &["cpu", "memory"]);
             assert_eq!(!ids.is_empty(), moved, "{shown}");
         }
         let process = |id, path: &str| HostProcess {
@@ -103,6 +103,9 @@ mod tests {
             cgroups: ProcessCgroups::parse(&format!("0::{path}\n")),
         };
         let processes = [process(5, "/"), process(6, "/a"), process(7, "/")];
-        assert_eq!(to_system(&processes, &path("/system"), &[""]), [5, 7]);
+        assert_eq!(
+            processes_to_move(&processes, &path("/system"), &[""]),
+            [5, 7]
+        );
     }
 }

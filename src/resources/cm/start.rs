@@ -4,7 +4,7 @@ use super::{
     CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
     SystemContainers, SystemContainersConfig,
     driver::driver,
-    wanted::{NodeAmounts, PodRules},
+    resource_config::{NodeAmounts, PodRules},
 };
 use crate::{
     base::Tasks,
@@ -13,7 +13,7 @@ use crate::{
         cgroup::{CgroupPath, Cgroups},
         proc, set_up_kernel_tunables,
     },
-    resources::{CpuEnforcement, Deps, managers::ResourceManagers},
+    resources::{Deps, ResourceEnforcement, managers::ResourceManagers},
 };
 use anyhow::Context as _;
 use std::path::Path;
@@ -21,7 +21,7 @@ use std::path::Path;
 /// Inputs for the cgroups of pods other than their configuration.
 pub struct CgroupRules {
     /// How CPU and memory limits are enforced.
-    pub enforcement: CpuEnforcement,
+    pub enforcement: ResourceEnforcement,
     /// Whether the CPU manager assigns CPUs, so that the cgroup of all pods has no CPU list.
     pub assigns_cpus: bool,
     /// `oomScoreAdj` of the kubelet.
@@ -190,7 +190,7 @@ fn node_cgroups(config: &CgroupsConfig, rules: CgroupRules, deps: &Deps) -> Node
             machine.online_cpus.clone()
         },
         rules: PodRules {
-            cpu: rules.enforcement,
+            enforcement: rules.enforcement,
             pids: config.pod_pids,
             page_sizes: machine.hugepage_sizes.clone(),
             protect_memory: memory_qos && config.tiered_reservation,

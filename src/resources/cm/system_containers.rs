@@ -139,7 +139,7 @@ impl SystemContainers {
                 .into_iter()
                 .filter_map(|process| self.process(process))
                 .collect();
-            let ids = placement::to_system(&found, system, &self.cgroups.joined());
+            let ids = placement::processes_to_move(&found, system, &self.cgroups.joined());
             if ids.is_empty() {
                 break;
             }

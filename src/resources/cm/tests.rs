@@ -3,8 +3,8 @@
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
     ReservedCgroup,
+    resource_config::{NodeAmounts, PodRules},
     start::kernel_behavior,
-    wanted::{NodeAmounts, PodRules},
 };
 use crate::resources::managers::ResourceManagers;
 use crate::{
@@ -144,7 +144,7 @@ async fn a_pod_has_its_cgroup_until_it_is_destroyed() {
 }
 
 #[tokio::test]
-async fn what_somebody_removed_is_made_again() {
+async fn removed_cgroups_are_created_again() {
     let tree = Tree::new();
     let manager = tree.start().unwrap();
     for name in ["cpu", "memory"] {
@@ -185,7 +185,7 @@ async fn a_pod_whose_cgroup_cannot_be_made_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_refused_is_told_and_does_not_stop_the_pod() {
+async fn a_rejected_limit_is_reported_and_does_not_stop_the_pod() {
     let tree = Tree::new();
     let manager = tree.start().unwrap();
     let pod = pod("small", "100m");

@@ -229,7 +229,7 @@ impl CpuManager {
     }
 
     /// Records the CPUs of a container. Those of an init container can be reused by later containers.
-    fn used(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
+    fn update_cpus_to_reuse(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let uid = pod.uid().to_string();
         let reusable = self.reusable(&uid);
         let mut init = pod.init_containers().iter();
@@ -254,7 +254,7 @@ impl CpuManager {
         };
         let uid = pod.uid().to_string();
         if let Some(cpus) = self.exclusive(&uid, &container.name).cloned() {
-            self.used(pod, container, &cpus);
+            self.update_cpus_to_reuse(pod, container, &cpus);
             return Ok(());
         }
         let reusable = self.reusable(&uid);
@@ -264,7 +264,7 @@ impl CpuManager {
         if policy.topology.share_uncore(&cpus) {
             self.counters.on_uncore += 1;
         }
-        self.used(pod, container, &cpus);
+        self.update_cpus_to_reuse(pod, container, &cpus);
         let containers = self.state.assigned.entry(uid).or_default();
         containers.insert(container.name.clone(), cpus);
         self.counters.allocations.by_node += 1;

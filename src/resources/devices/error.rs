@@ -104,7 +104,7 @@ impl DeviceAllocationError {
     }
 
     /// The resource of which too few devices are free.
-    pub fn short_of(&self) -> Option<&str> {
+    pub fn exhausted_resource(&self) -> Option<&str> {
         match self {
             Self::Unavailable { resource, .. } => Some(resource),
             _ => None,

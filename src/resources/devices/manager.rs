@@ -41,7 +41,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) const CHECKPOINT: &str = "kubelet_internal_checkpoint";
 
 /// The pod whose devices changed; `None` for all pods that wait for devices.
-pub type Change = Option<PodUid>;
+pub type DeviceChange = Option<PodUid>;
 
 /// The device manager; cheap to clone.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ pub(super) struct DeviceManagerState {
     pub(super) metrics: DeviceMetrics,
     pub(super) stop: CancellationToken,
     pending: Mutex<HashMap<PodUid, PendingAllocation>>,
-    pub(super) changed: DirtySet<Change>,
+    pub(super) changed: DirtySet<DeviceChange>,
     pub(super) capacity: DeviceCapacityWriter,
     /// Whether there was no checkpoint.
     fresh: bool,
@@ -100,7 +100,7 @@ impl DeviceManager {
             Ok(data) => (data, file.has_damaged()),
             Err(error) => {
                 tracing::error!(path = %file.path().display(), err = error, "Failed to read data from checkpoint");
-                file.set_aside();
+                file.rename_damaged();
                 (None, true)
             }
         };
@@ -108,7 +108,7 @@ impl DeviceManager {
         let mut state = DeviceManagerCache::restore(&data.unwrap_or_default(), Instant::now());
         if damaged {
             tracing::warn!(
-                "The devices of some containers are not known; none is allocated that a running one may have"
+                "Devices of some containers are unknown; devices that a running container may use are not allocated"
             );
             state.mark_damaged();
         }
@@ -148,7 +148,7 @@ impl DeviceManager {
     }
 
     /// Waits for pods whose devices changed and takes them.
-    pub async fn changed(&self) -> HashSet<Change> {
+    pub async fn changed(&self) -> HashSet<DeviceChange> {
         self.0.changed.take().await
     }
 

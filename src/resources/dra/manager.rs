@@ -80,7 +80,7 @@ impl DraManager {
                 err = error,
                 "Failed to read the claims that pods use; those of pods that are gone are not given back"
             );
-            file.set_aside();
+            file.rename_damaged();
             None
         });
         Self(Arc::new(DraManagerState {

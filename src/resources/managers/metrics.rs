@@ -164,8 +164,8 @@ impl ManagerMetrics {
         }
     }
 
-    /// Makes the series of both scopes, at zero. Without a policy there are none.
-    pub(super) fn make_alignments(&self, topology: &TopologyManager) {
+    /// Creates the series of both scopes, at zero. Without a policy there are none.
+    pub(super) fn create_alignment_series(&self, topology: &TopologyManager) {
         if topology.policy() == TopologyPolicy::None {
             return;
         }

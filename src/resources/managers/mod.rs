@@ -118,7 +118,7 @@ impl ResourceManagers {
             memory,
             ..Managers::default()
         };
-        deps.metrics.make_alignments(&topology);
+        deps.metrics.create_alignment_series(&topology);
         deps.metrics.update(&managers.cpu, &managers.memory);
         Self(Some(Arc::new(ResourceManagersInner {
             deps,
@@ -297,7 +297,11 @@ impl ResourceManagers {
         };
         {
             let mut managers = inner.managers.lock();
-            managers.changes += u64::from(managers.memory.creating(pod, container));
+            managers.changes += u64::from(
+                managers
+                    .memory
+                    .release_ended_init_containers(pod, container),
+            );
             let uid = pod.uid();
             if let Some(cpus) = managers.cpu.cpus(uid.as_str(), container) {
                 resources.cpuset_cpus = cpus.to_string();

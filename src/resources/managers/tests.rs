@@ -58,7 +58,7 @@ fn alignments_of_both_scopes_are_there_before_the_first_pod_unless_nothing_is_al
         let metrics = Metrics::new();
         let (scope, options) = (TopologyScope::Pod, TopologyOptions::default());
         let topology = TopologyManager::new(policy, scope, options, vec![(0, vec![10])]).unwrap();
-        ManagerMetrics::new(&metrics, false).make_alignments(&topology);
+        ManagerMetrics::new(&metrics, false).create_alignment_series(&topology);
         let text = metrics.text();
         let zeros = text
             .lines()

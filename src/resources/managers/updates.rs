@@ -51,7 +51,7 @@ impl ResourceManagersInner {
             return true;
         }
         let mut done = true;
-        for (id, pod, container) in self.unknown() {
+        for (id, pod, container) in self.containers_with_unknown_cpus() {
             match self.deps.runtime.container_status(id.as_str()).await {
                 Ok(status) => {
                     let resources = status.resources.and_then(|resources| resources.linux);
@@ -71,14 +71,14 @@ impl ResourceManagersInner {
                 Err(_) => done = false,
             }
         }
-        for (id, applied, cpus) in self.wrong() {
+        for (id, applied, cpus) in self.containers_with_wrong_cpus() {
             done &= self.update_one(&id, &applied, &cpus).await;
         }
         done
     }
 
     /// Running containers of admitted pods that an earlier kubelet created.
-    fn unknown(&self) -> Vec<(ContainerId, PodUid, String)> {
+    fn containers_with_unknown_cpus(&self) -> Vec<(ContainerId, PodUid, String)> {
         let pods = self.deps.cache.pods();
         let managers = self.managers.lock();
         let admitted = pods
@@ -101,7 +101,7 @@ impl ResourceManagersInner {
     }
 
     /// Containers with wrong CPUs. Removes exited containers from the records.
-    fn wrong(&self) -> Vec<(ContainerId, AppliedCpus, CpuSet)> {
+    fn containers_with_wrong_cpus(&self) -> Vec<(ContainerId, AppliedCpus, CpuSet)> {
         let cache = &self.deps.cache;
         let mut managers = self.managers.lock();
         managers.last_applied.retain(|id, applied| {

@@ -126,7 +126,7 @@ impl MemoryManager {
 
     /// Releases the memory of init containers that have exited before this container is created. Returns whether there
     /// was any. Memory of a whole pod stays reserved for it.
-    pub fn creating(&mut self, pod: &Pod, container: &str) -> bool {
+    pub fn release_ended_init_containers(&mut self, pod: &Pod, container: &str) -> bool {
         let uid = pod.uid();
         if self.state.pods.contains_key(uid.as_str()) {
             return false;
@@ -175,7 +175,7 @@ impl MemoryManager {
         affinity: TopologyHint,
     ) -> Result<(), String> {
         if let Some(blocks) = self.blocks(pod, &container.name).cloned() {
-            self.reusable.used(pod, container, &blocks);
+            self.reusable.update(pod, container, &blocks);
             return Ok(());
         }
         let requested = requests::of_container(pod, container);
@@ -198,7 +198,7 @@ impl MemoryManager {
             self.counters.allocations.by_node += 1;
         }
         self.counters.allocations.node_exclusive += 1;
-        self.reusable.used(pod, container, &blocks);
+        self.reusable.update(pod, container, &blocks);
         self.shrink_init_containers(pod, &container.name, &blocks);
         let containers = self
             .state
@@ -278,7 +278,7 @@ fn sizes(blocks: &[Block]) -> MemoryBytes {
 }
 
 /// The hints for memory that is already assigned; none if the request has changed.
-fn again(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
+fn regenerate_hints(blocks: &[Block], requested: &MemoryBytes) -> ResourceHints {
     let fits = |block: &Block| requested.get(&block.resource) == Some(&block.size);
     if blocks.len() != requested.len() || !blocks.iter().all(fits) {
         return ResourceHints::new();
@@ -297,7 +297,7 @@ impl HintProvider for MemoryManager {
         }
         let requested = requests::of_container(pod, container);
         match self.blocks(pod, &container.name) {
-            Some(blocks) => again(blocks, &requested),
+            Some(blocks) => regenerate_hints(blocks, &requested),
             None => self.calculate(pod, &requested),
         }
     }
@@ -309,7 +309,7 @@ impl HintProvider for MemoryManager {
         let requested = requests::of_pod(pod);
         if has_pod_level(pod) {
             return match self.state.pods.get(pod.uid().as_str()) {
-                Some(blocks) => again(blocks, &sizes(blocks)),
+                Some(blocks) => regenerate_hints(blocks, &sizes(blocks)),
                 None if parts::check(pod, &requested).is_err() => requested
                     .into_keys()
                     .map(|name| (name, Vec::new()))
@@ -320,7 +320,7 @@ impl HintProvider for MemoryManager {
         let mut containers = pod.init_containers().iter().chain(pod.containers());
         let blocks = containers.find_map(|container| self.blocks(pod, &container.name));
         match blocks {
-            Some(blocks) => again(blocks, &requested),
+            Some(blocks) => regenerate_hints(blocks, &requested),
             None => self.calculate(pod, &requested),
         }
     }

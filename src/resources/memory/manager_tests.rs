@@ -130,7 +130,7 @@ fn containers_use_the_memory_of_init_containers_again() {
         let before = manager.clone();
         admit(&mut manager, &pod).unwrap();
         assert_eq!(manager.state(), before.state());
-        assert!(manager.creating(&pod, "a"));
+        assert!(manager.release_ended_init_containers(&pod, "a"));
         let running = containers
             .iter()
             .filter(|(name, _)| !name.starts_with("init"));
@@ -265,7 +265,7 @@ proptest! {
                 }
                 _ => {
                     if let Some(pod) = pods.get(&uid) {
-                        manager.creating(pod, "main");
+                        manager.release_ended_init_containers(pod, "main");
                     }
                 }
             }

@@ -92,7 +92,10 @@ fn the_containers_of_a_pod_divide_its_memory_if_whole_pods_are_aligned() {
         // As after a restart, and when the next container is created.
         let before = manager.state().clone();
         assert_eq!(admit(&mut manager, scope, &pod), Ok(()), "{containers:?}");
-        assert!(!manager.creating(&pod, "a"), "{containers:?}");
+        assert!(
+            !manager.release_ended_init_containers(&pod, "a"),
+            "{containers:?}"
+        );
         manager.release_if_changed(&pod);
         assert_eq!(*manager.state(), before, "{containers:?}");
         manager.release(|_, name| name == "a");

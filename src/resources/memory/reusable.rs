@@ -31,7 +31,7 @@ impl Reusable {
     }
 
     /// Records the blocks of a container. Those of an init container can be reused by later containers.
-    pub(super) fn used(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
+    pub(super) fn update(&mut self, pod: &Pod, container: &Container, blocks: &[Block]) {
         let uid = pod.uid();
         if self.pod != uid.as_str() {
             self.pod = uid.to_string();

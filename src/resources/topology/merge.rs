@@ -181,7 +181,7 @@ fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> T
             .flat_map(|choice| list.iter().map(|hint| choice.with(*hint)))
             .collect();
     }
-    let target = widest_need(lists);
+    let target = max_of_min_affinity_counts(lists);
     let possible = choices.iter().filter(|choice| !choice.affinity.is_empty());
     let best = possible.min_by(|one, other| {
         let by_fit = || numa.compare(one.affinity, other.affinity, closest);
@@ -201,7 +201,7 @@ fn merge_lists(numa: &NumaInfo, lists: &[Vec<TopologyHint>], closest: bool) -> T
 }
 
 /// The largest minimum number of nodes among all resources.
-fn widest_need(lists: &[Vec<TopologyHint>]) -> u32 {
+fn max_of_min_affinity_counts(lists: &[Vec<TopologyHint>]) -> u32 {
     let least = |list: &Vec<TopologyHint>| {
         let counts = list.iter().filter_map(|hint| hint.affinity);
         counts.map(NumaMask::count).min()

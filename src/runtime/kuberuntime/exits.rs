@@ -1,5 +1,5 @@
-//! Records of container exits (P-15). The restart policy, the back-off, the phase and the last state use them after the
-//! dead container was removed, by the kubelet or by a user.
+//! Records of container exits. The restart policy, the back-off, the phase and the last state use them after the dead
+//! container was removed, by the kubelet or by a user.
 
 use crate::{
     model::{

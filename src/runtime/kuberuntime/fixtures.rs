@@ -3,7 +3,7 @@
 use super::generate::GenerateSettings;
 use crate::model::NodeFacts;
 use crate::model::Pod;
-use crate::resources::CpuEnforcement;
+use crate::resources::ResourceEnforcement;
 use crate::state::node_object::{HostIps, NodeObjectWriter};
 use crate::volumes::KubeletRoot;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ pub(super) fn settings(directory: &Path) -> GenerateSettings {
         cluster_dns: vec!["10.96.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".into(),
         seccomp_default: false,
-        cpu: CpuEnforcement::default(),
+        enforcement: ResourceEnforcement::default(),
         node: Arc::new(node()),
         host_ips: HostIps::new(
             NodeObjectWriter::default().reader(),

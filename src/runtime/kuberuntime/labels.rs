@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_carries_what_ends_it_properly() {
+    fn annotations_hold_the_hook_and_grace_period() {
         let pod = hooked();
         let map = container_annotations(&pod, &pod.containers()[0], 4);
         for (key, value) in [
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_all_its_labels_is_nobodys() {
+    fn an_object_with_missing_labels_belongs_to_no_pod() {
         let pod = hooked();
         let labels = container_labels(&pod, &pod.containers()[0]);
         let own = LabeledPod {

@@ -139,7 +139,7 @@ impl RestartBackOff {
         (!left.is_zero()).then(|| (delay.min(cap), left))
     }
 
-    /// The longest delay of a pod's containers: its own, else the node's (P-31).
+    /// The longest delay of a pod's containers: its own, else the node's.
     fn cap_of(&self, pod: &Pod) -> Duration {
         pod.max_restart_period().unwrap_or(self.cap)
     }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_begins_anew_waits_for_nothing() {
+    fn a_restarted_pod_has_no_back_off() {
         let Bed {
             back_off,
             state_store,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longest_delay_that_is_asked_for_later_holds_at_once() {
+    fn a_lowered_maximum_delay_applies_immediately() {
         let mut bed = bed();
         assert_eq!(gaps(&bed, 4), [0, 10, 20, 40]);
         let exit = t(70);

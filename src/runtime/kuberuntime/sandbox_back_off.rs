@@ -1,4 +1,4 @@
-//! The back-off of replacements of a sandbox that keeps failing (P-18; upstream has none). Only a replacement that was
+//! The back-off of replacements of a sandbox that keeps failing (upstream has none). Only a replacement that was
 //! created advances it: a failed stop or creation has the retry delay of a failed sync.
 
 use super::actions::SandboxChange;
@@ -35,7 +35,7 @@ impl SandboxBackOff {
         change: SandboxChange,
         now: Instant,
     ) -> Option<Duration> {
-        if !counts(change) {
+        if !is_replacement(change) {
             return None;
         }
         let steps = self.steps.lock();
@@ -45,7 +45,7 @@ impl SandboxBackOff {
 
     /// Advances the back-off after a replacement was created.
     pub(super) fn replaced(&self, uid: PodUid, change: SandboxChange, now: Instant) {
-        if counts(change) {
+        if is_replacement(change) {
             self.steps.lock().advance(uid, now, now);
         }
     }
@@ -61,14 +61,14 @@ impl SandboxBackOff {
 }
 
 /// Whether the change is a replacement; the first sandbox of a pod is none.
-fn counts(change: SandboxChange) -> bool {
-    change != SandboxChange::NoneKnown
+fn is_replacement(change: SandboxChange) -> bool {
+    change != SandboxChange::NoSandbox
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use SandboxChange::{LostIp, NoneKnown, NotReady};
+    use SandboxChange::{LostIp, NoSandbox, NotReady};
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn a_first_sandbox_neither_waits_nor_counts() {
         let (back_off, uid, now) = (SandboxBackOff::default(), PodUid::from("u"), Instant::now());
-        back_off.replaced(uid.clone(), NoneKnown, now);
+        back_off.replaced(uid.clone(), NoSandbox, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), None);
         back_off.replaced(uid.clone(), NotReady, now);
         assert_eq!(back_off.remaining(&uid, NotReady, now), Some(S(1)));
-        assert_eq!(back_off.remaining(&uid, NoneKnown, now), None);
+        assert_eq!(back_off.remaining(&uid, NoSandbox, now), None);
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl SandboxLookup {
     }
 
     /// Looks up sandboxes that may have been created and adds them and their containers to the pod cache, so that no
-    /// others are created (P-10). Does nothing if no creation has an unknown outcome.
+    /// others are created. Does nothing if no creation has an unknown outcome.
     ///
     /// # Errors
     /// The runtime cannot list them; the next call tries again.

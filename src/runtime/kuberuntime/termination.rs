@@ -1,6 +1,6 @@
 //! Termination messages of containers: where they are and how they are composed. Pure.
 
-use super::translate::cut;
+use super::translate::truncate;
 use crate::cri::v1;
 use crate::model::keys;
 use std::path::PathBuf;
@@ -99,7 +99,7 @@ fn last_text(bytes: &[u8]) -> String {
         0
     };
     let text = String::from_utf8_lossy(tail.get(partial_char_bytes..).unwrap_or_default());
-    cut(&text, MAX_MESSAGE).to_string()
+    truncate(&text, MAX_MESSAGE).to_string()
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_looked_for_after_the_exit_only() {
+    fn termination_message_is_read_only_after_exit() {
         let source = termination_message(&status("File", 1)).unwrap();
         assert_eq!(source.file, Some("/k/message".into()));
         assert_eq!(source.log, None);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn of_long_last_words_the_end_counts_and_no_character_is_torn() {
+    fn a_long_message_is_cut_at_its_start_between_characters() {
         let compose = |bytes: Vec<u8>| {
             compose_message(
                 "",

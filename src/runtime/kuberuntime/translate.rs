@@ -124,7 +124,7 @@ pub fn container_from_list(
         restart_count: restart_count(&container.annotations, container.metadata.as_ref()),
         created_at: container.created_at.max(0),
         image: image(container.image.as_ref(), strings),
-        image_ref: strings.intern(cut(&container.image_ref, MAX_TEXT)),
+        image_ref: strings.intern(truncate(&container.image_ref, MAX_TEXT)),
         hash: hash(&container.annotations, strings),
         reason: strings.intern(""),
         message: strings.intern(""),
@@ -148,7 +148,7 @@ pub fn container_status(
     let exited = state == ContainerState::Exited;
     let text_if = |when: bool, text: &str, limit| {
         if when {
-            strings.intern(cut(text, limit))
+            strings.intern(truncate(text, limit))
         } else {
             strings.intern("")
         }
@@ -168,12 +168,12 @@ pub fn container_status(
         finished_at: if exited { status.finished_at.max(0) } else { 0 },
         exit_code: if exited { status.exit_code } else { 0 },
         image: image(status.image.as_ref(), strings),
-        image_ref: strings.intern(cut(&status.image_ref, MAX_TEXT)),
+        image_ref: strings.intern(truncate(&status.image_ref, MAX_TEXT)),
         hash: hash(&status.annotations, strings),
         reason: text_if(exited, &status.reason, MAX_TEXT),
-        // Not shared: hardly two are the same.
+        // Not interned, because messages rarely repeat.
         message: if exited && !status.message.is_empty() {
-            cut(&status.message, MAX_MESSAGE).into()
+            truncate(&status.message, MAX_MESSAGE).into()
         } else {
             strings.intern("")
         },
@@ -239,12 +239,12 @@ fn image(image: Option<&v1::ImageSpec>, strings: &StringInterner) -> Arc<str> {
         "" => &image.image,
         written => written,
     });
-    strings.intern(cut(name, MAX_TEXT))
+    strings.intern(truncate(name, MAX_TEXT))
 }
 
 fn hash(annotations: &labels::StringMap, strings: &StringInterner) -> Arc<str> {
     let hash = annotations.get(keys::CONTAINER_HASH);
-    strings.intern(hash.map_or("", |hash| cut(hash, 64)))
+    strings.intern(hash.map_or("", |hash| truncate(hash, 64)))
 }
 
 fn grace_seconds(annotations: &labels::StringMap) -> Option<u32> {
@@ -258,11 +258,11 @@ fn source(annotations: &labels::StringMap) -> Option<PodSource> {
 
 fn digest(annotations: &labels::StringMap, strings: &StringInterner) -> Option<Arc<str>> {
     let digest = annotations.get(keys::MANIFEST_DIGEST)?;
-    Some(strings.intern(cut(digest, MAX_TEXT)))
+    Some(strings.intern(truncate(digest, MAX_TEXT)))
 }
 
 /// Truncates to at most `limit` bytes at a character boundary.
-pub(super) fn cut(text: &str, limit: usize) -> &str {
+pub(super) fn truncate(text: &str, limit: usize) -> &str {
     text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
 

@@ -54,32 +54,32 @@ impl TokenMetrics {
     }
 
     /// Counts a request that waits for a review, until the returned value is dropped.
-    pub(super) fn blocked(&self) -> Active {
+    pub(super) fn blocked(&self) -> ActiveFetch {
         self.active("blocked")
     }
 
     /// Counts a review in flight, until the returned value is dropped.
-    pub(super) fn in_flight(&self) -> Active {
+    pub(super) fn in_flight(&self) -> ActiveFetch {
         self.active("in_flight")
     }
 
-    fn active(&self, status: &'static str) -> Active {
+    fn active(&self, status: &'static str) -> ActiveFetch {
         let gauge = self.active.get_or_create_owned(&[("status", status)]);
         gauge.inc();
-        Active(gauge)
+        ActiveFetch(gauge)
     }
 
     /// Records the end of a review. One with the result that the token is invalid counts as successful.
-    pub(super) fn fetched(&self, well: bool) {
-        let status = [("status", if well { "ok" } else { "error" })];
+    pub(super) fn fetched(&self, ok: bool) {
+        let status = [("status", if ok { "ok" } else { "error" })];
         self.fetches.get_or_create_owned(&status).inc();
     }
 }
 
 /// Incremented until dropped.
-pub(super) struct Active(Gauge);
+pub(super) struct ActiveFetch(Gauge);
 
-impl Drop for Active {
+impl Drop for ActiveFetch {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -218,7 +218,7 @@ impl AuthState {
     }
 
     async fn review(&self, token: &str) -> Result<AuthenticationOutcome, Arc<ReviewFailure>> {
-        let (Some(known), Some(api)) = (self.settings.token_ttl, &self.api) else {
+        let (Some(max_ttl), Some(api)) = (self.settings.token_ttl, &self.api) else {
             return Ok(AuthenticationOutcome::NoCredentials);
         };
         let (key, started_at) = (digest(token.as_bytes()), Instant::now());
@@ -244,10 +244,10 @@ impl AuthState {
             }
         };
         let ttl = move |outcome: &AuthenticationOutcome| match outcome {
-            AuthenticationOutcome::User(user) if size(user) <= MAX_CACHED_USER => known,
+            AuthenticationOutcome::User(user) if size(user) <= MAX_CACHED_USER => max_ttl,
             AuthenticationOutcome::User(_) => Duration::ZERO,
             AuthenticationOutcome::NoCredentials | AuthenticationOutcome::Invalid(_) => {
-                known.min(REFUSED_TTL)
+                max_ttl.min(REFUSED_TTL)
             }
         };
         let blocked = metrics.map(TokenMetrics::blocked);

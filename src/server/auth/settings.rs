@@ -41,30 +41,30 @@ pub enum InvalidAuthSettings {
         "{} for the kubelet's server (enableServer is true), and --kubeconfig is not given. A node without a cluster needs \
          these lines in its configuration file:\n{}\
          or, to do without that server:\n\nenableServer: false",
-        .fields.join(" and "), lines(*.known)
+        .fields.join(" and "), suggested_config(*.has_tokenless_auth)
     )]
     NoApiServer {
         /// The fields that need an API server.
         fields: Vec<&'static str>,
         /// Whether clients can be authenticated without tokens.
-        known: bool,
+        has_tokenless_auth: bool,
     },
     /// No request could be authenticated.
     #[error(
         "no authentication method configured for the kubelet's server (enableServer is true): every request would be \
          refused. The configuration file needs these lines:\n{}\
          or, to do without that server:\n\nenableServer: false",
-        lines(false)
+        suggested_config(false)
     )]
     NoAuthentication,
 }
 
 /// Suggested configuration for a standalone node.
-fn lines(known: bool) -> String {
-    let who = if known {
+fn suggested_config(has_tokenless_auth: bool) -> String {
+    let who = if has_tokenless_auth {
         ""
     } else {
-        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # your own authorities: their clients are root here; or anonymous: {enabled: true}, which allows every client\n"
+        "  x509:\n    clientCAFile: /etc/kubelet/admins.crt   # your own authorities: clients with a certificate of them have full access to the node; or anonymous: {enabled: true}, which allows every client\n"
     };
     format!(
         "\nauthentication:\n  webhook:\n    enabled: false\n{who}authorization:\n  mode: AlwaysAllow\n\n"
@@ -78,7 +78,7 @@ impl AuthSettings {
     /// They need an API server and there is none, or no request could be authenticated.
     pub(super) fn check(&self, has_api: bool) -> Result<(), InvalidAuthSettings> {
         let webhook = matches!(self.authorization, AuthorizationMode::Webhook { .. });
-        let known = self.client_ca_file.is_some() || self.anonymous;
+        let has_tokenless_auth = self.client_ca_file.is_some() || self.anonymous;
         let wants = [
             (
                 self.token_ttl.is_some(),
@@ -89,9 +89,12 @@ impl AuthSettings {
         let fields: Vec<_> = wants.into_iter().filter(|(wanted, _)| *wanted).collect();
         if !has_api && !fields.is_empty() {
             let fields = fields.into_iter().map(|(_, field)| field).collect();
-            return Err(InvalidAuthSettings::NoApiServer { fields, known });
+            return Err(InvalidAuthSettings::NoApiServer {
+                fields,
+                has_tokenless_auth,
+            });
         }
-        if known || self.token_ttl.is_some() {
+        if has_tokenless_auth || self.token_ttl.is_some() {
             Ok(())
         } else {
             Err(InvalidAuthSettings::NoAuthentication)

@@ -8,10 +8,10 @@ mod state;
 
 pub(super) use progress::ConnectionProgress;
 pub use state::ConnectionLimits;
-pub(super) use state::{ConnectionSource, Full};
+pub(super) use state::{ConnectionSource, NoFreeConnection};
 
 use parking_lot::Mutex;
-use state::{Id, PortConnections};
+use state::{ConnectionId, PortConnections};
 use std::{collections::HashMap, sync::Arc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,11 +25,11 @@ pub(super) struct Connections {
 struct Table {
     state: PortConnections,
     /// The tokens that close connections.
-    closing: HashMap<Id, CancellationToken>,
+    closing: HashMap<ConnectionId, CancellationToken>,
 }
 
 impl Table {
-    fn close(&self, ids: impl IntoIterator<Item = Id>) {
+    fn close(&self, ids: impl IntoIterator<Item = ConnectionId>) {
         for id in ids {
             if let Some(closing) = self.closing.get(&id) {
                 closing.cancel();
@@ -53,7 +53,10 @@ impl Connections {
     ///
     /// # Errors
     /// The limit of authenticated connections is reached and none is idle; only for the local socket.
-    pub(super) fn open(&self, source: ConnectionSource) -> Result<ConnectionSlot, Full> {
+    pub(super) fn open(
+        &self,
+        source: ConnectionSource,
+    ) -> Result<ConnectionSlot, NoFreeConnection> {
         let mut table = self.table.lock();
         let (id, closed) = table.state.open(source, Instant::now())?;
         table.close(closed);
@@ -69,7 +72,7 @@ impl Connections {
 
 /// One connection in the table; removed when this is dropped.
 pub(super) struct ConnectionSlot {
-    id: Id,
+    id: ConnectionId,
     closing: CancellationToken,
     table: Arc<Mutex<Table>>,
 }
@@ -94,7 +97,7 @@ impl ConnectionSlot {
     ///
     /// # Errors
     /// That limit is reached, and each of those connections has a request in progress.
-    pub(super) fn mark_authenticated(&self) -> Result<(), Full> {
+    pub(super) fn mark_authenticated(&self) -> Result<(), NoFreeConnection> {
         let mut table = self.table.lock();
         let closed = table.state.mark_authenticated(self.id)?;
         table.close(closed);

@@ -51,7 +51,7 @@ const MIN_EVICTION_AGE: Duration = Duration::from_millis(250);
 const PREFIX: u32 = 64;
 
 /// Number of a connection, unique on its port.
-pub(super) type Id = u64;
+pub(super) type ConnectionId = u64;
 
 /// The source by which connections are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,7 +76,7 @@ impl From<IpAddr> for ConnectionSource {
 
 /// No connection can be added, or moved to the authenticated ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) struct Full;
+pub(in crate::server) struct NoFreeConnection;
 
 #[derive(Debug)]
 struct TrackedConnection {
@@ -96,9 +96,9 @@ impl TrackedConnection {
 #[derive(Debug)]
 pub(super) struct PortConnections {
     limits: ConnectionLimits,
-    connections: BTreeMap<Id, TrackedConnection>,
+    connections: BTreeMap<ConnectionId, TrackedConnection>,
     authenticated: usize,
-    next: Id,
+    next: ConnectionId,
 }
 
 impl PortConnections {
@@ -119,7 +119,7 @@ impl PortConnections {
         &mut self,
         source: ConnectionSource,
         now: Instant,
-    ) -> Result<(Id, Vec<Id>), Full> {
+    ) -> Result<(ConnectionId, Vec<ConnectionId>), NoFreeConnection> {
         let authenticated = source == ConnectionSource::Local;
         let closed = if authenticated {
             self.evict_for_authenticated()?.into_iter().collect()
@@ -142,13 +142,13 @@ impl PortConnections {
         Ok((id, closed))
     }
 
-    pub(super) fn begin(&mut self, id: Id) {
+    pub(super) fn begin(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.busy = true;
         }
     }
 
-    pub(super) fn end(&mut self, id: Id, now: Instant) {
+    pub(super) fn end(&mut self, id: ConnectionId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&id) {
             (connection.busy, connection.since) = (false, now);
         }
@@ -158,7 +158,10 @@ impl PortConnections {
     ///
     /// # Errors
     /// The limit of authenticated connections is reached and none is idle.
-    pub(super) fn mark_authenticated(&mut self, id: Id) -> Result<Option<Id>, Full> {
+    pub(super) fn mark_authenticated(
+        &mut self,
+        id: ConnectionId,
+    ) -> Result<Option<ConnectionId>, NoFreeConnection> {
         let known = self.connections.get(&id);
         if known.is_none_or(|connection| connection.authenticated) {
             return Ok(None);
@@ -174,7 +177,7 @@ impl PortConnections {
         Ok(closed)
     }
 
-    pub(super) fn remove(&mut self, id: Id) {
+    pub(super) fn remove(&mut self, id: ConnectionId) {
         let removed = self.connections.remove(&id);
         if removed.is_some_and(|connection| connection.authenticated) {
             self.authenticated -= 1;
@@ -183,28 +186,33 @@ impl PortConnections {
 
     /// The oldest idle connection of an authenticated client, if one has to be closed for another authenticated
     /// client.
-    fn evict_for_authenticated(&self) -> Result<Option<Id>, Full> {
+    fn evict_for_authenticated(&self) -> Result<Option<ConnectionId>, NoFreeConnection> {
         if self.authenticated < self.limits.authenticated {
             return Ok(None);
         }
         let all = self.connections.iter();
         let idle = all.filter(|(_, connection)| connection.authenticated && !connection.busy);
         let oldest = idle.min_by_key(|(id, connection)| (connection.since, **id));
-        oldest.map(|(id, _)| Some(*id)).ok_or(Full)
+        oldest.map(|(id, _)| Some(*id)).ok_or(NoFreeConnection)
     }
 
     /// The connections to close for a new one of that source: the oldest idle ones of the source if it exceeds
     /// `per_source`; otherwise, if the port is full, one of the source with the most connections. Connections with a request
     /// in progress, and those that were just opened, are closed last.
-    fn evict_for_unauthenticated(&self, source: ConnectionSource, now: Instant) -> Vec<Id> {
+    fn evict_for_unauthenticated(
+        &self,
+        source: ConnectionSource,
+        now: Instant,
+    ) -> Vec<ConnectionId> {
         let all = self.connections.iter();
         let all = all.filter(|(_, connection)| !connection.authenticated);
-        let all: Vec<(Id, &TrackedConnection)> = all.map(|(id, one)| (*id, one)).collect();
+        let all: Vec<(ConnectionId, &TrackedConnection)> =
+            all.map(|(id, one)| (*id, one)).collect();
         let mut own: Vec<_> = all.iter().filter(|(_, one)| one.source == source).collect();
         let too_many = (own.len() + 1).saturating_sub(self.limits.per_source);
         own.retain(|(_, one)| !one.busy && one.is_past_grace(now));
         own.sort_by_key(|(id, one)| (one.since, *id));
-        let mut closed: Vec<Id> = own.iter().take(too_many).map(|(id, _)| *id).collect();
+        let mut closed: Vec<ConnectionId> = own.iter().take(too_many).map(|(id, _)| *id).collect();
         if closed.is_empty() && all.len() >= self.limits.unauthenticated {
             let mut weights = HashMap::<ConnectionSource, usize>::new();
             for (_, one) in &all {
@@ -212,7 +220,7 @@ impl PortConnections {
             }
             let weight =
                 |one: &TrackedConnection| weights.get(&one.source).copied().unwrap_or_default();
-            let order = |(id, one): &&(Id, &TrackedConnection)| {
+            let order = |(id, one): &&(ConnectionId, &TrackedConnection)| {
                 let young = !one.is_past_grace(now);
                 (one.busy, young, Reverse(weight(one)), one.since, *id)
             };
@@ -257,7 +265,7 @@ mod tests {
         }
 
         /// What is closed for a connection of that source.
-        fn open(&mut self, last: u8, seconds: u64) -> Vec<Id> {
+        fn open(&mut self, last: u8, seconds: u64) -> Vec<ConnectionId> {
             let now = self.at(seconds);
             self.state.open(source(last), now).unwrap().1
         }
@@ -336,7 +344,7 @@ mod tests {
         port.state.begin(0);
         assert_eq!(port.state.mark_authenticated(2), Ok(Some(1)));
         port.state.begin(2);
-        assert_eq!(port.state.mark_authenticated(3), Err(Full));
+        assert_eq!(port.state.mark_authenticated(3), Err(NoFreeConnection));
         port.state.remove(0);
         assert_eq!(port.state.mark_authenticated(3), Ok(None));
         // Unauthenticated clients take nothing from them.
@@ -358,7 +366,10 @@ mod tests {
             Ok((1, vec![0]))
         );
         port.state.begin(1);
-        assert_eq!(port.state.open(ConnectionSource::Local, now), Err(Full));
+        assert_eq!(
+            port.state.open(ConnectionSource::Local, now),
+            Err(NoFreeConnection)
+        );
     }
 
     #[test]

@@ -46,11 +46,11 @@ pub struct ExplainInputs<'a> {
 
 /// Explains the state of a pod.
 pub fn explain(inputs: ExplainInputs<'_>) -> Explanation {
-    let ending = matches!(
+    let terminating = matches!(
         inputs.worker.map(|worker| &worker.phase),
         Some(WorkerPhase::Terminating { .. })
     );
-    let pod = row(inputs.pod, inputs.status, ending);
+    let pod = row(inputs.pod, inputs.status, terminating);
     let containers = containers(&inputs);
     let doing = doing(&inputs);
     let waits = waits(&inputs, &containers, doing.as_ref());

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 };
 use std::collections::HashSet;
 
-/// The row of a pod; `ending` is whether it is being terminated.
-pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
+/// The row of a pod; `terminating` is whether it is being terminated.
+pub fn row(pod: &Pod, status: Option<&PodStatus>, terminating: bool) -> PodRow {
     let none = PodStatus::default();
     let status = status.or(pod.status.as_ref()).unwrap_or(&none);
     let counted = count(pod, status);
@@ -26,7 +26,7 @@ pub fn row(pod: &Pod, status: Option<&PodStatus>, ending: bool) -> PodRow {
             .into(),
         ready: counted.ready,
         containers: counted.total,
-        status: if (ending || pod.is_being_deleted()) && !is_over {
+        status: if (terminating || pod.is_being_deleted()) && !is_over {
             "Terminating".into()
         } else {
             counted.reason

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-fn row_of(spec: &Value, status: Value, ending: bool) -> PodRow {
+fn row_of(spec: &Value, status: Value, terminating: bool) -> PodRow {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web-n1", "namespace": "shop", "uid": "u",
                      "annotations": {"kubernetes.io/config.source": "file"}},
@@ -9,7 +9,7 @@ fn row_of(spec: &Value, status: Value, ending: bool) -> PodRow {
     }))
     .unwrap();
     let status: PodStatus = serde_json::from_value(status).unwrap();
-    row(&pod, Some(&status), ending)
+    row(&pod, Some(&status), terminating)
 }
 
 fn spec() -> Value {

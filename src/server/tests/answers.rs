@@ -62,7 +62,7 @@ async fn pods_are_a_v1_list_with_current_statuses() {
     assert_eq!(
         shown,
         [("a", "Running"), ("b", "Pending")],
-        "its own where the board has none"
+        "its own where the store has none"
     );
     assert_eq!(items[0]["spec"]["containers"][0]["name"], "c");
     assert!(
@@ -269,7 +269,7 @@ async fn health_reads_as_upstreams_does() {
             &failing,
             "/healthz/syncloop",
             500,
-            "internal server error: no turn for 5 minutes\n",
+            "internal server error: no sync for 5 minutes\n",
         ),
         (&failing, "/healthz?exclude=syncloop", 200, "ok"),
         (

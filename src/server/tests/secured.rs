@@ -36,7 +36,7 @@ struct Setting {
     dir: tempfile::TempDir,
     limits: ConnectionLimits,
     auth: AuthSettings,
-    terms: TlsOptions,
+    options: TlsOptions,
     api: Option<ApiServer>,
     metrics: Metrics,
     cluster: Authority,
@@ -58,7 +58,7 @@ impl Setting {
                 review_burst: 0,
                 authorization: AuthorizationMode::AlwaysAllow,
             },
-            terms: TlsOptions::default(),
+            options: TlsOptions::default(),
             api: None,
             metrics: Metrics::new(),
             cluster,
@@ -71,13 +71,13 @@ impl Setting {
     }
 
     /// Connections may be idle for as long as the test takes.
-    fn patient(mut self) -> Self {
+    fn with_long_timeouts(mut self) -> Self {
         (self.limits.head, self.limits.idle) = (LONG, LONG);
         self
     }
 
     /// The API server reviews tokens and access.
-    async fn asking(api: &Scripted) -> Self {
+    async fn with_reviews(api: &Scripted) -> Self {
         let mut setting = Self::alone();
         let path = api.kubeconfig(setting.dir.path());
         let api = ApiServer::of_kubeconfig(&path).await.unwrap();
@@ -123,7 +123,7 @@ impl Setting {
                 certificate: self.file("serving.crt"),
                 key: self.file("serving.key"),
             },
-            terms: self.terms.clone(),
+            options: self.options.clone(),
         };
         let tls = Tls::open(&settings, ("n1", &[]), authorities).unwrap();
         let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
@@ -245,7 +245,7 @@ fn cluster(kind: &str, spec: &Value) -> Answer {
         let user = json!({"username": name, "groups": ["tokens"], "extra": {"k": ["v"]}});
         return match name {
             "bad" => Answer::Json(201, json!({"authenticated": false, "error": "bad token"})),
-            "broken" => Answer::Json(403, json!({"message": "you may not ask"})),
+            "broken" => Answer::Json(403, json!({"message": "reviews are forbidden"})),
             _ => Answer::Json(201, json!({"authenticated": true, "user": user})),
         };
     }
@@ -255,7 +255,7 @@ fn cluster(kind: &str, spec: &Value) -> Answer {
         "proxied" => Answer::Json(201, json!({"allowed": subresource == "proxy"})),
         "reader" => Answer::Json(201, json!({"allowed": subresource == "pods"})),
         "both" => Answer::Json(201, json!({"allowed": true, "denied": true})),
-        "broken" => Answer::Json(403, json!({"message": "you may not ask"})),
+        "broken" => Answer::Json(403, json!({"message": "reviews are forbidden"})),
         _ => Answer::Json(201, json!({"allowed": false, "denied": true})),
     }
 }
@@ -263,7 +263,7 @@ fn cluster(kind: &str, spec: &Value) -> Answer {
 #[tokio::test]
 async fn only_authenticated_and_authorized_requests_are_served() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let plain = setting.client(None);
     let forbidden =
@@ -313,7 +313,7 @@ async fn only_authenticated_and_authorized_requests_are_served() {
 async fn a_token_may_be_a_subprotocol_of_a_websocket() {
     use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let plain = setting.client(None);
     let status = async |token: &str, more: &str| {
@@ -339,7 +339,7 @@ async fn a_token_may_be_a_subprotocol_of_a_websocket() {
 #[tokio::test]
 async fn requests_to_the_api_server_have_upstreams_metrics() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let plain = setting.client(None);
     for token in ["reader-1", "reader-1", "broken-1"] {
@@ -382,7 +382,7 @@ async fn requests_to_the_api_server_have_upstreams_metrics() {
 
 #[tokio::test]
 async fn a_client_with_a_certificate_loses_no_place_to_unauthenticated_ones() {
-    let mut setting = Setting::alone().patient();
+    let mut setting = Setting::alone().with_long_timeouts();
     (setting.limits.unauthenticated, setting.limits.authenticated) = (2, 2);
     let served = setting.serve().await;
     let config = setting.client(Some(&setting.clients.client("ops", &[])));
@@ -415,7 +415,7 @@ async fn a_certificate_without_expiry_is_served_and_used() {
 #[tokio::test]
 async fn client_certificates_count_where_their_authority_does() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let foreign = Authority::new("clients");
     let rows = [
@@ -465,7 +465,7 @@ async fn anonymous_requests_are_judged_where_they_are_let_in() {
         _ => cluster(kind, spec),
     })
     .await;
-    let mut setting = Setting::asking(&api).await;
+    let mut setting = Setting::with_reviews(&api).await;
     setting.auth.anonymous = true;
     let served = setting.serve().await;
     let plain = setting.client(None);
@@ -509,7 +509,7 @@ async fn without_an_api_server_every_authenticated_user_may_do_everything() {
 #[tokio::test]
 async fn the_route_determines_the_subresources_and_their_order() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let plain = setting.client(None);
     let rows = [
@@ -553,7 +553,7 @@ async fn the_route_determines_the_subresources_and_their_order() {
 #[tokio::test]
 async fn equal_reviews_are_made_once() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = Arc::new(setting.serve().await);
     let plain = setting.client(None);
     let mut clients = tokio::task::JoinSet::new();
@@ -589,7 +589,7 @@ async fn cached_reviews_expire_and_are_repeated() {
         }
     })
     .await;
-    let mut setting = Setting::asking(&api).await;
+    let mut setting = Setting::with_reviews(&api).await;
     setting.auth.token_ttl = Some(Duration::from_millis(50));
     let served = setting.serve().await;
     let plain = setting.client(None);
@@ -609,7 +609,7 @@ async fn cached_reviews_expire_and_are_repeated() {
 #[tokio::test]
 async fn without_a_response_of_the_api_server_requests_are_refused_with_the_reason() {
     let api = Scripted::start(cluster).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;
     let plain = setting.client(None);
     let (status, text) = get(&served, &plain, "/pods", &bearer("broken-1")).await;
@@ -619,7 +619,7 @@ async fn without_a_response_of_the_api_server_requests_are_refused_with_the_reas
         "{text}"
     );
     for (name, why) in [
-        ("broken", "you may not ask"),
+        ("broken", "reviews are forbidden"),
         ("both", "both allow and deny"),
     ] {
         let known = setting.clients.client(name, &[]);
@@ -644,7 +644,7 @@ async fn without_a_response_of_the_api_server_requests_are_refused_with_the_reas
 
 #[tokio::test]
 async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay() {
-    let setting = Setting::alone().patient();
+    let setting = Setting::alone().with_long_timeouts();
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
     let config = setting.client(Some(&known));
@@ -670,7 +670,7 @@ async fn a_new_serving_certificate_is_used_for_new_connections_and_old_ones_stay
 
 #[tokio::test]
 async fn a_change_of_client_authorities_counts_for_connections_that_stand() {
-    let setting = Setting::alone().patient();
+    let setting = Setting::alone().with_long_timeouts();
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
     let mut old = shake(&served, &setting.client(Some(&known))).await.unwrap();
@@ -745,7 +745,7 @@ async fn heads_that_never_end_or_are_too_large_are_cut_off() {
 #[tokio::test]
 async fn clients_without_tls_or_with_another_protocol_are_refused() {
     let mut setting = Setting::alone();
-    setting.terms = TlsOptions::of("VersionTLS13", &[], &[]).unwrap();
+    setting.options = TlsOptions::of("VersionTLS13", &[], &[]).unwrap();
     let served = setting.serve().await;
     let text = served.get("/pods").await;
     assert!(!text.contains("200"), "{text}");
@@ -770,7 +770,7 @@ async fn clients_without_tls_or_with_another_protocol_are_refused() {
 
 #[tokio::test]
 async fn shutdown_waits_neither_for_handshakes_nor_for_idle_clients() {
-    let setting = Setting::alone().patient();
+    let setting = Setting::alone().with_long_timeouts();
     let served = setting.serve().await;
     let known = setting.clients.client("ops", &[]);
     let mut idle = shake(&served, &setting.client(Some(&known))).await.unwrap();

@@ -54,7 +54,7 @@ impl ClientAuthorities {
     }
 
     /// The authorities that were read last, without a check of the file.
-    pub(super) fn first(&self) -> Arc<Authorities> {
+    pub(super) fn latest(&self) -> Arc<Authorities> {
         self.file.latest()
     }
 }

@@ -10,20 +10,20 @@ use rustls::{
 use std::{fmt, fs, path::Path, sync::Arc};
 
 /// A certificate chain with its private key.
-pub(super) struct Pair {
+pub(super) struct CertificateKeyPair {
     certified: Arc<CertifiedKey>,
     facts: CertificateFacts,
 }
 
-impl fmt::Debug for Pair {
+impl fmt::Debug for CertificateKeyPair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Pair")
+        f.debug_tuple("CertificateKeyPair")
             .field(&self.facts.common_name)
             .finish()
     }
 }
 
-impl Pair {
+impl CertificateKeyPair {
     /// Reads both files. Blocking.
     ///
     /// # Errors

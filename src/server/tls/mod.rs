@@ -18,7 +18,9 @@ mod tests;
 pub use authorities::{Authorities, ClientAuthorities};
 pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
-use self::{authorities::RequestCertificate, key_pair::Pair, self_signed::CertificateNames};
+use self::{
+    authorities::RequestCertificate, key_pair::CertificateKeyPair, self_signed::CertificateNames,
+};
 use crate::base::{Reloaded, error_chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
@@ -42,7 +44,7 @@ pub struct TlsSettings {
     /// The serving certificate.
     pub certificate: ServingCertificate,
     /// Versions, cipher suites and curves.
-    pub terms: TlsOptions,
+    pub options: TlsOptions,
 }
 
 /// The source of the serving certificate.
@@ -56,7 +58,7 @@ pub enum ServingCertificate {
         key: PathBuf,
     },
     /// `kubelet.crt` and `kubelet.key` in this directory; generated unless they exist and are valid.
-    Own {
+    SelfSigned {
         /// The directory.
         directory: PathBuf,
     },
@@ -70,17 +72,17 @@ pub enum ServingCertificate {
 /// The TLS of one port.
 #[derive(Debug)]
 pub struct Tls {
-    terms: TlsOptions,
-    pair: Arc<Reloaded<Option<Pair>>>,
+    options: TlsOptions,
+    pair: Arc<Reloaded<Option<CertificateKeyPair>>>,
     authorities: Option<Arc<ClientAuthorities>>,
-    made: Mutex<LoadedTls>,
+    loaded: Mutex<LoadedTls>,
 }
 
 /// The rustls configuration, and the files' content that it was built from.
 #[derive(Debug)]
 struct LoadedTls {
     config: Arc<ServerConfig>,
-    pair: Arc<Option<Pair>>,
+    pair: Arc<Option<CertificateKeyPair>>,
     authorities: Option<Arc<Authorities>>,
 }
 
@@ -94,21 +96,23 @@ impl Tls {
         (name, addresses): (&str, &[IpAddr]),
         authorities: Option<Arc<ClientAuthorities>>,
     ) -> anyhow::Result<Self> {
-        let terms = settings.terms.clone();
+        let options = settings.options.clone();
         let pair = match &settings.certificate {
             ServingCertificate::Files { certificate, key } => {
                 let files = vec![certificate.clone(), key.clone()];
                 let (certificate, key) = (certificate.clone(), key.clone());
-                let read = move || Pair::read(&certificate, &key).map(Some);
+                let read = move || CertificateKeyPair::read(&certificate, &key).map(Some);
                 Reloaded::open("the serving certificate", files, read, |_| false)?
             }
-            ServingCertificate::Own { directory } => {
+            ServingCertificate::SelfSigned { directory } => {
                 let names = CertificateNames::of(name, addresses);
                 let files = self_signed::files(directory).to_vec();
                 let directory = directory.clone();
                 self_signed::read_or_create(&directory, &names)?;
                 let read = move || self_signed::read_again(&directory, &names).map(Some);
-                let is_due = |pair: &Option<Pair>| pair.as_ref().is_some_and(self_signed::is_due);
+                let is_due = |pair: &Option<CertificateKeyPair>| {
+                    pair.as_ref().is_some_and(self_signed::is_due)
+                };
                 Reloaded::open("the serving certificate", files, read, is_due)?
             }
             ServingCertificate::Issued { directory } => {
@@ -119,19 +123,23 @@ impl Tls {
             }
         };
         let pair = Arc::new(pair);
-        let (first, authorities_stamp) = (
+        let (first, latest_authorities) = (
             pair.latest(),
-            authorities.as_ref().map(|authorities| authorities.first()),
+            authorities.as_ref().map(|authorities| authorities.latest()),
         );
-        let config = config(&terms, first.as_ref().as_ref(), authorities_stamp.as_ref())?;
+        let config = config(
+            &options,
+            first.as_ref().as_ref(),
+            latest_authorities.as_ref(),
+        )?;
         Ok(Self {
-            terms,
+            options,
             pair,
             authorities,
-            made: Mutex::new(LoadedTls {
+            loaded: Mutex::new(LoadedTls {
                 config,
                 pair: first,
-                authorities: authorities_stamp,
+                authorities: latest_authorities,
             }),
         })
     }
@@ -143,14 +151,14 @@ impl Tls {
             Some(authorities) => Some(authorities.current().await),
             None => None,
         };
-        let mut made = self.made.lock();
-        let same = match (&made.authorities, &authorities) {
+        let mut loaded = self.loaded.lock();
+        let same = match (&loaded.authorities, &authorities) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (old, new) => old.is_none() && new.is_none(),
         };
-        if !same || !Arc::ptr_eq(&made.pair, &pair) {
-            match config(&self.terms, pair.as_ref().as_ref(), authorities.as_ref()) {
-                Ok(config) => made.config = config,
+        if !same || !Arc::ptr_eq(&loaded.pair, &pair) {
+            match config(&self.options, pair.as_ref().as_ref(), authorities.as_ref()) {
+                Ok(config) => loaded.config = config,
                 // The content was validated when it was read, so this does not happen; the old configuration stays
                 // valid.
                 Err(error) => tracing::error!(
@@ -158,18 +166,18 @@ impl Tls {
                     "Reloading the TLS configuration failed"
                 ),
             }
-            (made.pair, made.authorities) = (pair, authorities);
+            (loaded.pair, loaded.authorities) = (pair, authorities);
         }
-        made.config.clone()
+        loaded.config.clone()
     }
 }
 
 /// The certificate issued by the cluster; `None` if there is no valid one. Blocking.
-fn issued(path: &Path) -> Option<Pair> {
+fn issued(path: &Path) -> Option<CertificateKeyPair> {
     if !path.exists() {
         return None;
     }
-    let read = Pair::read(path, path);
+    let read = CertificateKeyPair::read(path, path);
     read.inspect_err(|error| {
         let err = error_chain(error.as_ref());
         tracing::warn!(path = %path.display(), err, "The issued serving certificate is unusable");
@@ -189,12 +197,12 @@ impl ResolvesServerCert for NoCertificate {
 }
 
 fn config(
-    terms: &TlsOptions,
-    pair: Option<&Pair>,
+    options: &TlsOptions,
+    pair: Option<&CertificateKeyPair>,
     authorities: Option<&Arc<Authorities>>,
 ) -> anyhow::Result<Arc<ServerConfig>> {
-    let builder = ServerConfig::builder_with_provider(terms.provider())
-        .with_protocol_versions(terms.versions())
+    let builder = ServerConfig::builder_with_provider(options.provider())
+        .with_protocol_versions(options.versions())
         .context("TLS versions and cipher suites do not go together")?;
     let builder = match authorities {
         Some(authorities) => {

@@ -2,7 +2,7 @@
 //!
 //! Upstream: `GenerateSelfSignedCertKey` in `k8s.io/client-go/util/cert`, but only with the node's name.
 
-use super::key_pair::Pair;
+use super::key_pair::CertificateKeyPair;
 use crate::base::{atomic_file, error_chain};
 use anyhow::Context as _;
 use jiff::Timestamp;
@@ -25,9 +25,9 @@ use std::{
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Validity of a new certificate: a year.
-const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// The certificate is replaced when its remaining validity is less than this: 30 days.
-const REST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const MIN_REMAINING_VALIDITY: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The names in the certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,36 +54,43 @@ pub(super) fn files(directory: &Path) -> [PathBuf; 2] {
 }
 
 /// Whether it must be replaced because it expires soon.
-pub(super) fn is_due(pair: &Pair) -> bool {
-    is_ours(&pair.facts().common_name) && !lasts(pair, SystemTime::now())
+pub(super) fn is_due(pair: &CertificateKeyPair) -> bool {
+    is_generated_by_kubelet(&pair.facts().common_name)
+        && !is_valid_and_not_expiring(pair, SystemTime::now())
 }
 
 /// Whether a kubelet generated it: its subject is `<name>@<time>`.
-fn is_ours(common_name: &str) -> bool {
+fn is_generated_by_kubelet(common_name: &str) -> bool {
     let made = common_name.rsplit_once('@').map(|(_, second)| second);
     made.is_some_and(|second| !second.is_empty() && second.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether it is valid now and does not expire soon.
-fn lasts(pair: &Pair, now: SystemTime) -> bool {
+fn is_valid_and_not_expiring(pair: &CertificateKeyPair, now: SystemTime) -> bool {
     let facts = pair.facts();
     let (from, until) = (
         SystemTime::from(facts.not_before),
         SystemTime::from(facts.not_after),
     );
-    from <= now && now + REST < until
+    from <= now && now + MIN_REMAINING_VALIDITY < until
 }
 
 /// Why the existing certificate has to be replaced, if it has to. A certificate that no kubelet generated was
 /// installed deliberately and is kept.
-fn objection(pair: &Pair, names: &CertificateNames, now: SystemTime) -> Option<String> {
+fn replacement_reason(
+    pair: &CertificateKeyPair,
+    names: &CertificateNames,
+    now: SystemTime,
+) -> Option<String> {
     let facts = pair.facts();
-    if !is_ours(&facts.common_name) {
+    if !is_generated_by_kubelet(&facts.common_name) {
         return None;
     }
-    if !lasts(pair, now) {
+    if !is_valid_and_not_expiring(pair, now) {
         let (from, until) = (facts.not_before, facts.not_after);
-        return Some(format!("it is good from {from} to {until}"));
+        return Some(format!(
+            "it is not valid for long enough: valid from {from} to {until}"
+        ));
     }
     let parsed = pair.certificate().map(ParsedCertificate::try_from);
     let Some(Ok(parsed)) = parsed else {
@@ -98,10 +105,13 @@ fn objection(pair: &Pair, names: &CertificateNames, now: SystemTime) -> Option<S
 ///
 /// # Errors
 /// A new certificate cannot be generated or written.
-pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
+pub(super) fn read_or_create(
+    directory: &Path,
+    names: &CertificateNames,
+) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
-    let why = match Pair::read(&certificate, &key) {
-        Ok(pair) => match objection(&pair, names, SystemTime::now()) {
+    let why = match CertificateKeyPair::read(&certificate, &key) {
+        Ok(pair) => match replacement_reason(&pair, names, SystemTime::now()) {
             None => return Ok(pair),
             Some(why) => why,
         },
@@ -116,9 +126,12 @@ pub(super) fn read_or_create(directory: &Path, names: &CertificateNames) -> anyh
 ///
 /// # Errors
 /// The pair cannot be read, or a new one cannot be generated or written.
-pub(super) fn read_again(directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
+pub(super) fn read_again(
+    directory: &Path,
+    names: &CertificateNames,
+) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
-    let pair = Pair::read(&certificate, &key)?;
+    let pair = CertificateKeyPair::read(&certificate, &key)?;
     if is_due(&pair) {
         create_because("it expires soon", directory, names)
     } else {
@@ -126,7 +139,11 @@ pub(super) fn read_again(directory: &Path, names: &CertificateNames) -> anyhow::
     }
 }
 
-fn create_because(why: &str, directory: &Path, names: &CertificateNames) -> anyhow::Result<Pair> {
+fn create_because(
+    why: &str,
+    directory: &Path,
+    names: &CertificateNames,
+) -> anyhow::Result<CertificateKeyPair> {
     let [certificate, key] = files(directory);
     tracing::info!(
         path = %certificate.display(),
@@ -146,7 +163,10 @@ fn create_because(why: &str, directory: &Path, names: &CertificateNames) -> anyh
     })
 }
 
-fn create(names: &CertificateNames, (certificate, key): (&Path, &Path)) -> anyhow::Result<Pair> {
+fn create(
+    names: &CertificateNames,
+    (certificate, key): (&Path, &Path),
+) -> anyhow::Result<CertificateKeyPair> {
     let now = SystemTime::now();
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -164,10 +184,10 @@ fn create(names: &CertificateNames, (certificate, key): (&Path, &Path)) -> anyho
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     // Tolerates clients whose clocks are slow.
     params.not_before = (now - DAY).into();
-    params.not_after = (now + LIFE).into();
+    params.not_after = (now + VALIDITY).into();
     let made_key = KeyPair::generate()?;
     let made = params.self_signed(&made_key)?;
-    let pair = Pair::of(
+    let pair = CertificateKeyPair::of(
         vec![made.der().clone()],
         PrivateKeyDer::try_from(made_key.serialize_der()).map_err(anyhow::Error::msg)?,
     )?;

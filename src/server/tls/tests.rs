@@ -15,14 +15,14 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn own(directory: &Path) -> TlsSettings {
     TlsSettings {
-        certificate: ServingCertificate::Own {
+        certificate: ServingCertificate::SelfSigned {
             directory: directory.to_owned(),
         },
-        terms: TlsOptions::default(),
+        options: TlsOptions::default(),
     }
 }
 
-fn shown(pair: &Pair) -> CertificateDer<'static> {
+fn shown(pair: &CertificateKeyPair) -> CertificateDer<'static> {
     pair.certificate().unwrap().clone()
 }
 
@@ -62,7 +62,7 @@ fn an_unusable_certificate_is_generated_again() {
     let dir = tempfile::tempdir().unwrap();
     let names = names("node-1", "127.0.0.1");
     let replaced = |what: &str| {
-        let before = Pair::read(
+        let before = CertificateKeyPair::read(
             &self_signed::files(dir.path())[0],
             &self_signed::files(dir.path())[1],
         );
@@ -72,7 +72,7 @@ fn an_unusable_certificate_is_generated_again() {
     };
     let kept = || {
         let [certificate, key] = self_signed::files(dir.path());
-        let before = shown(&Pair::read(&certificate, &key).unwrap());
+        let before = shown(&CertificateKeyPair::read(&certificate, &key).unwrap());
         let read = self_signed::read_or_create(dir.path(), &names).unwrap();
         assert_eq!(shown(&read), before);
     };
@@ -149,7 +149,7 @@ fn files_that_are_given_must_be_good_at_the_start() {
             certificate: certificate.clone(),
             key: key.clone(),
         },
-        terms: TlsOptions::default(),
+        options: TlsOptions::default(),
     };
     assert!(Tls::open(&settings, ("n", &[]), None).is_ok());
     let fails = |path: &Path| {
@@ -200,7 +200,7 @@ async fn without_an_issued_certificate_handshakes_are_refused_until_there_is_one
         certificate: ServingCertificate::Issued {
             directory: dir.path().join("pki"),
         },
-        terms: TlsOptions::default(),
+        options: TlsOptions::default(),
     };
     let tls = Tls::open(&settings, ("n", &[]), None).unwrap();
     assert!(handshake(&tls, &authority).await.is_err());
@@ -234,7 +234,7 @@ async fn wait<T: Send + Sync + 'static>(
     };
     tokio::time::timeout(TIMEOUT, looking)
         .await
-        .expect("it is not read anew")
+        .expect("it is not read again")
 }
 
 #[tokio::test]

@@ -31,13 +31,13 @@ pub struct TlsOptionError {
 
 /// Whether an option that Go knows is supported by rustls.
 enum GoSupport<T> {
-    Here(T),
-    NotHere,
+    Supported(T),
+    Unsupported,
 }
 
 /// The cipher suite with Go's name.
 fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
-    let here = match name {
+    let supported = match name {
         "TLS_AES_128_GCM_SHA256" => suite::TLS13_AES_128_GCM_SHA256,
         "TLS_AES_256_GCM_SHA384" => suite::TLS13_AES_256_GCM_SHA384,
         "TLS_CHACHA20_POLY1305_SHA256" => suite::TLS13_CHACHA20_POLY1305_SHA256,
@@ -52,13 +52,17 @@ fn cipher_suite(name: &str) -> Option<GoSupport<SupportedCipherSuite>> {
         "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305" | "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256" => {
             suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256
         }
-        name => return NOT_HERE.contains(&name).then_some(GoSupport::NotHere),
+        name => {
+            return UNSUPPORTED
+                .contains(&name)
+                .then_some(GoSupport::Unsupported);
+        }
     };
-    Some(GoSupport::Here(here))
+    Some(GoSupport::Supported(supported))
 }
 
 /// Suites that Go supports and rustls does not: without forward secrecy, or with CBC, RC4 or 3DES.
-const NOT_HERE: &[&str] = &[
+const UNSUPPORTED: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
@@ -80,11 +84,11 @@ const NOT_HERE: &[&str] = &[
 /// The key exchange group with Go's number (`tls.CurveID`).
 fn curve(number: i32) -> Option<GoSupport<NamedGroup>> {
     Some(match number {
-        23 => GoSupport::Here(NamedGroup::secp256r1),
-        24 => GoSupport::Here(NamedGroup::secp384r1),
-        29 => GoSupport::Here(NamedGroup::X25519),
+        23 => GoSupport::Supported(NamedGroup::secp256r1),
+        24 => GoSupport::Supported(NamedGroup::secp384r1),
+        29 => GoSupport::Supported(NamedGroup::X25519),
         // P-521, and groups with ML-KEM.
-        25 | 4587 | 4588 | 4589 => GoSupport::NotHere,
+        25 | 4587 | 4588 | 4589 => GoSupport::Unsupported,
         _ => return None,
     })
 }
@@ -117,8 +121,8 @@ impl TlsOptions {
         let mut chosen_suites = Vec::new();
         for (index, name) in suites.iter().enumerate() {
             match cipher_suite(name) {
-                Some(GoSupport::Here(suite)) => chosen_suites.push(suite.suite()),
-                Some(GoSupport::NotHere) => {}
+                Some(GoSupport::Supported(suite)) => chosen_suites.push(suite.suite()),
+                Some(GoSupport::Unsupported) => {}
                 None => error(
                     format!("tlsCipherSuites[{index}]"),
                     format!("cipher suite {name:?} is not known"),
@@ -128,8 +132,8 @@ impl TlsOptions {
         let mut groups = Vec::new();
         for (index, number) in curves.iter().enumerate() {
             match curve(*number) {
-                Some(GoSupport::Here(group)) => groups.push(group),
-                Some(GoSupport::NotHere) => {}
+                Some(GoSupport::Supported(group)) => groups.push(group),
+                Some(GoSupport::Unsupported) => {}
                 None => error(
                     format!("tlsCurvePreferences[{index}]"),
                     format!("curve {number} is not known"),
@@ -139,7 +143,7 @@ impl TlsOptions {
         if errors.is_empty() {
             let nothing = |field: &str| TlsOptionError {
                 field: field.into(),
-                message: "none of these can be had here".into(),
+                message: "none of these is supported".into(),
             };
             if !suites.is_empty() && chosen_suites.is_empty() {
                 errors.push(nothing("tlsCipherSuites"));
@@ -192,10 +196,10 @@ pub fn without_effect(min_version: &str, suites: &[String], curves: &[i32]) -> V
     };
     let suites = suites
         .iter()
-        .filter(|name| matches!(cipher_suite(name), Some(GoSupport::NotHere)));
+        .filter(|name| matches!(cipher_suite(name), Some(GoSupport::Unsupported)));
     let curves = curves
         .iter()
-        .filter(|number| matches!(curve(**number), Some(GoSupport::NotHere)));
+        .filter(|number| matches!(curve(**number), Some(GoSupport::Unsupported)));
     let suites = suites.map(|name| format!("tlsCipherSuites {name}"));
     let curves = curves.map(|number| format!("tlsCurvePreferences {number}"));
     version.into_iter().chain(suites).chain(curves).collect()
@@ -211,34 +215,34 @@ mod tests {
         TlsOptions::of(version, &suites, curves).map_err(text)
     }
 
-    fn suites(terms: &TlsOptions) -> Vec<String> {
-        let provider = terms.provider();
+    fn suites(options: &TlsOptions) -> Vec<String> {
+        let provider = options.provider();
         let suites = provider.cipher_suites.iter();
         suites.map(|suite| format!("{:?}", suite.suite())).collect()
     }
 
     #[test]
     fn nothing_given_leaves_everything() {
-        let terms = of("", &[], &[]).unwrap();
-        assert_eq!(terms.versions().len(), 2);
-        assert_eq!(suites(&terms).len(), 9);
-        assert_eq!(terms.provider().kx_groups.len(), 3);
+        let options = of("", &[], &[]).unwrap();
+        assert_eq!(options.versions().len(), 2);
+        assert_eq!(suites(&options).len(), 9);
+        assert_eq!(options.provider().kx_groups.len(), 3);
     }
 
     #[test]
     fn a_list_of_suites_is_about_the_older_version() {
-        let terms = of(
+        let options = of(
             "VersionTLS12",
             &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"],
             &[],
         )
         .unwrap();
-        let left = suites(&terms);
+        let left = suites(&options);
         assert_eq!(left.len(), 4, "{left:?}");
         assert!(left.contains(&"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256".to_owned()));
-        let terms = of("VersionTLS13", &[], &[24]).unwrap();
-        assert_eq!(terms.versions().len(), 1);
-        let groups = &terms.provider().kx_groups;
+        let options = of("VersionTLS13", &[], &[24]).unwrap();
+        assert_eq!(options.versions().len(), 1);
+        let groups = &options.provider().kx_groups;
         assert_eq!(
             groups.iter().map(|group| group.name()).collect::<Vec<_>>(),
             [NamedGroup::secp384r1]
@@ -283,24 +287,24 @@ mod tests {
         assert_eq!(
             of("", &["TLS_RSA_WITH_RC4_128_SHA"], &[25]).unwrap_err(),
             [
-                "tlsCipherSuites: none of these can be had here",
-                "tlsCurvePreferences: none of these can be had here",
+                "tlsCipherSuites: none of these is supported",
+                "tlsCurvePreferences: none of these is supported",
             ]
         );
     }
 
     #[test]
     fn every_suite_of_go_has_its_place() {
-        for name in NOT_HERE {
+        for name in UNSUPPORTED {
             assert!(
-                matches!(cipher_suite(name), Some(GoSupport::NotHere)),
+                matches!(cipher_suite(name), Some(GoSupport::Unsupported)),
                 "{name}"
             );
         }
-        let here = ring::default_provider().cipher_suites;
-        for suite in here {
+        let supported = ring::default_provider().cipher_suites;
+        for suite in supported {
             let name = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
-            let Some(GoSupport::Here(found)) = cipher_suite(&name) else {
+            let Some(GoSupport::Supported(found)) = cipher_suite(&name) else {
                 panic!("{name} has no place");
             };
             assert_eq!(found, suite);

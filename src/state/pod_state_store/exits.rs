@@ -189,7 +189,7 @@ mod tests {
     use ContainerState::{Exited, Running};
 
     #[test]
-    fn an_exit_stands_for_its_instance_as_long_as_nothing_newer_speaks() {
+    fn a_recorded_exit_is_used_until_a_newer_instance_exists() {
         let dead = instance("a", 1, Exited);
         let mut exits = Exits::default();
         exits.record(&dead, false);
@@ -197,10 +197,10 @@ mod tests {
         assert_eq!((name, exit.exit_code), ("a", 7));
         let shown = exits.complete(&runtime_status(vec![])).unwrap();
         assert_eq!(shown.containers, std::slice::from_ref(&dead));
-        // With a later instance it is that one's past.
+        // With a later instance, it is the last state of that one.
         let shown = exits.complete(&runtime_status(vec![instance("a", 2, Running)]));
         assert_eq!(ids(&shown.unwrap()), ["a2", "a1"]);
-        // Others have a past of their own.
+        // Other instances have a last state of their own.
         for known in [
             vec![dead],
             vec![instance("a", 0, Exited)],

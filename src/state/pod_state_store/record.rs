@@ -35,7 +35,8 @@ pub struct PodRecord {
     /// The last published API status, unless `terminal` has it. Shared with the status manager.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "status")]
     pub status: Option<Arc<api::PodStatus>>,
-    /// A `RestartAllContainers` action in progress; cleared when the first container is started.
+    /// A `RestartAllContainers` action in progress; cleared when the pod may start again, before its first container is
+    /// started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_all: Option<RestartAll>,
     /// Exits of containers whose instances may have been removed, by container name.

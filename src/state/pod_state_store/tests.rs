@@ -199,7 +199,10 @@ async fn a_record_is_written_also_when_its_caller_stops_waiting() {
     let (state_store, uid) = (state_store(dir.path()), PodUid::from("abc"));
     let busy = state_store.shared.writing.lock().await;
     let recording = state_store.record(&uid, |r| r.initialized_in = Some("s".into()));
-    assert!(recording.now_or_never().is_none(), "it waits for its turn");
+    assert!(
+        recording.now_or_never().is_none(),
+        "it waits for the running write"
+    );
     drop(busy);
     state_store.flush().await;
     let again = self::state_store(dir.path()).get(&uid);

@@ -16,18 +16,21 @@ pub enum LocalConfigMapsAndSecrets {
 }
 
 impl LocalConfigMapsAndSecrets {
-    /// Depends on whether a directory of objects is configured.
+    /// `Files` if a directory of config maps and secrets is configured.
     pub fn given(directory: bool) -> Self {
         if directory { Self::Files } else { Self::None }
     }
 }
 
 /// Errors for fields of a static pod that refer to API objects, except for objects that the node has as files.
-pub fn static_pod_references(pod: &Pod, objects: LocalConfigMapsAndSecrets) -> Vec<FieldError> {
+pub fn static_pod_references(
+    pod: &Pod,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
+) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if let Some(spec) = &pod.spec {
         let path = Path::root("spec");
-        spec_references(spec, objects, &path, &mut errors);
+        spec_references(spec, config_maps_and_secrets, &path, &mut errors);
     }
     errors.into_vec()
 }
@@ -38,7 +41,7 @@ fn refuse(path: &Path<'_>, what: &str, errors: &mut Errors) {
 
 fn spec_references(
     spec: &PodSpec,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -65,14 +68,14 @@ fn spec_references(
     for (field, containers) in [("initContainers", init), ("containers", &spec.containers)] {
         let list = path.child(field);
         for (index, container) in containers.iter().enumerate() {
-            if objects == LocalConfigMapsAndSecrets::None {
+            if config_maps_and_secrets == LocalConfigMapsAndSecrets::None {
                 container_references(container, &list.index(index), errors);
             }
         }
     }
     let list = path.child("volumes");
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
-        volume_references(volume, objects, &list.index(index), errors);
+        volume_references(volume, config_maps_and_secrets, &list.index(index), errors);
     }
 }
 
@@ -105,11 +108,11 @@ fn container_references(container: &Container, path: &Path<'_>, errors: &mut Err
 
 fn volume_references(
     volume: &Volume,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let nowhere = objects == LocalConfigMapsAndSecrets::None;
+    let nowhere = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
     for (field, given, what) in [
         (
             "configMap",
@@ -136,17 +139,22 @@ fn volume_references(
         }
     }
     if let Some(projected) = &volume.projected {
-        projected_references(projected, objects, &path.child("projected"), errors);
+        projected_references(
+            projected,
+            config_maps_and_secrets,
+            &path.child("projected"),
+            errors,
+        );
     }
 }
 
 fn projected_references(
     projected: &ProjectedVolumeSource,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
-    let nowhere = objects == LocalConfigMapsAndSecrets::None;
+    let nowhere = config_maps_and_secrets == LocalConfigMapsAndSecrets::None;
     let list = path.child("sources");
     for (index, source) in projected.sources.iter().flatten().enumerate() {
         let at = list.index(index);

@@ -55,7 +55,7 @@ fn within_pod(spec: &PodSpec, own: &ResourceRequirements, path: &Path<'_>, error
     let list = path.child("requests");
     for (name, request) in &total.requests {
         if let Some((shown, _)) =
-            of_pod(&own.requests, name).filter(|(_, own)| request.worth() > *own)
+            of_pod(&own.requests, name).filter(|(_, own)| request.quantity() > *own)
         {
             let sum = request.to_api().0;
             let detail =
@@ -65,7 +65,8 @@ fn within_pod(spec: &PodSpec, own: &ResourceRequirements, path: &Path<'_>, error
     }
     let list = path.child("limits");
     for (name, limit) in total.limits.iter().filter(|(name, _)| is_huge_pages(name)) {
-        if let Some((shown, _)) = of_pod(&own.limits, name).filter(|(_, own)| limit.worth() > *own)
+        if let Some((shown, _)) =
+            of_pod(&own.limits, name).filter(|(_, own)| limit.quantity() > *own)
         {
             let sum = limit.to_api().0;
             let detail =

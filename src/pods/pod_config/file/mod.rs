@@ -53,7 +53,7 @@ pub struct FileConfig {
     /// `fileCheckFrequency`: the re-list period.
     pub check_period: Duration,
     /// Which config maps and secrets its pods may refer to.
-    pub objects: LocalConfigMapsAndSecrets,
+    pub config_maps_and_secrets: LocalConfigMapsAndSecrets,
 }
 
 /// The task of the source; ends only at shutdown.
@@ -66,8 +66,12 @@ pub(super) async fn run(
 ) -> anyhow::Result<()> {
     let work = async {
         let mut source = FileSource {
-            scanner: Scanner::new(config.path, node_name.clone(), config.objects)
-                .with_source(config.source),
+            scanner: Scanner::new(
+                config.path,
+                node_name.clone(),
+                config.config_maps_and_secrets,
+            )
+            .with_source(config.source),
             watcher: None,
             watch_error: None,
         };

@@ -31,10 +31,10 @@ pub(super) struct Scanner {
     root: PathBuf,
     node_name: String,
     source: PodSource,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     pub(super) reader: ManifestReader,
     cache: ManifestCache,
-    root_fault: Option<String>,
+    root_error: Option<String>,
     /// Whether the path was a directory when it was listed last.
     is_directory: bool,
     /// Manifests that are symbolic links. Their targets may change without an event in the directory.
@@ -62,16 +62,16 @@ impl Scanner {
     pub(super) fn new(
         root: PathBuf,
         node_name: String,
-        objects: LocalConfigMapsAndSecrets,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets,
     ) -> Self {
         Self {
             root,
             node_name,
             source: PodSource::File,
-            objects,
+            config_maps_and_secrets,
             reader: read_file,
             cache: ManifestCache::default(),
-            root_fault: None,
+            root_error: None,
             is_directory: false,
             links: Vec::new(),
         }
@@ -88,10 +88,10 @@ impl Scanner {
 
     /// Scans everything. `removed` are entries that left the directory since the last scan and may have been restored.
     pub(super) fn scan(&mut self, removed: &BTreeSet<OsString>) -> Scan {
-        let before = self.good_pods(removed);
+        let before = self.last_valid_pods(removed);
         match self.list() {
             Ok(paths) => {
-                self.root_fault = None;
+                self.root_error = None;
                 for path in &paths {
                     self.visit(path);
                 }
@@ -120,7 +120,7 @@ impl Scanner {
         if !self.is_directory || !self.links.is_empty() {
             return None;
         }
-        let before = self.good_pods(removed);
+        let before = self.last_valid_pods(removed);
         for name in names.iter().filter(|name| !is_hidden(name)) {
             let path = self.root.join(name);
             match path.symlink_metadata() {
@@ -134,7 +134,7 @@ impl Scanner {
     }
 
     /// The last valid pods of these entries.
-    fn good_pods(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
+    fn last_valid_pods(&self, names: &BTreeSet<OsString>) -> Vec<(PathBuf, Arc<Pod>)> {
         let known = names.iter().filter_map(|name| {
             let path = self.root.join(name);
             let pod = self.cache.last_valid(&path)?.clone();
@@ -178,10 +178,10 @@ impl Scanner {
 
     fn root_notice(&mut self, error: &io::Error) -> Vec<Notice> {
         let text = format!("{}: {error}", self.root.display());
-        if self.root_fault.as_ref() == Some(&text) {
+        if self.root_error.as_ref() == Some(&text) {
             return Vec::new();
         }
-        self.root_fault = Some(text.clone());
+        self.root_error = Some(text.clone());
         vec![Notice::Invalid(format!(
             "{text}; keeping the current static pods"
         ))]
@@ -247,7 +247,7 @@ impl Scanner {
             node_name: &self.node_name,
             source: self.source,
             location: &path.to_string_lossy(),
-            objects: self.objects,
+            config_maps_and_secrets: self.config_maps_and_secrets,
         };
         match read_contained(self.reader, bytes, origin, now) {
             Ok(manifest) => ManifestReading::Valid(digest, manifest),

@@ -36,7 +36,7 @@ impl Fixture {
             source: PodSource::File,
             path: path.into(),
             check_period,
-            objects: LocalConfigMapsAndSecrets::None,
+            config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
         let task = run(
             config,
@@ -58,7 +58,7 @@ impl Fixture {
         let mut last = Vec::new();
         let found = async {
             while let Some(list) = self.lists.recv().await {
-                last = list.pods.iter().map(|pod| shown(pod)).collect();
+                last = list.pods.iter().map(|pod| name_and_image(pod)).collect();
                 if last == wanted {
                     return;
                 }
@@ -69,7 +69,7 @@ impl Fixture {
         }
     }
 
-    async fn until_told(&self, text: &str) {
+    async fn until_reported(&self, text: &str) {
         let found = async {
             while !self.reported().iter().any(|message| message.contains(text)) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -93,7 +93,7 @@ impl Fixture {
     }
 }
 
-fn shown(pod: &Pod) -> String {
+fn name_and_image(pod: &Pod) -> String {
     let image = pod.containers()[0].image.as_deref().unwrap_or_default();
     format!("{}={image}", pod.name().trim_end_matches("-n"))
 }
@@ -117,7 +117,7 @@ async fn files_come_change_and_go_within_an_event() {
 }
 
 #[tokio::test]
-async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
+async fn a_removed_and_restored_file_restarts_its_pod() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.yaml");
     fs::write(&path, manifest("a", "1")).unwrap();
@@ -131,7 +131,9 @@ async fn a_file_that_was_removed_and_is_back_is_another_start_of_its_pod() {
     // What comes back broken does not end the pod.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "kind: Pod\nspec: [").unwrap();
-    source.until_told("the last valid version is kept").await;
+    source
+        .until_reported("the last valid version is kept")
+        .await;
     assert!(source.lists.try_recv().is_err());
     fs::write(&path, manifest("a", "1")).unwrap();
     // Replaced in one step, the file was never gone.
@@ -191,7 +193,7 @@ async fn a_file_that_turns_bad_keeps_its_pod_and_is_reported_once() {
     )
     .unwrap();
     let expected = "a.yaml: line 9, column 16: spec.hostNetwork: expected a boolean, found string; the last valid version is kept (1)";
-    source.until_told(expected).await;
+    source.until_reported(expected).await;
     // Another file's change causes further scans; the bad file is not reported again.
     fs::write(dir.path().join("b.yaml"), manifest("b", "1")).unwrap();
     source.until(&["a=1", "b=1"]).await;
@@ -232,7 +234,7 @@ async fn bad_files_do_not_stand_in_the_way_of_good_ones() {
         "y.yaml: is not a regular file",
         "z.yaml: does not exist or is a dangling symbolic link",
     ] {
-        source.until_told(text).await;
+        source.until_reported(text).await;
     }
     source.stop().await;
 }
@@ -315,7 +317,9 @@ async fn a_path_that_cannot_be_listed_changes_nothing() {
     // A link to itself can be neither listed nor said to be missing.
     symlink("manifests", dir.path().join("circle")).unwrap();
     fs::rename(dir.path().join("circle"), &path).unwrap();
-    source.until_told("keeping the current static pods").await;
+    source
+        .until_reported("keeping the current static pods")
+        .await;
     assert!(source.lists.try_recv().is_err());
     symlink("real", dir.path().join("back")).unwrap();
     fs::write(dir.path().join("real/a.yaml"), manifest("a", "2")).unwrap();
@@ -420,8 +424,13 @@ fn a_scan_of_entries_reads_those_and_no_others() {
         "n".into(),
         LocalConfigMapsAndSecrets::None,
     );
-    let list =
-        |scan: Scan| -> Vec<String> { scan.pods.unwrap().iter().map(|p| shown(p)).collect() };
+    let list = |scan: Scan| -> Vec<String> {
+        scan.pods
+            .unwrap()
+            .iter()
+            .map(|p| name_and_image(p))
+            .collect()
+    };
     let names = |names: &[&str]| names.iter().map(std::ffi::OsString::from).collect();
     assert!(
         scanner

@@ -40,7 +40,7 @@ pub struct HttpConfig {
     /// `httpCheckFrequency`.
     pub check_period: Duration,
     /// Which objects its pods may refer to.
-    pub objects: LocalConfigMapsAndSecrets,
+    pub config_maps_and_secrets: LocalConfigMapsAndSecrets,
 }
 
 /// Secrets may stand in the URL and the headers.
@@ -82,7 +82,7 @@ pub(super) async fn run(
         node_name,
         lists,
         recorder,
-        objects: config.objects,
+        config_maps_and_secrets: config.config_maps_and_secrets,
         url: config.url,
     };
     let work = async {
@@ -105,7 +105,7 @@ struct HttpSource {
     /// Failures in a row.
     failures: u32,
     node_name: String,
-    objects: LocalConfigMapsAndSecrets,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets,
     lists: mpsc::Sender<SourceList>,
     recorder: EventRecorder,
 }
@@ -167,13 +167,13 @@ impl HttpSource {
         }
         let url = self.url.to_string();
         let (location, node_name) = (self.url.clone(), self.node_name.clone());
-        let objects = self.objects;
+        let config_maps_and_secrets = self.config_maps_and_secrets;
         let parsed = tokio::task::spawn_blocking(move || {
             let origin = ManifestOrigin {
                 node_name: &node_name,
                 source: PodSource::Http,
                 location: &location,
-                objects,
+                config_maps_and_secrets,
             };
             read_contained(read_url, &bytes, origin, Timestamp::now())
         });

@@ -141,7 +141,7 @@ impl Source {
             url: url.into(),
             headers: vec![("X-Token".into(), "t".into())],
             check_period: Duration::from_millis(10),
-            objects: LocalConfigMapsAndSecrets::None,
+            config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         };
         let task = run(
             config,
@@ -298,7 +298,7 @@ async fn a_server_that_never_answers_costs_ten_seconds() {
         url: url.into(),
         last: None,
         failures: 0,
-        objects: LocalConfigMapsAndSecrets::None,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
         node_name: "n".into(),
         lists: sender,
         recorder: EventRecorder::new(),
@@ -371,7 +371,7 @@ fn a_configuration_shows_no_secrets() {
         url: "https://user:hush@host/pods?token=hush".into(),
         headers: vec![("Authorization".into(), "Bearer hush".into())],
         check_period: Duration::from_secs(20),
-        objects: LocalConfigMapsAndSecrets::None,
+        config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
     };
     assert!(config.validate().is_ok());
     assert!(!format!("{config:?}").contains("hush"));

@@ -23,32 +23,34 @@ struct Outcome {
 impl Outcome {
     fn of_head(text: &str) -> (Self, LocalConfigMapsAndSecrets) {
         let mut expected = Self::default();
-        let mut objects = LocalConfigMapsAndSecrets::None;
+        let mut config_maps_and_secrets = LocalConfigMapsAndSecrets::None;
         for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
             match line.split_once(": ") {
                 Some(("refused", what)) => expected.refused.push(what.into()),
                 Some(("warning", what)) => expected.warnings.push(what.into()),
                 Some(("unreadable", what)) => expected.unreadable = Some(what.into()),
-                Some(("objects", "files")) => objects = LocalConfigMapsAndSecrets::Files,
+                Some(("objects", "files")) => {
+                    config_maps_and_secrets = LocalConfigMapsAndSecrets::Files
+                }
                 _ => {}
             }
         }
-        (expected, objects)
+        (expected, config_maps_and_secrets)
     }
 
-    fn of(text: &str, objects: LocalConfigMapsAndSecrets) -> Self {
+    fn of(text: &str, config_maps_and_secrets: LocalConfigMapsAndSecrets) -> Self {
         let origin = ManifestOrigin {
             node_name: "node1",
             source: PodSource::File,
             location: "/manifests/pod.yaml",
-            objects,
+            config_maps_and_secrets,
         };
         let mut outcome = Self::default();
         match read_file(text.as_bytes(), origin, Timestamp::UNIX_EPOCH) {
             Ok(manifest) => {
                 outcome.warnings = manifest.warnings;
                 for pod in &manifest.pods {
-                    // What is accepted can be given its volumes as well.
+                    // The volumes of an accepted pod can be planned.
                     let volumes = plan::plan(pod, &NodeFacts::default());
                     volumes.unwrap_or_else(|error| panic!("{}: {error:?}", pod.name()));
                 }
@@ -68,8 +70,8 @@ fn each_documented_manifest_has_the_outcome_at_its_head() {
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        let (expected, objects) = Outcome::of_head(&text);
-        let mut found = Outcome::of(&text, objects);
+        let (expected, config_maps_and_secrets) = Outcome::of_head(&text);
+        let mut found = Outcome::of(&text, config_maps_and_secrets);
         if let (Some(part), Some(whole)) = (&expected.unreadable, &mut found.unreadable)
             && whole.contains(part.as_str())
         {

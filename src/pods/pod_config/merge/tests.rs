@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_list_again_says_nothing(list in lists()) {
+    fn an_unchanged_list_causes_no_updates(list in lists()) {
         let mut source = SourcePods::new(PodSource::File);
         let list = list.into_iter().next().unwrap_or_default();
         source.merge(list.clone(), NOW);

@@ -7,7 +7,7 @@ const ORIGIN: ManifestOrigin<'static> = ManifestOrigin {
     node_name: "Node-A",
     source: PodSource::File,
     location: "/etc/manifests/web.yaml",
-    objects: LocalConfigMapsAndSecrets::None,
+    config_maps_and_secrets: LocalConfigMapsAndSecrets::None,
 };
 
 fn written(text: &str) -> Pod {

@@ -269,7 +269,7 @@ async fn a_running_pod_is_adopted_by_its_own_uid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_left_is_taken_up_again_only_after_it_was_collected() {
+async fn a_finished_pod_gets_a_new_worker_only_after_it_was_collected() {
     let node = node();
     let running = in_runtime("u", "web", true);
     node.update(UpdatePodOptions::orphan(running)).await;
@@ -327,7 +327,7 @@ async fn the_same_uid_added_again_restarts_after_it_finished() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn comparing_with_what_is_wanted_stops_forgets_and_asks_for_more() {
+async fn sync_known_pods_stops_forgets_and_returns_pods_to_create() {
     let node = node();
     for uid in ["run", "done", "wanted"] {
         node.create(&api_pod(uid, uid)).await;

@@ -1,4 +1,4 @@
-//! Whatever happens in whatever order, the rules of the workers hold.
+//! Invariants of the workers under random operations.
 
 use super::{
     super::*,
@@ -149,8 +149,8 @@ impl World {
         settle().await;
     }
 
-    /// A pod that was killed is ending, or gone; never back in life. It is gone only when it was
-    /// collected, or when the runtime's leftover of it was stopped.
+    /// A killed pod is terminating or has no worker, and never syncs again. It loses its worker only when it was
+    /// collected or its orphan was stopped.
     fn check(&mut self) -> Result<(), TestCaseError> {
         prop_assert_eq!(self.syncer.broken(), Vec::<String>::new());
         let known = self.workers.known();
@@ -158,13 +158,13 @@ impl World {
         for uid in self.killed.clone() {
             match known.iter().find(|known| known.uid == uid) {
                 Some(known) => {
-                    let ending = !matches!(
+                    let terminating = !matches!(
                         known.phase,
                         WorkerPhase::WaitingToStart { .. }
                             | WorkerPhase::Starting { .. }
                             | WorkerPhase::Syncing
                     );
-                    prop_assert!(ending, "the kill of {} was lost", uid);
+                    prop_assert!(terminating, "the kill of {} was lost", uid);
                 }
                 None => {
                     let suffix = format!(":{uid}");
@@ -178,7 +178,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends every sync well and lets time pass until all is quiet.
+    /// Ends every sync successfully and advances the clock until nothing is pending.
     async fn finish_everything(&mut self) {
         self.workers.update_start_gate(&[]);
         for _ in 0..40 {

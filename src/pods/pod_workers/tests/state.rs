@@ -22,7 +22,7 @@ const LIVE: SyncOutcome = SyncOutcome::SyncEnded {
     next: REST,
 };
 
-/// A machine and its clock; every step gives its effects as one line.
+/// A state machine with a fake clock; each step returns its effects as one line.
 struct Pod1 {
     state: PodWorkerState,
     now: Instant,
@@ -75,7 +75,7 @@ impl Pod1 {
         }
     }
 
-    /// What follows: the effects, and a rest or the next call at once.
+    /// The effects, then the delay or the next call.
     fn ended(&mut self, outcome: SyncOutcome) -> String {
         let (next, effects) = self.state.end_call(outcome);
         match next {
@@ -301,7 +301,7 @@ fn a_pod_of_which_only_the_runtime_knows_is_killed() {
 }
 
 #[test]
-fn a_pod_that_another_one_takes_the_place_of_keeps_the_grace_of_its_containers() {
+fn a_replaced_orphan_keeps_the_grace_period_of_its_containers() {
     let with_grace = |grace_seconds| {
         let running = ContainerStatus {
             state: ContainerState::Running,
@@ -379,7 +379,7 @@ fn a_terminal_pod_seen_first_is_only_cleaned_up_unless_it_may_run() {
 }
 
 #[test]
-fn a_pod_that_is_followed_by_another_of_its_uid_ends_as_it_was_made() {
+fn a_terminating_pod_keeps_its_own_spec_when_its_uid_is_added_again() {
     let named = |command: &str| {
         let mut pod = static_pod("u", "web");
         let labels = [("made".to_string(), command.to_string())];
@@ -537,7 +537,7 @@ fn a_second_sync_never_begins_while_one_runs() {
 }
 
 #[test]
-fn a_pod_of_which_only_the_status_changed_wakes_nothing_and_takes_the_place_of_the_one_before() {
+fn a_status_only_change_replaces_the_pod_without_a_sync() {
     let held = |pod: &mut Pod1| match pod.state.begin(None, pod.now) {
         Some(PodSyncCall::Sync(pod, _) | PodSyncCall::Terminating(pod, ..)) => pod,
         other => panic!("{other:?}"),

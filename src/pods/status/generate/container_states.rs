@@ -98,7 +98,7 @@ fn container_status(
     mark_started_and_ready(inputs, container, kind, newest, old, &mut status);
     status.volume_mounts = resources::mounts(container, inputs.recursive_read_only_mounts);
     if kind == ContainerList::Regular {
-        status.allocated_resources_status = (inputs.devices)(&container.name);
+        status.allocated_resources_status = (inputs.device_health)(&container.name);
     }
     status.last_state.get_or_insert_default();
     status
@@ -398,7 +398,7 @@ pub(in crate::pods::status) fn unknown_exit(message: &str) -> ContainerState {
     })
 }
 
-/// Upstream's message for an init container that the runtime has no instance of, of a pod that is past it.
+/// Upstream's message for an init container without an instance in the runtime, in a pod that was initialized.
 pub(in crate::pods::status) const INIT_CONTAINER_LOST: &str = "Unable to get init container status from container \
      runtime and pod has been initialized, treat it as exited normally";
 

@@ -15,7 +15,7 @@ pub enum PodPhase {
     Running,
     /// Every container ended with 0, for good.
     Succeeded,
-    /// Every container ended for good, not all with 0; or the pod was failed from outside.
+    /// Every container ended for good, not all with 0; or the kubelet failed the pod.
     Failed,
 }
 

@@ -63,7 +63,7 @@ pub(super) fn allocated_requests(container: &Container) -> Option<QuantityList> 
     allocated(container).requests
 }
 
-/// `resources` of the pod as a whole: what its containers request together, its own level first.
+/// `resources` of the pod as a whole: what its containers request together, pod-level resources first.
 pub(super) fn of_pod(pod: &Pod) -> ResourceRequirements {
     let total = requests::of_pod_and_overhead::<Amount>(pod).unwrap_or_default();
     let own = pod.spec().and_then(|spec| spec.resources.as_ref());

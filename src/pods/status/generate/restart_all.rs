@@ -14,7 +14,10 @@ const MESSAGE: &str = "The container is removed because RestartAllContainers in 
 
 /// The status of a container that was removed for `RestartAllContainers`: Waiting, with a terminated last state. `None`
 /// for a container that had not left Waiting.
-pub(super) fn removed(inputs: &StatusInputs<'_>, old: Option<&ContainerStatus>) -> Option<Removed> {
+pub(super) fn removed(
+    inputs: &StatusInputs<'_>,
+    old: Option<&ContainerStatus>,
+) -> Option<RemovedContainerStatus> {
     if inputs.restart_all == RestartAllStage::None || inputs.pod_is_terminal {
         return None;
     }
@@ -30,7 +33,7 @@ pub(super) fn removed(inputs: &StatusInputs<'_>, old: Option<&ContainerStatus>) 
     } else {
         return None;
     };
-    Some(Removed {
+    Some(RemovedContainerStatus {
         restarts,
         state: waiting(Some(RESTARTING_ALL_CONTAINERS.into()), Some(MESSAGE.into())),
         last_state: terminated(ContainerStateTerminated {
@@ -43,7 +46,7 @@ pub(super) fn removed(inputs: &StatusInputs<'_>, old: Option<&ContainerStatus>) 
 }
 
 /// The status of a removed container.
-pub(super) struct Removed {
+pub(super) struct RemovedContainerStatus {
     pub(super) restarts: i32,
     pub(super) state: ContainerState,
     pub(super) last_state: ContainerState,

@@ -16,11 +16,11 @@ enum Happens {
     DeletionRequested,
     /// Another writer sets its own condition.
     Gate(bool),
-    /// Somebody overwrites what the kubelet owns.
+    /// Another client overwrites fields of the kubelet.
     Overwritten,
     /// The watch delivers what there is.
     Watched,
-    /// The writer has a go; the request may be lost before or after it took effect.
+    /// The writer runs; the request may be lost before or after it took effect.
     Sends {
         arrives: bool,
         response: bool,
@@ -174,8 +174,13 @@ impl World {
                 assert!(!self.may_run || !ends(&status), "terminal while it may run");
                 self.on_server(|pod| pod.status = Some(status));
                 if let (Some(pod), true) = (&self.server, response) {
-                    self.exchange
-                        .taken(version_sent, &patch, &self.watched, pod.clone(), self.now);
+                    self.exchange.patched(
+                        version_sent,
+                        &patch,
+                        &self.watched,
+                        pod.clone(),
+                        self.now,
+                    );
                 }
             }
             NextStatusRequest::Delete if arrives => {
@@ -186,7 +191,7 @@ impl World {
                     );
                     assert!(
                         pod.metadata.deletion_timestamp.is_some(),
-                        "nobody deleted it"
+                        "no client deleted it"
                     );
                     let shown = pod.status.unwrap();
                     assert_eq!(shown.phase, self.entry.status.phase, "its end was not sent");
@@ -204,7 +209,7 @@ impl World {
         }
     }
 
-    /// Nothing fails any more.
+    /// From here on no request fails.
     fn settle(&mut self) {
         for _ in 0..8 {
             for happens in [

@@ -29,7 +29,7 @@ fn exchanged(entry: &VersionedPodStatus, response: Pod, now: Instant) -> Exchang
     else {
         panic!("there is something to send");
     };
-    exchange.taken(version_sent, &patch, &watched, response, now);
+    exchange.patched(version_sent, &patch, &watched, response, now);
     exchange
 }
 

@@ -160,7 +160,8 @@ pub(super) fn insufficient_resources(
         let devices = allocated.get(resource).copied();
         let most = match capacity(resource).max(devices) {
             Some(most) => most,
-            // A resource of the cluster is not counted by the node.
+            // An extended resource that the node does not have is managed at cluster level and not checked (upstream's
+            // `removeMissingExtendedResources`).
             None if resource.contains('/') => continue,
             None => 0,
         };

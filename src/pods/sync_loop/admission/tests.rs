@@ -10,7 +10,7 @@ fn pod(metadata: Value, spec: Value) -> Pod {
 struct EmptyNode {
     sysctls: Allowlist,
     others: AdmittedPods,
-    allocated: BTreeMap<String, i64>,
+    allocated_devices: BTreeMap<String, i64>,
     initial: Node,
 }
 
@@ -19,7 +19,7 @@ impl EmptyNode {
         Self {
             sysctls: Allowlist::new("6.1", &[]).unwrap(),
             others: AdmittedPods::default(),
-            allocated: BTreeMap::new(),
+            allocated_devices: BTreeMap::new(),
             initial: Node::default(),
         }
     }
@@ -29,7 +29,7 @@ impl EmptyNode {
         NodeView {
             sysctls: &self.sysctls,
             app_armor: false,
-            certificates: false,
+            pod_certificates: false,
             supplemental_groups_policy: false,
             pressure: NodePressure::default(),
             shutting_down: false,
@@ -38,8 +38,8 @@ impl EmptyNode {
             initial: &self.initial,
             standalone: false,
             others: &self.others,
-            devices: None,
-            allocated: &self.allocated,
+            device_error: None,
+            allocated_devices: &self.allocated_devices,
         }
     }
 }
@@ -133,13 +133,13 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
         staying: vec![other.clone()],
         ..none()
     };
-    let ending = || AdmittedPods {
-        ending: vec![other.clone()],
+    let terminating = || AdmittedPods {
+        terminating: vec![other.clone()],
         ..none()
     };
     let both = || AdmittedPods {
         staying: vec![other.clone()],
-        ending: vec![other.clone()],
+        terminating: vec![other.clone()],
     };
     let api = || with_port("api", 8080);
     for (pod, already_running, object, others, expected) in [
@@ -150,7 +150,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             api(),
             false,
             Some(&node),
-            ending(),
+            terminating(),
             "not yet, then NodePorts",
         ),
         (api(), true, Some(&node), staying(), "admitted"),
@@ -168,7 +168,7 @@ fn a_pod_waits_for_what_may_be_different_in_a_moment() {
             with_port("file", 8080),
             false,
             Some(&node),
-            ending(),
+            terminating(),
             "not yet, then NodePorts",
         ),
     ] {
@@ -211,15 +211,18 @@ fn others_make_room_for_a_critical_pod() {
         serde_json::from_value(json!({"status": {"allocatable": {"cpu": "2", "pods": "9"}}}))
             .unwrap();
     let critical = 2_000_000_000;
-    let others = |priority: i32, is_ending: bool| {
+    let others = |priority: i32, is_terminating: bool| {
         let pods = vec![Arc::new(sized("api", priority, "1500m"))];
         let none = Vec::new();
-        let (staying, ending) = if is_ending {
+        let (staying, terminating) = if is_terminating {
             (none, pods)
         } else {
             (pods, none)
         };
-        AdmittedPods { staying, ending }
+        AdmittedPods {
+            staying,
+            terminating,
+        }
     };
     for (case, pod, others, expected) in [
         (

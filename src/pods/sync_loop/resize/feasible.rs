@@ -5,7 +5,7 @@ use crate::{
     resources::{
         QosClass,
         allocation::PendingReason,
-        cm::wanted::NodeAmounts,
+        cm::resource_config::NodeAmounts,
         may_swap, pod_qos,
         requests::{self, CPU, MEMORY},
     },
@@ -21,7 +21,7 @@ pub struct ResizeRules {
     pub static_memory: bool,
     /// Burstable containers may swap by their memory requests.
     pub limited_swap: bool,
-    /// What is not reserved. Eviction thresholds are not subtracted from it.
+    /// Node capacity minus the reserved resources; eviction thresholds are not subtracted.
     pub allocatable: NodeAmounts,
 }
 

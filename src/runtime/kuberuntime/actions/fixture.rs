@@ -1,4 +1,4 @@
-//! Pods and runtime statuses for tests, built in the terms of the rules.
+//! Pods and runtime statuses for tests of the rules of `computePodActions`.
 
 use super::{PlanInputs, PodActions, RecordedFacts, compute_pod_actions};
 use crate::{

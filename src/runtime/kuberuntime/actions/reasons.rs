@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SandboxChange {
     /// The runtime has no sandbox of the pod.
-    NoneKnown,
+    NoSandbox,
     /// More than one sandbox is READY.
     SeveralReady,
     /// The newest sandbox is not READY.
@@ -20,7 +20,7 @@ pub enum SandboxChange {
 impl fmt::Display for SandboxChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoneKnown => "the pod has no sandbox",
+            Self::NoSandbox => "the pod has no sandbox",
             Self::SeveralReady => "several sandboxes are ready",
             Self::NotReady => "the sandbox is not ready",
             Self::NetworkModeDiffers => "the network mode differs",

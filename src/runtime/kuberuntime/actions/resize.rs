@@ -34,10 +34,13 @@ impl ContainerResize {
 
 /// What changes for a running container. Without actuated amounts, they are assumed to be the allocated ones.
 fn change(view: &PlanView<'_>, container: &Container) -> Option<(ComputeAmounts, ComputeAmounts)> {
-    let has = view.inputs.facts.actuated.as_deref()?;
+    let actuated = view.inputs.facts.actuated.as_deref()?;
     let level = view.inputs.pod.spec()?.resources.as_ref();
     let own = container.resources.clone().unwrap_or_default();
-    let from = ComputeAmounts::of(has.containers.get(&container.name)?, has.pod.as_ref());
+    let from = ComputeAmounts::of(
+        actuated.containers.get(&container.name)?,
+        actuated.pod.as_ref(),
+    );
     let to = ComputeAmounts::of(&own, level);
     (from != to).then_some((from, to))
 }
@@ -84,10 +87,10 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     // Decreases of memory limits come first, because they free memory for the increases.
     resizes.sort_by_key(|resize| resize.lower_memory_limit().is_none());
     actions.containers_to_resize = resizes;
-    let has = view.inputs.facts.actuated.as_deref();
+    let actuated = view.inputs.facts.actuated.as_deref();
     let wants = pod.spec().and_then(|spec| spec.resources.as_ref());
-    actions.resize_pod_level = has.zip(wants).is_some_and(|(has, wants)| {
+    actions.resize_pod_level = actuated.zip(wants).is_some_and(|(actuated, wants)| {
         let none = ResourceRequirements::default();
-        !same_amounts(has.pod.as_ref().unwrap_or(&none), wants)
+        !same_amounts(actuated.pod.as_ref().unwrap_or(&none), wants)
     });
 }

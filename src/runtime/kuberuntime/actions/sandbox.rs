@@ -13,7 +13,7 @@ pub(super) fn check(view: &PlanView<'_>) -> PodActions {
     let status = view.inputs.status;
     let Some(newest) = status.newest_sandbox() else {
         return PodActions {
-            sandbox_change: Some(SandboxChange::NoneKnown),
+            sandbox_change: Some(SandboxChange::NoSandbox),
             ..PodActions::default()
         };
     };

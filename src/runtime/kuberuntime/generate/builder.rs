@@ -187,7 +187,7 @@ impl ConfigBuilder {
         container: &Container,
     ) -> Result<LinuxContainerResources, BadAmount> {
         let settings = &self.settings;
-        resources::container_resources(pod, container, &settings.node, &settings.cpu)
+        resources::container_resources(pod, container, &settings.node, &settings.enforcement)
     }
 
     /// The configuration of a container; creates the files that it refers to.
@@ -230,7 +230,7 @@ impl ConfigBuilder {
             volumes,
             images,
             environment: &environment,
-            instance: TerminationLog {
+            termination_log: TerminationLog {
                 restart_count: request.restart_count,
                 other_restart_counts: request.other_restart_counts,
             },

@@ -58,7 +58,7 @@ pub fn generate_container_config(
     let groups = mounts::volume_groups(pod, volumes);
     security.supplemental_groups.extend(groups);
     let node = &settings.node;
-    let resources = resources::container_resources(pod, container, node, &settings.cpu)?;
+    let resources = resources::container_resources(pod, container, node, &settings.enforcement)?;
     let devices = inputs.devices;
     let environment = &with_devices(devices, inputs.environment);
     let mut mounts = devices.mounts.clone();

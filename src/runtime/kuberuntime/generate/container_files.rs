@@ -105,8 +105,8 @@ pub struct FilesRequest<'a> {
     pub images: &'a ImageVolumes,
     /// Its variables.
     pub environment: &'a Environment,
-    /// The instance.
-    pub instance: TerminationLog<'a>,
+    /// Its termination log.
+    pub termination_log: TerminationLog<'a>,
 }
 
 /// Creates what a container needs before CreateContainer: log directory, sub-paths, hosts file and an empty termination
@@ -138,12 +138,12 @@ pub async fn create_container_files(
     let directory = settings.root.pod(&uid).map_err(ConfigError::from)?;
     let name = container.name.clone();
     let (restart_count, other_restart_counts) = (
-        request.instance.restart_count,
-        request.instance.other_restart_counts.to_vec(),
+        request.termination_log.restart_count,
+        request.termination_log.other_restart_counts.to_vec(),
     );
     let pod = pod.clone();
     let make = move || {
-        let instance = TerminationLog {
+        let termination_log = TerminationLog {
             restart_count,
             other_restart_counts: &other_restart_counts,
         };
@@ -156,7 +156,7 @@ pub async fn create_container_files(
                 .map(|content| pod_dirs::write_hosts_file(&directory, &content))
                 .transpose()?,
             termination_log: wants_log
-                .then(|| pod_dirs::create_termination_log(&directory, &name, &instance))
+                .then(|| pod_dirs::create_termination_log(&directory, &name, &termination_log))
                 .transpose()?,
         })
     };
@@ -314,7 +314,7 @@ mod tests {
                 volumes: &paths,
                 images: &ImageVolumes::new(),
                 environment: &environment,
-                instance: TerminationLog {
+                termination_log: TerminationLog {
                     restart_count,
                     ..TerminationLog::default()
                 },
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_read_from_a_plain_file_only() {
+    fn termination_message_is_read_only_from_a_regular_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("words");
         let source = TerminationMessageSource {

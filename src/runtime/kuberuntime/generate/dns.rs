@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cluster_server_the_nodes_own_stand_in_with_a_warning() {
+    fn without_cluster_dns_the_node_servers_are_used_with_a_warning() {
         let (config, warnings) = dns(json!({}), Some(&host()), &[]);
         assert_eq!(config.servers, ["1.1.1.1", "2.2.2.2"]);
         assert_eq!(warnings.len(), 2);
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept_and_told_as_upstream_does() {
+    fn limits_are_enforced_and_reported_as_upstream() {
         let own = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4"]}});
         let (config, warnings) = dns(own, None, &[]);
         assert_eq!(config.servers.len(), 3);

@@ -69,8 +69,8 @@ pub fn generate_pod_sandbox_config(
                 inputs.user_namespace,
             )),
             sysctls: sysctls(pod),
-            overhead: resources::sandbox_overhead(pod, &settings.cpu)?,
-            resources: Some(resources::sandbox_resources(pod, &settings.cpu)?),
+            overhead: resources::sandbox_overhead(pod, &settings.enforcement)?,
+            resources: Some(resources::sandbox_resources(pod, &settings.enforcement)?),
         }),
         windows: None,
     };

@@ -1,7 +1,7 @@
 //! The node's settings that all sandbox and container configurations depend on.
 
 use crate::model::NodeFacts;
-use crate::resources::CpuEnforcement;
+use crate::resources::ResourceEnforcement;
 use crate::state::node_object::HostIps;
 use crate::volumes::KubeletRoot;
 use std::{net::IpAddr, path::PathBuf, sync::Arc};
@@ -20,7 +20,7 @@ pub struct GenerateSettings {
     /// `seccompDefault`: containers without a profile get the runtime's instead of none.
     pub seccomp_default: bool,
     /// How CPU and memory limits are enforced.
-    pub cpu: CpuEnforcement,
+    pub enforcement: ResourceEnforcement,
     /// Facts about the node.
     pub node: Arc<NodeFacts>,
     /// The node's addresses, which may change.

@@ -160,12 +160,12 @@ pub struct ContainerStop {
 }
 
 /// The stops of all containers of a pod that run or may run. A sidecar waits for all regular containers and for the
-/// sidecars after it (upstream's `terminationOrdering`). Hooks are those of the spec, or of `record` for containers that
-/// are not in the spec; a container in unknown state gets none.
+/// sidecars after it (upstream's `terminationOrdering`). Hooks are those of the spec, or of `annotated_info` for
+/// containers that are not in the spec; a container in unknown state gets none.
 pub fn container_stops(
     pod: Option<&Pod>,
     status: &PodStatus,
-    record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
+    annotated_info: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
 ) -> Vec<ContainerStop> {
     let live: Vec<&ContainerStatus> = status.maybe_running().collect();
     let ids_of = |containers: &[Container]| -> Vec<ContainerId> {
@@ -193,7 +193,7 @@ pub fn container_stops(
                 id: status.id.clone(),
                 name: status.name.to_string(),
                 waits_for: waits_for.unwrap_or_default(),
-                pre_stop: pre_stop_of(pod, status, record),
+                pre_stop: pre_stop_of(pod, status, annotated_info),
             }
         })
         .collect()
@@ -202,14 +202,14 @@ pub fn container_stops(
 fn pre_stop_of(
     pod: Option<&Pod>,
     status: &ContainerStatus,
-    record: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
+    annotated_info: &dyn Fn(&ContainerId) -> Option<AnnotatedContainerInfo>,
 ) -> Option<LifecycleHandler> {
     if status.state != ContainerState::Running {
         return None;
     }
     match pod.and_then(|pod| pod.container(&status.name)) {
         Some(container) => container.lifecycle.as_ref()?.pre_stop.clone(),
-        None => record(&status.id)?.pre_stop,
+        None => annotated_info(&status.id)?.pre_stop,
     }
 }
 

@@ -199,7 +199,7 @@ fn sidecars_wait_for_regular_containers_and_later_sidecars() {
 }
 
 #[test]
-fn hooks_come_from_the_spec_or_from_the_record_of_an_orphan() {
+fn hooks_come_from_the_spec_or_from_the_annotations_of_an_orphan() {
     let record = |id: &ContainerId| {
         Some(AnnotatedContainerInfo {
             pre_stop: Some(hook(&format!("recorded {id}"))),
@@ -272,7 +272,7 @@ proptest! {
             let (go, wait): (Vec<_>, Vec<_>) = left.into_iter().partition(|stop| {
                 stop.waits_for.iter().all(|id| stopped.iter().any(|name| name == id.as_str()))
             });
-            prop_assert!(!go.is_empty(), "nobody may go: {wait:?}");
+            prop_assert!(!go.is_empty(), "no container can be stopped: {wait:?}");
             stopped.extend(go.into_iter().map(|stop| stop.name));
             left = wait;
         }

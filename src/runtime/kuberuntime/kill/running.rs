@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_comes_later_joins_the_stop_and_can_only_shorten_it() {
+    async fn a_second_caller_joins_the_stop_and_can_only_shorten_it() {
         let (stops, id, started_at) = (RunningStops::default(), "c".into(), Instant::now());
         let first = stops.join_or_begin(&id, grace(3600), stubborn);
         let (_keep, never) = watch::channel(grace(7200));

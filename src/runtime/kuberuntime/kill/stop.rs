@@ -207,11 +207,11 @@ impl PodKiller {
         grace: watch::Receiver<GraceDeadline>,
     ) -> anyhow::Result<()> {
         let pod_ref = PodRef::of_status(status);
-        let records = match pod {
+        let annotations = match pod {
             Some(_) => HashMap::new(),
-            None => self.orphan_records(status, &grace).await,
+            None => self.orphan_annotations(status, &grace).await,
         };
-        let mut stops = plan::container_stops(pod, status, &|id| records.get(id).cloned());
+        let mut stops = plan::container_stops(pod, status, &|id| annotations.get(id).cloned());
         // Containers that others wait for come first.
         stops.sort_by_key(|stop| stop.waits_for.len());
         let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();
@@ -226,7 +226,7 @@ impl PodKiller {
             let target = StopTarget {
                 object: object_of(pod, status, &stop.name),
                 pod_ref: pod_ref.clone(),
-                ports: ports_of(pod, &records, &stop),
+                ports: ports_of(pod, &annotations, &stop),
                 message: format!("Stopping container {}", stop.name),
                 pod_ip: hook_address(&self.node, pod, status),
                 stop,
@@ -377,7 +377,7 @@ impl PodKiller {
 
     /// The annotations of an orphan's containers. Read with one list and a short timeout, because the grace period of an
     /// orphan is short.
-    async fn orphan_records(
+    async fn orphan_annotations(
         &self,
         status: &PodStatus,
         grace: &watch::Receiver<GraceDeadline>,
@@ -388,7 +388,7 @@ impl PodKiller {
         let limit = plan::status_timeout(grace.borrow().left(Instant::now()));
         let list = self.reader.list_containers_of(&status.uid);
         let problem = match timeout(limit, list).await {
-            Ok(Ok(containers)) => return containers.iter().map(record_of).collect(),
+            Ok(Ok(containers)) => return containers.iter().map(annotated_info_of).collect(),
             Ok(Err(error)) => error_chain(&error),
             Err(_) => format!("no list within {} ms", limit.as_millis()),
         };
@@ -402,12 +402,12 @@ impl PodKiller {
     }
 }
 
-fn record_of(container: &v1::Container) -> (ContainerId, AnnotatedContainerInfo) {
-    let (record, unreadable) = AnnotatedContainerInfo::read(&container.annotations);
+fn annotated_info_of(container: &v1::Container) -> (ContainerId, AnnotatedContainerInfo) {
+    let (info, unreadable) = AnnotatedContainerInfo::read(&container.annotations);
     for error in unreadable {
         tracing::warn!(containerID = container.id, err = %error, "Failed to read an annotation of an orphaned container");
     }
-    (container.id.as_str().into(), record)
+    (container.id.as_str().into(), info)
 }
 
 /// Waits until the containers before it in the stopping order have exited, until the deadline at most.
@@ -431,12 +431,12 @@ pub(super) async fn deadline_over(grace: &mut watch::Receiver<GraceDeadline>) {
 
 fn ports_of(
     pod: Option<&Pod>,
-    records: &HashMap<ContainerId, AnnotatedContainerInfo>,
+    annotations: &HashMap<ContainerId, AnnotatedContainerInfo>,
     stop: &ContainerStop,
 ) -> Vec<ContainerPort> {
     let ports = match pod.and_then(|pod| pod.container(&stop.name)) {
         Some(container) => container.ports.clone(),
-        None => records.get(&stop.id).map(|record| record.ports.clone()),
+        None => annotations.get(&stop.id).map(|info| info.ports.clone()),
     };
     ports.unwrap_or_default()
 }

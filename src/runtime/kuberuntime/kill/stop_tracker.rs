@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_has_run_until_its_stop_is_called_off() {
+    async fn a_hook_counts_as_run_until_its_stop_is_cancelled() {
         let (dir, stops, uid) = stops();
         let (a, b) = ("a".into(), "b".into());
         stops.record_hook_ran(&uid, &a).await;

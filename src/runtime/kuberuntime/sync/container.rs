@@ -20,7 +20,7 @@ use crate::{
         gc::ContainerGc,
         generate::{
             ConfigBuilder, ContainerConfigRequest,
-            security_context::{ImageUser, in_process_namespace_of},
+            security_context::{ImageUser, with_target_pid_namespace},
         },
         log_links::LogLinks,
         restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
@@ -213,7 +213,7 @@ impl ContainerStarter {
             .touch(&PodRef::of(pod), item, Some(sandbox.id.clone()));
         if let Err(error) = started {
             self.back_off.start_failed(pod, container, Timestamp::now());
-            // If the outcome is unknown, the container may run, and its hook has to run as well (P-09).
+            // If the outcome is unknown, the container may run, and its hook has to run as well.
             if !error.is_outcome_unknown() {
                 self.post_start.mark_done(pod, &id);
             }
@@ -274,7 +274,7 @@ impl ContainerStarter {
     }
 
     /// Looks up a container that may exist, after a creation with an unknown outcome or with a name that is in use, and
-    /// adds it to the pod cache, so that the next sync finds it instead of creating a second one (P-10).
+    /// adds it to the pod cache, so that the next sync finds it instead of creating a second one.
     async fn adopt_containers(&self, pod: &Pod, sandbox: &ReadySandbox, name: &str) {
         let filter = ContainerFilter {
             pod_sandbox_id: sandbox.id.to_string(),
@@ -314,7 +314,7 @@ fn with_target_namespace(
     let linux = config.linux.as_mut();
     let security = linux.and_then(|linux| linux.security_context.as_mut());
     if let Some(options) = security.and_then(|security| security.namespace_options.as_mut()) {
-        *options = in_process_namespace_of(options.clone(), &running.id);
+        *options = with_target_pid_namespace(options.clone(), &running.id);
     }
     Ok(config)
 }

@@ -22,7 +22,7 @@ pub(in crate::runtime::kuberuntime) struct ContainerImages {
 
 impl ContainerImages {
     /// Starts to pull the images of all containers that will be started, while the sandbox is created and containers
-    /// start one after the other (P-08).
+    /// start one after the other.
     pub(super) fn prefetch(
         &self,
         request: &SyncRequest<'_>,

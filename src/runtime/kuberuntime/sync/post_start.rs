@@ -43,7 +43,7 @@ impl PostStart {
         }
     }
 
-    /// Runs the hooks again that an earlier kubelet did not record as ended (P-09: at least once).
+    /// Runs the hooks again that an earlier kubelet did not record as ended (at least once).
     pub(super) async fn resume(
         &self,
         request: &SyncRequest<'_>,

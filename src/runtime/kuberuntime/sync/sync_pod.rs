@@ -169,7 +169,7 @@ impl KubeGenericRuntimeManager {
         let (pod, status) = (request.pod, &request.status);
         if let Some(reason) = &actions.kill_pod {
             if let KillPodReason::SandboxReplaced(change) = reason
-                && *change != SandboxChange::NoneKnown
+                && *change != SandboxChange::NoSandbox
             {
                 let now = Instant::now();
                 if let Some(left) = self.sandboxes.back_off.remaining(&pod.uid(), *change, now) {
@@ -192,7 +192,7 @@ impl KubeGenericRuntimeManager {
                 }
             }
             report.changed_runtime = true;
-            let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoneKnown);
+            let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
             if *reason != nothing_there {
                 let why = reason.to_string();
                 self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, why));

@@ -64,8 +64,8 @@ pub(super) struct Sighting {
     pub(super) at: Duration,
 }
 
-/// How soon a log is checked again: at the latest after `interval`, sooner when it grows so
-/// fast that it will be too large before (P-39).
+/// How soon a log is checked again: at the latest after `interval`, sooner when it grows so fast that it will be too
+/// large before.
 pub(super) fn next_look(
     before: Option<Sighting>,
     now: Sighting,

@@ -327,7 +327,7 @@ async fn faults(clients: &Clients, entry: &RouteEntry) -> Vec<String> {
 async fn each_route_refuses_unauthenticated_forbidden_and_malformed_requests() {
     let _turn = crate::host::profile::ONE_PROFILE.lock().await;
     let api = Scripted::start(by_name).await;
-    let setting = Setting::asking(&api).await;
+    let setting = Setting::with_reviews(&api).await;
     let clients = Clients {
         plain: setting.client(None),
         served: setting.serve().await,

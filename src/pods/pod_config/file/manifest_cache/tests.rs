@@ -132,7 +132,7 @@ fn a_file_bad_from_the_start_is_reported_and_skipped() {
 }
 
 #[test]
-fn what_is_gone_or_no_file_any_more_runs_no_more() {
+fn pods_of_removed_files_and_of_non_files_are_dropped() {
     let mut cache = ManifestCache::default();
     note(&mut cache, "a", good("a"));
     note(&mut cache, "b", good("b"));
@@ -196,7 +196,7 @@ fn an_unreadable_file_keeps_its_pod_until_it_can_be_read() {
 }
 
 #[test]
-fn a_fault_is_reported_when_its_own_file_was_read_again() {
+fn an_error_is_reported_after_its_file_was_read_again() {
     let mut cache = ManifestCache::default();
     note(
         &mut cache,

@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_picture_gives_the_same_status_again(
+    fn equal_inputs_give_an_equal_status(
         policy in policies(),
         first in runtime_statuses(),
         second in runtime_statuses(),

@@ -169,7 +169,7 @@ fn a_terminal_phase_never_goes_back() {
 }
 
 #[test]
-fn a_pod_failed_from_outside_has_a_reason() {
+fn a_pod_failed_by_the_kubelet_has_a_reason() {
     let pod = pod("Always", &[], &["a"]);
     let runtime_status = runtime_status(&[running("a", "c")]);
     let because = PodFailure {

@@ -110,7 +110,7 @@ fn a_container_gets_healthy_devices_that_no_other_has() {
         error.to_string(),
         "requested number of devices unavailable for example.com/gpu. Requested: 1, Available: 0"
     );
-    assert_eq!(error.short_of(), Some(GPU));
+    assert_eq!(error.exhausted_resource(), Some(GPU));
     assert_eq!(state.holders(GPU).len(), 2);
     assert_eq!(state.allocated(), [(GPU.to_owned(), 2)].into());
     assert!(state.release(&"u1".into()));

@@ -137,19 +137,19 @@ fn initialised_is_a_fact_or_else_a_regular_container_in_this_sandbox() {
             "init:i",
         ),
         (
-            "the journal says so",
+            "recorded as initialized",
             p(),
             second().initialized_in(1),
             "init:s start:a",
         ),
         (
-            "the journal speaks of another sandbox",
+            "recorded for another sandbox",
             p(),
             second().initialized_in(0),
             "init:i",
         ),
         (
-            "the journal wins over a failed init container",
+            "the record wins over a failed init container",
             pod("Never", &["a"]).init("i"),
             Runtime::good().exited("i", 1).initialized_in(0),
             "start:a",

@@ -110,19 +110,19 @@ fn regular_containers_row_by_row() {
             "start:a",
         ),
         (
-            "instances gone, journal says 0, OnFailure",
+            "instances gone, recorded exit 0, OnFailure",
             p("OnFailure"),
             b().exit_fact("a", 0),
             "",
         ),
         (
-            "instances gone, journal says 1, OnFailure",
+            "instances gone, recorded exit 1, OnFailure",
             p("OnFailure"),
             b().exit_fact("a", 1),
             "start:a",
         ),
         (
-            "instances gone, journal says 1, Never",
+            "instances gone, recorded exit 1, Never",
             p("Never"),
             b().exit_fact("a", 1),
             "",

@@ -36,7 +36,7 @@ fn rules_decide_about_exited_regular_containers_before_policies_do() {
             "start:a",
         ),
         (
-            "the runtime has no instance, the journal has its exit",
+            "the runtime has no instance, its exit is recorded",
             on_42(),
             Runtime::good().with("b", RUNNING).exit_fact("a", 42),
             "start:a",

@@ -24,7 +24,7 @@ fn the_newest_sandbox_is_judged_row_by_row() {
     };
     let hosts = ours.clone().host_network();
     for (pod, sandboxes, change, attempt, id) in [
-        (&ours, vec![], Some(NoneKnown), 0, None),
+        (&ours, vec![], Some(NoSandbox), 0, None),
         (
             &ours,
             vec![sandbox(4), sandbox(3)],
@@ -75,13 +75,13 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
         ),
         ("1: Never, nothing ever created", p("Never"), dead(), again),
         (
-            "1: Never, only the journal knows",
+            "1: Never, only a recorded exit",
             p("Never"),
             dead().exit_fact("a", 0),
             "kill-pod",
         ),
         (
-            "Never, the runtime lost everything and the journal knows one",
+            "Never, nothing in the runtime, one recorded exit",
             p("Never"),
             Runtime::default().exit_fact("a", 0),
             "kill-pod new-sandbox start:b",
@@ -137,13 +137,13 @@ fn without_a_good_sandbox_everything_is_killed_and_started_again_or_not() {
             "kill-pod",
         ),
         (
-            "3: the same by the journal",
+            "3: the same by recorded exits",
             p("OnFailure"),
             dead().exited("a", 0).exit_fact("b", 0),
             "kill-pod",
         ),
         (
-            "4: init containers begin anew",
+            "4: init containers start over",
             p("Always").init("i").init("j"),
             dead().exited("i", 0).exited("j", 0).with("a", RUNNING),
             "kill-pod new-sandbox init:i",

@@ -44,7 +44,7 @@ pub fn wanted_configmaps_and_secrets(pod: &Pod, container: &Container) -> BTreeS
     let all = all.filter_map(|source| env_from(source).map(|(kind, name, _)| (kind, name)));
     let single = container.env.iter().flatten().filter_map(|variable| {
         let reference = key_reference(variable.value_from.as_ref()?)?;
-        // A value that is given is not looked for.
+        // `valueFrom` is ignored if `value` is set.
         let given = variable.value.as_ref().is_some_and(|v| !v.is_empty());
         (!given).then_some((reference.kind, reference.name))
     });

@@ -27,7 +27,7 @@ pub enum EnvFileError {
         "invalid environment variable format at line {0}: value must be enclosed in single quotes"
     )]
     NoQuote(usize),
-    /// Something other than a remark behind the value.
+    /// Text other than a comment after the value.
     #[error(
         "invalid environment variable format at line {0}: unexpected content after closing quote"
     )]
@@ -41,10 +41,10 @@ pub enum EnvFileError {
     /// More than is read.
     #[error("the environment variable file is larger than {} bytes", MAX_FILE)]
     TooLong,
-    /// Not there.
+    /// The file does not exist.
     #[error("failed to open environment variable file: it does not exist")]
     Missing,
-    /// There, and cannot be read.
+    /// The file cannot be read.
     #[error("failed to open environment variable file: {0}")]
     Unreadable(String),
 }

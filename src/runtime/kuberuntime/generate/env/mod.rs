@@ -69,7 +69,7 @@ pub enum EnvError {
     /// The node's address is required and unknown.
     #[error("host IP unknown; known addresses: []")]
     NoHostIp,
-    /// An amount of a resource cannot be shown.
+    /// The value of a `resourceFieldRef` cannot be computed.
     #[error(transparent)]
     Resource(#[from] FieldRefError),
     /// The volume of a file is not there.
@@ -91,9 +91,9 @@ pub enum EnvError {
     Source(String),
 }
 
-/// The container's variables (upstream's `makeEnvironmentVariables`): those of whole objects first,
-/// then single ones, each of which may refer to the variables above it and to those of services. The last
-/// definition of a name wins; those of services are added where a name is not defined.
+/// The container's variables (upstream's `makeEnvironmentVariables`): `envFrom` first, then `env`, whose entries may
+/// refer to earlier variables and to service variables. The last definition of a name wins; service variables are added
+/// where a name is not defined.
 pub fn make_environment(
     pod: &Pod,
     container: &Container,
@@ -220,7 +220,7 @@ fn field_value(pod: &Pod, path: &str, inputs: &EnvInputs<'_>) -> Result<String, 
         },
         "status.podIP" => own(inputs.pod_ips.first()),
         "status.podIPs" => Ok(inputs.pod_ips.join(",")),
-        // Volumes can show all of them at once, variables cannot.
+        // Only downward API volumes support all labels or annotations at once.
         "metadata.labels" | "metadata.annotations" => Err(EnvError::FieldPath(path.to_string())),
         _ => pod_field(pod, path).ok_or_else(|| EnvError::FieldPath(path.to_string())),
     }

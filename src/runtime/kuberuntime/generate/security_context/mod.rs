@@ -280,7 +280,7 @@ pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOp
 }
 
 /// The same for an ephemeral container that is to see the processes of another container.
-pub fn in_process_namespace_of(
+pub fn with_target_pid_namespace(
     options: v1::NamespaceOption,
     target: &ContainerId,
 ) -> v1::NamespaceOption {

@@ -149,7 +149,7 @@ fn run_as_non_root_is_verified_with_upstreams_words() {
 }
 
 #[test]
-fn a_group_without_a_user_is_not_told_to_the_sandbox() {
+fn run_as_group_without_user_is_not_set_on_the_sandbox() {
     let pod = pod(json!({"securityContext": {"runAsGroup": 3000}, "containers": [{"name": "c"}]}));
     assert_eq!(sandbox_security_context(&pod, None).run_as_group, None);
     let container = security(&pod, ImageUser::Uid(0), false);

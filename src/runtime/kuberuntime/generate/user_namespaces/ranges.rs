@@ -80,7 +80,7 @@ pub struct IdRange {
     pub length: u32,
 }
 
-/// Why a pod cannot have a range, or not the one it is said to have; texts as upstream's.
+/// Why a range cannot be allocated or restored; texts as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     /// Every range is taken.
@@ -185,7 +185,7 @@ impl Ranges {
     }
 }
 
-/// What a pod's file says; upstream's format, so that either kubelet reads the other's.
+/// The content of a pod's `userns` file; upstream's format, so that either kubelet reads the other's.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct UserNamespaceRecord {

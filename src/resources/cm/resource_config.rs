@@ -6,7 +6,7 @@ use crate::{
     host::cgroup::CgroupSettings,
     model::{Pod, PodExt, Quantity},
     resources::{
-        CpuEnforcement, QosClass, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
+        QosClass, ResourceEnforcement, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
         requests::{self, Amounts, BadAmount, CPU, HUGEPAGES_PREFIX, MEMORY, Resources},
     },
 };
@@ -21,8 +21,8 @@ const MIN_SHARES: u64 = 2;
 /// Rules for the limits of pods on this node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodRules {
-    /// How CPU limits are enforced.
-    pub cpu: CpuEnforcement,
+    /// How CPU and memory limits are enforced.
+    pub enforcement: ResourceEnforcement,
     /// `podPidsLimit`, if there is a limit.
     pub pids: Option<i64>,
     /// Huge page sizes that the kernel can limit, bytes.
@@ -35,13 +35,16 @@ pub struct PodRules {
 ///
 /// # Errors
 /// An amount in the spec cannot be parsed.
-pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> {
+pub fn resource_config_for_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> {
     let total: Resources = requests::of_pod_and_overhead(pod)?;
     let qos = pod_qos(pod)?;
     let milli = |amount: Option<Quantity>| amount.unwrap_or_default().milli_value();
     let shares = milli_cpu_to_shares(milli(total.request(CPU)));
-    let quota = if rules.cpu.cfs_quota {
-        milli_cpu_to_quota(milli(total.limit(CPU)), rules.cpu.period_microseconds)
+    let quota = if rules.enforcement.cfs_quota {
+        milli_cpu_to_quota(
+            milli(total.limit(CPU)),
+            rules.enforcement.period_microseconds,
+        )
     } else {
         -1
     };
@@ -59,7 +62,7 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> 
     }
     if limited(CPU)? {
         settings.cpu_quota = Some(quota);
-        settings.cpu_period = u64::try_from(rules.cpu.period_microseconds).ok();
+        settings.cpu_period = u64::try_from(rules.enforcement.period_microseconds).ok();
     }
     if limited(MEMORY)? {
         settings.memory = Some(memory);
@@ -77,7 +80,7 @@ pub fn of_pod(pod: &Pod, rules: &PodRules) -> Result<CgroupSettings, BadAmount> 
 }
 
 /// The higher limits of CPU and memory of both settings. A limit that one of them lacks is not set.
-pub fn at_least(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSettings {
+pub fn higher_limits(settings: CgroupSettings, other: &CgroupSettings) -> CgroupSettings {
     let is_limit = |value: &i64| *value > 0;
     let higher = |one: Option<i64>, other: Option<i64>| {
         let both = one.filter(is_limit).zip(other.filter(is_limit));

@@ -1,7 +1,9 @@
 //! Amounts, with numbers from upstream's formulas.
 
-use super::wanted::{NodeAmounts, PodRules, at_least, of_classes, of_pod};
-use crate::{host::cgroup::CgroupSettings, model::Pod, resources::CpuEnforcement};
+use super::resource_config::{
+    NodeAmounts, PodRules, higher_limits, of_classes, resource_config_for_pod,
+};
+use crate::{host::cgroup::CgroupSettings, model::Pod, resources::ResourceEnforcement};
 use serde_json::{Value, json};
 
 const MI: i64 = 1 << 20;
@@ -111,7 +113,7 @@ fn a_pod_gets_what_upstream_gives_it() {
             (Some(2), Some(1_000), period, None),
         ),
     ] {
-        let settings = of_pod(&pod, &rules()).unwrap();
+        let settings = resource_config_for_pod(&pod, &rules()).unwrap();
         assert_eq!(shown(&settings), expected, "{what}");
     }
 }
@@ -121,16 +123,16 @@ fn quotas_follow_the_settings_of_the_node() {
     let amounts = json!({"cpu": "500m", "memory": "100Mi"});
     let pod = one(amounts.clone(), amounts);
     let with = |cfs_quota, period_microseconds| PodRules {
-        cpu: CpuEnforcement {
+        enforcement: ResourceEnforcement {
             cfs_quota,
             period_microseconds,
-            ..CpuEnforcement::default()
+            ..ResourceEnforcement::default()
         },
         pids: Some(100),
         ..rules()
     };
     for (cfs_quota, period, quota) in [(true, 5_000, 2_500), (false, 100_000, -1)] {
-        let settings = of_pod(&pod, &with(cfs_quota, period)).unwrap();
+        let settings = resource_config_for_pod(&pod, &with(cfs_quota, period)).unwrap();
         assert_eq!(settings.cpu_quota, Some(quota));
         assert_eq!(settings.cpu_period, u64::try_from(period).ok());
         assert_eq!(settings.pids, Some(100));
@@ -141,11 +143,16 @@ fn quotas_follow_the_settings_of_the_node() {
 fn every_page_size_has_a_limit() {
     let amounts = json!({"hugepages-2Mi": "4Mi", "cpu": "1", "memory": "1Gi"});
     let pod = one(amounts.clone(), amounts);
-    let limits = of_pod(&pod, &rules()).unwrap().huge_pages;
+    let limits = resource_config_for_pod(&pod, &rules()).unwrap().huge_pages;
     let expected = [("1GB".to_owned(), 0), ("2MB".to_owned(), 4 << 20)];
     assert_eq!(limits, expected.into());
     let without = PodRules::default();
-    assert!(of_pod(&pod, &without).unwrap().huge_pages.is_empty());
+    assert!(
+        resource_config_for_pod(&pod, &without)
+            .unwrap()
+            .huge_pages
+            .is_empty()
+    );
 }
 
 #[test]
@@ -157,9 +164,11 @@ fn memory_is_protected_by_class_where_that_is_wanted() {
     let amounts = json!({"cpu": "1", "memory": "64Mi"});
     let guaranteed = one(amounts.clone(), amounts);
     let burstable = one(json!({"memory": "32Mi"}), json!({}));
-    let min = of_pod(&guaranteed, &rules).unwrap().unified;
+    let min = resource_config_for_pod(&guaranteed, &rules)
+        .unwrap()
+        .unified;
     assert_eq!(min, [("memory.min", (64 * MI).to_string())].into());
-    let low = of_pod(&burstable, &rules).unwrap().unified;
+    let low = resource_config_for_pod(&burstable, &rules).unwrap().unified;
     assert_eq!(low, [("memory.low", (32 * MI).to_string())].into());
     let pods = [&guaranteed, &burstable];
     let classes = of_classes(pods.into_iter(), &rules, true, None);
@@ -252,7 +261,15 @@ fn between_two_limits_the_higher_one_is_set_and_none_where_one_is_missing() {
             settings(2, None, None),
         ),
     ] {
-        assert_eq!(at_least(one.clone(), &other), wanted, "{one:?} {other:?}");
-        assert_eq!(at_least(other.clone(), &one), wanted, "{other:?} {one:?}");
+        assert_eq!(
+            higher_limits(one.clone(), &other),
+            wanted,
+            "{one:?} {other:?}"
+        );
+        assert_eq!(
+            higher_limits(other.clone(), &one),
+            wanted,
+            "{other:?} {one:?}"
+        );
     }
 }

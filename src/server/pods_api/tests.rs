@@ -259,7 +259,7 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
         .await
         .unwrap()
         .into_inner();
-    assert_eq!(list.pods, [first.pod.clone()]);
+    assert_eq!(list.pods.as_slice(), std::slice::from_ref(&first.pod));
     let get = |uid: &str| v1alpha1::GetPodRequest {
         pod_uid: uid.to_owned(),
     };

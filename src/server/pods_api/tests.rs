@@ -210,6 +210,35 @@ fn a_watch_sends_what_differs_from_what_it_sent_last() {
     }
 }
 
+/// The service over these pods, and the sender of their changes.
+fn api(known: Arc<Mutex<Vec<PodWithStatus>>>) -> (PodsApi, [version::Sender<u64>; 2]) {
+    let ((pods, changed), (other, statuses)) = (version::channel(0), version::channel(0));
+    let api = PodsApi::new(
+        Arc::new(move || known.lock().clone()),
+        Arc::new(|| Box::pin(async {})),
+        Changes {
+            pods: changed,
+            statuses,
+        },
+    );
+    (api.unwrap(), [pods, other])
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_are_limited_as_upstream_limits_them() {
+    let (api, _changes) = api(Arc::default());
+    let code = async || {
+        let request = v1alpha1::GetPodRequest::default();
+        api.get_pod(Request::new(request)).await.unwrap_err().code()
+    };
+    for _ in 0..BURST {
+        assert_eq!(code().await, tonic::Code::NotFound);
+    }
+    assert_eq!(code().await, tonic::Code::ResourceExhausted);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(code().await, tonic::Code::NotFound);
+}
+
 async fn client(socket: PathBuf) -> PodsClient<Channel> {
     let connect = tower::service_fn(move |_| {
         let socket = socket.clone();
@@ -227,19 +256,9 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("pods-api/pods-api.sock");
     let known = Arc::new(Mutex::new(vec![(pod("u", "1"), status("Running"))]));
-    let (pods, changed) = version::channel(0);
-    let (_statuses, statuses) = version::channel(0);
-    let listed = known.clone();
-    let api = PodsApi::new(
-        Arc::new(move || listed.lock().clone()),
-        Arc::new(|| Box::pin(async {})),
-        Changes {
-            pods: changed,
-            statuses,
-        },
-    );
+    let (api, [pods, _statuses]) = api(known.clone());
     let shutdown = CancellationToken::new();
-    let (api, place, stopping) = (api.unwrap(), socket.clone(), shutdown.clone());
+    let (place, stopping) = (socket.clone(), shutdown.clone());
     let serving = tokio::spawn(async move { api.serve(&place, stopping).await });
     while !socket.exists() {
         tokio::task::yield_now().await;
@@ -270,11 +289,6 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
     known.lock().clear();
     pods.send_modify(|version| *version += 1);
     assert_eq!(next().await.r#type(), EventType::Deleted);
-    for _ in 0..BURST {
-        let _ = client.get_pod(get("v")).await;
-    }
-    let limited = client.get_pod(get("v")).await.unwrap_err();
-    assert_eq!(limited.code(), tonic::Code::ResourceExhausted);
     shutdown.cancel();
     serving.await.unwrap().unwrap();
     assert!(!socket.exists());

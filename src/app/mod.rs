@@ -307,12 +307,9 @@ impl App {
         tasks.spawn("server.streams", streams.drained());
         if self.config.is_on(FeatureGate::PodsApi) {
             let socket = self.config.root_dir.join("pods-api/pods-api.sock");
-            let api = server::pods_api(&self.opened.state, &self.opened.pods);
-            let shutdown = tasks.shutdown();
-            tasks.spawn(
-                "pods_api",
-                async move { api?.serve(&socket, shutdown).await },
-            );
+            let (state, pods) = (&self.opened.state, &self.opened.pods);
+            let api = server::pods_api(state, pods, tasks.shutdown());
+            tasks.spawn("pods_api", async move { api?.serve(socket).await });
         }
         let ports = std::mem::take(&mut self.ports);
         ports.serve(healthz.counted(counted), &handlers, tasks);

@@ -168,18 +168,22 @@ pub fn build(
     (handlers.traced(deps.tracer.clone()), streams)
 }
 
-/// Builds the Pods API.
+/// Builds the Pods API, which ends with `shutdown`.
 ///
 /// # Errors
 /// Its messages cannot be read.
-pub fn pods_api(state: &State, pods: &PodsReader) -> anyhow::Result<PodsApi> {
+pub fn pods_api(
+    state: &State,
+    pods: &PodsReader,
+    shutdown: CancellationToken,
+) -> anyhow::Result<PodsApi> {
     let lister = pods.lister.clone();
     let changes = Changes {
         pods: state.pods.subscribe(),
         statuses: pods.statuses.subscribe(),
     };
     let ready = wait_for_sources(pods.all_sources_seen.clone());
-    PodsApi::new(Arc::new(move || lister.list()), ready, changes)
+    PodsApi::new(Arc::new(move || lister.list()), ready, changes, shutdown)
 }
 
 /// Waits until every source has sent a list, complete or not, because an earlier response would show too few pods. Waits at most until

@@ -150,7 +150,7 @@ impl World {
             devices: devices.reader(),
             own_ip: || None,
             volumes_mounted: Arc::new(|| false),
-            machine: NodeMachineInfo::default(),
+            machine: machine(),
             status: status(),
             registration: registration(register),
             reset_devices: false,
@@ -202,6 +202,13 @@ impl World {
     fn is_known(&self) -> bool {
         self.node.borrow().is_some()
     }
+}
+
+fn machine() -> NodeMachineInfo {
+    let mut machine = NodeMachineInfo::default();
+    machine.info.operating_system = "linux".into();
+    machine.info.architecture = "amd64".into();
+    machine
 }
 
 fn status() -> StatusSettings {
@@ -458,7 +465,11 @@ async fn a_node_that_registers_itself_not_is_waited_for() {
         .iter()
         .find(|request| request.method == "PATCH")
         .unwrap();
-    assert!(patch.body.get("metadata").is_none(), "{}", patch.body);
+    let metadata = patch.body["metadata"].as_object().unwrap();
+    assert_eq!(metadata.keys().collect::<Vec<_>>(), ["labels"]);
+    let labels = metadata["labels"].as_object().unwrap();
+    let names = ["kubernetes.io/arch", "kubernetes.io/os"];
+    assert_eq!(labels.keys().collect::<Vec<_>>(), names);
 }
 
 #[tokio::test]

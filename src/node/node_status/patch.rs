@@ -4,6 +4,9 @@ use super::Generated;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use serde_json::{Map, Value, json};
 
+const OS_LABEL: &str = "kubernetes.io/os";
+const ARCH_LABEL: &str = "kubernetes.io/arch";
+
 /// Fields of the status that are replaced as a whole.
 const WHOLE: [&str; 5] = [
     "images",
@@ -25,13 +28,37 @@ pub fn difference(known: &Node, wanted: &Generated, heartbeats: bool) -> Option<
     if !status.is_empty() {
         patch.insert("status".into(), status.into());
     }
-    if let Some(metadata) = annotations(known, wanted) {
-        patch.insert("metadata".into(), metadata);
+    let metadata = [
+        ("annotations", annotations(known, wanted)),
+        ("labels", labels(known, &wanted.status)),
+    ];
+    let metadata = metadata.into_iter().filter(|(_, part)| !part.is_empty());
+    let metadata: Map<String, Value> = metadata
+        .map(|(name, part)| (name.to_owned(), part.into()))
+        .collect();
+    if !metadata.is_empty() {
+        patch.insert("metadata".into(), metadata.into());
     }
     (!patch.is_empty()).then(|| patch.into())
 }
 
-fn annotations(known: &Node, wanted: &Generated) -> Option<Value> {
+/// The differing labels of the operating system and the architecture, which others may have changed.
+fn labels(known: &Node, wanted: &NodeStatus) -> Map<String, Value> {
+    let existing = known.metadata.labels.as_ref();
+    let info = wanted.node_info.iter();
+    let wanted = info.flat_map(|info| {
+        [
+            (OS_LABEL, &info.operating_system),
+            (ARCH_LABEL, &info.architecture),
+        ]
+    });
+    wanted
+        .filter(|(name, value)| existing.and_then(|labels| labels.get(*name)) != Some(*value))
+        .map(|(name, value)| (name.to_owned(), json!(value)))
+        .collect()
+}
+
+fn annotations(known: &Node, wanted: &Generated) -> Map<String, Value> {
     let existing = known.metadata.annotations.as_ref();
     let mut differing = Map::new();
     for (name, value) in &wanted.annotations {
@@ -40,7 +67,7 @@ fn annotations(known: &Node, wanted: &Generated) -> Option<Value> {
             differing.insert((*name).to_owned(), json!(value));
         }
     }
-    (!differing.is_empty()).then(|| json!({ "annotations": differing }))
+    differing
 }
 
 fn members(known: &NodeStatus, wanted: &NodeStatus, heartbeats: bool) -> Map<String, Value> {

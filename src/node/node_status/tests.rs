@@ -99,10 +99,18 @@ impl Example {
 }
 
 fn with(status: NodeStatus) -> Node {
-    Node {
+    let info = machine().info;
+    let labels = [
+        ("kubernetes.io/os", info.operating_system),
+        ("kubernetes.io/arch", info.architecture),
+    ];
+    let mut node = Node {
         status: Some(status),
         ..Node::default()
-    }
+    };
+    let labels = labels.map(|(name, value)| (name.to_owned(), value));
+    node.metadata.labels = Some(labels.into());
+    node
 }
 
 fn amounts(list: &[(&str, &str)]) -> ResourceList {
@@ -439,6 +447,21 @@ fn nothing_is_sent_for_a_heartbeat_and_a_report_has_all_heartbeats_and_nothing_e
     let beat = |c: &Value| c["lastHeartbeatTime"] == "1970-01-01T00:00:20Z";
     assert!(conditions.iter().all(beat), "{report}");
     assert_eq!(report["status"].as_object().unwrap().len(), 1, "{report}");
+}
+
+#[test]
+fn labels_of_the_system_that_others_changed_are_set_again() {
+    let example = Example::new();
+    let mut known = with(example.at(&Node::default(), 1).status);
+    let wanted = example.at(&known, 1);
+    let labels = known.metadata.labels.as_mut().unwrap();
+    labels.insert("kubernetes.io/os".to_owned(), "dummy".to_owned());
+    labels.insert("example.com/own".to_owned(), "stays".to_owned());
+    let architecture = labels.remove("kubernetes.io/arch").unwrap();
+    let expected = json!({
+        "metadata": { "labels": { "kubernetes.io/os": "linux", "kubernetes.io/arch": architecture } },
+    });
+    assert_eq!(difference(&known, &wanted, false), Some(expected));
 }
 
 #[test]

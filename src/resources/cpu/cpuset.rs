@@ -72,6 +72,11 @@ impl CpuSet {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
+    /// Whether all of its CPUs are in the other set.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.difference(other).is_empty()
+    }
+
     /// The CPUs that `other` does not have.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {

@@ -180,14 +180,21 @@ impl CpuManager {
     /// belong to another pod with the same UID.
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
+        let assigned = self.state.assigned.get(uid.as_str());
+        let containers = || pod.init_containers().iter().chain(pod.containers());
         let changed = if let Some(cpus) = self.state.pods.get(uid.as_str()) {
+            let part = |container: &Container| assigned?.get(&container.name);
+            let differs = |container| {
+                let own = self.count(pod, container);
+                part(container).is_none_or(|part| own > 0 && own != part.len())
+            };
             self.count_of_pod(pod) != cpus.len()
+                || assigned.map_or(0, BTreeMap::len) != containers().count()
+                || containers().any(differs)
         } else {
-            let assigned = self.state.assigned.get(uid.as_str());
             let mut assigned = assigned.into_iter().flatten();
             assigned.any(|(name, cpus)| {
-                let mut containers = pod.init_containers().iter().chain(pod.containers());
-                let container = containers.find(|container| container.name == *name);
+                let container = containers().find(|container| container.name == *name);
                 container.is_none_or(|container| self.count(pod, container) != cpus.len())
             })
         };

@@ -170,10 +170,22 @@ fn the_cpus_of_a_pod_are_free_when_its_last_container_is_gone_or_its_request_cha
     assert_eq!(admit(&mut manager, TopologyScope::Pod, &first), Ok(()));
     assert!(manager.release(|_, name| name != "a"));
     assert_eq!(shown(&manager), "b=1,5 pod=1,4-5 shared=0,2-3,6-7");
-    manager.release_if_changed(&first);
-    assert_eq!(shown(&manager), "b=1,5 pod=1,4-5 shared=0,2-3,6-7");
-    manager.release_if_changed(&pod("2", &["a=1", "b"]));
+    manager.release(|_, _| false);
     assert_eq!(shown(&manager), "shared=0-7");
+    for other in [
+        pod("2", &["a=1", "b"]),
+        pod("3", &["a=2", "b"]),
+        pod("3", &["a=1", "c"]),
+        pod("3", &["a=1", "b", "c"]),
+        pod("1500m", &["a=1", "b"]),
+    ] {
+        assert_eq!(admit(&mut manager, TopologyScope::Pod, &first), Ok(()));
+        let before = shown(&manager);
+        manager.release_if_changed(&first);
+        assert_eq!(shown(&manager), before);
+        manager.release_if_changed(&other);
+        assert_eq!(shown(&manager), "shared=0-7", "{other:?}");
+    }
 }
 
 #[test]
@@ -232,12 +244,38 @@ fn the_third_version_of_the_file_is_read_and_written() {
 }
 
 #[test]
-fn a_file_that_shares_the_cpus_of_a_pod_is_an_error() {
-    let file = r#"{"policyName":"static","defaultCpuSet":"0-5","entries":{"u":{"a":"6"}},"podEntries":{"u":{"cpuSet":"5-7"}}}"#;
-    let state = from_checkpoint("static", file).unwrap();
-    let policy = manager().policy.unwrap();
-    assert_eq!(
-        CpuManager::new(policy, state).unwrap_err(),
-        "pod: u, cpuset: \"5-7\" overlaps with default cpuset \"0-5\""
-    );
+fn a_pod_of_a_file_must_have_its_own_cpus_and_those_of_its_containers() {
+    for (shared, assigned, pod_cpus, error) in [
+        (
+            "0-5",
+            "6",
+            "5-7",
+            "pod: u, cpuset: \"5-7\" overlaps with default cpuset \"0-5\"",
+        ),
+        (
+            "0-4",
+            "5",
+            "6-7",
+            "pod: u, container: a cpuset: \"5\" is not a part of its pod's \"6-7\"",
+        ),
+    ] {
+        let file = format!(
+            r#"{{"policyName":"static","defaultCpuSet":"{shared}","entries":{{"u":{{"a":"{assigned}"}}}},"podEntries":{{"u":{{"cpuSet":"{pod_cpus}"}}}}}}"#
+        );
+        let state = from_checkpoint("static", &file).unwrap();
+        let policy = manager().policy.unwrap();
+        assert_eq!(CpuManager::new(policy, state).unwrap_err(), error);
+    }
+}
+
+#[test]
+fn a_pod_of_a_file_that_has_no_containers_has_no_cpus() {
+    for shared in ["0-1,4-7", "0-7", ""] {
+        let file = format!(
+            r#"{{"policyName":"static","defaultCpuSet":"{shared}","podEntries":{{"u":{{"cpuSet":"2-3"}}}}}}"#
+        );
+        let state = from_checkpoint("static", &file).unwrap();
+        let manager = CpuManager::new(manager().policy.unwrap(), state).unwrap();
+        assert_eq!(shown(&manager), "shared=0-7");
+    }
 }

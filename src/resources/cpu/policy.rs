@@ -82,6 +82,15 @@ impl StaticCpuPolicy {
     /// # Errors
     /// The state does not match the machine or the reservation; texts as upstream's.
     pub(super) fn start(&self, state: &mut CpuState) -> Result<(), String> {
+        // The Go kubelet was killed between two writes.
+        let assigned = &state.assigned;
+        let orphans = state
+            .pods
+            .extract_if(.., |pod, _| !assigned.contains_key(pod));
+        let orphans = orphans.fold(CpuSet::default(), |all, (_, cpus)| all.union(&cpus));
+        if !state.shared.is_empty() {
+            state.shared = state.shared.union(&orphans);
+        }
         let strict = self.options.strict_reservation;
         let mut all = self.topology.cpus();
         if strict {
@@ -122,6 +131,12 @@ impl StaticCpuPolicy {
             if !shared.intersection(cpus).is_empty() {
                 return Err(format!(
                     "pod: {pod}, cpuset: \"{cpus}\" overlaps with default cpuset \"{shared}\""
+                ));
+            }
+            let mut parts = state.assigned.get(pod).into_iter().flatten();
+            if let Some((container, part)) = parts.find(|(_, part)| !part.is_within(cpus)) {
+                return Err(format!(
+                    "pod: {pod}, container: {container} cpuset: \"{part}\" is not a part of its pod's \"{cpus}\""
                 ));
             }
             known = known.union(cpus);

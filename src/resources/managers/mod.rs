@@ -267,7 +267,8 @@ impl ResourceManagers {
         }
     }
 
-    /// Whether the containers of a pod have no CPU quota, because some have exclusive CPUs.
+    /// Whether the cgroup of a pod has no CPU quota, because a container has exclusive CPUs; with pod-level resources,
+    /// because all have.
     pub fn has_no_cpu_quota(&self, pod: &Pod) -> bool {
         let inner = self.0.as_ref().filter(|inner| inner.deps.no_quota);
         inner.is_some_and(|inner| inner.managers.lock().cpu.has_exclusive(pod))

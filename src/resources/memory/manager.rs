@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use k8s_openapi::api::core::v1::Container;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Counters since the kubelet started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,14 +144,23 @@ impl MemoryManager {
     pub fn release_if_changed(&mut self, pod: &Pod) {
         let uid = pod.uid();
         let is_same = |container: &Container| {
-            let requested = || requests::of_container(pod, container);
-            let blocks = self.blocks(pod, &container.name);
-            blocks.map_or(requested().is_empty(), |blocks| {
-                sizes(blocks) == requested()
-            })
+            let requested = requests::of_container(pod, container);
+            match self.blocks(pod, &container.name) {
+                None => requested.is_empty(),
+                Some(blocks) => requested.is_empty() || sizes(blocks) == requested,
+            }
         };
         let same = match self.state.pods.get(uid.as_str()) {
-            Some(blocks) => sizes(blocks) == requests::of_pod(pod),
+            Some(blocks) => {
+                let containers = || pod.init_containers().iter().chain(pod.containers());
+                let parts = self.state.assigned.get(uid.as_str());
+                let has_part = |container: &Container| {
+                    parts.is_some_and(|parts| parts.contains_key(&container.name))
+                };
+                sizes(blocks) == requests::of_pod(pod)
+                    && parts.map_or(0, BTreeMap::len) == containers().count()
+                    && containers().all(|container| has_part(container) && is_same(container))
+            }
             None => pod.containers().iter().all(is_same),
         };
         let has_some = self.state.assigned.contains_key(uid.as_str());
@@ -222,6 +231,10 @@ impl MemoryManager {
         let earlier = counters.pod_exclusive;
         let parts = parts::divide(pod, &total, counters).into_iter();
         self.counters.requests += counters.pod_exclusive - earlier;
+        // As upstream, init containers that share are counted as well.
+        let init = pod.init_containers().iter();
+        let shared = init.filter(|init| requests::of_container(pod, init).is_empty());
+        self.counters.requests += u64::try_from(shared.count()).unwrap_or(u64::MAX);
         let parts = parts.map(|(name, bytes)| (name, parts::blocks(&bytes, mask)));
         let uid = pod.uid().to_string();
         self.state.assigned.insert(uid.clone(), parts.collect());
@@ -310,6 +323,10 @@ impl HintProvider for MemoryManager {
         if has_pod_level(pod) {
             return match self.state.pods.get(pod.uid().as_str()) {
                 Some(blocks) => regenerate_hints(blocks, &sizes(blocks)),
+                // What an earlier kubelet allocated for containers is kept.
+                None if self.state.assigned.contains_key(pod.uid().as_str()) => {
+                    ResourceHints::new()
+                }
                 None if parts::check(pod, &requested).is_err() => requested
                     .into_keys()
                     .map(|name| (name, Vec::new()))

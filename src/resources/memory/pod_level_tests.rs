@@ -1,8 +1,11 @@
 use super::manager_tests::{free, manager, topology};
+use super::tests::{GI, policy};
 use super::*;
 use crate::{
     model::Pod,
-    resources::topology::{TopologyError, TopologyPolicy, TopologyScope},
+    resources::topology::{
+        HintProvider as _, NumaMask, TopologyError, TopologyPolicy, TopologyScope,
+    },
 };
 use serde_json::{Value, json};
 
@@ -130,12 +133,50 @@ fn a_container_that_shares_needs_memory_that_others_leave() {
 fn memory_of_a_pod_is_free_when_another_one_has_its_uid() {
     let mut manager = manager(2).with_pod_level(true);
     let first = pod(4, &[("a", 1), ("b", 0)]);
-    assert_eq!(admit(&mut manager, TopologyScope::Pod, &first), Ok(()));
-    manager.release_if_changed(&pod(3, &[("a", 1), ("b", 0)]));
-    assert_eq!(
-        (shown(&manager), free(&manager)),
-        (String::new(), vec![8, 8])
-    );
+    for other in [
+        pod(3, &[("a", 1), ("b", 0)]),
+        pod(4, &[("a", 2), ("b", 0)]),
+        pod(4, &[("a", 1), ("c", 0)]),
+        pod(4, &[("a", 1), ("b", 0), ("c", 0)]),
+    ] {
+        assert_eq!(admit(&mut manager, TopologyScope::Pod, &first), Ok(()));
+        manager.release_if_changed(&first);
+        assert_eq!(free(&manager), [4, 8]);
+        manager.release_if_changed(&other);
+        assert_eq!(
+            (shown(&manager), free(&manager)),
+            (String::new(), vec![8, 8])
+        );
+    }
+}
+
+#[test]
+fn memory_that_containers_have_is_kept_when_whole_pods_are_aligned_from_then_on() {
+    let mut manager = manager(2).with_pod_level(true);
+    let pod = pod(6, &[("a", 5), ("b", 0)]);
+    assert_eq!(admit(&mut manager, TopologyScope::Container, &pod), Ok(()));
+    let before = manager.state().clone();
+    assert!(manager.pod_hints(&pod).is_empty());
+    assert_eq!(admit(&mut manager, TopologyScope::Pod, &pod), Ok(()));
+    assert_eq!(*manager.state(), before);
+}
+
+#[test]
+fn a_pod_of_a_file_that_has_no_containers_has_no_memory() {
+    let mut manager = manager(2).with_pod_level(true);
+    let other = pod(4, &[("a", 1), ("b", 0)]);
+    let mut state = manager.state().clone();
+    let nodes = NumaMask::of([0]).unwrap();
+    let bytes = [("memory".to_owned(), 4 * GI)].into();
+    state
+        .pods
+        .insert("gone".to_owned(), pod_level::blocks(&bytes, nodes));
+    manager = MemoryManager::new(&policy(&[(9, 0), (8, 0)]), state)
+        .unwrap()
+        .with_pod_level(true);
+    assert_eq!(admit(&mut manager, TopologyScope::Pod, &other), Ok(()));
+    manager.release(|pod, _| pod != "x");
+    assert_eq!(free(&manager), [4, 8]);
 }
 
 #[test]

@@ -37,6 +37,9 @@ impl StaticMemoryPolicy {
     /// # Errors
     /// The state does not match the machine or the reservations; texts as upstream's.
     pub(super) fn start(&self, state: &mut MemoryState) -> Result<(), String> {
+        // The Go kubelet was killed between two writes.
+        let assigned = &state.assigned;
+        state.pods.retain(|pod, _| assigned.contains_key(pod));
         if state.nodes.is_empty() {
             if !state.assigned.is_empty() {
                 return Err(
@@ -49,19 +52,18 @@ impl StaticMemoryPolicy {
         }
         let mut expected = self.empty.clone();
         for (pod, containers) in &state.assigned {
-            let of_pod = state.pods.get(pod).map(|blocks| ("", blocks));
-            let of_containers = containers.iter().map(|(name, blocks)| (&**name, blocks));
-            let of_containers = of_containers.filter(|_| of_pod.is_none());
-            for (container, blocks) in of_pod.into_iter().chain(of_containers) {
+            let of_pod = state.pods.get(pod);
+            for (container, blocks) in containers {
                 for block in blocks {
-                    let missing = missing(&expected, block);
-                    if let Some(what) = missing {
-                        return Err(format!(
-                            "[memorymanager] (pod: {pod}, container: {container}) the memory assignment uses {what}"
-                        ));
+                    check(&expected, pod, container, block)?;
+                    if of_pod.is_none() {
+                        reserve(&mut expected, block, block.size);
                     }
-                    reserve(&mut expected, block, block.size);
                 }
+            }
+            for block in of_pod.into_iter().flatten() {
+                check(&expected, pod, "", block)?;
+                reserve(&mut expected, block, block.size);
             }
         }
         if same(&state.nodes, &expected) {
@@ -120,14 +122,19 @@ impl StaticMemoryPolicy {
     }
 }
 
-/// Which property of a block the machine lacks.
-fn missing(nodes: &Nodes, block: &Block) -> Option<&'static str> {
-    block.nodes.iter().find_map(|id| match nodes.get(id) {
+/// Checks that the machine has what a block is of.
+fn check(nodes: &Nodes, pod: &str, container: &str, block: &Block) -> Result<(), String> {
+    let missing = block.nodes.iter().find_map(|id| match nodes.get(id) {
         None => Some("the NUMA that does not exist"),
         Some(node) if !node.memory_map.contains_key(&block.resource) => {
             Some("memory resource that does not exist")
         }
         Some(_) => None,
+    });
+    missing.map_or(Ok(()), |what| {
+        Err(format!(
+            "[memorymanager] (pod: {pod}, container: {container}) the memory assignment uses {what}"
+        ))
     })
 }
 

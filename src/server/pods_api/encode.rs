@@ -18,12 +18,11 @@ use std::collections::HashMap;
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pods_api/pod.desc"));
 
 /// Fields of messages whose own fields are those of the object around them in JSON.
-pub(super) const INLINE: [&str; 5] = [
+pub(super) const INLINE: [&str; 4] = [
     "ephemeralContainerCommon",
     "handler",
     "localObjectReference",
     "volumeSource",
-    "volumeStatus",
 ];
 
 /// The messages of a pod and their fields.

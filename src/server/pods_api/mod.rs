@@ -25,7 +25,7 @@ use anyhow::Context as _;
 use encode::PodEncoder;
 use futures::{StreamExt as _, stream::BoxStream};
 use parking_lot::Mutex;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::UnixListener, sync::watch::Receiver, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
@@ -57,6 +57,7 @@ struct PodsApiInner {
     changes: Changes,
     encoder: PodEncoder,
     rate: Mutex<TokenBucket>,
+    shutdown: CancellationToken,
 }
 
 /// Versions of the stores of pods and statuses.
@@ -80,7 +81,7 @@ impl Changes {
 }
 
 impl PodsApi {
-    /// Builds the service.
+    /// Builds the service, which ends with `shutdown`.
     ///
     /// # Errors
     /// The descriptors cannot be read.
@@ -88,6 +89,7 @@ impl PodsApi {
         pods: ListPods,
         ready: WaitForPods,
         changes: Changes,
+        shutdown: CancellationToken,
     ) -> anyhow::Result<Self> {
         Ok(Self(Arc::new(PodsApiInner {
             pods,
@@ -95,6 +97,7 @@ impl PodsApi {
             changes,
             encoder: PodEncoder::new()?,
             rate: Mutex::new(TokenBucket::new(QPS, BURST)),
+            shutdown,
         })))
     }
 
@@ -102,8 +105,10 @@ impl PodsApi {
     ///
     /// # Errors
     /// The server fails.
-    pub async fn serve(self, socket: &Path, shutdown: CancellationToken) -> anyhow::Result<()> {
-        let bound = listen_in(socket).inspect_err(|error| {
+    pub async fn serve(self, socket: PathBuf) -> anyhow::Result<()> {
+        let shutdown = self.0.shutdown.clone();
+        let bound = tokio::task::spawn_blocking(move || listen_in(&socket)).await?;
+        let bound = bound.inspect_err(|error| {
             tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for pods API endpoint");
         });
         let Ok((listener, _place)) = bound else {
@@ -163,6 +168,7 @@ impl Pods for PodsApi {
     ) -> Result<Response<Self::WatchPodsStream>, Status> {
         let watch = watch::Watch::start(self.clone()).await;
         let events = futures::stream::unfold(watch, watch::Watch::next);
+        let events = events.take_until(self.0.shutdown.clone().cancelled_owned());
         Ok(Response::new(events.boxed()))
     }
 

@@ -51,6 +51,10 @@ fn every_kind_of_field_is_encoded_as_kubernetes_does() {
             json!({"spec": {"priority": -1}}),
             spec(&[vec![0xc8, 0x01], vec![0xff; 9], vec![0x01]].concat()),
         ),
+        (
+            json!({"status": {"containerStatuses": [{"volumeMounts": [{"name": "v"}]}]}}),
+            field(3, &field(8, &field(12, &field(1, b"v")))),
+        ),
         // The source of a volume is a message of its own.
         (
             json!({"spec": {"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}]}}),
@@ -220,6 +224,7 @@ fn api(known: Arc<Mutex<Vec<PodWithStatus>>>) -> (PodsApi, [version::Sender<u64>
             pods: changed,
             statuses,
         },
+        CancellationToken::new(),
     );
     (api.unwrap(), [pods, other])
 }
@@ -257,9 +262,9 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
     let socket = dir.path().join("pods-api/pods-api.sock");
     let known = Arc::new(Mutex::new(vec![(pod("u", "1"), status("Running"))]));
     let (api, [pods, _statuses]) = api(known.clone());
-    let shutdown = CancellationToken::new();
-    let (place, stopping) = (socket.clone(), shutdown.clone());
-    let serving = tokio::spawn(async move { api.serve(&place, stopping).await });
+    let shutdown = api.0.shutdown.clone();
+    let place = socket.clone();
+    let serving = tokio::spawn(async move { api.serve(place).await });
     while !socket.exists() {
         tokio::task::yield_now().await;
     }
@@ -269,10 +274,10 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
         .await
         .unwrap()
         .into_inner();
-    let mut next = async || events.message().await.unwrap().unwrap();
-    let first = next().await;
+    let first = events.message().await.unwrap().unwrap();
     assert_eq!(first.r#type(), EventType::Added);
-    assert_eq!(next().await.r#type(), EventType::InitialSyncComplete);
+    let second = events.message().await.unwrap().unwrap();
+    assert_eq!(second.r#type(), EventType::InitialSyncComplete);
     let list = client
         .list_pods(v1alpha1::ListPodsRequest {})
         .await
@@ -288,8 +293,10 @@ async fn agents_list_get_and_watch_pods_over_the_socket() {
     assert_eq!(missing.code(), tonic::Code::NotFound);
     known.lock().clear();
     pods.send_modify(|version| *version += 1);
-    assert_eq!(next().await.r#type(), EventType::Deleted);
+    let last = events.message().await.unwrap().unwrap();
+    assert_eq!(last.r#type(), EventType::Deleted);
     shutdown.cancel();
+    assert_eq!(events.message().await.unwrap(), None);
     serving.await.unwrap().unwrap();
     assert!(!socket.exists());
 }

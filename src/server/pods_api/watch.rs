@@ -38,7 +38,7 @@ impl Watch {
         }
     }
 
-    /// The next event; `None` when the kubelet stops.
+    /// The next event, as soon as there is one.
     pub(super) async fn next(mut self) -> Option<(Result<WatchPodsEvent, Status>, Self)> {
         loop {
             if let Some((kind, pod)) = self.events.pop_front() {

@@ -1,9 +1,41 @@
-//! Accepts the connections of a listener.
+//! Accepts the connections of a listener, and limits the requests of agents on the node.
 
-use super::path_authority::PathAuthority;
+use super::{path_authority::PathAuthority, rate::TokenBucket};
 use futures::stream::{self, Stream};
+use parking_lot::Mutex;
 use std::{io, sync::Arc, time::Duration};
-use tokio::{net::UnixListener, time::sleep};
+use tokio::{
+    net::UnixListener,
+    time::{Instant, sleep},
+};
+use tonic::Status;
+
+/// The rate limit of the requests of agents to one gRPC server, with upstream's values.
+pub struct RequestRate(Mutex<TokenBucket>);
+
+impl Default for RequestRate {
+    fn default() -> Self {
+        Self(Mutex::new(TokenBucket::new(Self::QPS, Self::BURST)))
+    }
+}
+
+impl RequestRate {
+    /// Requests per second.
+    const QPS: f64 = 100.0;
+    /// Requests at once.
+    pub const BURST: u32 = 10;
+
+    /// Takes a request; text as upstream's.
+    ///
+    /// # Errors
+    /// `ResourceExhausted`: there were too many.
+    pub fn admit(&self) -> Result<(), Status> {
+        let taken = self.0.lock().take(Instant::now(), Duration::ZERO);
+        taken
+            .map(drop)
+            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+    }
+}
 
 /// Pause after a failed accept, which is mostly caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);

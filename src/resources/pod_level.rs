@@ -11,6 +11,7 @@ use super::{
 };
 use crate::model::{Pod, PodExt, Quantity, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
+use std::collections::BTreeMap;
 
 /// Counters of allocations since the kubelet started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,4 +88,46 @@ pub(super) fn check_shared(
         ));
     }
     Ok(())
+}
+
+/// Divides the resources of a pod among its containers. `take` returns the part that a container has for itself from
+/// what is left, `None` if it shares; `without` returns what a part leaves. An init container that shares has all that
+/// no sidecar before it has for itself; its resources are used again by the containers after it.
+///
+/// # Errors
+/// Those of `take`.
+pub(super) fn divide<T: Clone, E>(
+    pod: &Pod,
+    total: &T,
+    counters: &mut AllocationCounters,
+    take: impl Fn(&T, &Container) -> Result<Option<T>, E>,
+    without: impl Fn(&T, &T) -> T,
+) -> Result<BTreeMap<String, T>, E> {
+    let mut parts = BTreeMap::new();
+    let mut left = total.clone();
+    let init = pod.init_containers().iter();
+    let init = init.map(|container| (container, is_sidecar(container)));
+    let regular = pod.containers().iter().map(|container| (container, true));
+    for (container, runs_on) in init.chain(regular) {
+        let part = take(&left, container)?;
+        if let Some(part) = &part {
+            counters.pod_exclusive += 1;
+            if runs_on {
+                left = without(&left, part);
+            }
+        } else if !runs_on {
+            counters.pod_shared += 1;
+        }
+        let part = part.or_else(|| (!runs_on).then(|| left.clone()));
+        parts.insert(container.name.clone(), part);
+    }
+    let parts = parts.into_iter().map(|(name, part)| {
+        counters.by_pod += 1;
+        let part = part.unwrap_or_else(|| {
+            counters.pod_shared += 1;
+            left.clone()
+        });
+        (name, part)
+    });
+    Ok(parts.collect())
 }

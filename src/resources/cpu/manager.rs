@@ -344,7 +344,7 @@ impl HintProvider for CpuManager {
         let mut assigned = CpuSet::default();
         for container in pod.init_containers().iter().chain(pod.containers()) {
             if let Some(cpus) = self.exclusive(&uid, &container.name) {
-                if cpus.len() != self.count(pod, container) {
+                if cpus.len() != requests::of_container(pod, container) {
                     return hints(Vec::new());
                 }
                 assigned = assigned.union(cpus);

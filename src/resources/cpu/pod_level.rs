@@ -2,9 +2,10 @@
 
 use super::{CpuSet, StaticCpuPolicy, requests};
 use crate::{
-    model::{Pod, PodExt, is_sidecar},
+    model::Pod,
     resources::{AllocationCounters, pod_level, requests::CPU, topology::TopologyError},
 };
+use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 
 /// Checks that containers without CPUs of their own have some left.
@@ -19,8 +20,7 @@ pub(super) fn check(pod: &Pod, count: usize) -> Result<(), TopologyError> {
     })
 }
 
-/// The part of each container. An init container that shares has all CPUs that no sidecar before it has for itself; its
-/// CPUs are used again by the containers after it.
+/// The part of each container.
 ///
 /// # Errors
 /// The containers request more than the pod has.
@@ -30,37 +30,9 @@ pub(super) fn divide(
     cpus: &CpuSet,
     counters: &mut AllocationCounters,
 ) -> Result<BTreeMap<String, CpuSet>, String> {
-    let mut parts = BTreeMap::new();
-    let mut left = cpus.clone();
-    for container in pod.init_containers() {
+    let take = |left: &CpuSet, container: &Container| {
         let own = requests::of_container(pod, container);
-        if own > 0 {
-            let part = policy.take(&left, own)?;
-            if is_sidecar(container) {
-                left = left.difference(&part);
-            }
-            counters.pod_exclusive += 1;
-            parts.insert(container.name.clone(), part);
-        } else if !is_sidecar(container) {
-            counters.pod_shared += 1;
-            parts.insert(container.name.clone(), left.clone());
-        }
-    }
-    for container in pod.containers() {
-        let own = requests::of_container(pod, container);
-        if own > 0 {
-            let part = policy.take(&left, own)?;
-            left = left.difference(&part);
-            counters.pod_exclusive += 1;
-            parts.insert(container.name.clone(), part);
-        }
-    }
-    for container in pod.init_containers().iter().chain(pod.containers()) {
-        counters.by_pod += 1;
-        parts.entry(container.name.clone()).or_insert_with(|| {
-            counters.pod_shared += 1;
-            left.clone()
-        });
-    }
-    Ok(parts)
+        (own > 0).then(|| policy.take(left, own)).transpose()
+    };
+    pod_level::divide(pod, cpus, counters, take, CpuSet::difference)
 }

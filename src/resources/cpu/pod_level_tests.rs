@@ -84,7 +84,7 @@ fn the_containers_of_a_pod_divide_its_cpus_if_whole_pods_are_aligned() {
             &["a", "b"],
             "a=1,5 b=1,5 pod=1,5 shared=0,2-4,6-7",
         ),
-        // The rest of the CPUs is nobody's.
+        // No container has the rest of the CPUs.
         (Pod, "3", &["a=1"], "a=4 pod=1,4-5 shared=0,2-3,6-7"),
         // An init container has all that no sidecar has.
         (

@@ -2,13 +2,14 @@
 
 use super::{Block, MemoryBytes, requests};
 use crate::{
-    model::{Pod, PodExt, is_sidecar},
+    model::Pod,
     resources::{
         AllocationCounters, pod_level,
         topology::{NumaMask, TopologyError},
     },
 };
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::Container;
+use std::{collections::BTreeMap, convert::Infallible};
 
 /// Checks that containers without memory of their own have some left.
 ///
@@ -36,50 +37,24 @@ pub(super) fn blocks(bytes: &MemoryBytes, nodes: NumaMask) -> Vec<Block> {
         .collect()
 }
 
-/// The part of each container. An init container that shares has all that no sidecar before it has for itself; its
-/// memory is used again by the containers after it.
+/// The part of each container.
 pub(super) fn divide(
     pod: &Pod,
     total: &MemoryBytes,
     counters: &mut AllocationCounters,
 ) -> BTreeMap<String, MemoryBytes> {
-    let mut parts = BTreeMap::new();
-    let mut left = total.clone();
-    for container in pod.init_containers() {
+    let take = |_: &MemoryBytes, container: &Container| {
         let own = requests::of_container(pod, container);
-        if !own.is_empty() {
-            if is_sidecar(container) {
-                take(&mut left, &own);
-            }
-            counters.pod_exclusive += 1;
-            parts.insert(container.name.clone(), own);
-        } else if !is_sidecar(container) {
-            counters.pod_shared += 1;
-            parts.insert(container.name.clone(), left.clone());
-        }
-    }
-    for container in pod.containers() {
-        let own = requests::of_container(pod, container);
-        if !own.is_empty() {
-            take(&mut left, &own);
-            counters.pod_exclusive += 1;
-            parts.insert(container.name.clone(), own);
-        }
-    }
-    for container in pod.init_containers().iter().chain(pod.containers()) {
-        counters.by_pod += 1;
-        parts.entry(container.name.clone()).or_insert_with(|| {
-            counters.pod_shared += 1;
-            left.clone()
-        });
-    }
+        Ok::<_, Infallible>(Some(own).filter(|own| !own.is_empty()))
+    };
+    let Ok(parts) = pod_level::divide(pod, total, counters, take, without);
     parts
 }
 
-fn take(left: &mut MemoryBytes, part: &MemoryBytes) {
-    for (resource, bytes) in part {
-        if let Some(left) = left.get_mut(resource) {
-            *left = left.saturating_sub(*bytes);
-        }
-    }
+fn without(left: &MemoryBytes, part: &MemoryBytes) -> MemoryBytes {
+    let left = left.iter().map(|(resource, bytes)| {
+        let taken = part.get(resource).copied().unwrap_or_default();
+        (resource.clone(), bytes.saturating_sub(taken))
+    });
+    left.collect()
 }

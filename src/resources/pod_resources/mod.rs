@@ -9,7 +9,7 @@ mod v1alpha1;
 
 use crate::{
     base::{
-        TokenBucket, connections, error_chain,
+        RequestRate, connections, error_chain,
         metrics::{Labels, Metrics},
     },
     host::unix_socket::{LocalPath, listen_in},
@@ -24,10 +24,9 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use parking_lot::Mutex;
 use prometheus_client::metrics::{counter::Counter, family::Family};
-use std::{os::unix::net::UnixListener as StdListener, path::Path, sync::Arc, time::Duration};
-use tokio::{net::UnixListener, time::Instant};
+use std::{os::unix::net::UnixListener as StdListener, path::Path, sync::Arc};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
@@ -38,10 +37,6 @@ use v1alpha1::{Alpha, AlphaServer, ByVersion};
 pub mod v1 {
     tonic::include_proto!("v1");
 }
-
-/// Rate limit of requests per second, and its burst (upstream's values).
-const QPS: f64 = 100.0;
-const BURST: u32 = 10;
 
 /// Returns the active pods.
 pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
@@ -107,7 +102,7 @@ pub struct PodResources {
     devices: ContainerDevices,
     managers: ResourceManagers,
     metrics: PodResourcesMetrics,
-    rate: Mutex<TokenBucket>,
+    rate: RequestRate,
 }
 
 /// The listening socket; `None` if it could not be created.
@@ -166,15 +161,8 @@ impl PodResources {
             devices,
             managers,
             metrics: PodResourcesMetrics::new(metrics),
-            rate: Mutex::new(TokenBucket::new(QPS, BURST)),
+            rate: RequestRate::default(),
         }
-    }
-
-    fn admit(&self) -> Result<(), Status> {
-        let taken = self.rate.lock().take(Instant::now(), Duration::ZERO);
-        taken
-            .map(|_| ())
-            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 
     /// The resources of a pod's regular containers and sidecars.
@@ -265,7 +253,7 @@ impl PodResourcesLister for PodResources {
         &self,
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
-        self.admit()?;
+        self.rate.admit()?;
         add(&self.metrics.total, "v1");
         add(&self.metrics.list, "v1");
         let pods = (self.active)();
@@ -279,7 +267,7 @@ impl PodResourcesLister for PodResources {
         &self,
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
-        self.admit()?;
+        self.rate.admit()?;
         add(&self.metrics.total, "v1");
         add(&self.metrics.allocatable, "v1");
         let all = self.devices.plugins.allocatable();
@@ -306,7 +294,7 @@ impl PodResourcesLister for PodResources {
         &self,
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
-        self.admit()?;
+        self.rate.admit()?;
         add(&self.metrics.total, "v1");
         add(&self.metrics.get, "v1");
         let v1::GetPodResourcesRequest {

@@ -24,7 +24,7 @@ impl PodResourcesLister for Alpha {
         _: Request<api::ListPodResourcesRequest>,
     ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
         let all = &self.0;
-        all.admit()?;
+        all.rate.admit()?;
         add(&all.metrics.total, "v1alpha1");
         let pods = (all.active)();
         let pods = pods.iter().map(|pod| {

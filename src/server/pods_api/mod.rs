@@ -16,7 +16,7 @@ use super::{
     views::{ListPods, WaitForPods},
 };
 use crate::{
-    base::{TokenBucket, connections, error_chain},
+    base::{RequestRate, connections, error_chain},
     host::unix_socket::listen_in,
     model::{Pod, PodExt as _},
     pods::pod_sync::PodWithStatus,
@@ -24,9 +24,8 @@ use crate::{
 use anyhow::Context as _;
 use encode::PodEncoder;
 use futures::{StreamExt as _, stream::BoxStream};
-use parking_lot::Mutex;
-use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{net::UnixListener, sync::watch::Receiver, time::Instant};
+use std::{path::PathBuf, sync::Arc};
+use tokio::{net::UnixListener, sync::watch::Receiver};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Server};
 use v1alpha1::pods_server::{Pods, PodsServer};
@@ -43,10 +42,6 @@ pub mod v1alpha1 {
     include!(concat!(env!("OUT_DIR"), "/pods_api/v1alpha1.rs"));
 }
 
-/// Rate limit of requests per second, and its burst (upstream's values).
-const QPS: f64 = 100.0;
-const BURST: u32 = 10;
-
 /// The Pods service; cheap to clone.
 #[derive(Clone)]
 pub struct PodsApi(Arc<PodsApiInner>);
@@ -56,7 +51,7 @@ struct PodsApiInner {
     ready: WaitForPods,
     changes: Changes,
     encoder: PodEncoder,
-    rate: Mutex<TokenBucket>,
+    rate: RequestRate,
     shutdown: CancellationToken,
 }
 
@@ -96,7 +91,7 @@ impl PodsApi {
             ready,
             changes,
             encoder: PodEncoder::new()?,
-            rate: Mutex::new(TokenBucket::new(QPS, BURST)),
+            rate: RequestRate::default(),
             shutdown,
         })))
     }
@@ -123,13 +118,6 @@ impl PodsApi {
             }
             () = shutdown.cancelled() => Ok(()),
         }
-    }
-
-    fn admit(&self) -> Result<(), Status> {
-        let taken = self.0.rate.lock().take(Instant::now(), Duration::ZERO);
-        taken
-            .map(|_| ())
-            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
     }
 
     /// All known pods, sorted by UID.
@@ -176,7 +164,7 @@ impl Pods for PodsApi {
         &self,
         _: Request<v1alpha1::ListPodsRequest>,
     ) -> Result<Response<v1alpha1::ListPodsResponse>, Status> {
-        self.admit()?;
+        self.0.rate.admit()?;
         let pods = self.list().await.into_iter().map(|pod| self.encode(pod));
         let pods = pods.collect::<Result<_, _>>()?;
         Ok(Response::new(v1alpha1::ListPodsResponse { pods }))
@@ -186,7 +174,7 @@ impl Pods for PodsApi {
         &self,
         request: Request<v1alpha1::GetPodRequest>,
     ) -> Result<Response<v1alpha1::GetPodResponse>, Status> {
-        self.admit()?;
+        self.0.rate.admit()?;
         let uid = request.into_inner().pod_uid;
         let mut pods = self.list().await.into_iter();
         let pod = pods

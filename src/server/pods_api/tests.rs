@@ -4,8 +4,9 @@ use super::{
     *,
 };
 use k8s_openapi::api::core::v1::PodStatus;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::HashMap, io, path::PathBuf};
+use std::{collections::HashMap, io, path::PathBuf, time::Duration};
 use tokio::{net::UnixStream, sync::watch as version};
 use tonic::transport::{Channel, Endpoint};
 
@@ -236,7 +237,7 @@ async fn requests_are_limited_as_upstream_limits_them() {
         let request = v1alpha1::GetPodRequest::default();
         api.get_pod(Request::new(request)).await.unwrap_err().code()
     };
-    for _ in 0..BURST {
+    for _ in 0..RequestRate::BURST {
         assert_eq!(code().await, tonic::Code::NotFound);
     }
     assert_eq!(code().await, tonic::Code::ResourceExhausted);

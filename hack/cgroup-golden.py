@@ -333,7 +333,7 @@ def in_machine(arguments):
             (stage / name).symlink_to(REPO / name)
         for name, program in [("kubelet", arguments.kubelet), ("go-kubelet", arguments.go_kubelet)]:
             (stage / name).symlink_to(pathlib.Path(program).resolve())
-        command = f"python3 hack/cgroup-golden.py --kubelet ./kubelet --go-kubelet ./go-kubelet --driver {arguments.driver}"
+        command = f"python3 -u hack/cgroup-golden.py --kubelet ./kubelet --go-kubelet ./go-kubelet --driver {arguments.driver}"
         command += "".join(f" --{name}" for name in ["managers", "swap", "takeover"] if getattr(arguments, name))
         if arguments.swap:
             command = f"fallocate -l 512M /swap && chmod 600 /swap && mkswap /swap && swapon /swap && {command}"

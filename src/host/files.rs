@@ -52,11 +52,21 @@ pub fn read_tail(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// `None` for [`io::ErrorKind::NotFound`].
+///
+/// # Errors
+/// All others.
+pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// The first `limit` bytes of a regular file, following symbolic links. A missing file is empty.
 pub fn read_head_or_empty(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    let file = match open_regular(path, true) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        opened => opened?,
+    let Some(file) = if_exists(open_regular(path, true))? else {
+        return Ok(Vec::new());
     };
     let mut bytes = Vec::new();
     file.take(u64::try_from(limit).unwrap_or(u64::MAX))

@@ -2,7 +2,10 @@
 //!
 //! The kernel's core IDs are unique only within a socket; here a core is identified by its lowest CPU.
 
-use super::machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total};
+use super::{
+    files::if_exists,
+    machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
@@ -206,13 +209,9 @@ fn numbered(dir: &Path, prefix: &str) -> io::Result<Vec<(u32, PathBuf)>> {
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(named(dir, &error)),
-    };
+    let entries = if_exists(fs::read_dir(dir)).map_err(|error| named(dir, &error))?;
     let mut found = Vec::new();
-    for entry in entries {
+    for entry in entries.into_iter().flatten() {
         let name = entry.map_err(|error| named(dir, &error))?.file_name();
         found.extend(name.into_string());
     }
@@ -231,11 +230,7 @@ fn read_id(path: &Path, unknown: u32) -> io::Result<Option<u32>> {
 }
 
 fn read_text(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(named(path, &error)),
-    }
+    if_exists(fs::read_to_string(path)).map_err(|error| named(path, &error))
 }
 
 fn parse<T>(path: &Path, text: &str, parser: impl Fn(&str) -> Option<T>) -> io::Result<T> {

@@ -1,8 +1,8 @@
 //! A checkpoint file, written only when its content changes. After a power failure it has the old content or the new one.
 
-use crate::base::atomic_file;
+use crate::{base::atomic_file, host::files::if_exists};
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -41,11 +41,8 @@ impl CheckpointFile {
         &self,
         decode: impl FnOnce(&[u8]) -> Result<T, String>,
     ) -> Result<Option<T>, String> {
-        match fs::read(&self.path) {
-            Ok(bytes) => decode(&bytes).map(Some),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        let bytes = if_exists(fs::read(&self.path)).map_err(|error| error.to_string())?;
+        bytes.map(|bytes| decode(&bytes)).transpose()
     }
 
     /// Renames a file that cannot be used; a failure is logged. Blocking.
@@ -97,10 +94,8 @@ impl CheckpointWriter {
 
     /// Removes the renamed file, if there is one.
     pub(super) fn remove_damaged(&self) -> Result<(), String> {
-        match fs::remove_file(&self.damaged) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
-            _ => Ok(()),
-        }
+        let removed = if_exists(fs::remove_file(&self.damaged)).map(drop);
+        removed.map_err(|error| error.to_string())
     }
 }
 

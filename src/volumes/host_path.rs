@@ -1,8 +1,9 @@
 //! hostPath volumes: checks the path's type. Blocking.
 
 use super::{SetUpError, error::io_error, plan::HostPathCheck};
+use crate::host::files::if_exists;
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -14,12 +15,8 @@ pub(super) fn set_up(path: &str, check: HostPathCheck) -> Result<PathBuf, SetUpE
     if check == Check::None {
         return Ok(place.to_path_buf());
     }
-    let found = match fs::metadata(place) {
-        Ok(metadata) => Some(metadata.file_type()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(io_error("read", place)(error)),
-    };
-    let Some(found) = found else {
+    let found = if_exists(fs::metadata(place)).map_err(io_error("read", place))?;
+    let Some(found) = found.map(|metadata| metadata.file_type()) else {
         return make(place, path, check).map(|()| place.to_path_buf());
     };
     let matches = match check {

@@ -6,7 +6,7 @@
 use super::project_files::{EntryError, ProjectFiles, is_empty_dir};
 use crate::{
     base::{atomic_file, error_chain},
-    host::{DiskUsage, limit_project, project_of, project_usage, set_project},
+    host::{DiskUsage, files::if_exists, limit_project, project_of, project_usage, set_project},
     model::ProjectId,
 };
 use parking_lot::Mutex;
@@ -125,10 +125,8 @@ impl ProjectQuotas {
     }
 
     fn try_recorded(&self, volume: &Path) -> Result<ProjectId, ProjectError> {
-        let text = match open(&self.projects, OFlags::empty()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            opened => opened.and_then(|(file, _)| read(&file)),
-        };
+        let opened = if_exists(open(&self.projects, OFlags::empty()));
+        let text = opened.and_then(|opened| opened.map_or(Ok(Vec::new()), |(file, _)| read(&file)));
         let files = ProjectFiles {
             projects: text.map_err(io_error("read", &self.projects))?,
             names: Vec::new(),

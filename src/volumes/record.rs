@@ -4,9 +4,9 @@
 //! volumes this kubelet created, and removes nothing else.
 
 use super::{PodDir, VolumeError, paths::VolumePlugin, pod_dirs::io_error};
-use crate::base::atomic_file;
+use crate::{base::atomic_file, host::files::if_exists};
 use serde::{Deserialize, Serialize};
-use std::{fs, io};
+use std::fs;
 
 /// A record with another version is of another kubelet, which may have volumes that this one does not know.
 const VERSION: u32 = 1;
@@ -69,9 +69,8 @@ pub(super) fn exists(pod: &PodDir) -> bool {
 /// volumes are identified by their paths.
 pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
     let path = pod.volume_records();
-    let text = match fs::read(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read.map_err(io_error("read", &path))?,
+    let Some(text) = if_exists(fs::read(&path)).map_err(io_error("read", &path))? else {
+        return Ok(());
     };
     let Ok(records) = serde_json::from_slice::<Records>(&text) else {
         tracing::warn!(path = %path.display(), "Failed to read the record of a pod's volumes");
@@ -93,10 +92,6 @@ pub(super) fn check(pod: &PodDir) -> Result<(), VolumeError> {
 /// Removes the record, once no volume is left.
 pub(super) fn remove(pod: &PodDir) -> Result<(), VolumeError> {
     let path = pod.volume_records();
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove", &path)(error))
-        }
-        _ => Ok(()),
-    }
+    let removed = if_exists(fs::remove_file(&path));
+    removed.map(drop).map_err(io_error("remove", &path))
 }

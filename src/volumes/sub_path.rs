@@ -4,13 +4,14 @@
 //! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
 use super::{Mounter, SetUpError, error::io_error, pod_volumes::PodVolumes};
+use crate::host::files::if_exists;
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     fs::{Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::DirBuilderExt,
     path::{Component, Path, PathBuf},
 };
@@ -89,12 +90,8 @@ fn take_down(target: &Path, mounter: &dyn Mounter) -> Result<(), SetUpError> {
         Ok(_) => fs::remove_file(target),
         Err(error) => Err(error),
     };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove", target)(error))
-        }
-        _ => Ok(()),
-    }
+    let removed = if_exists(removed).map(drop);
+    removed.map_err(io_error("remove", target))
 }
 
 fn open_part(volume: &Path, names: &[&str], sub_path: &str) -> Result<OwnedFd, SetUpError> {

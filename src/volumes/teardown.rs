@@ -7,8 +7,8 @@ use super::{
     record,
     steps::{self, TearDownStep},
 };
-use crate::host::remove;
-use std::{fs, io, path::Path};
+use crate::host::{files::if_exists, remove};
+use std::{fs, path::Path};
 
 /// Unmounts this kubelet's mounts for the pod and removes its volumes. Mounts of others below the pod's directory are
 /// not touched and are an error. `release` releases the quota projects of removed volumes. Idempotent.
@@ -88,26 +88,16 @@ fn refuse_mounts(pod: &PodDir, mounter: &dyn Mounter) -> Result<(), VolumeError>
 }
 
 fn exists(path: &Path) -> Result<bool, VolumeError> {
-    match path.symlink_metadata() {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(io_error("read", path)(error)),
-    }
+    let found = if_exists(path.symlink_metadata()).map_err(io_error("read", path))?;
+    Ok(found.is_some())
 }
 
 fn has_entries(directory: &Path) -> Result<bool, VolumeError> {
-    match fs::read_dir(directory) {
-        Ok(mut entries) => Ok(entries.next().is_some()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(io_error("list", directory)(error)),
-    }
+    let entries = if_exists(fs::read_dir(directory)).map_err(io_error("list", directory))?;
+    Ok(entries.is_some_and(|mut entries| entries.next().is_some()))
 }
 
 fn remove_empty(directory: &Path) -> Result<(), VolumeError> {
-    match fs::remove_dir(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove", directory)(error))
-        }
-        _ => Ok(()),
-    }
+    let removed = if_exists(fs::remove_dir(directory)).map(drop);
+    removed.map_err(io_error("remove", directory))
 }

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::record::{KnownRecord, PullIntent, PulledRecord};
 use crate::base::atomic_file;
-use crate::host::files::read_head_or_empty;
+use crate::host::files::{if_exists, read_head_or_empty};
 
 const PREFIX: &str = "sha256-";
 /// Maximum size of a record, in bytes. Upstream keeps up to 100 secrets per image name.
@@ -161,8 +161,5 @@ fn write(dir: &Path, name: &FileName, record: &impl Serialize) -> io::Result<()>
 
 /// Removes a record; a missing file is no error.
 fn remove(dir: &Path, name: &FileName) -> io::Result<()> {
-    match fs::remove_file(dir.join(&name.0)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    if_exists(fs::remove_file(dir.join(&name.0))).map(drop)
 }

@@ -3,9 +3,12 @@
 //! Upstream: `FileStore` of `k8s.io/client-go/util/certificate`.
 
 use super::plan::Template;
-use crate::base::{
-    atomic_file,
-    x509::{self, CertificateFacts},
+use crate::{
+    base::{
+        atomic_file,
+        x509::{self, CertificateFacts},
+    },
+    host::files::if_exists,
 };
 use anyhow::Context as _;
 use jiff::{Timestamp, Zoned};
@@ -74,15 +77,10 @@ impl FileStore {
     /// Reads the current certificate; `None` if there is no usable one.
     pub(super) fn current(&self) -> Option<Current> {
         let path = self.current_path();
-        let pem = match fs::read(&path) {
-            Ok(pem) => pem,
-            Err(error) => {
-                if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %path.display(), err = %error, "Reading the current certificate failed");
-                }
-                return None;
-            }
-        };
+        let pem = if_exists(fs::read(&path)).unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), err = %error, "Reading the current certificate failed");
+            None
+        })?;
         match pair(&pem, &pem) {
             Ok(current) => Some(current),
             Err(error) => {
@@ -123,11 +121,7 @@ impl FileStore {
     /// but may be lost in a power cut.
     fn link(&self, path: &Path) -> io::Result<()> {
         let updated = self.directory.join(format!("{}-updated.pem", self.name));
-        if let Err(error) = fs::remove_file(&updated)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
+        if_exists(fs::remove_file(&updated))?;
         symlink(path, &updated)?;
         fs::rename(&updated, self.current_path())?;
         if let Err(error) = atomic_file::sync_directory(&self.directory) {

@@ -1,6 +1,6 @@
 //! The times of the last graceful shutdown, in upstream's file `graceful_node_shutdown_state`.
 
-use crate::base::atomic_file;
+use crate::{base::atomic_file, host::files::if_exists};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
@@ -25,10 +25,10 @@ impl ShutdownRecord {
     /// # Errors
     /// The file exists but cannot be read.
     pub(super) fn load(root: &Path) -> io::Result<Self> {
-        match std::fs::read(root.join(FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            read => Ok(serde_json::from_slice(&read?)?),
-        }
+        let Some(bytes) = if_exists(std::fs::read(root.join(FILE)))? else {
+            return Ok(Self::default());
+        };
+        Ok(serde_json::from_slice(&bytes)?)
     }
 
     /// Writes the file durably, because the machine may be switched off at any moment. Blocking.

@@ -2,10 +2,10 @@
 //!
 //! Upstream: `pkg/kubelet/metrics/collectors/volume_stats.go`.
 
-use super::{SLOW_SOURCE, blocking, source::CachedReading};
+use super::{SLOW_SOURCE, filesystem_meter::FilesystemMeter, source::CachedReading};
 use crate::{
     base::metrics::{AtScrape, Metrics},
-    host::{FilesystemUsage, filesystem_usage},
+    host::FilesystemUsage,
     model::ClaimRef,
 };
 use futures::future::BoxFuture;
@@ -56,6 +56,7 @@ const FAMILIES: [ClaimFamily; 6] = [
 #[derive(Clone)]
 pub struct ClaimMeter {
     paths: ClaimPaths,
+    filesystems: FilesystemMeter,
     reading: Arc<CachedReading<()>>,
     usage: Arc<Mutex<ClaimUsage>>,
 }
@@ -81,6 +82,7 @@ impl ClaimMeter {
         }
         Self {
             paths,
+            filesystems: FilesystemMeter::default(),
             reading: Arc::new(CachedReading::new(SLOW_SOURCE)),
             usage,
         }
@@ -89,21 +91,20 @@ impl ClaimMeter {
     /// Measures, unless the last measurement is less than a second old. While a file system hangs, its last result is
     /// kept.
     pub async fn measure(&self) {
-        let paths = (self.paths)();
-        if paths.is_empty() {
-            self.usage.lock().clear();
-            return;
-        }
-        let usage = self.usage.clone();
+        let volumes = (self.paths)();
         let read = || -> BoxFuture<'static, Option<()>> {
-            Box::pin(blocking(move || {
-                let measured = paths.into_iter();
-                let measured = measured
-                    .filter_map(|(claim, path)| Some((claim, filesystem_usage(&path).ok()?)));
-                *usage.lock() = measured.collect();
-            }))
+            let (filesystems, paths) = (self.filesystems.clone(), volumes.values().cloned());
+            let paths = paths.collect();
+            Box::pin(async move {
+                filesystems.measure(paths).await;
+                Some(())
+            })
         };
         self.reading.get(read).await;
+        let facts = self.filesystems.facts();
+        let usage = volumes.into_iter();
+        let usage = usage.filter_map(|(claim, path)| Some((claim, facts.get(&path)?.filesystem?)));
+        *self.usage.lock() = usage.collect();
     }
 }
 
@@ -133,7 +134,9 @@ mod tests {
         assert_eq!(value(&metrics.text()), None);
         meter.measure().await;
         let text = metrics.text();
-        let expected = filesystem_usage(directory.path()).unwrap().capacity as f64;
+        let expected = crate::host::filesystem_usage(directory.path())
+            .unwrap()
+            .capacity as f64;
         assert_eq!(value(&text), Some(expected));
         for (name, _, _) in FAMILIES {
             assert!(

@@ -29,8 +29,6 @@ pub(super) enum DiskMethod {
     Files(Duration),
     /// By the project quota of the directory, or by a walk if the quota cannot be read; at most once in this period.
     Project(ProjectId, Duration),
-    /// By `statfs` of its own file system.
-    Statfs,
 }
 
 /// A measurement of a directory.
@@ -43,6 +41,18 @@ pub(super) struct DiskMeasurement {
     /// The file system, if the directory is a mount of its own.
     pub(super) filesystem: Option<FilesystemUsage>,
     when: Instant,
+}
+
+impl DiskMeasurement {
+    pub(super) fn now(usage: Option<DiskUsage>, filesystem: Option<FilesystemUsage>) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
+            usage,
+            filesystem,
+            when: Instant::now(),
+        }
+    }
 }
 
 /// Latest measurements by directory.
@@ -72,7 +82,6 @@ impl DiskMeter {
                     DiskMethod::Walk(period)
                     | DiskMethod::Files(period)
                     | DiskMethod::Project(_, period) => period,
-                    DiskMethod::Statfs => Duration::ZERO,
                 };
                 if before.is_none_or(|when| when.elapsed() >= period) {
                     due.push((before, path, how));
@@ -81,12 +90,7 @@ impl DiskMeter {
         }
         due.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         for (_, path, how) in due {
-            let filesystem = match how {
-                DiskMethod::Statfs => filesystem_usage(&path).ok(),
-                _ => None,
-            };
             let usage = match how {
-                DiskMethod::Statfs => Ok(None),
                 DiskMethod::Walk(_) => disk_usage(&path, MAX).map(Some),
                 DiskMethod::Project(project, _) => self.of_project(&path, project).map(Some),
                 DiskMethod::Files(_) => files_usage(&path, MAX),
@@ -98,13 +102,7 @@ impl DiskMeter {
                 }
                 usage => usage.ok().flatten(),
             };
-            let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let measured = DiskMeasurement {
-                at: since.map_or(0, |at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
-                usage,
-                filesystem,
-                when: Instant::now(),
-            };
+            let measured = DiskMeasurement::now(usage, None);
             self.facts.lock().insert(path, measured);
         }
     }
@@ -150,18 +148,15 @@ pub(super) fn around(path: &Path) -> Option<(FilesystemUsage, String)> {
 
 #[cfg(test)]
 impl DiskMeasurement {
-    /// A measurement taken now, for tests.
+    /// A measurement with another time, for tests.
     pub(super) fn of(
         at: i64,
         usage: Option<DiskUsage>,
         filesystem: Option<FilesystemUsage>,
     ) -> Self {
-        let when = Instant::now();
         Self {
             at,
-            usage,
-            filesystem,
-            when,
+            ..Self::now(usage, filesystem)
         }
     }
 }
@@ -185,7 +180,6 @@ mod tests {
                 (seldom.clone(), DiskMethod::Walk(Duration::from_secs(3600))),
                 (often.clone(), DiskMethod::Walk(Duration::ZERO)),
                 (top.path().join("gone"), DiskMethod::Walk(Duration::ZERO)),
-                (top.path().to_owned(), DiskMethod::Statfs),
             ])
         };
         meter.measure(wanted());
@@ -196,8 +190,7 @@ mod tests {
         let facts = meter.facts();
         let inodes = |path: &PathBuf| facts[path].usage.unwrap().inodes;
         assert_eq!((inodes(&seldom), inodes(&often)), (1, 2));
-        assert!(facts[top.path()].filesystem.unwrap().capacity > 0);
-        assert_eq!(facts.len(), 3);
+        assert_eq!(facts.len(), 2);
         meter.measure(HashMap::new());
         assert_eq!(meter.len(), 0);
     }

@@ -18,6 +18,7 @@ mod cadvisor;
 mod claims;
 mod disk;
 mod families;
+mod filesystem_meter;
 mod generate;
 mod index;
 mod info;
@@ -52,6 +53,7 @@ use crate::{
 use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::DiskMeter;
+use filesystem_meter::FilesystemMeter;
 use futures::future::BoxFuture;
 use generate::{Disks, SummaryInputs};
 use parking_lot::Mutex;
@@ -132,7 +134,9 @@ struct StatsState {
     /// The latest snapshot of each depth.
     snapshots: [(Depth, CachedReading<Arc<Snapshot>>); 3],
     runtime_stats: CachedReading<HashMap<String, v1::ContainerStats>>,
+    volume_filesystems: FilesystemMeter,
     disk_measurement: CachedReading<()>,
+    filesystem_measurement: CachedReading<()>,
     node_fs: CachedReading<(Time, FilesystemUsage, String)>,
     image_fs: CachedReading<(FsStats, FilesystemUsage, String)>,
     sandbox_image: CachedReading<String>,
@@ -149,10 +153,12 @@ impl Stats {
                 machine: machine::facts(machine),
                 sampler: Arc::new(Mutex::new(sampler::Sampler::new(fs))),
                 disks: DiskMeter::default(),
+                volume_filesystems: FilesystemMeter::default(),
                 snapshots: [Depth::Core, Depth::Common, Depth::Everything]
                     .map(|depth| (depth, CachedReading::new(KERNEL_SOURCE))),
                 runtime_stats: CachedReading::new(SLOW_SOURCE),
                 disk_measurement: CachedReading::new(SLOW_SOURCE),
+                filesystem_measurement: CachedReading::new(SLOW_SOURCE),
                 node_fs: CachedReading::new(SLOW_SOURCE),
                 image_fs: CachedReading::new(SLOW_SOURCE),
                 sandbox_image: CachedReading::new(STATIC_SOURCE),
@@ -326,7 +332,7 @@ impl StatsState {
         let (depth, runtime) = (*depth, self.runtime_pid().await);
         let fetch = || -> BoxFuture<'static, Option<Arc<Snapshot>>> {
             let (cache, sampler) = (self.parts.cache.clone(), self.sampler.clone());
-            let runtime = runtime.map(|pid| *pid);
+            let runtime = runtime.as_deref().copied();
             let system = self.parts.system.subjects(std::process::id(), runtime);
             let read = move || {
                 let pods = running_pods::subjects(&cache.pods());

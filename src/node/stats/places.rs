@@ -49,20 +49,20 @@ impl StatsState {
 
     /// Measures what is due; returns the current results if that takes too long.
     pub(super) async fn measure(&self, pods: &HashMap<PodUid, PodPlaces>) -> DiskFacts {
-        let fetch = || -> BoxFuture<'static, Option<()>> {
+        let measure_directories = || -> BoxFuture<'static, Option<()>> {
             let mut wanted = HashMap::new();
             for places in pods.values() {
                 let logs = places.logs.values();
                 let files = logs.chain(&places.files).cloned();
                 wanted.extend(files.map(|path| (path, DiskMethod::Files(LOG_MEASURE_INTERVAL))));
                 for volume in &places.volumes {
-                    let how = match (volume.filesystem, self.parts.volume_period) {
-                        (true, _) => DiskMethod::Statfs,
-                        (false, Some(period)) => match volume.project {
-                            Some(project) => DiskMethod::Project(project, period),
-                            None => DiskMethod::Walk(period),
-                        },
-                        (false, None) => continue,
+                    let Some(period) = self.parts.volume_period.filter(|_| !volume.filesystem)
+                    else {
+                        continue;
+                    };
+                    let how = match volume.project {
+                        Some(project) => DiskMethod::Project(project, period),
+                        None => DiskMethod::Walk(period),
                     };
                     wanted.insert(volume.path.clone(), how);
                 }
@@ -70,7 +70,24 @@ impl StatsState {
             let disks = self.disks.clone();
             Box::pin(blocking(move || disks.measure(wanted)))
         };
-        self.disk_measurement.get(fetch).await;
-        self.disks.facts()
+        let measure_filesystems = || -> BoxFuture<'static, Option<()>> {
+            let volumes = pods.values().flat_map(|places| &places.volumes);
+            let paths = volumes
+                .filter(|volume| volume.filesystem)
+                .map(|volume| volume.path.clone())
+                .collect();
+            let filesystems = self.volume_filesystems.clone();
+            Box::pin(async move {
+                filesystems.measure(paths).await;
+                Some(())
+            })
+        };
+        tokio::join!(
+            self.disk_measurement.get(measure_directories),
+            self.filesystem_measurement.get(measure_filesystems),
+        );
+        let mut facts = self.disks.facts();
+        facts.extend(self.volume_filesystems.facts());
+        facts
     }
 }

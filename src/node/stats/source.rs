@@ -1,8 +1,7 @@
 //! Cached readings of sources that may be slow or hang: one read at a time, shared by all callers, with a timeout.
 
 use crate::base::{
-    Flight, SingleFlight,
-    panics::{PanicScope, contain},
+    Flight, SingleFlight, otel::in_current_context, panics::PanicScope, spawn_scoped,
 };
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -79,22 +78,36 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
     /// [`invalidate`]: Self::invalidate
     pub(super) async fn get(
         &self,
-        read: impl FnOnce() -> BoxFuture<'static, Option<T>>,
+        read: impl Fn() -> BoxFuture<'static, Option<T>>,
     ) -> Option<Arc<T>> {
         if let Some(fresh) = self.fresh() {
             return Some(fresh);
         }
+        let mut reading = self.read(&read).await;
+        if reading
+            .as_ref()
+            .is_some_and(|(_, at, _)| at.elapsed() >= self.policy.fresh)
+        {
+            // It ended while no caller waited for it.
+            reading = self.read(&read).await;
+        }
+        match reading {
+            Some((_, _, value)) => Some(value),
+            None => self.last(self.policy.stale, |_| true),
+        }
+    }
+
+    /// Waits for the read in progress, or a new one, and keeps its value; `None` on a timeout or failure.
+    async fn read(&self, read: impl Fn() -> BoxFuture<'static, Option<T>>) -> TimedReading<T> {
         let flight = self.join(read);
         let ended = tokio::time::timeout(self.policy.timeout, flight).await;
-        let Ok(Some((generation, at, value))) = ended else {
-            return self.last(self.policy.stale, |_| true);
-        };
+        let (generation, at, value) = ended.ok().flatten()?;
         let mut state = self.state.lock();
         let last = state.last.as_ref();
         if last.is_none_or(|(known, last, _)| (*known, *last) <= (generation, at)) {
             state.last = Some((generation, at, value.clone()));
         }
-        Some(value)
+        Some((generation, at, value))
     }
 
     fn join(
@@ -103,13 +116,13 @@ impl<T: Send + Sync + 'static> CachedReading<T> {
     ) -> Flight<TimedReading<T>> {
         let mut state = self.state.lock();
         let begin = || {
-            // Callers of a shared future that panics would all panic.
-            let read = contain(PanicScope::Stats, read());
-            let generation = self.generation.clone();
+            let (read, generation) = (read(), self.generation.clone());
             async move {
                 let generation = generation.load(Ordering::SeqCst);
-                let value = read.await.ok().flatten()?;
-                Some((generation, Instant::now(), Arc::new(value)))
+                // A task, because callers that timed out do not poll the read, and its value has the time of its end.
+                let read = in_current_context(async move { (read.await, Instant::now()) });
+                let (value, at) = spawn_scoped(PanicScope::Stats, read).await.ok()?.ok()?;
+                Some((generation, at, Arc::new(value?)))
             }
         };
         let generation = self.generation.load(Ordering::SeqCst);
@@ -223,6 +236,21 @@ mod tests {
         assert_eq!(source.get(|| slow.fetch()).await, None);
         slow.go.notify_one();
         assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_that_ended_while_nobody_waited_is_not_fresh_later() {
+        let (source, slow) = (CachedReading::new(POLICY), Slow::default());
+        assert_eq!(source.get(|| slow.fetch()).await, None, "it takes too long");
+        slow.go.notify_one();
+        tokio::time::sleep(POLICY.fresh).await;
+        let mut later = Box::pin(source.get(|| slow.fetch()));
+        assert!((&mut later).now_or_never().is_none(), "it is read again");
+        assert_eq!(later.await.as_deref(), Some(&1), "not yet stale");
+        tokio::time::advance(POLICY.stale).await;
+        assert_eq!(source.get(|| slow.fetch()).await, None);
+        slow.go.notify_one();
+        assert_eq!(source.get(|| slow.fetch()).await.as_deref(), Some(&2));
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     base::connections,
-    host::unix_socket::{LocalPath, listen_at},
+    host::{
+        files::if_exists,
+        unix_socket::{LocalPath, listen_at},
+    },
 };
 use anyhow::Context as _;
 use std::{fs, io, os::unix::fs::FileTypeExt as _, path::Path, sync::Arc};
@@ -87,11 +90,8 @@ fn remove_sockets(directory: &Path) -> io::Result<()> {
                 false
             }
         };
-        if is_socket
-            && let Err(error) = fs::remove_file(&path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
+        if is_socket {
+            if_exists(fs::remove_file(&path))?;
         }
     }
     Ok(())

@@ -130,14 +130,24 @@ impl DraManager {
     /// Maintains a connection to a plugin until the task is aborted.
     async fn follow(self, driver: String, id: u64, endpoint: PathBuf) {
         let mut delay = FIRST_DELAY;
+        let mut last_error = None;
         loop {
-            if let Ok((channel, lost)) = dial_until_lost(&endpoint).await {
-                self.connection_changed(&driver, id, Some(channel.clone()));
-                let watching = self.watch_health(&driver, id, channel);
-                let _: Option<()> = lost.run_until_cancelled(watching).await;
-                self.connection_changed(&driver, id, None);
-                self.health_lost(&driver, id);
-                delay = FIRST_DELAY;
+            match dial_until_lost(&endpoint).await {
+                Ok((channel, lost)) => {
+                    self.connection_changed(&driver, id, Some(channel.clone()));
+                    let watching = self.watch_health(&driver, id, channel);
+                    let _: Option<()> = lost.run_until_cancelled(watching).await;
+                    self.connection_changed(&driver, id, None);
+                    self.health_lost(&driver, id);
+                    delay = FIRST_DELAY;
+                    last_error = None;
+                }
+                Err(error) => {
+                    if last_error.as_ref() != Some(&error) {
+                        tracing::warn!(driverName = driver, endpoint = %endpoint.display(), err = error, "Failed to connect to DRA plugin, will retry");
+                    }
+                    last_error = Some(error);
+                }
             }
             sleep(delay).await;
             delay = (delay * 2).min(MAX_DELAY);

@@ -28,8 +28,9 @@ impl DraManager {
         let keys = [read.key.clone()].into();
         let _lock = self.0.locks.lock(&keys).await;
         let mut claims = self.0.claims.lock();
+        claims.check_uid(&read.key, &read.uid)?;
         for user in &read.users {
-            claims.refer(user, &read.key, &read.uid, &read.drivers)?;
+            claims.refer(user, &read.key, &read.uid, &read.drivers);
         }
         Ok(())
     }

@@ -14,7 +14,12 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ResourcePath},
-    base::{DirtySet, error_chain, metrics::Metrics, panics, spawn},
+    base::{
+        DirtySet, error_chain,
+        metrics::Metrics,
+        panics::{PanicScope, contain},
+        spawn,
+    },
     cri::v1::CdiDevice,
     model::{Pod, PodExt as _, PodUid},
     resources::checkpoint_file::{CheckpointFile, CheckpointWriter},
@@ -54,7 +59,7 @@ pub(super) struct DraManagerState {
     /// Pods that wait for a driver to connect, by driver.
     pub(super) waiting: Mutex<HashMap<String, HashSet<PodUid>>>,
     /// Removed pods whose claims are being unprepared.
-    giving_back: Mutex<HashSet<PodUid>>,
+    unpreparing: Mutex<HashSet<PodUid>>,
     changed: DirtySet<PodUid>,
     file: CheckpointFile,
 }
@@ -78,7 +83,7 @@ impl DraManager {
             tracing::error!(
                 path = %file.path().display(),
                 err = error,
-                "Failed to read the claims that pods use; those of pods that are gone are not given back"
+                "Failed to read the DRA checkpoint; the claims of removed pods will not be unprepared"
             );
             file.rename_damaged();
             None
@@ -94,7 +99,7 @@ impl DraManager {
             is_lost,
             locks: KeyedLock::default(),
             waiting: Mutex::default(),
-            giving_back: Mutex::default(),
+            unpreparing: Mutex::default(),
             changed: DirtySet::default(),
             file,
         }))
@@ -180,7 +185,10 @@ impl DraManager {
         {
             let mut claims = self.0.claims.lock();
             for read in all.values() {
-                if claims.refer(&pod.uid(), &read.key, &read.uid, &read.drivers)? {
+                claims.check_uid(&read.key, &read.uid)?;
+            }
+            for read in all.values() {
+                if claims.refer(&pod.uid(), &read.key, &read.uid, &read.drivers) {
                     preparing.push(read.key.clone());
                     for driver in &read.drivers {
                         let batch = batches.entry(driver.clone()).or_default();
@@ -244,11 +252,11 @@ impl DraManager {
             return Ok(());
         }
         let started_at = Instant::now();
-        let given_back = self.unprepare_all(pod, &keys).await;
+        let unprepared = self.unprepare_all(pod, &keys).await;
         let took = started_at.elapsed();
         let metrics = &self.0.metrics;
-        metrics.operated("UnprepareResources", given_back.is_err(), took);
-        given_back
+        metrics.operated("UnprepareResources", unprepared.is_err(), took);
+        unprepared
     }
 
     async fn unprepare_all(
@@ -295,18 +303,20 @@ impl DraManager {
         });
         let pods = self.0.claims.lock().pods();
         for uid in pods.into_iter().filter(|uid| !is_here(uid)) {
-            if !self.0.giving_back.lock().insert(uid.clone()) {
+            if !self.0.unpreparing.lock().insert(uid.clone()) {
                 continue;
             }
             let (manager, stop) = (self.clone(), self.0.stop.clone());
-            let giving_back = async move {
-                if let Err(error) = manager.unprepare(&uid).await {
+            let unpreparing = async move {
+                // After a panic it is tried again, too.
+                let unprepared = contain(PanicScope::CleanUp, manager.unprepare(&uid)).await;
+                if let Ok(Err(error)) = unprepared {
                     tracing::warn!(podUID = %uid, err = %error, "Unpreparing pod resources in reconcile loop failed, will retry");
                 }
-                manager.0.giving_back.lock().remove(&uid);
+                manager.0.unpreparing.lock().remove(&uid);
             };
-            let giving_back = stop.run_until_cancelled_owned(giving_back);
-            spawn(panics::PanicScope::CleanUp, giving_back);
+            let unpreparing = stop.run_until_cancelled_owned(unpreparing);
+            spawn(PanicScope::CleanUp, unpreparing);
         }
     }
 

@@ -1,16 +1,16 @@
 //! Metrics of DRA, with upstream's names.
 
 use super::state::ClaimInfoCache;
-use crate::base::metrics::{Labels, Metrics};
+use crate::base::metrics::{AtScrape, Labels, Metrics, ScrapeSample};
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
         family::Family,
-        gauge::Gauge,
         histogram::{Histogram, exponential_buckets_range},
     },
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// Value of the label `driver_name` for the total of all drivers.
 const ANY_DRIVER: &str = "<any>";
@@ -27,12 +27,19 @@ struct Call {
 pub(super) struct DraMetrics {
     operations: Family<Labels<2>, Histogram>,
     calls: Family<Call, Histogram>,
-    in_use: Family<Labels<1, String>, Gauge>,
+    in_use: Arc<Mutex<Vec<ScrapeSample>>>,
 }
 
 impl DraMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let buckets = || Histogram::new(exponential_buckets_range(0.1, 40.0, 15));
+        let in_use: Arc<Mutex<Vec<ScrapeSample>>> = Arc::default();
+        let read = in_use.clone();
+        metrics.register(
+            "dra_resource_claims_in_use",
+            "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
+            AtScrape::gauge(move || read.lock().clone()),
+        );
         let new = Self {
             operations: metrics.register(
                 "dra_operations_duration_seconds",
@@ -44,10 +51,7 @@ impl DraMetrics {
                 "Duration in seconds of the DRA gRPC operations",
                 Family::new_with_constructor(buckets as fn() -> Histogram),
             ),
-            in_use: metrics.register_default(
-                "dra_resource_claims_in_use",
-                "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
-            ),
+            in_use,
         };
         new.claims(&ClaimInfoCache::default());
         new
@@ -83,11 +87,10 @@ impl DraMetrics {
     /// Sets the numbers of claims in use.
     pub(super) fn claims(&self, claims: &ClaimInfoCache) {
         let (by_driver, all) = claims.in_use();
-        self.in_use.clear();
-        let all = [(ANY_DRIVER, all)];
-        for (driver, number) in by_driver.into_iter().chain(all) {
-            let label = [("driver_name", driver.to_owned())];
-            self.in_use.get_or_create_owned(&label).set(number);
-        }
+        let numbers = by_driver.into_iter().chain([(ANY_DRIVER, all)]);
+        let sample = |(driver, number): (&str, i64)| {
+            (vec![("driver_name", driver.to_owned())], number as f64)
+        };
+        *self.in_use.lock() = numbers.map(sample).collect();
     }
 }

@@ -85,30 +85,36 @@ pub struct ClaimDevice {
 pub(super) struct ClaimInfoCache(pub(super) BTreeMap<ResourceClaimKey, ClaimInfo>);
 
 impl ClaimInfoCache {
-    /// Adds a pod to the users of a claim; returns whether the claim has to be prepared.
+    /// Checks that the cache has no earlier claim of this name.
     ///
     /// # Errors
-    /// The cache has an earlier claim of this name, which pods still use.
+    /// It has one, which pods still use.
+    pub(super) fn check_uid(&self, key: &ResourceClaimKey, uid: &str) -> Result<(), DraError> {
+        match self.0.get(key) {
+            Some(info) if info.uid != uid => Err(DraError::OldClaim {
+                claim: key.name.clone(),
+                uid: info.uid.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a pod to the users of a claim that [`Self::check_uid`] accepted; returns whether the claim has to be
+    /// prepared.
     pub(super) fn refer(
         &mut self,
         pod: &PodUid,
         key: &ResourceClaimKey,
         uid: &str,
         drivers: &[String],
-    ) -> Result<bool, DraError> {
+    ) -> bool {
         let info = self.0.entry(key.clone()).or_insert_with(|| ClaimInfo {
             uid: uid.to_owned(),
             drivers: drivers.iter().map(|d| (d.clone(), Vec::new())).collect(),
             ..ClaimInfo::default()
         });
-        if info.uid != uid {
-            return Err(DraError::OldClaim {
-                claim: key.name.clone(),
-                uid: info.uid.clone(),
-            });
-        }
         info.pods.insert(pod.clone());
-        Ok(!info.is_prepared)
+        !info.is_prepared
     }
 
     /// Records the devices that a driver prepared for a claim.

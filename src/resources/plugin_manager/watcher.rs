@@ -9,7 +9,10 @@ use super::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use crate::base::{panics::PanicScope, spawn};
+use crate::{
+    base::{panics::PanicScope, spawn},
+    host::files::if_exists,
+};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};
@@ -96,22 +99,23 @@ impl PluginWatcher {
         };
         tokio::task::spawn_blocking(made)
             .await?
-            .context("cannot create it")?;
+            .context("cannot create the directory")?;
         let inotify = Inotify::init().context("inotify")?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream([0; 4096]).context("inotify")?;
         loop {
             let (root, mut watches) = (directory.to_owned(), watches.clone());
             let scanning = move || {
-                let mut found = BTreeMap::new();
-                scan(&root, MAX_DEPTH, &mut watches, &mut found).map(|()| found)
+                let mut found = FoundSockets::default();
+                let scanned = scan(&root, MAX_DEPTH, &mut watches, &mut found);
+                found.note(scanned);
+                found
             };
-            match tokio::task::spawn_blocking(scanning).await? {
-                Ok(found) => self.compare(found),
-                Err(error) => {
-                    tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
-                }
+            let found = tokio::task::spawn_blocking(scanning).await?;
+            if let Some(error) = &found.error {
+                tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
             }
+            self.compare(found);
             tokio::select! {
                 event = events.next() => {
                     event.context("the events ended")??;
@@ -121,16 +125,21 @@ impl PluginWatcher {
         }
     }
 
-    fn compare(&mut self, found: BTreeMap<PathBuf, SocketIdentity>) {
+    /// Registers the plugins of new sockets, and deregisters those of sockets that are gone: after an error, only of
+    /// those that were replaced.
+    fn compare(&mut self, found: FoundSockets) {
         self.known.retain(|path, socket| {
-            let stays = found.get(path) == Some(&socket.identity);
+            let stays = match found.sockets.get(path) {
+                Some(identity) => *identity == socket.identity,
+                None => found.error.is_some(),
+            };
             if !stays {
                 socket.gone.cancel();
             }
             stays
         });
-        for (path, identity) in found {
-            if self.known.contains_key(&path) {
+        for (path, identity) in found.sockets {
+            if self.known.contains_key(&path) || self.known.len() >= MAX_SOCKETS {
                 continue;
             }
             let gone = CancellationToken::new();
@@ -142,43 +151,69 @@ impl PluginWatcher {
     }
 }
 
+/// The result of a scan.
+#[derive(Default)]
+struct FoundSockets {
+    sockets: BTreeMap<PathBuf, SocketIdentity>,
+    /// The first error, other than that of a file that was removed meanwhile: sockets may be missing.
+    error: Option<io::Error>,
+}
+
+impl FoundSockets {
+    /// Keeps an error.
+    fn note<T>(&mut self, result: io::Result<T>) -> Option<T> {
+        if_exists(result).unwrap_or_else(|error| {
+            self.error.get_or_insert(error);
+            None
+        })
+    }
+}
+
 /// Finds all sockets below a directory, and watches it and its subdirectories.
 fn scan(
     directory: &Path,
     depth: usize,
     watches: &mut Watches,
-    found: &mut BTreeMap<PathBuf, SocketIdentity>,
+    found: &mut FoundSockets,
 ) -> io::Result<()> {
     let mask = WatchMask::CREATE
         | WatchMask::DELETE
         | WatchMask::MOVE
         | WatchMask::DELETE_SELF
         | WatchMask::ONLYDIR;
-    // Watched before it is read, so that later changes cause events.
-    watches.add(directory, mask)?;
+    // Watched before it is read, so that later changes cause events. Without a watch the next scan finds them.
+    if let Err(error) = if_exists(watches.add(directory, mask).map(drop)) {
+        tracing::error!(path = %directory.display(), err = %error, "Failed to watch plugin socket path");
+    }
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") || found.len() >= MAX_SOCKETS {
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;
         }
-        // The file may have been removed.
-        let Ok(kind) = entry.file_type() else {
+        let Some(kind) = found.note(entry.file_type()) else {
             continue;
         };
         if kind.is_dir() {
             if depth > 0 {
-                let _ = scan(&entry.path(), depth - 1, watches, found);
+                let scanned = scan(&entry.path(), depth - 1, watches, found);
+                found.note(scanned);
             }
             continue;
         }
         // `metadata` follows symbolic links.
-        let Ok(meta) = entry.path().metadata() else {
+        let Some(meta) = found.note(entry.path().metadata()) else {
             continue;
         };
-        if meta.file_type().is_socket() {
-            let identity = (meta.dev(), meta.ino(), meta.created().ok());
-            found.insert(entry.path(), identity);
+        if !meta.file_type().is_socket() {
+            continue;
         }
+        if found.sockets.len() >= MAX_SOCKETS {
+            return Err(io::Error::other(format!(
+                "there are more than {MAX_SOCKETS} sockets"
+            )));
+        }
+        let identity = (meta.dev(), meta.ino(), meta.created().ok());
+        found.sockets.insert(entry.path(), identity);
     }
     Ok(())
 }
@@ -320,9 +355,9 @@ mod tests {
         let socket = dir.path().join("a.sock");
         let mut watches = Inotify::init().unwrap().watches();
         let mut found = || {
-            let mut found = BTreeMap::new();
+            let mut found = FoundSockets::default();
             scan(dir.path(), MAX_DEPTH, &mut watches, &mut found).unwrap();
-            found
+            found.sockets
         };
         let first = UnixListener::bind(&socket).unwrap();
         let before = found();
@@ -334,5 +369,49 @@ mod tests {
         fs::write(dir.path().join("other"), "").unwrap();
         let _second = UnixListener::bind(&socket).unwrap();
         assert_ne!(found(), before);
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_read_is_an_error_and_a_file_that_is_gone_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut watches = Inotify::init().unwrap().watches();
+        let mut error = || {
+            let mut found = FoundSockets::default();
+            scan(dir.path(), MAX_DEPTH, &mut watches, &mut found).unwrap();
+            found.error
+        };
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        assert!(error().is_none());
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("link", &link).unwrap();
+        assert!(error().is_some());
+    }
+
+    #[tokio::test]
+    async fn after_an_error_no_plugin_is_deregistered_unless_its_socket_was_replaced() {
+        let mut watcher = PluginWatcher {
+            handlers: Arc::default(),
+            known: HashMap::new(),
+            stop: CancellationToken::new(),
+        };
+        let gone = CancellationToken::new();
+        let (path, identity) = (PathBuf::from("/nowhere/a.sock"), (1, 2, None));
+        let known = PluginSocket {
+            identity,
+            gone: gone.clone(),
+        };
+        watcher.known.insert(path.clone(), known);
+        let failed = |sockets: &[(PathBuf, SocketIdentity)]| FoundSockets {
+            sockets: sockets.iter().cloned().collect(),
+            error: Some(io::ErrorKind::PermissionDenied.into()),
+        };
+        watcher.compare(failed(&[]));
+        assert!(!gone.is_cancelled());
+        watcher.compare(failed(&[(path.clone(), (1, 3, None))]));
+        assert!(gone.is_cancelled());
+        let replaced = watcher.known[&path].gone.clone();
+        watcher.compare(FoundSockets::default());
+        assert!(replaced.is_cancelled());
     }
 }

@@ -1,7 +1,7 @@
 //! Removes pod log directories and the links to them.
 
 use super::log_paths::pod_of_logs;
-use crate::{base::run_file_io, state::pod_cache::PodRef};
+use crate::{base::run_file_io, host::files::if_exists, state::pod_cache::PodRef};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -73,16 +73,11 @@ fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, Path
 }
 
 fn entries(directory: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntry>>> {
-    let listed = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        listed => Some(listed?),
-    };
-    Ok(listed.into_iter().flatten())
+    Ok(if_exists(fs::read_dir(directory))?.into_iter().flatten())
 }
 
 fn is_gone(path: &Path) -> bool {
-    let metadata = path.symlink_metadata();
-    metadata.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    matches!(if_exists(path.symlink_metadata()), Ok(None))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::{generate::container_files::link_log, log_gc, log_paths};
 use crate::{
+    host::files::if_exists,
     model::{ContainerId, ContainerStatus, Pod, PodUid},
     state::pod_cache::PodRef,
 };
@@ -60,7 +61,7 @@ impl LogLinks {
         };
         let shown = link.display().to_string();
         blocking("remove a link to a log", shown, move || {
-            ignore_missing(fs::remove_file(link))
+            if_exists(fs::remove_file(link)).map(drop)
         })
         .await;
     }
@@ -104,7 +105,7 @@ impl LogLinks {
         let shown = directory.display().to_string();
         blocking(what, shown, move || {
             if let Some(link) = link {
-                ignore_missing(fs::remove_file(link))?;
+                if_exists(fs::remove_file(link))?;
             }
             remove_logs(&directory, select)
         })
@@ -123,7 +124,7 @@ impl LogLinks {
         };
         let shown = directory.display().to_string();
         blocking("remove a pod's logs", shown, move || {
-            ignore_missing(fs::remove_dir_all(directory))
+            if_exists(fs::remove_dir_all(directory)).map(drop)
         })
         .await;
     }
@@ -131,15 +132,11 @@ impl LogLinks {
 
 /// Removes the logs of instances by their numbers, rotated files included.
 fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
+    for entry in if_exists(fs::read_dir(directory))?.into_iter().flatten() {
         let entry = entry?;
         let name = entry.file_name();
         if log_paths::instance_of_log(&name.to_string_lossy()).is_some_and(&select) {
-            ignore_missing(fs::remove_file(entry.path()))?;
+            if_exists(fs::remove_file(entry.path()))?;
         }
     }
     Ok(())
@@ -147,15 +144,10 @@ fn remove_logs(directory: &Path, select: impl Fn(u32) -> bool) -> io::Result<()>
 
 fn remove_empty(log: &Path) -> io::Result<()> {
     match fs::symlink_metadata(log) {
-        Ok(found) if found.is_file() && found.len() == 0 => ignore_missing(fs::remove_file(log)),
-        found => ignore_missing(found.map(drop)),
-    }
-}
-
-fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            if_exists(fs::remove_file(log)).map(drop)
+        }
+        found => if_exists(found).map(drop),
     }
 }
 

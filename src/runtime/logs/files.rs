@@ -1,7 +1,7 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
-use crate::host::files::{PATH_ONLY, reopen};
+use crate::host::files::{PATH_ONLY, if_exists, reopen};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
     io::Errno,
@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
 pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
     let directory = log.parent().unwrap_or(Path::new("/"));
     let opened = open_below(directory, OWN - 1, OFlags::PATH | OFlags::DIRECTORY);
-    Ok(found(opened)?.is_some())
+    Ok(if_exists(opened)?.is_some())
 }
 
 /// Opens something; its last `own` names are not links.
@@ -64,14 +64,6 @@ fn open_below(path: &Path, own: usize, flags: OFlags) -> io::Result<OwnedFd> {
     })
 }
 
-/// `None` for "not found".
-pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        result => result.map(Some),
-    }
-}
-
 /// The name of a log file, which is the beginning of its rotated files' names.
 pub(super) fn log_name(log: &Path) -> io::Result<&str> {
     let name = log.file_name().and_then(|name| name.to_str());
@@ -83,7 +75,7 @@ pub(super) fn log_name(log: &Path) -> io::Result<&str> {
 pub(super) fn rotated(log: &Path) -> io::Result<Vec<Rotated>> {
     let name = log_name(log)?;
     let directory = log.parent().unwrap_or(Path::new("/"));
-    let Some(entries) = found(fs::read_dir(directory))? else {
+    let Some(entries) = if_exists(fs::read_dir(directory))? else {
         return Ok(Vec::new());
     };
     let mut files = Vec::new();

@@ -3,7 +3,7 @@
 
 use crate::{
     base::{DirtySet, atomic_file, run_file_io},
-    host::files::read_head_or_empty,
+    host::files::{if_exists, read_head_or_empty},
     model::{Pod, PodExt, PodUid, keys},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -227,10 +227,7 @@ fn write_one(directory: &Path, item: &StoredItem, wanted: &Wanted) -> io::Result
     let path = file(directory, uid);
     match wanted.pods.get(uid) {
         Some(pod) => stored(pod).and_then(|bytes| atomic_file::write(&path, &bytes)),
-        None => match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        },
+        None => if_exists(fs::remove_file(&path)).map(drop),
     }
 }
 

@@ -195,11 +195,10 @@ pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
 /// The restart count according to the log files of a container's earlier instances; 0 without any.
 /// Blocking.
 pub fn restart_count_from_log_dir(logs: &Path) -> io::Result<u32> {
-    let entries = match fs::read_dir(logs) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        listed => listed?,
-    };
+    let entries = files::if_exists(fs::read_dir(logs))?;
     let names: Vec<String> = entries
+        .into_iter()
+        .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
@@ -216,10 +215,7 @@ pub fn link_log(log: &Path, link: &Path) -> io::Result<()> {
             .mode(0o755)
             .create(parent)?;
     }
-    match fs::remove_file(link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    files::if_exists(fs::remove_file(link))?;
     std::os::unix::fs::symlink(log, link)
 }
 
@@ -251,10 +247,9 @@ pub async fn read_env_files(
 }
 
 fn read_env_file(directory: &Path, path: &Path) -> Result<Vec<u8>, EnvFileError> {
-    match files::read_within(directory, path, MAX_FILE + 1) {
-        Ok(bytes) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
-        Ok(bytes) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(EnvFileError::Missing),
+    match files::if_exists(files::read_within(directory, path, MAX_FILE + 1)) {
+        Ok(Some(bytes)) if bytes.len() > MAX_FILE => Err(EnvFileError::TooLong),
+        Ok(bytes) => bytes.ok_or(EnvFileError::Missing),
         Err(error) => Err(EnvFileError::Unreadable(error.to_string())),
     }
 }
@@ -264,9 +259,9 @@ pub fn read_termination_message(source: &TerminationMessageSource) -> FileRead {
     let Some(path) = &source.file else {
         return FileRead::Missing;
     };
-    match files::read_tail(path, MAX_MESSAGE) {
-        Ok(bytes) => FileRead::Bytes(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => FileRead::Missing,
+    match files::if_exists(files::read_tail(path, MAX_MESSAGE)) {
+        Ok(Some(bytes)) => FileRead::Bytes(bytes),
+        Ok(None) => FileRead::Missing,
         Err(error) => FileRead::Failed(error.to_string()),
     }
 }

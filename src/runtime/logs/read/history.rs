@@ -4,9 +4,12 @@ use super::{
     LogOptions,
     segment::{Cursor, Segment, TailStart, tail_start},
 };
-use crate::runtime::logs::{
-    files,
-    names::{GZIP, Rotated, RotatedForm, RotationStamp},
+use crate::{
+    host::files::if_exists,
+    runtime::logs::{
+        files,
+        names::{GZIP, Rotated, RotatedForm, RotationStamp},
+    },
 };
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
@@ -35,7 +38,7 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<LiveLog>> {
     let mut before = files::history(log)?;
     let mut tries = 0;
     loop {
-        let opened = files::found(files::open(log))?;
+        let opened = if_exists(files::open(log))?;
         let after = files::history(log)?;
         tries += 1;
         // Equal lists before and after: nothing was rotated in between.
@@ -56,7 +59,7 @@ pub(super) fn open_live(log: &Path) -> io::Result<Option<LiveLog>> {
         if newest.form != RotatedForm::Plain {
             return Ok(None);
         }
-        match files::found(files::open(&log.with_file_name(&newest.name)))? {
+        match if_exists(files::open(&log.with_file_name(&newest.name)))? {
             Some((file, metadata)) => {
                 return Ok(Some(LiveLog {
                     segment: Segment::new(file, &metadata, false),
@@ -143,11 +146,11 @@ pub(super) fn open_rotated(
     file: &Rotated,
 ) -> io::Result<Option<(Arc<Segment>, Metadata)>> {
     let mut gzip = file.form == RotatedForm::Gzip;
-    let mut opened = files::found(files::open(&log.with_file_name(&file.name)))?;
+    let mut opened = if_exists(files::open(&log.with_file_name(&file.name)))?;
     if opened.is_none() && !gzip {
         gzip = true;
         let name = format!("{}{GZIP}", file.name);
-        opened = files::found(files::open(&log.with_file_name(name)))?;
+        opened = if_exists(files::open(&log.with_file_name(name)))?;
     }
     Ok(opened.map(|(file, metadata)| (Segment::new(file, &metadata, gzip), metadata)))
 }

@@ -5,9 +5,12 @@ use super::{
     history::{LiveLog, open_live, open_rotated},
     segment::{BLOCK, Cursor, Segment},
 };
-use crate::runtime::logs::{
-    files::{self, FileId},
-    names::{Rotated, RotatedForm, RotationStamp},
+use crate::{
+    host::files::if_exists,
+    runtime::logs::{
+        files::{self, FileId},
+        names::{Rotated, RotatedForm, RotationStamp},
+    },
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -88,7 +91,7 @@ pub(super) fn step(
     if metadata.len() < offset {
         return restart_file(live, &metadata).map(ReadStep::Next);
     }
-    let there = files::found(fs::symlink_metadata(log))?;
+    let there = if_exists(fs::symlink_metadata(log))?;
     let idle = Idle {
         quiet,
         rotated: false,

@@ -4,9 +4,10 @@ use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
     base::error_chain,
     cri::RuntimeClient,
+    host::files::if_exists,
     model::ContainerId,
     runtime::logs::{
-        files::{self, found},
+        files,
         names::{GZIP, UNFINISHED},
     },
 };
@@ -51,7 +52,7 @@ pub(super) async fn rotate(job: RotationJob, workers: &Semaphore) -> anyhow::Res
     spawn_blocking(move || {
         for name in plan.excess {
             let file = job.log.with_file_name(&name);
-            if let Err(error) = found(fs::remove_file(&file)) {
+            if let Err(error) = if_exists(fs::remove_file(&file)) {
                 tracing::warn!(file = %file.display(), err = %error_chain(&error), "Failed to remove a rotated log");
             }
         }
@@ -95,7 +96,7 @@ fn rename(log: &Path, policy: RotationPolicy) -> anyhow::Result<RotationPlan> {
     let plan = plan::plan(name, &files::rotated(log)?, policy, Zoned::now().datetime())
         .context("there is no later name for a rotated log")?;
     for name in &plan.leftovers {
-        let removed = found(fs::remove_file(log.with_file_name(name)));
+        let removed = if_exists(fs::remove_file(log.with_file_name(name)));
         removed.with_context(|| format!("cannot remove {name}"))?;
     }
     fs::rename(log, log.with_file_name(&plan.rotate_to))
@@ -125,7 +126,7 @@ pub(in crate::runtime::logs) fn compress_file(
     file: &Path,
     shutdown: &CancellationToken,
 ) -> io::Result<()> {
-    let Some((source, metadata)) = found(files::open(file))? else {
+    let Some((source, metadata)) = if_exists(files::open(file))? else {
         return Ok(());
     };
     let with_ending = |ending: &str| {
@@ -134,7 +135,7 @@ pub(in crate::runtime::logs) fn compress_file(
         PathBuf::from(name)
     };
     let detached = with_ending(UNFINISHED);
-    found(fs::remove_file(&detached))?;
+    if_exists(fs::remove_file(&detached))?;
     let target = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -153,8 +154,8 @@ pub(in crate::runtime::logs) fn compress_file(
         Ok(true)
     });
     match done {
-        Ok(true) => found(fs::remove_file(file)).map(drop),
-        Ok(false) => found(fs::remove_file(&detached)).map(drop),
+        Ok(true) => if_exists(fs::remove_file(file)).map(drop),
+        Ok(false) => if_exists(fs::remove_file(&detached)).map(drop),
         Err(error) => {
             // It would be removed at the next rotation, but its space may be what is missing.
             let _ = fs::remove_file(&detached);

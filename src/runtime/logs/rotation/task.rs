@@ -10,8 +10,9 @@ use crate::{
         panics::{PanicScope, contain},
     },
     cri::RuntimeClient,
+    host::files::if_exists,
     model::{ContainerId, ContainerState},
-    runtime::logs::{LogPath, files::found},
+    runtime::logs::LogPath,
     state::pod_cache::{PodCache, PodRef},
 };
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
@@ -152,7 +153,7 @@ impl Rotation {
         }
         let sizes = spawn_blocking(move || {
             let size =
-                |path: &PathBuf| found(fs::metadata(path)).map(|found| found.map(|m| m.len()));
+                |path: &PathBuf| if_exists(fs::metadata(path)).map(|found| found.map(|m| m.len()));
             due.into_iter()
                 .map(|(id, path)| (id, size(&path)))
                 .collect::<Vec<_>>()

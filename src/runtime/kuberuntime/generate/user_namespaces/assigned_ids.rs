@@ -2,9 +2,9 @@
 //! node's own.
 
 use super::ranges::IdSpace;
+use crate::host::files::if_exists;
 use anyhow::{Context as _, bail, ensure};
 use std::{
-    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -74,11 +74,9 @@ fn tool_on_path() -> Option<PathBuf> {
 }
 
 async fn read(path: &Path) -> anyhow::Result<String> {
-    match tokio::fs::read(path).await {
-        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
+    let read = if_exists(tokio::fs::read(path).await);
+    let bytes = read.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
 }
 
 async fn run(tool: &Path, args: &[&str]) -> anyhow::Result<String> {

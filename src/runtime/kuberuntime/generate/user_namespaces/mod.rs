@@ -178,9 +178,9 @@ impl UserNamespaces {
     /// Reads and records the pod's range; `None` without a file.
     fn read(&self, uid: &PodUid) -> Result<Option<IdRange>, UserNamespaceError> {
         let path = self.file(uid)?;
-        let text = match read_plain(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let text = match files::if_exists(read_plain(&path)) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Ok(None),
             Err(error) => return Err(UserNamespaceError::File(path, error)),
         };
         let range = parse_record(&text).map_err(UserNamespaceError::Record)?;

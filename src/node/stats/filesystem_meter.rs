@@ -1,0 +1,124 @@
+//! Usage of the file systems of volumes. One that hangs, such as a network's, must not delay the others.
+
+use super::{
+    blocking,
+    disk::{DiskFacts, DiskMeasurement},
+};
+use crate::host::{FilesystemUsage, filesystem_usage};
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How long a caller waits for file systems.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Measures file systems and keeps the results. Clones share the results.
+#[derive(Clone, Default)]
+pub(super) struct FilesystemMeter {
+    facts: Arc<Mutex<DiskFacts>>,
+    /// Paths that a thread is measuring. No second thread measures them, so that one that hangs blocks one thread.
+    measuring: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl FilesystemMeter {
+    /// Measures the file systems of `paths`, and removes the results of all others. Each result is available as soon as
+    /// it is measured; that of a file system that hangs is the one of before. Returns after a second at the latest.
+    pub(super) async fn measure(&self, paths: BTreeSet<PathBuf>) {
+        self.facts.lock().retain(|path, _| paths.contains(path));
+        if paths.is_empty() {
+            return;
+        }
+        let meter = self.clone();
+        let measuring = blocking(move || meter.measure_each(paths, filesystem_usage));
+        let _: Result<_, _> = tokio::time::timeout(TIMEOUT, measuring).await;
+    }
+
+    fn measure_each(
+        &self,
+        paths: BTreeSet<PathBuf>,
+        usage: impl Fn(&Path) -> io::Result<FilesystemUsage>,
+    ) {
+        for path in paths {
+            if !self.measuring.lock().insert(path.clone()) {
+                continue;
+            }
+            let measured = usage(&path);
+            self.measuring.lock().remove(&path);
+            let mut facts = self.facts.lock();
+            match measured {
+                Ok(usage) => facts.insert(path, DiskMeasurement::now(None, Some(usage))),
+                Err(_) => facts.remove(&path),
+            };
+        }
+    }
+
+    /// The latest measurements.
+    pub(super) fn facts(&self) -> DiskFacts {
+        self.facts.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, thread};
+
+    const USAGE: FilesystemUsage = FilesystemUsage {
+        capacity: 10,
+        available: 5,
+        used: 5,
+        inodes: 2,
+        inodes_free: 1,
+    };
+
+    fn paths(names: &[&str]) -> BTreeSet<PathBuf> {
+        names.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn a_file_system_that_hangs_blocks_one_thread_and_not_the_others() {
+        let meter = FilesystemMeter::default();
+        let (started, has_started) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let hung = meter.clone();
+        let thread = thread::spawn(move || {
+            hung.measure_each(paths(&["/a", "/b"]), |path| {
+                if path == Path::new("/a") {
+                    started.send(()).unwrap();
+                    may_go_on.recv().unwrap();
+                }
+                Ok(USAGE)
+            });
+        });
+        has_started.recv().unwrap();
+        let usage = |path: &Path| {
+            assert_ne!(path, Path::new("/a"), "a second thread would hang");
+            Ok(USAGE)
+        };
+        meter.measure_each(paths(&["/a", "/b", "/c"]), usage);
+        let measured = |meter: &FilesystemMeter| meter.facts().into_keys().collect::<BTreeSet<_>>();
+        assert_eq!(measured(&meter), paths(&["/b", "/c"]));
+        go_on.send(()).unwrap();
+        thread.join().unwrap();
+        assert_eq!(measured(&meter), paths(&["/a", "/b", "/c"]));
+        let fails = |_: &Path| Err(io::ErrorKind::StaleNetworkFileHandle.into());
+        meter.measure_each(paths(&["/a"]), fails);
+        assert_eq!(measured(&meter), paths(&["/b", "/c"]));
+    }
+
+    #[tokio::test]
+    async fn file_systems_that_are_not_measured_any_more_have_no_result() {
+        let directory = tempfile::tempdir().unwrap();
+        let meter = FilesystemMeter::default();
+        let path = directory.path().to_owned();
+        meter.measure(BTreeSet::from([path.clone()])).await;
+        assert!(meter.facts()[&path].filesystem.unwrap().capacity > 0);
+        meter.measure(BTreeSet::new()).await;
+        assert_eq!(meter.facts().len(), 0);
+    }
+}

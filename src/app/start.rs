@@ -3,7 +3,7 @@
 use super::{Periods, open::Opened, pod_certificates, settings};
 use crate::{
     base::Tasks,
-    config::KubeletConfig,
+    config::{FeatureGate, KubeletConfig},
     cri::{RuntimeFeatures, RuntimeInfo, features_store},
     host::{memory, own_address},
     model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
@@ -173,21 +173,13 @@ pub(super) async fn start(
     tasks.spawn("memory", giving_back);
 
     // From here on pods are started.
-    let (active, known, workers) = (state.pods.clone(), state.pods, pods.workers.clone());
+    let (desired, workers) = (state.pods, pods.workers.clone());
     resources.serve_plugins(
         PluginDeps {
             root_dir: config.root_dir.clone(),
-            active_pods: Arc::new(move || {
-                let mut pods = active.pods();
-                pods.retain(|pod| {
-                    !pod.is_terminal() && !workers.should_pod_be_finished(&pod.uid())
-                });
-                pods
-            }),
-            pod_by_name: Arc::new(move |namespace, name| {
-                let mut all = known.pods().into_iter();
-                all.find(|pod| pod.namespace() == namespace && pod.name() == name)
-            }),
+            pods: Arc::new(move || desired.pods()),
+            is_active: Arc::new(move |pod| workers.is_active(pod)),
+            list_inactive: !config.is_on(FeatureGate::KubeletPodResourcesListUseActivePods),
             socket: opened.pod_resources,
             metrics,
         },

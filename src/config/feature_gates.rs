@@ -21,6 +21,8 @@ pub enum FeatureGate {
     GracefulNodeShutdownBasedOnPodPriority,
     /// Pulls are recorded, and pods' access to present images is verified.
     KubeletEnsureSecretPulledImages,
+    /// The PodResources API lists active pods only.
+    KubeletPodResourcesListUseActivePods,
     /// Credential provider plugins may get tokens of service accounts.
     KubeletServiceAccountTokenForCredentialProviders,
     /// The usage of emptyDir volumes of pods in user namespaces is read from project quotas.
@@ -55,7 +57,7 @@ enum GateStage {
 }
 
 impl FeatureGate {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::CriListStreaming,
         Self::CpuManagerPolicyAlphaOptions,
         Self::CpuManagerPolicyBetaOptions,
@@ -63,6 +65,7 @@ impl FeatureGate {
         Self::GracefulNodeShutdown,
         Self::GracefulNodeShutdownBasedOnPodPriority,
         Self::KubeletEnsureSecretPulledImages,
+        Self::KubeletPodResourcesListUseActivePods,
         Self::KubeletServiceAccountTokenForCredentialProviders,
         Self::LocalStorageCapacityIsolationFsQuotaMonitoring,
         Self::MemoryQos,
@@ -91,6 +94,9 @@ impl FeatureGate {
             }
             Self::KubeletEnsureSecretPulledImages => {
                 ("KubeletEnsureSecretPulledImages", Beta, true)
+            }
+            Self::KubeletPodResourcesListUseActivePods => {
+                ("KubeletPodResourcesListUseActivePods", Deprecated, true)
             }
             Self::KubeletServiceAccountTokenForCredentialProviders => (
                 "KubeletServiceAccountTokenForCredentialProviders",

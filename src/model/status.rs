@@ -180,6 +180,12 @@ impl PodStatus {
         self.sandboxes.first()
     }
 
+    /// Whether the newest sandbox is on the node's network.
+    pub fn is_on_host_network(&self) -> bool {
+        let newest = self.newest_sandbox();
+        newest.is_some_and(|sandbox| sandbox.network == NetworkMode::Node)
+    }
+
     /// Sandboxes that are ready.
     pub fn ready_sandboxes(&self) -> impl Iterator<Item = &SandboxStatus> {
         self.sandboxes.iter().filter(|s| s.ready)

@@ -11,15 +11,10 @@ use tokio::time::sleep;
 /// Interval of checks whether a pod has terminated.
 pub(super) const STOP_CHECK: Duration = Duration::from_millis(20);
 
-/// Desired pods that may have running containers. A terminating pod is active until its containers have exited, as in
-/// upstream's `filterOutInactivePods`.
+/// Desired pods that may have running containers.
 pub(super) fn active_pods(pods: &PodManager, workers: &PodWorkers) -> Vec<Arc<Pod>> {
     let mut pods = pods.pods();
-    pods.retain(|pod| {
-        let uid = pod.uid();
-        workers.could_have_running_containers(&uid)
-            && (!pod.is_terminal() || workers.is_pod_termination_requested(&uid))
-    });
+    pods.retain(|pod| workers.is_active(pod));
     pods
 }
 

@@ -8,7 +8,7 @@ use super::{
     dra::DraManager,
     managers::{self, ManagersConfig, NodeReserved, ResourceManagers},
     plugin_manager::{self, PluginHandlers},
-    pod_resources::{self, ActivePods, PodByName, PodResources, PodResourcesSocket},
+    pod_resources::{self, DesiredPods, IsActive, PodResources, PodResourcesSocket},
 };
 use crate::base::{Tasks, metrics::Metrics};
 use std::{
@@ -96,10 +96,12 @@ pub fn bind_pod_resources(root_dir: &Path) -> PodResourcesSocket {
 pub struct PluginDeps {
     /// The kubelet's directory, in which plugins register.
     pub root_dir: PathBuf,
-    /// Returns the active pods, for the PodResources API.
-    pub active_pods: ActivePods,
-    /// Returns a pod by namespace and name, for the PodResources API.
-    pub pod_by_name: PodByName,
+    /// Returns the desired pods, for the PodResources API.
+    pub pods: DesiredPods,
+    /// Returns whether a pod may have running containers, for the PodResources API.
+    pub is_active: IsActive,
+    /// Whether the PodResources API lists inactive pods too.
+    pub list_inactive: bool,
     /// The socket of the PodResources API.
     pub socket: PodResourcesSocket,
     /// Registry for metrics of the PodResources API.
@@ -120,8 +122,9 @@ impl ResourceArea {
         tasks.spawn("dra", dra.run(shutdown.clone()));
         tasks.spawn("plugin_watcher", watching);
         let api = PodResources::new(
-            deps.active_pods,
-            deps.pod_by_name,
+            deps.pods,
+            deps.is_active,
+            deps.list_inactive,
             self.devices.clone(),
             self.managers.clone(),
             &deps.metrics,

@@ -339,6 +339,47 @@ async fn the_health_of_devices_is_in_the_status_of_their_pod() {
     assert!(running.containers[0].is_running());
 }
 
+/// The pods that agents see once Get finds a completed one no longer.
+async fn listed_after_completion(config: &str) -> Vec<String> {
+    let (mut node, api) = joined().await;
+    node.configure(config);
+    start(&mut node).await;
+    let mut pod = bound("done");
+    pod["spec"]["restartPolicy"] = json!("Never");
+    api.put(&path("done"), pod);
+    wait_runs(&node, "done").await;
+    let agent = agent(&node.path("root")).await;
+    let get = async || {
+        let request = GetPodResourcesRequest {
+            pod_name: "done".into(),
+            pod_namespace: "default".into(),
+        };
+        agent.clone().get(request).await
+    };
+    assert!(get().await.is_ok());
+    assert!(node.fake.exit("done/main", 0));
+    let error = wait_for("the pod has no resources", WAIT_LIMIT, async || {
+        get().await.err().ok_or_else(|| "it has".to_owned())
+    });
+    let expected = "pod done in namespace default not found";
+    assert_eq!(error.await.message(), expected);
+    let list = agent
+        .clone()
+        .list(ListPodResourcesRequest {})
+        .await
+        .unwrap();
+    let pods = list.into_inner().pod_resources.into_iter();
+    pods.map(|pod| pod.name).collect()
+}
+
+#[tokio::test]
+async fn a_completed_pod_is_listed_only_if_the_feature_gate_is_off() {
+    let gate = |on| format!("featureGates: {{KubeletPodResourcesListUseActivePods: {on}}}");
+    let listed = listed_after_completion(&gate(true)).await;
+    assert_eq!(listed, Vec::<String>::new());
+    assert_eq!(listed_after_completion(&gate(false)).await, ["done"]);
+}
+
 pub(crate) async fn agent(root: &Path) -> PodResourcesListerClient<tonic::transport::Channel> {
     let socket = root.join("pod-resources/kubelet.sock");
     PodResourcesListerClient::new(plugin::dial(&socket).await)

@@ -2,7 +2,11 @@
 
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +44,8 @@ pub type ConfigMapsAndSecrets = BTreeMap<ObjectKey, Result<Arc<ObjectData>, Obje
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ObjectData {
     entries: BTreeMap<String, Bytes>,
+    /// The keys of `binaryData`.
+    binary: BTreeSet<String>,
     immutable: bool,
     uid: String,
     secret_type: String,
@@ -66,10 +72,12 @@ impl From<ConfigMap> for ObjectData {
     fn from(object: ConfigMap) -> Self {
         let text = object.data.unwrap_or_default().into_iter();
         let text = text.map(|(key, value)| (key, value.into()));
-        let binary = object.binary_data.unwrap_or_default().into_iter();
-        let binary = binary.map(|(key, value)| (key, value.0.into()));
+        let data = object.binary_data.unwrap_or_default();
+        let binary = data.keys().cloned().collect();
+        let data = data.into_iter().map(|(key, value)| (key, value.0.into()));
         Self {
-            entries: text.chain(binary).collect(),
+            entries: text.chain(data).collect(),
+            binary,
             immutable: object.immutable == Some(true),
             uid: object.metadata.uid.unwrap_or_default(),
             secret_type: String::new(),
@@ -82,6 +90,7 @@ impl From<Secret> for ObjectData {
         let data = object.data.unwrap_or_default().into_iter();
         Self {
             entries: data.map(|(key, value)| (key, value.0.into())).collect(),
+            binary: BTreeSet::new(),
             immutable: object.immutable == Some(true),
             uid: object.metadata.uid.unwrap_or_default(),
             secret_type: object.type_.unwrap_or_default(),
@@ -100,6 +109,11 @@ impl ObjectData {
     /// One entry.
     pub fn get(&self, key: &str) -> Option<&Bytes> {
         self.entries.get(key)
+    }
+
+    /// Whether an entry is in `binaryData` of a ConfigMap.
+    pub fn is_binary(&self, key: &str) -> bool {
+        self.binary.contains(key)
     }
 
     /// The same object with this `immutable` field.

@@ -28,7 +28,7 @@ use self::disk::{Disk, FileName};
 use self::record::{Credentials, KnownRecord, PulledRecord};
 use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
 use super::image_name::ImageName;
-use crate::base::run_file_io;
+use crate::base::{panics::PanicScope, run_file_io, spawn};
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};
@@ -296,23 +296,25 @@ impl PullInProgress {
     /// Records that the image was pulled with a login of this owner. `None` is for an anonymous pull or a login of
     /// the node: every pod of the node may use the image.
     pub(super) async fn record_image_pulled(mut self, image_ref: &str, owner: Option<LoginOwner>) {
-        let Some(inner) = self.inner.take() else {
+        let (Some(inner), image) = (self.inner.take(), std::mem::take(&mut self.image)) else {
             return;
         };
+        let image_ref = image_ref.to_owned();
         let credentials = Some(match owner {
             Some(LoginOwner::Secret(secret)) => Credentials::of_secret(secret),
             Some(LoginOwner::ServiceAccount(account)) => Credentials::of_account(account),
             None => Credentials::of_node(),
         });
-        match inner
-            .write_pulled(&self.image, image_ref, credentials)
-            .await
-        {
-            Ok(()) => inner.end_intent(&self.image).await,
-            Err(error) => {
-                tracing::warn!(image = self.image, err = %error, "Failed to record an image pull");
+        let recording = async move {
+            match inner.write_pulled(&image, &image_ref, credentials).await {
+                Ok(()) => inner.end_intent(&image).await,
+                Err(error) => {
+                    tracing::warn!(image, err = %error, "Failed to record an image pull");
+                }
             }
-        }
+        };
+        // A task, because the image is there even if the caller is cancelled now.
+        let _: Result<_, _> = spawn(PanicScope::Other, recording).await;
     }
 
     pub(super) async fn record_image_pull_failed(mut self) {

@@ -288,6 +288,14 @@ impl PodWorkers {
         map.state(uid).map_or(!map.synced, may_run)
     }
 
+    /// Whether the pod may have running containers: a terminating pod is active until they have exited. The opposite of
+    /// upstream's `isPodInactive`.
+    pub fn is_active(&self, pod: &Pod) -> bool {
+        let uid = pod.uid();
+        self.could_have_running_containers(&uid)
+            && (!pod.is_terminal() || self.is_pod_termination_requested(&uid))
+    }
+
     /// Whether a static pod of this name, other than `except`, is not finished.
     pub fn is_name_in_use(&self, name: &PodFullName, except: Option<&PodUid>) -> bool {
         let known = self.known();

@@ -18,7 +18,11 @@ pub fn container_view(
     Arc::new(move |uid: &PodUid, name: &str| {
         let runtime_status = cache.latest(uid);
         let pod: Option<Arc<Pod>> = manager.get(uid);
-        let host_network = pod.as_ref().is_some_and(|pod| pod.host_network());
+        // A static pod that terminates because its manifest was removed is not in the pod manager.
+        let host_network = match &pod {
+            Some(pod) => pod.host_network(),
+            None => runtime_status.is_on_host_network(),
+        };
         ProbedContainer {
             container: runtime_status.newest(name).cloned(),
             pod_ip: if host_network {

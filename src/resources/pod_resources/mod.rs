@@ -2,7 +2,8 @@
 //!
 //! * Owns: the socket `pod-resources/kubelet.sock`.
 //! * Woken by: requests, at most 100 per second.
-//! * Must never list a terminated pod, because its devices may belong to another one.
+//! * Must never list a terminated pod, because its devices may belong to another one, unless the feature gate
+//!   `KubeletPodResourcesListUseActivePods` is off.
 //! * Upstream: `pkg/kubelet/apis/podresources`.
 
 mod v1alpha1;
@@ -38,10 +39,10 @@ pub mod v1 {
     tonic::include_proto!("v1");
 }
 
-/// Returns the active pods.
-pub type ActivePods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
-/// Returns a pod by namespace and name.
-pub type PodByName = Arc<dyn Fn(&str, &str) -> Option<Arc<Pod>> + Send + Sync>;
+/// Returns the desired pods.
+pub type DesiredPods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+/// Returns whether a pod may have running containers.
+pub type IsActive = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 
 /// A counter by version of the API.
 type VersionCounter = Family<Labels, Counter>;
@@ -97,8 +98,9 @@ fn add(count: &VersionCounter, server_api_version: &'static str) {
 
 /// The PodResources service, version v1.
 pub struct PodResources {
-    active: ActivePods,
-    named: PodByName,
+    desired: DesiredPods,
+    is_active: IsActive,
+    list_inactive: bool,
     devices: ContainerDevices,
     managers: ResourceManagers,
     metrics: PodResourcesMetrics,
@@ -147,22 +149,30 @@ pub async fn serve(
 }
 
 impl PodResources {
-    /// Builds the service.
+    /// Builds the service. With `list_inactive`, terminated pods are listed too.
     pub fn new(
-        active: ActivePods,
-        named: PodByName,
+        desired: DesiredPods,
+        is_active: IsActive,
+        list_inactive: bool,
         devices: ContainerDevices,
         managers: ResourceManagers,
         metrics: &Metrics,
     ) -> Self {
         Self {
-            active,
-            named,
+            desired,
+            is_active,
+            list_inactive,
             devices,
             managers,
             metrics: PodResourcesMetrics::new(metrics),
             rate: RequestRate::default(),
         }
+    }
+
+    fn listed(&self) -> Vec<Arc<Pod>> {
+        let mut pods = (self.desired)();
+        pods.retain(|pod| self.list_inactive || (self.is_active)(pod));
+        pods
     }
 
     /// The resources of a pod's regular containers and sidecars.
@@ -256,7 +266,7 @@ impl PodResourcesLister for PodResources {
         self.rate.admit()?;
         add(&self.metrics.total, "v1");
         add(&self.metrics.list, "v1");
-        let pods = (self.active)();
+        let pods = self.listed();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse {
             pod_resources,
@@ -301,7 +311,9 @@ impl PodResourcesLister for PodResources {
             pod_name,
             pod_namespace,
         } = request.into_inner();
-        let Some(pod) = (self.named)(&pod_namespace, &pod_name) else {
+        let mut pods = (self.desired)().into_iter();
+        let pod = pods.find(|pod| pod.namespace() == pod_namespace && pod.name() == pod_name);
+        let Some(pod) = pod.filter(|pod| (self.is_active)(pod)) else {
             add(&self.metrics.get_errors, "v1");
             let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::unknown(text));

@@ -26,7 +26,7 @@ impl PodResourcesLister for Alpha {
         let all = &self.0;
         all.rate.admit()?;
         add(&all.metrics.total, "v1alpha1");
-        let pods = (all.active)();
+        let pods = all.listed();
         let pods = pods.iter().map(|pod| {
             let containers = pod.containers().iter().map(|container| {
                 let devices = all.of_container(pod, container).devices.into_iter();

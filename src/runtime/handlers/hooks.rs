@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::metrics::Metrics,
     cri::ExecOutput,
-    model::{ContainerId, NetworkMode, NodeFacts, Pod, PodExt, PodStatus, reasons},
+    model::{ContainerId, NodeFacts, Pod, PodExt, PodStatus, reasons},
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
@@ -43,13 +43,7 @@ pub struct HookTarget<'a> {
 /// Where the pod's containers are reached: the pod's address, or the node's for a pod on the node's
 /// network. Without a spec the sandbox says which.
 pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
-    let host_network = pod.map_or_else(
-        || {
-            let sandbox = status.newest_sandbox();
-            sandbox.is_some_and(|s| s.network == NetworkMode::Node)
-        },
-        PodExt::host_network,
-    );
+    let host_network = pod.map_or_else(|| status.is_on_host_network(), PodExt::host_network);
     if host_network {
         Some(node.address().into())
     } else {

@@ -386,7 +386,11 @@ impl PodCacheState {
         if entry.items == 0 {
             self.pods.remove(&item.uid);
         }
-        Applied { changed, settled }
+        // A pod whose last unread item is gone is known completely, which its sync may have waited for.
+        Applied {
+            changed: changed || settled,
+            settled,
+        }
     }
 
     /// Edits a pod's status; true if the edit changed it.

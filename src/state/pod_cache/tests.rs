@@ -206,6 +206,8 @@ async fn waiting_for_one_pod_does_not_wait_for_another() {
         InspectedItem::Gone,
     );
     assert!(waiting.await.unwrap().is_empty());
+    // A pod that was deferred until its state is known has no waiter.
+    assert!(cache.changed().await.contains("u"));
     let stuck = PodUid::from("stuck");
     assert!(
         tokio::time::timeout(Duration::from_secs(60), cache.settled(&stuck))

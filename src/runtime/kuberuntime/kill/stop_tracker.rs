@@ -91,12 +91,32 @@ impl StopTracker {
         }
     }
 
-    /// Forgets unfinished stops, because nothing of the pod has to be stopped any more: a later stop has its own deadline
-    /// and runs its hooks.
-    pub(in crate::runtime::kuberuntime) fn forget_unfinished_stops(&self, uid: &PodUid) {
-        self.forget(uid);
-        if self.state_store.read(uid, |r| !r.pre_stop_ran.is_empty()) {
-            self.state_store.update(uid, |r| r.pre_stop_ran.clear());
+    /// Cancels unfinished stops, except those of single instances that are still to be stopped: a later stop has its own
+    /// deadline and runs its hooks.
+    pub(in crate::runtime::kuberuntime) fn cancel_except(
+        &self,
+        uid: &PodUid,
+        is_to_stop: impl Fn(&str) -> bool,
+    ) {
+        {
+            let mut deadlines = self.deadlines.lock();
+            if let Some(of_pod) = deadlines.get_mut(uid) {
+                of_pod.retain(|scope, _| match scope {
+                    StopScope::Pod => false,
+                    StopScope::Container(id) => is_to_stop(id.as_str()),
+                });
+                if of_pod.is_empty() {
+                    deadlines.remove(uid);
+                }
+            }
+        }
+        let has_cancelled = |ran: &Vec<String>| ran.iter().any(|id| !is_to_stop(id));
+        if self
+            .state_store
+            .read(uid, |r| has_cancelled(&r.pre_stop_ran))
+        {
+            self.state_store
+                .update(uid, |r| r.pre_stop_ran.retain(|id| is_to_stop(id)));
         }
     }
 
@@ -153,7 +173,9 @@ mod tests {
         assert_eq!(limit("other", grace(11, 30)), grace(11, 30));
         stops.end(&uid, &scope);
         assert_eq!(begin(grace(40, 30)), grace(40, 30));
-        stops.forget_unfinished_stops(&uid);
+        stops.cancel_except(&uid, |id| id == "c");
+        assert_eq!(begin(grace(50, 30)), grace(40, 30), "it is not cancelled");
+        stops.cancel_except(&uid, |_| false);
         assert_eq!(begin(grace(90, 30)), grace(90, 30));
         stops.end(&uid, &StopScope::Pod);
         assert!(stops.deadlines.lock().is_empty());
@@ -176,7 +198,9 @@ mod tests {
         stops.record_hook_ran(&uid, &a).await;
         assert!(stops.hook_ran(&uid, &a) && !stops.hook_ran(&uid, &b));
         assert_eq!(stops.state_store.get(&uid).pre_stop_ran, ["a"]);
-        stops.forget_unfinished_stops(&uid);
+        stops.cancel_except(&uid, |id| id == "a");
+        assert!(stops.hook_ran(&uid, &a));
+        stops.cancel_except(&uid, |id| id == "b");
         assert!(!stops.hook_ran(&uid, &a));
         drop(dir);
     }

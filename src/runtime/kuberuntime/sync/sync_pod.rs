@@ -60,10 +60,13 @@ impl KubeGenericRuntimeManager {
         let mut report = SyncReport::default();
         self.exits.record_all(request.pod, &request.status);
         let actions = self.compute(request.pod, &request.status);
+        if actions.kill_pod.is_none() && actions.reset.is_none() {
+            let kills = actions.containers_to_kill.iter();
+            let is_to_stop = |id: &str| kills.clone().any(|kill| kill.id.as_str() == id);
+            let stops = self.killer.stops();
+            stops.cancel_except(&request.pod.uid(), is_to_stop);
+        }
         if actions.is_empty() {
-            self.killer
-                .stops()
-                .forget_unfinished_stops(&request.pod.uid());
             Box::pin(
                 self.starter
                     .post_start

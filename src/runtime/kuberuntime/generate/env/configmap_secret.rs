@@ -69,6 +69,9 @@ pub(super) fn variables_from(
     let prefix = source.prefix.as_deref().unwrap_or_default();
     let mut variables = Vec::new();
     for (entry, value) in object.entries() {
+        if object.is_binary(entry) {
+            continue;
+        }
         if let Some(text) = text_of(&key, entry, value)? {
             variables.push((format!("{prefix}{entry}"), text.to_string()));
         }
@@ -136,7 +139,7 @@ fn object<'a>(
     }
 }
 
-/// A value as text. `binaryData` of a ConfigMap is ignored, as upstream.
+/// A value as text; `None` for one of a ConfigMap that is not UTF-8.
 fn text_of<'a>(
     key: &ObjectKey,
     entry: &str,
@@ -162,7 +165,8 @@ pub(super) fn entry_value(
     let Some(object) = object(&key, wanted.optional, objects)? else {
         return Ok(None);
     };
-    let text = match object.get(wanted.key) {
+    let value = object.get(wanted.key);
+    let text = match value.filter(|_| !object.is_binary(wanted.key)) {
         Some(value) => text_of(&key, wanted.key, value)?,
         None => None,
     };

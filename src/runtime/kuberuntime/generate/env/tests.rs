@@ -2,6 +2,7 @@ use super::configmap_secret::{object_key, wanted_configmaps_and_secrets};
 use super::*;
 use crate::apiserver::configmap_secret::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::runtime::kuberuntime::fixtures::{node, pod, pod_with};
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
 fn made(pod: &Pod) -> Result<Environment, EnvError> {
@@ -49,7 +50,12 @@ fn found(pod: &Pod) -> ConfigMapsAndSecrets {
     let look_up = |key: ObjectKey| {
         let object = match (key.kind, key.name.as_str()) {
             (ObjectKind::ConfigMap, "m") => {
-                Ok(entries(&[("a", b"1"), ("b.c", b"2"), ("bin", b"\xff")]))
+                let object = json!({
+                    "data": {"a": "1", "b.c": "2"},
+                    "binaryData": {"bin": "/w==", "text": "aGVsbG8="},
+                });
+                let object: ConfigMap = serde_json::from_value(object).unwrap();
+                Ok(object.into())
             }
             (ObjectKind::Secret, "s") => Ok(entries(&[("a", b"hush"), ("z", b"")])),
             (ObjectKind::Secret, "bin") => Ok(entries(&[("k", b"\xff")])),
@@ -331,6 +337,10 @@ fn what_is_missing_is_named_in_upstreams_words() {
         (
             single(json!({"configMapKeyRef": {"name": "m", "key": "bin"}})),
             "couldn't find key bin in ConfigMap shop/m",
+        ),
+        (
+            single(json!({"configMapKeyRef": {"name": "m", "key": "text"}})),
+            "couldn't find key text in ConfigMap shop/m",
         ),
         (
             json!({"envFrom": [{"configMapRef": {"name": "none"}}]}),

@@ -90,8 +90,8 @@ impl Drop for Prefetch {
 
 impl Prefetch {
     fn is_for(&self, object: &ObjectRef, image: &str, policy: PullPolicy) -> bool {
-        let own = &self.image;
-        own.policy == policy && own.image == image && own.object == *object
+        let prefetched = &self.image;
+        prefetched.policy == policy && prefetched.image == image && prefetched.object == *object
     }
 
     /// Whether the prefetch need not be started again: it is in progress, in its back-off, or found the image. A

@@ -274,9 +274,9 @@ fn images(config: &KubeletConfiguration, flags: &Flags) -> ImagesConfig {
     let account_tokens = gate.is_on(config.feature_gates.as_ref());
     ImagesConfig {
         verification: verification(config),
-        credential_providers: providers.map(|(config, programs)| CredentialProviders {
+        credential_providers: providers.map(|(config, bin_dir)| CredentialProviders {
             config,
-            programs,
+            bin_dir,
             account_tokens,
         }),
         qps: Some(count(config.registry_pull_qps)).filter(|qps| *qps > 0),

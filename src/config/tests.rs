@@ -248,7 +248,7 @@ fn credential_providers_need_both_flags() {
     let config = resolved(&[config_flag, programs_flag], &[]).unwrap();
     let providers = config.images.credential_providers.unwrap();
     assert_eq!(providers.config, PathBuf::from("/etc/providers.yaml"));
-    assert_eq!(providers.programs, PathBuf::from("/usr/libexec/providers"));
+    assert_eq!(providers.bin_dir, PathBuf::from("/usr/libexec/providers"));
     assert!(providers.account_tokens);
     assert!(config.unsupported.is_empty(), "{:?}", config.unsupported);
     for (gate, expected) in [

@@ -12,7 +12,7 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 /// buffer, and tonic's default is 8 KiB.
 const BUFFER: usize = 1024;
 
-/// Number of buffered bytes from which on messages of a stream are sent (tonic's default).
+/// Number of buffered bytes after which messages of a stream are sent (tonic's default).
 const YIELD: usize = 32 * 1024;
 
 /// The buffer settings for both directions.

@@ -30,7 +30,7 @@ impl CriConnection {
     /// A connection to `endpoint`; does not connect yet. `request_timeout` is `runtimeRequestTimeout` (default 2
     /// minutes), from which the deadlines of all calls derive. Must be called within a tokio runtime.
     pub fn new(endpoint: RuntimeEndpoint, request_timeout: Duration, metrics: &CriMetrics) -> Self {
-        Self::traced(endpoint, request_timeout, metrics, Tracer::off())
+        Self::traced(endpoint, request_timeout, metrics, Tracer::disabled())
     }
 
     /// As [`Self::new`], with a span for each call, whose context is sent to the runtime.

@@ -19,7 +19,7 @@ pub enum EndpointError {
     Empty,
     /// Network endpoints are not supported, because the CRI has no authentication.
     #[error(
-        "container runtime endpoint {0:?} is not a unix socket; the CRI is spoken over unix:///path only"
+        "container runtime endpoint {0:?} is not a unix socket; only unix:///path is supported"
     )]
     NotUnix(String),
     /// The path is relative, so it would depend on the working directory.
@@ -32,7 +32,7 @@ pub enum EndpointError {
     TooLong(String),
 }
 
-/// `sockaddr_un` has room for 108 bytes with the final NUL.
+/// The path of `sockaddr_un` has 108 bytes, including the final NUL.
 const MAX_PATH: usize = 107;
 
 impl RuntimeEndpoint {

@@ -10,17 +10,17 @@ use super::transport::ConnectFailure;
 
 /// The error of a call. Each variant has the call and the runtime's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the enum's own text says
+#[allow(missing_docs)] // The doc of the enum describes the fields.
 pub enum CriError {
-    /// The runtime does not know the object.
+    /// The runtime has no such object.
     #[error("{rpc}: not found: {message}")]
     NotFound { rpc: Rpc, message: String },
     /// The name or object already exists.
     #[error("{rpc}: already exists: {message}")]
     AlreadyExists { rpc: Rpc, message: String },
-    /// No reply arrived in time, the connection was lost during the call, or the runtime aborted it (`Unavailable`
-    /// for a call that changes something): the request may have been carried out, may still be, or may never be.
-    /// Check the state before a retry.
+    /// No reply arrived in time, the connection was lost during the call, or the runtime returned `Unavailable` for a
+    /// call that changes something: the request may have been carried out, may still be, or may never be. Check the
+    /// state before a retry.
     #[error("{rpc}: outcome unknown: {message}")]
     OutcomeUnknown {
         rpc: Rpc,
@@ -79,7 +79,7 @@ impl CriError {
         )
     }
 
-    /// Whether the runtime does not know the object (callers of stop and remove treat this as success).
+    /// Whether the runtime has no such object (callers of stop and remove treat this as success).
     pub fn is_not_found(&self) -> bool {
         matches!(self, CriError::NotFound { .. })
     }

@@ -92,7 +92,7 @@ impl RuntimeClient {
     }
 
     /// Reads a list as a stream, if streams are preferred. `None` if it has to be read otherwise: if the runtime does
-    /// not support streams, which is remembered, or if a message of the stream is too large.
+    /// not support streams, which is recorded, or if a message of the stream is too large.
     async fn streamed_first<T>(
         &self,
         streamed: impl Future<Output = Result<Vec<T>, CriError>>,

@@ -46,12 +46,12 @@ impl<T> Default for ListFingerprint<T> {
 }
 
 impl<T> ListFingerprint<T> {
-    /// Without a list, so the first one counts as a change.
+    /// Without a previous list, so that the first one counts as changed.
     pub fn new() -> ListFingerprint<T> {
         ListFingerprint::default()
     }
 
-    /// Makes the next list a change.
+    /// Discards the fingerprint, so that the next list counts as changed.
     pub fn forget(&mut self) {
         self.last = None;
     }
@@ -70,7 +70,7 @@ impl<T> ListFingerprint<T> {
             return Ok(Relist::Unchanged);
         }
         let entries = decode(reply)?;
-        self.remember(seen);
+        self.record(seen);
         Ok(Relist::Changed(entries))
     }
 
@@ -85,7 +85,7 @@ impl<T> ListFingerprint<T> {
     }
 
     /// Stores the fingerprint of a list that was decoded.
-    fn remember(&mut self, seen: Option<Fingerprint>) {
+    fn record(&mut self, seen: Option<Fingerprint>) {
         self.last = seen;
     }
 }
@@ -282,7 +282,7 @@ mod tests {
         ] {
             let seen = last.fingerprint(bytes);
             assert_eq!(seen, None, "{bytes:?}");
-            last.remember(seen);
+            last.record(seen);
             assert!(!last.is_last(seen));
         }
     }

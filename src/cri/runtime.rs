@@ -20,10 +20,10 @@ use super::v1::{
     VersionResponse,
 };
 
-/// The version of the kubelet's side of the CRI, as upstream sends it.
+/// The CRI version that the kubelet sends in Version requests; upstream's value.
 const KUBELET_API_VERSION: &str = "0.1.0";
 
-/// Limit of an ExecSync reply: the 16 MiB at which runtimes cut the output, and some room for the message around it.
+/// Limit of an ExecSync reply: the 16 MiB at which runtimes cut the output, plus 64 KiB for the rest of the message.
 const MAX_EXEC_REPLY: usize = 16 * 1024 * 1024 + 64 * 1024;
 
 /// Calls of the runtime service. Clones share the connection.
@@ -140,8 +140,8 @@ impl RuntimeClient {
         non_empty_id(Rpc::RunPodSandbox, "pod_sandbox_id", reply.pod_sandbox_id)
     }
 
-    /// Stops all processes of a sandbox and releases its network. Succeeds for a stopped sandbox; `NotFound` for one that
-    /// the runtime does not know.
+    /// Stops all processes of a sandbox and releases its network. Succeeds for a stopped sandbox; returns `NotFound`
+    /// if the runtime has no such sandbox.
     pub async fn stop_pod_sandbox(&self, id: &str) -> Result<(), CriError> {
         let request = StopPodSandboxRequest {
             pod_sandbox_id: id.to_owned(),
@@ -334,16 +334,19 @@ impl RuntimeClient {
         .map(drop)
     }
 
-    /// Writes the state of a running container to an archive at a path of the node. Without a timeout that of
-    /// ordinary calls applies; the runtime's is in whole seconds.
+    /// Writes the state of a running container to an archive at a path of the node. `limit` is the timeout for the
+    /// runtime, rounded down to seconds; `None` sends none. The deadline of the call is `limit` plus the timeout of
+    /// ordinary calls.
     pub async fn checkpoint_container(
         &self,
         id: &str,
         location: &str,
         limit: Option<Duration>,
     ) -> Result<(), CriError> {
-        let own = self.connection.request_timeout();
-        let deadline = limit.map_or(own, |limit| own.saturating_add(limit));
+        let request_timeout = self.connection.request_timeout();
+        let deadline = limit.map_or(request_timeout, |limit| {
+            request_timeout.saturating_add(limit)
+        });
         let seconds = limit.map_or(0, |limit| limit.as_secs());
         let message = CheckpointContainerRequest {
             container_id: id.to_owned(),
@@ -359,8 +362,8 @@ impl RuntimeClient {
     }
 
     /// Runs a command in a container and waits for it to exit; a timeout of zero means none. The runtime's timeout is
-    /// in whole seconds, so others are rounded up. Too large an output is `Exhausted`. If the runtime killed the
-    /// command after `timeout`, its message is the error.
+    /// in whole seconds, so others are rounded up. An output that is too large returns [`CriError::Exhausted`]. If
+    /// the runtime killed the command after `timeout`, its message is the error.
     pub async fn exec_sync(
         &self,
         id: &str,

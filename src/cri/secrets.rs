@@ -6,17 +6,17 @@ use std::fmt;
 /// Prints the user and server, and which kinds of secrets are set, but no secret.
 impl fmt::Debug for AuthConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |secret: &str| match secret {
+        let redacted = |secret: &str| match secret {
             "" => "",
             _ => "<redacted>",
         };
         f.debug_struct("AuthConfig")
             .field("username", &self.username)
-            .field("password", &shown(&self.password))
-            .field("auth", &shown(&self.auth))
+            .field("password", &redacted(&self.password))
+            .field("auth", &redacted(&self.auth))
             .field("server_address", &self.server_address)
-            .field("identity_token", &shown(&self.identity_token))
-            .field("registry_token", &shown(&self.registry_token))
+            .field("identity_token", &redacted(&self.identity_token))
+            .field("registry_token", &redacted(&self.registry_token))
             .finish()
     }
 }

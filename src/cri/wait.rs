@@ -92,8 +92,8 @@ fn advice(error: &CriError) -> String {
         CriError::Unimplemented { .. } => {
             "it does not implement CRI v1; containerd needs version 1.6 or later with its CRI plugin enabled"
         }
-        CriError::OutcomeUnknown { .. } => "it accepts connections but does not answer",
-        _ => "it answers with an error",
+        CriError::OutcomeUnknown { .. } => "it accepts connections but does not respond",
+        _ => "it returned an error",
     };
     format!("{advice} ({error})")
 }
@@ -145,7 +145,7 @@ mod tests {
                     code: tonic::Code::DeadlineExceeded,
                     message: "m".into(),
                 },
-                "does not answer",
+                "does not respond",
             ),
         ];
         for (error, expected) in table {

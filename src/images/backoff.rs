@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use crate::base::backoff::Backoff;
 use crate::model::PodUid;
 
-const FIRST: Duration = Duration::from_secs(10);
-const CAP: Duration = Duration::from_secs(300);
+const INITIAL_DELAY: Duration = Duration::from_secs(10);
+const MAX_DELAY: Duration = Duration::from_secs(300);
 /// The back-off of a pull is reset after this time without an attempt.
-const RESET: Duration = Duration::from_secs(600);
+const RESET_AFTER: Duration = Duration::from_secs(600);
 
 type BackoffKey = (PodUid, String);
 
@@ -25,17 +25,23 @@ pub(super) struct PullBackoff {
 impl PullBackoff {
     pub(super) fn new() -> PullBackoff {
         PullBackoff {
-            steps: Backoff::new(FIRST, CAP, RESET),
+            steps: Backoff::new(INITIAL_DELAY, MAX_DELAY, RESET_AFTER),
             errors: HashMap::new(),
         }
     }
 
     /// When a pull in its back-off may be retried, and its last error.
-    pub(super) fn held(&self, pod: &PodUid, image: &str, now: Instant) -> Option<(Instant, &str)> {
+    pub(super) fn in_back_off(
+        &self,
+        pod: &PodUid,
+        image: &str,
+        now: Instant,
+    ) -> Option<(Instant, &str)> {
         let key = (pod.clone(), image.to_owned());
         let since = self.steps.step(&key)?.since;
         let left = self.steps.remaining(&key, since, now)?;
-        // Keys are dropped after an idle time of `RESET`, which is longer than any delay.
+        // The error is present while the delay runs: both maps drop a key only after `RESET_AFTER` without an
+        // attempt.
         Some((now + left, self.errors.get(&key).map_or("", String::as_str)))
     }
 
@@ -72,7 +78,7 @@ impl PullBackoff {
 
     fn forget_old(&mut self, now: Instant) {
         self.steps
-            .retain(|_, step| now.saturating_duration_since(step.since) <= RESET);
+            .retain(|_, step| now.saturating_duration_since(step.since) <= RESET_AFTER);
         let steps = &self.steps;
         self.errors.retain(|key, _| steps.step(key).is_some());
     }
@@ -92,10 +98,10 @@ mod tests {
             let at = backoff.failed(&pod, "x", format!("error {seconds}"), now);
             assert_eq!(at, now + S(seconds));
             let held = backoff
-                .held(&pod, "x", at - S(1))
+                .in_back_off(&pod, "x", at - S(1))
                 .map(|(at, text)| (at, text.to_owned()));
             assert_eq!(held, Some((at, format!("error {seconds}"))));
-            assert_eq!(backoff.held(&pod, "x", at), None);
+            assert_eq!(backoff.in_back_off(&pod, "x", at), None);
             now = at;
         }
         assert_eq!(
@@ -109,9 +115,9 @@ mod tests {
         let (one, two, now) = (PodUid::from("1"), PodUid::from("2"), Instant::now());
         let mut backoff = PullBackoff::new();
         backoff.failed(&one, "x", "e".into(), now);
-        assert!(backoff.held(&one, "x", now).is_some());
-        assert!(backoff.held(&one, "y", now).is_none());
-        assert!(backoff.held(&two, "x", now).is_none());
+        assert!(backoff.in_back_off(&one, "x", now).is_some());
+        assert!(backoff.in_back_off(&one, "y", now).is_none());
+        assert!(backoff.in_back_off(&two, "x", now).is_none());
     }
 
     #[test]
@@ -121,10 +127,10 @@ mod tests {
         backoff.failed(&one, "x", "e".into(), now);
         backoff.failed(&two, "x", "e".into(), now);
         backoff.succeeded(&one, "x");
-        assert!(backoff.held(&one, "x", now).is_none());
+        assert!(backoff.in_back_off(&one, "x", now).is_none());
         assert_eq!(backoff.failed(&one, "x", "e".into(), now), now + S(10));
         backoff.forget_pod(&two);
-        assert!(backoff.held(&two, "x", now).is_none());
+        assert!(backoff.in_back_off(&two, "x", now).is_none());
         backoff.failed(&two, "y", "e".into(), now + S(700));
         assert_eq!(backoff.errors.len(), 1);
     }

@@ -134,7 +134,7 @@ impl ImageGetter {
         self.shared.metrics.take(pod)
     }
 
-    /// Number of pulls in their back-off.
+    /// Number of pulls with a back-off, including those whose delay has ended.
     pub(super) fn backing_off(&self) -> usize {
         self.shared.backoff.lock().len()
     }
@@ -306,8 +306,8 @@ impl ImageGetter {
                 let last = format!("{}: {}", error.reason, error.message);
                 let now = Instant::now();
                 let mut backoff = self.shared.backoff.lock();
-                let again = backoff.failed(&pod, image, last, now);
-                Err(error.until(again.min(now + ERR_IMAGE_PULL_DURATION)))
+                let retry_at = backoff.failed(&pod, image, last, now);
+                Err(error.until(retry_at.min(now + ERR_IMAGE_PULL_DURATION)))
             }
         }
     }
@@ -315,7 +315,7 @@ impl ImageGetter {
     /// Whether pulls of this image are in their back-off.
     pub(super) fn is_in_back_off(&self, pod: &PodUid, image: &str) -> bool {
         let backoff = self.shared.backoff.lock();
-        backoff.held(pod, image, Instant::now()).is_some()
+        backoff.in_back_off(pod, image, Instant::now()).is_some()
     }
 
     /// Returns an error while pulls of this image are in their back-off.
@@ -324,10 +324,10 @@ impl ImageGetter {
         let text = format!("Back-off pulling image {image:?}");
         let error = {
             let backoff = self.shared.backoff.lock();
-            match backoff.held(&request.pod.uid(), image, Instant::now()) {
-                Some((again, last)) => {
+            match backoff.in_back_off(&request.pod.uid(), image, Instant::now()) {
+                Some((retry_at, last)) => {
                     let message = format!("{text}: {last}");
-                    ImageError::new(reasons::IMAGE_PULL_BACK_OFF, message).until(again)
+                    ImageError::new(reasons::IMAGE_PULL_BACK_OFF, message).until(retry_at)
                 }
                 None => return Ok(()),
             }
@@ -360,8 +360,8 @@ fn image_spec(request: &ImageRequest<'_>) -> Result<(ImageName, ImageSpec), Imag
 
 fn pulled_text(image: &str, pulled: &Pulled, begin: Instant) -> String {
     let size = pulled.image.as_ref().map_or(0, |image| image.size);
-    let shown = |time| GoDuration::from(time).truncated_to_millis();
-    let (took, waited) = (shown(pulled.took), shown(begin.elapsed()));
+    let truncated = |time| GoDuration::from(time).truncated_to_millis();
+    let (took, waited) = (truncated(pulled.took), truncated(begin.elapsed()));
     format!(
         "Successfully pulled image {image:?} in {took} ({waited} including waiting). Image size: {size} bytes."
     )

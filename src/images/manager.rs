@@ -3,7 +3,7 @@
 use super::{
     error::ImageError,
     getter::{ImageGetter, ImageManagerParts},
-    prefetch::{PrefetchOutcome, Prefetcher, WantedImage},
+    prefetch::{ImageToPrefetch, PrefetchOutcome, Prefetcher},
     request::{ImageRequest, ReadyImage},
 };
 use crate::{
@@ -48,11 +48,16 @@ impl ImageManager {
 
     /// Starts to pull the images of containers that will be started, in this order. Prefetches of an earlier sync continue
     /// if they are listed again, and are cancelled otherwise.
-    pub fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>, sandbox: &PodSandboxConfig) {
-        self.prefetcher.prefetch(pod, wanted, sandbox);
+    pub fn prefetch(
+        &self,
+        pod: &Arc<Pod>,
+        images: Vec<ImageToPrefetch>,
+        sandbox: &PodSandboxConfig,
+    ) {
+        self.prefetcher.prefetch(pod, images, sandbox);
     }
 
-    /// Cancels the prefetches of a pod that ends.
+    /// Cancels the prefetches of a pod that is being terminated.
     pub fn stop_prefetches(&self, pod: &PodUid) {
         self.prefetcher.forget(pod);
     }
@@ -68,7 +73,7 @@ impl ImageManager {
         self.getter.take_pulling_time(pod)
     }
 
-    /// Number of pulls in their back-off, and of pods with prefetches.
+    /// Number of pulls with a back-off, including those whose delay has ended, and of pods with prefetches.
     pub fn sizes(&self) -> (usize, usize) {
         (self.getter.backing_off(), self.prefetcher.len())
     }

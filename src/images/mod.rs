@@ -32,7 +32,7 @@ pub use getter::ImageManagerParts;
 pub use image_name::{ImageName, InvalidImageName};
 pub use manager::ImageManager;
 pub use open::{CredentialProviders, Images, ImagesConfig};
-pub use prefetch::WantedImage;
+pub use prefetch::ImageToPrefetch;
 pub use pull_metrics::PullMetrics;
 pub use puller::PullConfig;
 pub use request::{ImageRequest, PullPolicy, ReadyImage};

@@ -35,7 +35,7 @@ pub struct CredentialProviders {
     /// `--image-credential-provider-config`: a file, or a directory of files.
     pub config: PathBuf,
     /// `--image-credential-provider-bin-dir`: the directory of the plugins' executables.
-    pub programs: PathBuf,
+    pub bin_dir: PathBuf,
     /// Whether plugins may get tokens of service accounts.
     pub account_tokens: bool,
 }
@@ -65,8 +65,8 @@ impl Images {
     ) -> anyhow::Result<Self> {
         let records = match &config.verification {
             Some(policy) => PullRecords::open(root_dir, policy.clone())
-                .context("cannot use the records of image pulls in the root directory")?,
-            None => PullRecords::off(),
+                .context("cannot open the records of image pulls in the root directory")?,
+            None => PullRecords::disabled(),
         };
         let keyring = keyring(config, root_dir, api, metrics)?;
         Ok(Self {
@@ -128,8 +128,8 @@ fn keyring(
     let plugins = match &config.credential_providers {
         Some(providers) => {
             let tokens = providers.account_tokens;
-            let (config, programs) = (&providers.config, &providers.programs);
-            CredentialPlugins::load(config, programs, tokens, api, metrics)?
+            let (config, bin_dir) = (&providers.config, &providers.bin_dir);
+            CredentialPlugins::load(config, bin_dir, tokens, api, metrics)?
         }
         None => CredentialPlugins::default(),
     };

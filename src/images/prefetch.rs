@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(60);
 
 /// An image that a container of a pod will need.
 #[derive(Debug, Clone)]
-pub struct WantedImage {
+pub struct ImageToPrefetch {
     /// The container, for events.
     pub object: ObjectRef,
     /// The reference as the user wrote it.
@@ -55,20 +55,21 @@ pub(super) enum PrefetchOutcome {
     Unknown,
 }
 
+/// An outcome, and when it was reached.
 #[derive(Debug, Clone)]
-struct PrefetchDone {
+struct PrefetchResult {
     at: Instant,
     outcome: PrefetchOutcome,
 }
 
-impl PrefetchDone {
+impl PrefetchResult {
     /// Whether the outcome is still valid at `now`.
     fn is_valid(&self, now: Instant) -> bool {
         match &self.outcome {
             PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_) => {
                 now.saturating_duration_since(self.at) < TTL
             }
-            PrefetchOutcome::Failed(error) => error.retry_at.is_some_and(|again| now < again),
+            PrefetchOutcome::Failed(error) => error.retry_at.is_some_and(|retry_at| now < retry_at),
             PrefetchOutcome::Unknown => false,
         }
     }
@@ -76,8 +77,8 @@ impl PrefetchDone {
 
 /// One prefetch. Dropping it cancels the pull, unless a container waits for it.
 struct Prefetch {
-    wanted: WantedImage,
-    done: Shared<BoxFuture<'static, PrefetchDone>>,
+    image: ImageToPrefetch,
+    result: Shared<BoxFuture<'static, PrefetchResult>>,
     task: AbortHandle,
 }
 
@@ -89,21 +90,21 @@ impl Drop for Prefetch {
 
 impl Prefetch {
     fn is_for(&self, object: &ObjectRef, image: &str, policy: PullPolicy) -> bool {
-        let own = &self.wanted;
-        own.policy == policy && own.image == image && own.object == *object
+        let prefetched = &self.image;
+        prefetched.policy == policy && prefetched.image == image && prefetched.object == *object
     }
 
     /// Whether the prefetch need not be started again: it is in progress, in its back-off, or found the image. A
     /// found image may be outdated when the container starts, but a lookup now would not change that.
     fn is_current(&self, now: Instant) -> bool {
-        let is_there = |done: &PrefetchDone| {
+        let is_present = |result: &PrefetchResult| {
             matches!(
-                done.outcome,
+                result.outcome,
                 PrefetchOutcome::Present(_) | PrefetchOutcome::Pulled(_)
             )
         };
-        let done = self.done.peek();
-        done.is_none_or(|done| is_there(done) || done.is_valid(now))
+        let result = self.result.peek();
+        result.is_none_or(|result| is_present(result) || result.is_valid(now))
     }
 }
 
@@ -124,39 +125,45 @@ impl Prefetcher {
     pub(super) fn prefetch(
         &self,
         pod: &Arc<Pod>,
-        wanted: Vec<WantedImage>,
+        images: Vec<ImageToPrefetch>,
         sandbox: &PodSandboxConfig,
     ) {
         let now = Instant::now();
         let mut pods = self.pods.lock();
-        let mut jobs = pods.remove(&pod.uid()).unwrap_or_default();
-        jobs.retain(|job| {
-            let again = |w: &WantedImage| job.is_for(&w.object, &w.image, w.policy);
-            job.is_current(now) && wanted.iter().any(again)
+        let mut prefetches = pods.remove(&pod.uid()).unwrap_or_default();
+        prefetches.retain(|prefetch| {
+            let is_listed = |image: &ImageToPrefetch| {
+                prefetch.is_for(&image.object, &image.image, image.policy)
+            };
+            prefetch.is_current(now) && images.iter().any(is_listed)
         });
-        let mut before = None;
-        for wanted in wanted {
-            let same = |job: &Prefetch| {
-                job.wanted.image == wanted.image && job.wanted.policy == wanted.policy
+        let mut previous_queued = None;
+        for image in images {
+            let same = |prefetch: &Prefetch| {
+                prefetch.image.image == image.image && prefetch.image.policy == image.policy
             };
             // A second container with the same image finds it present when it starts.
-            let later = wanted.policy == PullPolicy::Never || jobs.iter().any(same);
-            if later || self.getter.is_in_back_off(&pod.uid(), &wanted.image) {
+            let is_redundant = image.policy == PullPolicy::Never || prefetches.iter().any(same);
+            if is_redundant || self.getter.is_in_back_off(&pod.uid(), &image.image) {
                 continue;
             }
             let (queued, next) = oneshot::channel();
             let work = PrefetchWork {
                 getter: self.getter.clone(),
                 pod: pod.clone(),
-                wanted: wanted.clone(),
+                image: image.clone(),
                 sandbox: sandbox.clone(),
             };
-            let done = done(work.run(before.replace(next), queued));
-            let task = spawn(PanicScope::ImagePrefetch, done.clone().map(drop)).abort_handle();
-            jobs.push(Prefetch { wanted, done, task });
+            let result = shared_result(work.run(previous_queued.replace(next), queued));
+            let task = spawn(PanicScope::ImagePrefetch, result.clone().map(drop)).abort_handle();
+            prefetches.push(Prefetch {
+                image,
+                result,
+                task,
+            });
         }
-        if !jobs.is_empty() {
-            pods.insert(pod.uid(), jobs);
+        if !prefetches.is_empty() {
+            pods.insert(pod.uid(), prefetches);
         }
     }
 
@@ -164,20 +171,25 @@ impl Prefetcher {
     /// outcome has expired.
     pub(super) async fn take(&self, request: &ImageRequest<'_>) -> Option<PrefetchOutcome> {
         let pod = request.pod.uid();
-        let mine = |job: &Prefetch| job.is_for(request.object, request.image, request.policy);
-        let done = {
+        let is_requested =
+            |prefetch: &Prefetch| prefetch.is_for(request.object, request.image, request.policy);
+        let result = {
             let pods = self.pods.lock();
-            pods.get(&pod)?.iter().find(|job| mine(job))?.done.clone()
+            let mut prefetches = pods.get(&pod)?.iter();
+            prefetches
+                .find(|prefetch| is_requested(prefetch))?
+                .result
+                .clone()
         };
-        let done = done.await;
+        let result = result.await;
         let mut pods = self.pods.lock();
-        if let Some(jobs) = pods.get_mut(&pod) {
-            jobs.retain(|job| !mine(job));
-            if jobs.is_empty() {
+        if let Some(prefetches) = pods.get_mut(&pod) {
+            prefetches.retain(|prefetch| !is_requested(prefetch));
+            if prefetches.is_empty() {
                 pods.remove(&pod);
             }
         }
-        done.is_valid(Instant::now()).then_some(done.outcome)
+        result.is_valid(Instant::now()).then_some(result.outcome)
     }
 
     /// Number of pods with prefetches.
@@ -186,30 +198,30 @@ impl Prefetcher {
     }
 
     pub(super) fn forget(&self, pod: &PodUid) {
-        let jobs = self.pods.lock().remove(pod);
-        drop(jobs);
+        let prefetches = self.pods.lock().remove(pod);
+        drop(prefetches);
     }
 }
 
 /// A future of an outcome for several waiters. A panic of the work yields `Unknown`.
-fn done(
+fn shared_result(
     work: impl Future<Output = PrefetchOutcome> + Send + 'static,
-) -> Shared<BoxFuture<'static, PrefetchDone>> {
-    let done = async {
+) -> Shared<BoxFuture<'static, PrefetchResult>> {
+    let result = async {
         let outcome = contain(PanicScope::ImagePrefetch, work).await;
-        PrefetchDone {
+        PrefetchResult {
             at: Instant::now(),
             outcome: outcome.unwrap_or(PrefetchOutcome::Unknown),
         }
     };
-    in_current_context(done).boxed().shared()
+    in_current_context(result).boxed().shared()
 }
 
 /// The prefetch of one container's image.
 struct PrefetchWork {
     getter: ImageGetter,
     pod: Arc<Pod>,
-    wanted: WantedImage,
+    image: ImageToPrefetch,
     sandbox: PodSandboxConfig,
 }
 
@@ -218,12 +230,12 @@ impl PrefetchWork {
     /// containers' order, and signals when its own is.
     async fn run(
         self,
-        before: Option<oneshot::Receiver<()>>,
+        previous_queued: Option<oneshot::Receiver<()>>,
         queued: oneshot::Sender<()>,
     ) -> PrefetchOutcome {
-        if let Some(before) = before {
+        if let Some(previous_queued) = previous_queued {
             // An error means that the previous prefetch ended without a pull or was cancelled.
-            let _ = before.await;
+            let _ = previous_queued.await;
         }
         self.outcome(queued).await
     }
@@ -231,10 +243,10 @@ impl PrefetchWork {
     async fn outcome(&self, queued: oneshot::Sender<()>) -> PrefetchOutcome {
         let request = ImageRequest {
             pod: &self.pod,
-            object: &self.wanted.object,
-            image: &self.wanted.image,
-            policy: self.wanted.policy,
-            secrets: &self.wanted.secrets,
+            object: &self.image.object,
+            image: &self.image.image,
+            policy: self.image.policy,
+            secrets: &self.image.secrets,
             sandbox_config: Some(&self.sandbox),
         };
         match self.getter.decide(&request).await {
@@ -264,10 +276,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_prefetch_that_panics_has_no_outcome() {
-        let done = done(async { panic!("as scripted") });
-        let both = tokio::join!(done.clone(), done);
-        for done in [both.0, both.1] {
-            assert!(matches!(done.outcome, PrefetchOutcome::Unknown), "{done:?}");
+        let result = shared_result(async { panic!("as scripted") });
+        let both = tokio::join!(result.clone(), result);
+        for result in [both.0, both.1] {
+            assert!(
+                matches!(result.outcome, PrefetchOutcome::Unknown),
+                "{result:?}"
+            );
         }
     }
 }

@@ -35,7 +35,7 @@ const SIZES: [(u64, &str); 12] = [
 ];
 
 /// Maximum number of pulls recorded per pod.
-const MAX: usize = 64;
+const MAX_PULLS_PER_POD: usize = 64;
 
 /// Start and end of pulls.
 type Pulls = Vec<(Instant, Instant)>;
@@ -68,7 +68,7 @@ impl PullMetrics {
         duration.observe(took.as_secs_f64());
         let mut pulls = self.pulls.lock();
         let pulls = pulls.entry(pod.clone()).or_default();
-        if pulls.len() < MAX {
+        if pulls.len() < MAX_PULLS_PER_POD {
             pulls.push((requested, Instant::now()));
         }
     }
@@ -76,7 +76,7 @@ impl PullMetrics {
     /// The time that image pulls of a pod took, where concurrent pulls count once. Forgets it.
     pub(super) fn take(&self, pod: &PodUid) -> Duration {
         let pulls = self.pulls.lock().remove(pod);
-        united(pulls.unwrap_or_default())
+        union_duration(pulls.unwrap_or_default())
     }
 
     pub(super) fn forget(&self, pod: &PodUid) {
@@ -89,7 +89,7 @@ fn label(size: u64) -> &'static str {
     fits.map_or("0-10MB", |(_, label)| label)
 }
 
-fn united(mut pulls: Pulls) -> Duration {
+fn union_duration(mut pulls: Pulls) -> Duration {
     pulls.sort();
     let mut sum = Duration::ZERO;
     let mut until: Option<Instant> = None;
@@ -132,7 +132,7 @@ mod tests {
                 .into_iter()
                 .map(|(from, to)| (at(from), at(to)))
                 .collect();
-            assert_eq!(united(pulls), Duration::from_secs(seconds));
+            assert_eq!(union_duration(pulls), Duration::from_secs(seconds));
         }
     }
 }

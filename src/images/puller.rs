@@ -83,18 +83,20 @@ pub(super) struct Puller {
 /// Separate queues for absent and present images: a pull of a present image usually only checks its manifest, and
 /// should not wait for downloads.
 struct PullQueues {
+    /// Pulls of images that are absent.
     download: Arc<Semaphore>,
+    /// Pulls of images that are present.
     refresh: Arc<Semaphore>,
 }
 
 impl Puller {
     pub(super) fn new(images: ImageClient, config: &PullConfig, records: PullRecords) -> Puller {
-        let at_once = if config.serialize {
+        let max_concurrent = if config.serialize {
             1
         } else {
             config.max_parallel.unwrap_or(DEFAULT_MAX_PARALLEL).max(1)
         };
-        let queue = || Arc::new(Semaphore::new(at_once as usize));
+        let queue = || Arc::new(Semaphore::new(max_concurrent as usize));
         Puller {
             images,
             flights: SingleFlight::default(),

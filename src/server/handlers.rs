@@ -63,7 +63,7 @@ impl Handlers {
         Self {
             port: Port::Health,
             access: Access::Open,
-            tracer: Tracer::off(),
+            tracer: Tracer::disabled(),
             metrics: None,
             state: Arc::new(state),
         }
@@ -84,7 +84,7 @@ impl Handlers {
         Self {
             port: Port::ReadOnly,
             access: Access::Open,
-            tracer: Tracer::off(),
+            tracer: Tracer::disabled(),
             metrics,
             state: Arc::new(state),
         }

@@ -252,7 +252,7 @@ impl VolumeManager {
     ///
     /// # Errors
     /// [`VolumeError::Cancelled`] when `cancel` fires first.
-    pub async fn objects(
+    pub async fn configmaps_and_secrets(
         &self,
         pod: &Pod,
         keys: BTreeSet<ObjectKey>,

@@ -65,7 +65,7 @@ struct TracerInner {
 
 impl Tracer {
     /// A disabled tracer: no task, no connection, no spans.
-    pub fn off() -> Tracer {
+    pub fn disabled() -> Tracer {
         Tracer::default()
     }
 

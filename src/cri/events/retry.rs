@@ -9,7 +9,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 /// Maximum delay before reconnecting to a runtime that is unavailable.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 /// Maximum delay before reconnecting to a runtime that returned an error.
-const MAX_WAIT_REFUSED: Duration = Duration::from_secs(30);
+const MAX_WAIT_AFTER_ERROR: Duration = Duration::from_secs(30);
 /// Minimum and maximum delay before a runtime without events is tried again, because it may have been upgraded or
 /// reconfigured.
 const WAIT_WITHOUT_EVENTS: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ impl ReconnectState {
                 self.empty_stream()
             }
             EventsEnded::Failed(error) if !error.is_unavailable() => {
-                self.lost(lasted, MAX_WAIT_REFUSED)
+                self.lost(lasted, MAX_WAIT_AFTER_ERROR)
             }
             EventsEnded::Failed(_) | EventsEnded::Closed { .. } => self.lost(lasted, MAX_WAIT),
         }

@@ -25,7 +25,7 @@ use crate::model::PodUid;
 
 /// The server sends response headers only with its first event, so a stream counts as connected if no error arrives
 /// within this time. An error is returned immediately, and so is the end of a stream without events.
-const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
+const ASSUME_CONNECTED_AFTER: Duration = Duration::from_millis(300);
 
 /// The event stream of the runtime, for as long as the process runs.
 pub struct EventStream {
@@ -121,7 +121,7 @@ impl EventStream {
         }
     }
 
-    /// Waits for the first event. The stream may count as connected long before that, see [`REFUSAL_TIMEOUT`].
+    /// Waits for the first event. The stream may count as connected long before that, see [`ASSUME_CONNECTED_AFTER`].
     async fn open<T>(
         &self,
         rpc: Rpc,
@@ -135,7 +135,7 @@ impl EventStream {
                 None => Err(EventsEnded::Closed { any_event: false }),
             }
         });
-        match timeout(REFUSAL_TIMEOUT, first.as_mut()).await {
+        match timeout(ASSUME_CONNECTED_AFTER, first.as_mut()).await {
             Ok(first) => {
                 let first = first?;
                 self.connected(mode);

@@ -54,19 +54,19 @@ impl std::error::Error for ConnectFailure {}
 #[derive(Clone)]
 pub(super) struct UnixConnector {
     endpoint: RuntimeEndpoint,
-    gate: Arc<Mutex<ConnectBackOff>>,
+    back_off: Arc<Mutex<ConnectBackOff>>,
 }
 
 impl UnixConnector {
     pub(super) fn new(endpoint: RuntimeEndpoint) -> UnixConnector {
         UnixConnector {
             endpoint,
-            gate: Arc::default(),
+            back_off: Arc::default(),
         }
     }
 
     async fn connect(self) -> Result<TokioIo<UnixStream>, ConnectFailure> {
-        if let Some(failure) = self.gate.lock().closed(Instant::now()) {
+        if let Some(failure) = self.back_off.lock().error_during_delay(Instant::now()) {
             return Err(failure);
         }
         let path = self.endpoint.path();
@@ -74,10 +74,10 @@ impl UnixConnector {
             Ok(result) => result,
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let mut gate = self.gate.lock();
+        let mut back_off = self.back_off.lock();
         match result {
             Ok(stream) => {
-                *gate = ConnectBackOff::default();
+                *back_off = ConnectBackOff::default();
                 Ok(TokioIo::new(stream))
             }
             Err(error) => {
@@ -86,7 +86,7 @@ impl UnixConnector {
                     kind: error.kind(),
                     text: error.to_string(),
                 };
-                gate.failed(failure.clone(), Instant::now());
+                back_off.failed(failure.clone(), Instant::now());
                 Err(failure)
             }
         }
@@ -115,7 +115,7 @@ struct ConnectBackOff {
 }
 
 impl ConnectBackOff {
-    fn closed(&self, now: Instant) -> Option<ConnectFailure> {
+    fn error_during_delay(&self, now: Instant) -> Option<ConnectFailure> {
         self.last
             .as_ref()
             .filter(|(_, until)| now < *until)
@@ -140,16 +140,20 @@ mod tests {
             text: "gone".into(),
         };
         let mut now = Instant::now();
-        let mut gate = ConnectBackOff::default();
+        let mut back_off = ConnectBackOff::default();
         for expected in [100, 200, 400, 800, 1600, 3000, 3000] {
-            assert!(gate.closed(now).is_none());
-            gate.failed(failure.clone(), now);
+            assert!(back_off.error_during_delay(now).is_none());
+            back_off.failed(failure.clone(), now);
             let wait = Duration::from_millis(expected);
-            assert!(gate.closed(now + wait - Duration::from_millis(1)).is_some());
+            assert!(
+                back_off
+                    .error_during_delay(now + wait - Duration::from_millis(1))
+                    .is_some()
+            );
             now += wait;
         }
-        gate = ConnectBackOff::default();
-        gate.failed(failure, now);
-        assert!(gate.closed(now + FIRST_WAIT).is_none());
+        back_off = ConnectBackOff::default();
+        back_off.failed(failure, now);
+        assert!(back_off.error_during_delay(now + FIRST_WAIT).is_none());
     }
 }

@@ -40,10 +40,10 @@ where
     let mut call = Box::pin(call);
     match timeout_at(at, call.as_mut()).await {
         Ok(Ok(response)) => Ok(response.map(|inner| {
-            let late = Box::pin(sleep_until(at));
+            let deadline = Box::pin(sleep_until(at));
             Body::new(DeadlineBody {
                 inner,
-                late,
+                deadline,
                 rpc,
                 limit,
             })
@@ -53,31 +53,33 @@ where
             if rpc.outlives_deadline() {
                 spawn(PanicScope::Other, run_detached(rpc, limit, call));
             }
-            Err(Box::new(too_late(rpc, limit)))
+            Err(Box::new(deadline_exceeded(rpc, limit)))
         }
     }
 }
 
-/// Continues a call after its caller has given up, so that the runtime does not cancel it.
+/// Continues a call after its caller received `DeadlineExceeded`, so that the runtime does not cancel it.
 async fn run_detached<F, E>(rpc: Rpc, limit: Duration, call: Pin<Box<F>>)
 where
     F: Future<Output = Result<Response<Body>, E>> + Send,
 {
     let outcome = match timeout(limit.saturating_mul(OVERRUN_FACTOR), call).await {
-        Ok(Ok(_)) => "answered",
+        Ok(Ok(_)) => "succeeded",
         Ok(Err(_)) => "failed",
         Err(_) => "cancelled",
     };
     tracing::info!(%rpc, outcome, "CRI call finished after its deadline");
 }
 
-fn too_late(rpc: Rpc, limit: Duration) -> Status {
-    Status::deadline_exceeded(format!("the runtime did not answer {rpc} within {limit:?}"))
+fn deadline_exceeded(rpc: Rpc, limit: Duration) -> Status {
+    Status::deadline_exceeded(format!(
+        "context deadline exceeded: {rpc} did not return within {limit:?}"
+    ))
 }
 
 struct DeadlineBody {
     inner: Body,
-    late: Pin<Box<Sleep>>,
+    deadline: Pin<Box<Sleep>>,
     rpc: Rpc,
     limit: Duration,
 }
@@ -93,8 +95,8 @@ impl HttpBody for DeadlineBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
             return Poll::Ready(frame);
         }
-        match self.late.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Some(Err(too_late(self.rpc, self.limit)))),
+        match self.deadline.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Some(Err(deadline_exceeded(self.rpc, self.limit)))),
             Poll::Pending => Poll::Pending,
         }
     }

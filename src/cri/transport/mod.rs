@@ -61,7 +61,7 @@ impl CriService {
 
     async fn call(self, rpc: Rpc, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let timeout = match request.extensions().get::<CallDeadline>() {
-            Some(CallDeadline(own)) => *own,
+            Some(CallDeadline(deadline)) => *deadline,
             None => rpc.deadline(self.request_timeout),
         };
         let send = |request| deadline::bounded(rpc, timeout, self.channel.oneshot(request));

@@ -41,11 +41,11 @@ pub(super) struct Auths {
 impl Auths {
     /// Adds a login for a registry as written in docker's files: a host, a host with a path, or a URL of either. The
     /// paths `/v1/` and `/v2/` are dropped. False if it is not a valid URL.
-    pub(super) fn add(&mut self, place: &str, login: Login) -> bool {
+    pub(super) fn add(&mut self, registry: &str, login: Login) -> bool {
         let bare = ["https://", "http://"]
             .iter()
-            .find_map(|scheme| place.strip_prefix(scheme))
-            .unwrap_or(place);
+            .find_map(|scheme| registry.strip_prefix(scheme))
+            .unwrap_or(registry);
         let Some(RegistryPath { host, path }) = RegistryPath::parse(bare) else {
             return false;
         };
@@ -89,15 +89,15 @@ impl Auths {
 mod tests {
     use super::*;
 
-    fn auths(places: &[&str]) -> Auths {
+    fn auths(registries: &[&str]) -> Auths {
         let mut auths = Auths::default();
-        for place in places {
+        for registry in registries {
             let login = Login {
-                username: (*place).to_owned(),
+                username: (*registry).to_owned(),
                 password: "hunter2".into(),
                 account: None,
             };
-            assert!(auths.add(place, login), "{place}");
+            assert!(auths.add(registry, login), "{registry}");
         }
         auths
     }

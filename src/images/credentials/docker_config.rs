@@ -30,13 +30,13 @@ struct DockerConfigEntry {
     auth: Option<String>,
 }
 
-/// Parses a file; also returns the entries that name no registry, which are skipped. As upstream, one unreadable
-/// login makes the whole file unusable. The error names the entry and contains none of its data.
+/// Parses a file; also returns the entries whose key is not a valid registry URL, which are skipped. As upstream, one
+/// unreadable login makes the whole file unusable. The error names the entry and contains none of its data.
 pub(super) fn parse(form: DockerConfigForm, bytes: &[u8]) -> Result<(Auths, Vec<String>), String> {
     // Parser errors quote the offending text, which may be a password.
     let broken = |error: serde_json::Error| {
         format!(
-            "it is not valid JSON of this kind (line {}, column {})",
+            "invalid JSON for a docker configuration (line {}, column {})",
             error.line(),
             error.column()
         )
@@ -48,15 +48,17 @@ pub(super) fn parse(form: DockerConfigForm, bytes: &[u8]) -> Result<(Auths, Vec<
         }
         DockerConfigForm::Dockercfg => serde_json::from_slice(bytes).map_err(broken)?,
     };
-    let (mut auths, mut strange) = (Auths::default(), Vec::new());
-    for (place, entry) in entries {
+    let (mut auths, mut skipped) = (Auths::default(), Vec::new());
+    for (registry, entry) in entries {
         let login = login(entry.unwrap_or_default())
-            .map_err(|problem| format!("the entry {place:?}: {problem}"))?;
-        if !auths.add(&place, login) {
-            strange.push(format!("the entry {place:?} is not a registry"));
+            .map_err(|problem| format!("the entry {registry:?}: {problem}"))?;
+        if !auths.add(&registry, login) {
+            skipped.push(format!(
+                "the entry {registry:?} is not a valid registry URL"
+            ));
         }
     }
-    Ok((auths, strange))
+    Ok((auths, skipped))
 }
 
 fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
@@ -72,11 +74,11 @@ fn login(entry: DockerConfigEntry) -> Result<Login, &'static str> {
         .with_decode_allow_trailing_bits(true);
     let decoded = GeneralPurpose::new(&STANDARD, config)
         .decode(auth.trim().replace(['\r', '\n'], ""))
-        .map_err(|_| "its auth is not base64")?;
-    let text = String::from_utf8(decoded).map_err(|_| "its auth is not text")?;
+        .map_err(|_| "auth is not base64")?;
+    let text = String::from_utf8(decoded).map_err(|_| "auth is not valid UTF-8")?;
     let (username, password) = text
         .split_once(':')
-        .ok_or("its auth is not base64 of username:password")?;
+        .ok_or("auth is not base64 of username:password")?;
     Ok(Login {
         username: username.to_owned(),
         password: password.to_owned(),
@@ -106,8 +108,8 @@ mod tests {
             "e.io": null,
             "a b:c": {"username": "u"}
         }, "credsStore": "desktop"}"#;
-        let (auths, strange) = parse(DockerConfigForm::ConfigJson, json.as_bytes()).unwrap();
-        assert_eq!(strange, ["the entry \"a b:c\" is not a registry"]);
+        let (auths, skipped) = parse(DockerConfigForm::ConfigJson, json.as_bytes()).unwrap();
+        assert_eq!(skipped, ["the entry \"a b:c\" is not a valid registry URL"]);
         let both = ("user".to_owned(), "pass:word".to_owned());
         assert_eq!(pair(&auths, "a.io/x"), std::slice::from_ref(&both));
         assert_eq!(pair(&auths, "b.io/x"), std::slice::from_ref(&both));
@@ -135,7 +137,7 @@ mod tests {
             ),
             (r#"{"auths": {"a.io": "hunter2"}}"#, "line 1"),
             ("hunter2", "line 1"),
-            ("", "not valid JSON"),
+            ("", "invalid JSON"),
         ];
         for (text, expected) in table {
             let error = parse(DockerConfigForm::ConfigJson, text.as_bytes()).unwrap_err();

@@ -34,9 +34,9 @@ impl NodeFiles {
             (DockerConfigForm::Dockercfg, "", ".dockercfg"),
         ] {
             let homes = home.into_iter().chain([Path::new("/")]);
-            let places = [root.to_path_buf(), working.to_path_buf()].into_iter();
-            let places = places.chain(homes.map(|home| home.join(hidden)));
-            candidates.extend(places.map(|place| (form, place.join(file))));
+            let dirs = [root.to_path_buf(), working.to_path_buf()].into_iter();
+            let dirs = dirs.chain(homes.map(|home| home.join(hidden)));
+            candidates.extend(dirs.map(|dir| (form, dir.join(file))));
         }
         NodeFiles { candidates }
     }
@@ -46,9 +46,9 @@ impl NodeFiles {
         let mut warnings = Vec::new();
         for (form, path) in &self.candidates {
             match read_one(*form, path) {
-                Ok(Some((auths, strange))) => {
-                    let strange = strange.into_iter();
-                    warnings.extend(strange.map(|what| format!("{}: {what}", path.display())));
+                Ok(Some((auths, skipped))) => {
+                    let skipped = skipped.into_iter();
+                    warnings.extend(skipped.map(|what| format!("{}: {what}", path.display())));
                     return (auths, warnings);
                 }
                 Ok(None) => {}
@@ -63,7 +63,7 @@ fn read_one(form: DockerConfigForm, path: &Path) -> Result<Option<(Auths, Vec<St
     let bytes = read_head_or_empty(path, MAX_FILE + 1).map_err(|error| error.to_string())?;
     match bytes.len() {
         0 => Ok(None),
-        length if length > MAX_FILE => Err(format!("it is longer than {MAX_FILE} bytes")),
+        length if length > MAX_FILE => Err(format!("the file is longer than {MAX_FILE} bytes")),
         _ => parse(form, &bytes).map(Some),
     }
 }
@@ -104,13 +104,13 @@ impl Keyring {
         secrets: &[PullSecret],
     ) -> Vec<PullLogin> {
         let mut logins: Vec<PullLogin> = secrets.iter().flat_map(|s| s.lookup(repo)).collect();
-        let mut own = self.node_auths().await.lookup(repo);
-        own.extend(self.inner.plugins.auths(repo, pod).await.lookup(repo));
-        let own = own.into_iter().map(|mut login| PullLogin {
+        let mut node_logins = self.node_auths().await.lookup(repo);
+        node_logins.extend(self.inner.plugins.auths(repo, pod).await.lookup(repo));
+        let node_logins = node_logins.into_iter().map(|mut login| PullLogin {
             owner: login.account.take().map(LoginOwner::ServiceAccount),
             auth: AuthConfig::from(login),
         });
-        logins.extend(own);
+        logins.extend(node_logins);
         logins
     }
 
@@ -123,7 +123,7 @@ impl Keyring {
         let (auths, warnings) = read.unwrap_or_default();
         let mut last = self.inner.warnings.lock();
         for warning in warnings.iter().filter(|known| !last.contains(known)) {
-            tracing::warn!("Skipping registry credentials: {warning}");
+            tracing::warn!(err = %warning, "Skipping registry credentials");
         }
         *last = warnings;
         auths

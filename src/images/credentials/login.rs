@@ -2,6 +2,7 @@
 
 use crate::cri::v1::AuthConfig;
 
+/// A login for a pull, with its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) struct PullLogin {
     pub(in crate::images) auth: AuthConfig,
@@ -16,7 +17,7 @@ pub(in crate::images) enum LoginOwner {
     ServiceAccount(UsedAccount),
 }
 
-/// A pull secret as records of pulls name it.
+/// The identity of a pull secret in records of pulls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(in crate::images) struct UsedSecret {
     pub(in crate::images) uid: String,

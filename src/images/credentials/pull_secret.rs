@@ -26,7 +26,7 @@ pub struct PullSecret {
 #[derive(Clone, Debug, Default)]
 pub struct PullSecrets {
     secrets: Arc<[PullSecret]>,
-    /// References of images that the pod may use although one of its secrets is not known yet.
+    /// References of images that the pod may use although one of its secrets is not synced yet.
     accepted: Arc<[Arc<str>]>,
 }
 
@@ -55,8 +55,7 @@ impl PullSecrets {
     }
 }
 
-/// The image pull secrets that a pod names, in spec order. Entries without a name are ignored, because the API allows
-/// them.
+/// The `imagePullSecrets` of a pod, in spec order. Entries without a name are ignored, because the API allows them.
 pub fn pull_secret_keys(pod: &Pod) -> Vec<ObjectKey> {
     let spec = pod.spec();
     let references = spec.and_then(|spec| spec.image_pull_secrets.as_ref());

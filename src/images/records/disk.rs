@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::record::{KnownRecord, PullIntent, PulledRecord};
+use super::record::{ImagePullIntent, ImagePulledRecord, PulledRecordFile};
 use crate::base::atomic_file;
 use crate::host::files::{if_exists, read_head_or_empty};
 
@@ -22,16 +22,16 @@ const MAX_RECORD_BYTES: usize = 1 << 20;
 
 /// The file name of a record: `sha256-` and the digest of the image's name or reference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct FileName(String);
+pub(super) struct RecordFileName(String);
 
-impl FileName {
-    pub(super) fn of(image: &str) -> FileName {
+impl RecordFileName {
+    pub(super) fn of(image: &str) -> RecordFileName {
         let digest = crate::base::hex(&Sha256::digest(image));
-        FileName(format!("{PREFIX}{digest}"))
+        RecordFileName(format!("{PREFIX}{digest}"))
     }
 }
 
-impl fmt::Display for FileName {
+impl fmt::Display for RecordFileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -39,7 +39,7 @@ impl fmt::Display for FileName {
 
 /// The directories of the records.
 #[derive(Debug, Clone)]
-pub(super) struct Disk {
+pub(super) struct PullRecordDirs {
     pulling: PathBuf,
     pulled: PathBuf,
 }
@@ -47,16 +47,16 @@ pub(super) struct Disk {
 /// The records found at startup.
 #[derive(Debug, Default)]
 pub(super) struct RecordsOnDisk {
-    pub(super) pulled: HashMap<FileName, KnownRecord>,
+    pub(super) pulled: HashMap<RecordFileName, PulledRecordFile>,
     /// The image of each file; `None` if the file cannot be read.
-    pub(super) intents: HashMap<FileName, Option<String>>,
+    pub(super) intents: HashMap<RecordFileName, Option<String>>,
     pub(super) problems: Vec<String>,
 }
 
-impl Disk {
-    pub(super) fn open(root: &Path) -> io::Result<(Disk, RecordsOnDisk)> {
+impl PullRecordDirs {
+    pub(super) fn open(root: &Path) -> io::Result<(PullRecordDirs, RecordsOnDisk)> {
         let parent = root.join("image_manager");
-        let disk = Disk {
+        let disk = PullRecordDirs {
             pulling: parent.join("pulling"),
             pulled: parent.join("pulled"),
         };
@@ -66,45 +66,54 @@ impl Disk {
         }
         let mut found = RecordsOnDisk::default();
         for (name, bytes) in files(&disk.pulling, &mut found.problems)? {
-            let intent = bytes.and_then(|bytes| PullIntent::decode(&bytes));
+            let intent = bytes.and_then(|bytes| ImagePullIntent::decode(&bytes));
             let intent = intent.and_then(|intent| check_file_name(intent.image, &name));
-            let intent = found.note(&disk.pulling, &name, intent);
+            let intent = found.ok_or_report(&disk.pulling, &name, intent);
             found.intents.insert(name, intent);
         }
         for (name, bytes) in files(&disk.pulled, &mut found.problems)? {
-            let record = bytes.and_then(|bytes| PulledRecord::decode(&bytes));
+            let record = bytes.and_then(|bytes| ImagePulledRecord::decode(&bytes));
             let record = record.and_then(|record| {
                 check_file_name(record.image_ref.clone(), &name)?;
-                Ok(KnownRecord::Record(Arc::new(record)))
+                Ok(PulledRecordFile::Record(Arc::new(record)))
             });
-            let record = found.note(&disk.pulled, &name, record);
+            let record = found.ok_or_report(&disk.pulled, &name, record);
             found
                 .pulled
-                .insert(name, record.unwrap_or(KnownRecord::Unreadable));
+                .insert(name, record.unwrap_or(PulledRecordFile::Unreadable));
         }
         Ok((disk, found))
     }
 
     pub(super) fn write_intent(&self, image: &str) -> io::Result<()> {
-        write(&self.pulling, &FileName::of(image), &PullIntent::of(image))
+        write(
+            &self.pulling,
+            &RecordFileName::of(image),
+            &ImagePullIntent::of(image),
+        )
     }
 
-    pub(super) fn remove_intent(&self, name: &FileName) -> io::Result<()> {
+    pub(super) fn remove_intent(&self, name: &RecordFileName) -> io::Result<()> {
         remove(&self.pulling, name)
     }
 
-    pub(super) fn write_pulled(&self, record: &PulledRecord) -> io::Result<()> {
-        write(&self.pulled, &FileName::of(&record.image_ref), record)
+    pub(super) fn write_pulled(&self, record: &ImagePulledRecord) -> io::Result<()> {
+        write(&self.pulled, &RecordFileName::of(&record.image_ref), record)
     }
 
-    pub(super) fn remove_pulled(&self, name: &FileName) -> io::Result<()> {
+    pub(super) fn remove_pulled(&self, name: &RecordFileName) -> io::Result<()> {
         remove(&self.pulled, name)
     }
 }
 
 impl RecordsOnDisk {
     /// Returns the content that was read, or records the error.
-    fn note<T>(&mut self, dir: &Path, name: &FileName, read: Result<T, String>) -> Option<T> {
+    fn ok_or_report<T>(
+        &mut self,
+        dir: &Path,
+        name: &RecordFileName,
+        read: Result<T, String>,
+    ) -> Option<T> {
         read.map_err(|problem| {
             let path = dir.join(&name.0);
             self.problems.push(format!("{}: {problem}", path.display()));
@@ -113,18 +122,21 @@ impl RecordsOnDisk {
     }
 }
 
-fn check_file_name(image: String, name: &FileName) -> Result<String, String> {
-    if FileName::of(&image) == *name {
+fn check_file_name(image: String, name: &RecordFileName) -> Result<String, String> {
+    if RecordFileName::of(&image) == *name {
         Ok(image)
     } else {
-        Err("it is about another image than its name says".to_owned())
+        Err("the image does not match the file name".to_owned())
     }
 }
 
 type RecordContent = Result<Vec<u8>, String>;
 
 /// The records of a directory. Removes temporary files of a killed kubelet, this one's or upstream's.
-fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, RecordContent)>> {
+fn files(
+    dir: &Path,
+    problems: &mut Vec<String>,
+) -> io::Result<Vec<(RecordFileName, RecordContent)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -137,7 +149,7 @@ fn files(dir: &Path, problems: &mut Vec<String>) -> io::Result<Vec<(FileName, Re
                 problems.push(format!("{}: {error}", entry.path().display()));
             }
         } else if name.starts_with(PREFIX) {
-            found.push((FileName(name), read(&entry.path())));
+            found.push((RecordFileName(name), read(&entry.path())));
         }
     }
     Ok(found)
@@ -153,13 +165,13 @@ fn read(path: &Path) -> RecordContent {
     }
 }
 
-fn write(dir: &Path, name: &FileName, record: &impl Serialize) -> io::Result<()> {
+fn write(dir: &Path, name: &RecordFileName, record: &impl Serialize) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(record)?;
     bytes.push(b'\n');
     atomic_file::write(&dir.join(&name.0), &bytes)
 }
 
 /// Removes a record; a missing file is no error.
-fn remove(dir: &Path, name: &FileName) -> io::Result<()> {
+fn remove(dir: &Path, name: &RecordFileName) -> io::Result<()> {
     if_exists(fs::remove_file(dir.join(&name.0))).map(drop)
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use self::disk::{Disk, FileName};
-use self::record::{Credentials, KnownRecord, PulledRecord};
+use self::disk::{PullRecordDirs, RecordFileName};
+use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
 use super::credentials::{LoginOwner, UsedAccount, UsedSecret};
 use super::image_name::ImageName;
 use crate::base::{panics::PanicScope, run_file_io, spawn};
@@ -41,31 +41,31 @@ pub struct PullRecords {
 
 struct PullRecordsInner {
     policy: VerificationPolicy,
-    disk: Disk,
+    disk: PullRecordDirs,
     state: Mutex<PullRecordFiles>,
     /// Held while files are written, so that writes happen in the order of the state's changes.
     writing: tokio::sync::Mutex<()>,
 }
 
-/// Keyed by file name, because an unreadable file has nothing else.
+/// Keyed by file name, because the image of an unreadable file is unknown.
 #[derive(Default)]
 struct PullRecordFiles {
-    pulled: HashMap<FileName, KnownRecord>,
-    intents: HashMap<FileName, Pulling>,
+    pulled: HashMap<RecordFileName, PulledRecordFile>,
+    intents: HashMap<RecordFileName, PullIntentState>,
 }
 
 /// An image that is being pulled, or was when an earlier kubelet was killed.
 #[derive(Default)]
-struct Pulling {
+struct PullIntentState {
     /// The reference as the user wrote it; `None` if the file cannot be read.
     image: Option<String>,
     /// Number of pulls in progress in this process.
-    under_way: usize,
+    in_progress: usize,
 }
 
 impl PullRecords {
     /// Records and verifies nothing: feature gate `KubeletEnsureSecretPulledImages` off.
-    pub fn off() -> PullRecords {
+    pub fn disabled() -> PullRecords {
         PullRecords::default()
     }
 
@@ -74,13 +74,13 @@ impl PullRecords {
     /// # Errors
     /// The directories cannot be created or listed.
     pub fn open(root: &Path, policy: VerificationPolicy) -> io::Result<PullRecords> {
-        let (disk, found) = Disk::open(root)?;
+        let (disk, found) = PullRecordDirs::open(root)?;
         for problem in &found.problems {
             tracing::warn!("Failed to read a record of an image pull: {problem}");
         }
         let pulling = |(name, image)| {
-            let under_way = 0;
-            (name, Pulling { image, under_way })
+            let in_progress = 0;
+            (name, PullIntentState { image, in_progress })
         };
         let state = PullRecordFiles {
             pulled: found.pulled,
@@ -114,33 +114,33 @@ impl PullRecords {
             return false;
         };
         let state = inner.state.lock();
-        let pulled = state.pulled.get(&FileName::of(image_ref));
-        let under_way = state.intents.contains_key(&FileName::of(image));
-        let plain = ImageName::without_tag_and_digest(image);
-        let plain = plain.as_deref();
-        policy::must_pull(&inner.policy, plain, image, pulled, under_way, secrets)
+        let pulled = state.pulled.get(&RecordFileName::of(image_ref));
+        let in_progress = state.intents.contains_key(&RecordFileName::of(image));
+        let untagged = ImageName::without_tag_and_digest(image);
+        let untagged = untagged.as_deref();
+        policy::must_pull(&inner.policy, untagged, image, pulled, in_progress, secrets)
     }
 
     /// The service accounts that a present image was pulled for.
     pub(super) fn accounts(&self, image: &str, image_ref: &str) -> Vec<UsedAccount> {
-        let (Some(inner), Some(plain)) = (&self.inner, ImageName::without_tag_and_digest(image))
+        let (Some(inner), Some(untagged)) = (&self.inner, ImageName::without_tag_and_digest(image))
         else {
             return Vec::new();
         };
         let state = inner.state.lock();
-        let pulled = state.pulled.get(&FileName::of(image_ref));
-        let record = pulled.and_then(KnownRecord::record);
-        record.map_or_else(Vec::new, |record| record.accounts(&plain))
+        let pulled = state.pulled.get(&RecordFileName::of(image_ref));
+        let record = pulled.and_then(PulledRecordFile::record);
+        record.map_or_else(Vec::new, |record| record.accounts(&untagged))
     }
 
     /// Records that an image is about to be pulled. This has to be on disk before the pull starts: if the kubelet is
     /// killed after the pull, nothing else distinguishes the image from a preloaded one.
     pub(super) async fn record_pull_intent(&self, image: &str) -> io::Result<PullInProgress> {
         if let Some(inner) = &self.inner {
-            let name = FileName::of(image);
+            let name = RecordFileName::of(image);
             let _writing = inner.writing.lock().await;
             // An existing readable record is not rewritten.
-            let readable = |pulling: &Pulling| pulling.image.is_some();
+            let readable = |pulling: &PullIntentState| pulling.image.is_some();
             let known = inner.state.lock().intents.get(&name).is_some_and(readable);
             if !known {
                 inner.write_intent(image).await?;
@@ -148,7 +148,7 @@ impl PullRecords {
             let mut state = inner.state.lock();
             let pulling = state.intents.entry(name).or_default();
             pulling.image = Some(image.to_owned());
-            pulling.under_way += 1;
+            pulling.in_progress += 1;
         }
         Ok(PullInProgress {
             inner: self.inner.clone(),
@@ -168,12 +168,14 @@ impl PullRecords {
         let Some(inner) = &self.inner else {
             return;
         };
-        let left: Vec<String> = {
+        let interrupted: Vec<String> = {
             let state = inner.state.lock();
-            let left = state.intents.values();
-            left.filter_map(|pulling| pulling.image.clone()).collect()
+            let interrupted = state.intents.values();
+            interrupted
+                .filter_map(|pulling| pulling.image.clone())
+                .collect()
         };
-        for image in left {
+        for image in interrupted {
             // Runtimes return full image names.
             let full = ImageName::parse(&image).map(|name| name.full()).ok();
             let is_it = |name: &String| *name == image || full.as_ref() == Some(name);
@@ -198,10 +200,11 @@ impl PullRecords {
             return;
         };
         let _writing = inner.writing.lock().await;
-        let present: HashSet<FileName> = present.iter().map(|id| FileName::of(id)).collect();
-        let gone: Vec<FileName> = {
+        let present: HashSet<RecordFileName> =
+            present.iter().map(|id| RecordFileName::of(id)).collect();
+        let gone: Vec<RecordFileName> = {
             let state = inner.state.lock();
-            let gone = |(name, known): &(&FileName, &KnownRecord)| {
+            let gone = |(name, known): &(&RecordFileName, &PulledRecordFile)| {
                 !present.contains(*name) && known.is_older_than(listed_at)
             };
             let gone = state.pulled.iter().filter(gone);
@@ -234,16 +237,17 @@ impl PullRecordsInner {
         &self,
         image: &str,
         image_ref: &str,
-        credentials: Option<Credentials>,
+        credentials: Option<ImagePullCredentials>,
     ) -> io::Result<()> {
-        let plain = ImageName::without_tag_and_digest(image)
+        let untagged = ImageName::without_tag_and_digest(image)
             .ok_or_else(|| io::Error::other(format!("invalid image name {image:?}")))?;
         let _writing = self.writing.lock().await;
-        let name = FileName::of(image_ref);
+        let name = RecordFileName::of(image_ref);
         let known = self.state.lock().pulled.get(&name).cloned();
-        let known = known.as_ref().and_then(KnownRecord::record);
+        let known = known.as_ref().and_then(PulledRecordFile::record);
         let now = Timestamp::now();
-        let Some(record) = PulledRecord::merged(known, image_ref, &plain, credentials, now) else {
+        let Some(record) = ImagePulledRecord::merged(known, image_ref, &untagged, credentials, now)
+        else {
             return Ok(());
         };
         let (disk, new) = (self.disk.clone(), record.clone());
@@ -252,19 +256,19 @@ impl PullRecordsInner {
         let mut state = self.state.lock();
         state
             .pulled
-            .insert(name, KnownRecord::Record(Arc::new(record)));
+            .insert(name, PulledRecordFile::Record(Arc::new(record)));
         Ok(())
     }
 
     /// Ends one pull; the file is removed with the last one.
     async fn end_intent(&self, image: &str) {
-        let name = FileName::of(image);
+        let name = RecordFileName::of(image);
         let _writing = self.writing.lock().await;
         {
             let mut state = self.state.lock();
             if let Some(pulling) = state.intents.get_mut(&name) {
-                pulling.under_way = pulling.under_way.saturating_sub(1);
-                if pulling.under_way > 0 {
+                pulling.in_progress = pulling.in_progress.saturating_sub(1);
+                if pulling.in_progress > 0 {
                     return;
                 }
             }
@@ -301,9 +305,9 @@ impl PullInProgress {
         };
         let image_ref = image_ref.to_owned();
         let credentials = Some(match owner {
-            Some(LoginOwner::Secret(secret)) => Credentials::of_secret(secret),
-            Some(LoginOwner::ServiceAccount(account)) => Credentials::of_account(account),
-            None => Credentials::of_node(),
+            Some(LoginOwner::Secret(secret)) => ImagePullCredentials::of_secret(secret),
+            Some(LoginOwner::ServiceAccount(account)) => ImagePullCredentials::of_account(account),
+            None => ImagePullCredentials::of_node(),
         });
         let recording = async move {
             match inner.write_pulled(&image, &image_ref, credentials).await {

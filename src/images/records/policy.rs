@@ -1,7 +1,7 @@
 //! `imagePullCredentialsVerificationPolicy`: whether a pod may use a present image without access to its registry.
 //! Pure.
 
-use super::record::KnownRecord;
+use super::record::PulledRecordFile;
 use crate::images::credentials::UsedSecret;
 use crate::images::image_name::ImageName;
 
@@ -20,7 +20,7 @@ pub enum VerificationPolicy {
 }
 
 impl VerificationPolicy {
-    /// Parses the configuration field. An unknown value is the default; validation has refused it before.
+    /// Parses the configuration field. An unknown value is the default; validation has rejected it before.
     pub fn of(policy: &str, allowlist: &[String]) -> VerificationPolicy {
         match policy {
             "NeverVerify" => VerificationPolicy::NeverVerify,
@@ -72,7 +72,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
         Some("") => Err("at least registry hostname is required".to_owned()),
         Some(_) => Ok(()),
         None => match ImageName::without_tag_and_digest(pattern) {
-            Some(plain) if plain == pattern => Ok(()),
+            Some(untagged) if untagged == pattern => Ok(()),
             Some(_) => Err(format!(
                 "neither tag nor digest is accepted in an image reference: {pattern}"
             )),
@@ -81,25 +81,26 @@ pub fn check_pattern(pattern: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a pod with these secrets has to pull an image that is present. `plain` is `image` without tag and digest,
-/// or `None` if it cannot be parsed; `under_way` is whether the kubelet is pulling the image or was when it was
+/// Whether a pod with these secrets has to pull an image that is present. `untagged` is `image` without tag and digest,
+/// or `None` if it cannot be parsed; `in_progress` is whether the kubelet is pulling the image or was when it was
 /// killed.
 pub(super) fn must_pull(
     policy: &VerificationPolicy,
-    plain: Option<&str>,
+    untagged: Option<&str>,
     image: &str,
-    pulled: Option<&KnownRecord>,
-    under_way: bool,
+    pulled: Option<&PulledRecordFile>,
+    in_progress: bool,
     secrets: impl FnOnce() -> Vec<UsedSecret>,
 ) -> bool {
-    let by_kubelet = pulled.is_some() || under_way;
-    if !policy.requires(plain.unwrap_or(image), by_kubelet) {
+    let by_kubelet = pulled.is_some() || in_progress;
+    if !policy.requires(untagged.unwrap_or(image), by_kubelet) {
         return false;
     }
-    let open = |(known, plain): (&KnownRecord, &str)| {
+    let is_accessible = |(known, untagged): (&PulledRecordFile, &str)| {
         let record = known.record();
-        record
-            .is_some_and(|record| record.is_for_all(plain) || record.is_for_any(plain, &secrets()))
+        record.is_some_and(|record| {
+            record.is_for_all(untagged) || record.is_for_any(untagged, &secrets())
+        })
     };
-    !pulled.zip(plain).is_some_and(open)
+    !pulled.zip(untagged).is_some_and(is_accessible)
 }

@@ -21,24 +21,24 @@ const RECORD: &str = "ImagePulledRecord";
 /// An image is being pulled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct PullIntent {
+pub(super) struct ImagePullIntent {
     kind: String,
     api_version: String,
     /// The reference as the user wrote it.
     pub(super) image: String,
 }
 
-impl PullIntent {
-    pub(super) fn of(image: &str) -> PullIntent {
-        PullIntent {
+impl ImagePullIntent {
+    pub(super) fn of(image: &str) -> ImagePullIntent {
+        ImagePullIntent {
             kind: INTENT.to_owned(),
             api_version: API_VERSION.to_owned(),
             image: image.to_owned(),
         }
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<PullIntent, String> {
-        let intent: PullIntent = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    pub(super) fn decode(bytes: &[u8]) -> Result<ImagePullIntent, String> {
+        let intent: ImagePullIntent = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         check_head(INTENT, &intent.kind, &intent.api_version)?;
         Ok(intent)
     }
@@ -47,7 +47,7 @@ impl PullIntent {
 /// The kubelet has pulled an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct PulledRecord {
+pub(super) struct ImagePulledRecord {
     kind: String,
     api_version: String,
     /// In whole seconds.
@@ -56,17 +56,17 @@ pub(super) struct PulledRecord {
     pub(super) image_ref: String,
     /// The credentials of pulls, by the image name without tag and digest.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    credential_mapping: BTreeMap<String, Credentials>,
+    credential_mapping: BTreeMap<String, ImagePullCredentials>,
 }
 
-/// Which pods may use an image (upstream's `ImagePullCredentials`).
+/// Which pods may use an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Credentials {
+pub(super) struct ImagePullCredentials {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kubernetes_secrets: Vec<Secret>,
+    kubernetes_secrets: Vec<ImagePullSecret>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kubernetes_service_accounts: Vec<ServiceAccount>,
+    kubernetes_service_accounts: Vec<ImagePullServiceAccount>,
     /// Every pod of the node may use it; the other two fields are empty then.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     node_pods_accessible: bool,
@@ -75,7 +75,7 @@ pub(super) struct Credentials {
 /// Pods with this pull secret, or one with the same login, may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct Secret {
+struct ImagePullSecret {
     uid: String,
     namespace: String,
     name: String,
@@ -85,52 +85,52 @@ struct Secret {
 /// Pods with this service account may use it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct ServiceAccount {
+struct ImagePullServiceAccount {
     uid: String,
     namespace: String,
     name: String,
 }
 
-impl Credentials {
+impl ImagePullCredentials {
     /// For a pull that was anonymous or used a login of the node.
-    pub(super) fn of_node() -> Credentials {
-        Credentials {
+    pub(super) fn of_node() -> ImagePullCredentials {
+        ImagePullCredentials {
             node_pods_accessible: true,
-            ..Credentials::default()
+            ..ImagePullCredentials::default()
         }
     }
 
     /// For a pull with a login of this secret.
-    pub(super) fn of_secret(secret: UsedSecret) -> Credentials {
-        let secret = Secret {
+    pub(super) fn of_secret(secret: UsedSecret) -> ImagePullCredentials {
+        let secret = ImagePullSecret {
             uid: secret.uid,
             namespace: secret.namespace,
             name: secret.name,
             credential_hash: secret.credential_hash,
         };
-        Credentials {
+        ImagePullCredentials {
             kubernetes_secrets: vec![secret],
-            ..Credentials::default()
+            ..ImagePullCredentials::default()
         }
     }
 
     /// For a pull with a login that a credential provider issued for this service account.
-    pub(super) fn of_account(account: UsedAccount) -> Credentials {
-        let account = ServiceAccount {
+    pub(super) fn of_account(account: UsedAccount) -> ImagePullCredentials {
+        let account = ImagePullServiceAccount {
             uid: account.uid,
             namespace: account.namespace,
             name: account.name,
         };
-        Credentials {
+        ImagePullCredentials {
             kubernetes_service_accounts: vec![account],
-            ..Credentials::default()
+            ..ImagePullCredentials::default()
         }
     }
 
     /// The union of both; if one allows every pod of the node, so does the result.
-    fn and(&self, others: &Credentials) -> Credentials {
+    fn union(&self, others: &ImagePullCredentials) -> ImagePullCredentials {
         if self.node_pods_accessible || others.node_pods_accessible {
-            return Credentials::of_node();
+            return ImagePullCredentials::of_node();
         }
         let mut all = self.clone();
         for secret in &others.kubernetes_secrets {
@@ -153,8 +153,8 @@ impl Credentials {
     }
 }
 
-impl Secret {
-    fn is_same_object(&self, other: &Secret) -> bool {
+impl ImagePullSecret {
+    fn is_same_object(&self, other: &ImagePullSecret) -> bool {
         self.uid == other.uid && self.namespace == other.namespace && self.name == other.name
     }
 
@@ -167,22 +167,22 @@ impl Secret {
     }
 }
 
-impl PulledRecord {
-    pub(super) fn decode(bytes: &[u8]) -> Result<PulledRecord, String> {
-        let record: PulledRecord = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+impl ImagePulledRecord {
+    pub(super) fn decode(bytes: &[u8]) -> Result<ImagePulledRecord, String> {
+        let record: ImagePulledRecord = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
         check_head(RECORD, &record.kind, &record.api_version)?;
         Ok(record)
     }
 
     /// Whether every pod of the node may use the image of this name (without tag and digest).
-    pub(super) fn is_for_all(&self, plain: &str) -> bool {
-        let credentials = self.credential_mapping.get(plain);
+    pub(super) fn is_for_all(&self, untagged: &str) -> bool {
+        let credentials = self.credential_mapping.get(untagged);
         credentials.is_some_and(|credentials| credentials.node_pods_accessible)
     }
 
     /// Whether a pod with one of these secrets may use the image of this name.
-    pub(super) fn is_for_any(&self, plain: &str, secrets: &[UsedSecret]) -> bool {
-        let credentials = self.credential_mapping.get(plain);
+    pub(super) fn is_for_any(&self, untagged: &str, secrets: &[UsedSecret]) -> bool {
+        let credentials = self.credential_mapping.get(untagged);
         let known = credentials.map(|credentials| &credentials.kubernetes_secrets);
         let covered = |used: &UsedSecret| known.into_iter().flatten().any(|it| it.covers(used));
         secrets.iter().any(covered)
@@ -190,11 +190,11 @@ impl PulledRecord {
 
     /// The service accounts whose pods may use the image of this name, as long as a credential provider has a login
     /// for them.
-    pub(super) fn accounts(&self, plain: &str) -> Vec<UsedAccount> {
-        let credentials = self.credential_mapping.get(plain);
+    pub(super) fn accounts(&self, untagged: &str) -> Vec<UsedAccount> {
+        let credentials = self.credential_mapping.get(untagged);
         let accounts =
             credentials.map(|credentials| credentials.kubernetes_service_accounts.iter());
-        let used = |account: &ServiceAccount| UsedAccount {
+        let used = |account: &ImagePullServiceAccount| UsedAccount {
             uid: account.uid.clone(),
             namespace: account.namespace.clone(),
             name: account.name.clone(),
@@ -205,16 +205,16 @@ impl PulledRecord {
     /// The record after another pull; `None` if the pull adds nothing to it. `credentials` is `None` if they are not
     /// known.
     pub(super) fn merged(
-        known: Option<&PulledRecord>,
+        known: Option<&ImagePulledRecord>,
         image_ref: &str,
-        plain: &str,
-        credentials: Option<Credentials>,
+        untagged: &str,
+        credentials: Option<ImagePullCredentials>,
         now: Timestamp,
-    ) -> Option<PulledRecord> {
-        let before = known.and_then(|known| known.credential_mapping.get(plain));
+    ) -> Option<ImagePulledRecord> {
+        let before = known.and_then(|known| known.credential_mapping.get(untagged));
         // Access for every pod of the node is never narrowed by a later pull.
         let credentials = credentials.map(|new| match before {
-            Some(before) => before.and(&new),
+            Some(before) => before.union(&new),
             None => new,
         });
         let changes = match (known, &credentials) {
@@ -225,7 +225,7 @@ impl PulledRecord {
         if !changes {
             return None;
         }
-        let mut record = known.cloned().unwrap_or_else(|| PulledRecord {
+        let mut record = known.cloned().unwrap_or_else(|| ImagePulledRecord {
             kind: RECORD.to_owned(),
             api_version: String::new(),
             last_updated_time: None,
@@ -237,7 +237,7 @@ impl PulledRecord {
         if let Some(credentials) = credentials {
             record
                 .credential_mapping
-                .insert(plain.to_owned(), credentials);
+                .insert(untagged.to_owned(), credentials);
         }
         Some(record)
     }
@@ -255,17 +255,17 @@ fn check_head(expected: &str, kind: &str, api_version: &str) -> Result<(), Strin
 
 /// The content of a file in `pulled`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum KnownRecord {
-    Record(Arc<PulledRecord>),
+pub(super) enum PulledRecordFile {
+    Record(Arc<ImagePulledRecord>),
     /// The file exists and cannot be read.
     Unreadable,
 }
 
-impl KnownRecord {
-    pub(super) fn record(&self) -> Option<&PulledRecord> {
+impl PulledRecordFile {
+    pub(super) fn record(&self) -> Option<&ImagePulledRecord> {
         match self {
-            KnownRecord::Record(record) => Some(record),
-            KnownRecord::Unreadable => None,
+            PulledRecordFile::Record(record) => Some(record),
+            PulledRecordFile::Unreadable => None,
         }
     }
 

@@ -21,7 +21,7 @@ impl World {
     }
 
     fn path(&self, kind: &str, image: &str) -> PathBuf {
-        let name = FileName::of(image).to_string();
+        let name = RecordFileName::of(image).to_string();
         self.dir.path().join("image_manager").join(kind).join(name)
     }
 
@@ -308,7 +308,7 @@ fn patterns_of_the_allowlist_are_images_or_prefixes_of_images() {
 
 #[tokio::test]
 async fn without_records_nothing_is_verified_and_nothing_written() {
-    let records = PullRecords::off();
+    let records = PullRecords::disabled();
     pull(&records, "x", "sha256:aa").await;
     assert!(!records.must_pull("x", "sha256:aa", Vec::new));
     assert!(!records.has_interrupted_pulls());

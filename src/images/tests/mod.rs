@@ -32,7 +32,7 @@ fn world(config: &PullConfig) -> World {
 }
 
 fn world_with(config: &PullConfig, keyring: Keyring) -> World {
-    world_of(config, keyring, PullRecords::off())
+    world_of(config, keyring, PullRecords::disabled())
 }
 
 fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> World {

@@ -1,12 +1,12 @@
 //! Pulls that run ahead of their containers.
 
 use super::*;
-use crate::images::WantedImage;
+use crate::images::ImageToPrefetch;
 use crate::model::PodExt;
 use parking_lot::Mutex;
 
-fn wanted(pod: &Pod, container: &str, image: &str, policy: PullPolicy) -> WantedImage {
-    WantedImage {
+fn to_prefetch(pod: &Pod, container: &str, image: &str, policy: PullPolicy) -> ImageToPrefetch {
+    ImageToPrefetch {
         secrets: Default::default(),
         object: ObjectRef::container(pod, container),
         image: image.into(),
@@ -15,8 +15,8 @@ fn wanted(pod: &Pod, container: &str, image: &str, policy: PullPolicy) -> Wanted
 }
 
 impl World {
-    fn prefetch(&self, pod: &Arc<Pod>, wanted: Vec<WantedImage>) {
-        self.manager.prefetch(pod, wanted, &Default::default());
+    fn prefetch(&self, pod: &Arc<Pod>, images: Vec<ImageToPrefetch>) {
+        self.manager.prefetch(pod, images, &Default::default());
     }
 
     async fn ensure_for(
@@ -61,7 +61,7 @@ async fn pulls_of_later_containers_begin_before_their_turn_and_are_waited_for_in
     });
     let pod = Arc::new(pod("uid-1"));
     let images = [("a", "x"), ("b", "y"), ("c", "z")];
-    let all = images.map(|(name, image)| wanted(&pod, name, image, IfNotPresent));
+    let all = images.map(|(name, image)| to_prefetch(&pod, name, image, IfNotPresent));
     world.prefetch(&pod, all.to_vec());
     world.pulls_begun(3).await;
     // A second sync finds them under way.
@@ -83,9 +83,9 @@ async fn an_image_that_is_there_is_looked_for_once_and_told_of_in_its_containers
     world.present("sha256:here");
     let pod = Arc::new(pod("uid-1"));
     let both = vec![
-        wanted(&pod, "a", "x", IfNotPresent),
-        wanted(&pod, "b", "y", IfNotPresent),
-        wanted(&pod, "c", "n", Never),
+        to_prefetch(&pod, "a", "x", IfNotPresent),
+        to_prefetch(&pod, "b", "y", IfNotPresent),
+        to_prefetch(&pod, "c", "n", Never),
     ];
     world.prefetch(&pod, both.clone());
     let script = world.runtime.script.clone();
@@ -136,7 +136,7 @@ async fn serial_pulls_queue_in_the_order_of_the_containers() {
         }
     });
     let pod = Arc::new(pod("uid-1"));
-    let all = ["a", "b", "c"].map(|name| wanted(&pod, name, name, IfNotPresent));
+    let all = ["a", "b", "c"].map(|name| to_prefetch(&pod, name, name, IfNotPresent));
     world.prefetch(&pod, all.to_vec());
     world.pulls_begun(3).await;
     assert_eq!(*order.lock(), ["a:latest", "b:latest", "c:latest"]);
@@ -148,7 +148,7 @@ async fn a_pull_that_failed_ahead_is_that_containers_failure_and_waits_as_any_ot
     world.absent();
     world.pull_fails(Code::Unknown, "no such manifest");
     let pod = Arc::new(pod("uid-1"));
-    let one = vec![wanted(&pod, "b", "x", IfNotPresent)];
+    let one = vec![to_prefetch(&pod, "b", "x", IfNotPresent)];
     world.prefetch(&pod, one.clone());
     let recorder = world.recorder.clone();
     until("the failure is reported", || recorder.recent().len() == 2).await;
@@ -171,8 +171,8 @@ async fn a_pod_that_ends_gives_up_its_pulls_but_not_those_that_another_pod_wants
     world.absent();
     let (begun, _release) = slow_pulls(&world);
     let (one, two) = (Arc::new(pod("uid-1")), Arc::new(pod("uid-2")));
-    world.prefetch(&one, vec![wanted(&one, "b", "x", IfNotPresent)]);
-    world.prefetch(&two, vec![wanted(&two, "b", "x", IfNotPresent)]);
+    world.prefetch(&one, vec![to_prefetch(&one, "b", "x", IfNotPresent)]);
+    world.prefetch(&two, vec![to_prefetch(&two, "b", "x", IfNotPresent)]);
     let recorder = world.recorder.clone();
     until("both wait for it", || {
         recorder.recent().len() == 2 && begun.load(Ordering::SeqCst) == 1
@@ -192,9 +192,9 @@ async fn what_no_container_is_to_have_any_more_is_given_up() {
     world.absent();
     let (begun, _release) = slow_pulls(&world);
     let pod = Arc::new(pod("uid-1"));
-    world.prefetch(&pod, vec![wanted(&pod, "b", "old", IfNotPresent)]);
+    world.prefetch(&pod, vec![to_prefetch(&pod, "b", "old", IfNotPresent)]);
     until("it has begun", || begun.load(Ordering::SeqCst) == 1).await;
-    world.prefetch(&pod, vec![wanted(&pod, "b", "new", IfNotPresent)]);
+    world.prefetch(&pod, vec![to_prefetch(&pod, "b", "new", IfNotPresent)]);
     let script = world.runtime.script.clone();
     until("it is given up", || script.aborted("PullImage") == 1).await;
     until("the new one has begun", || {
@@ -208,7 +208,7 @@ async fn what_was_learnt_a_while_ago_is_not_believed() {
     let world = world(&PullConfig::default());
     world.present("sha256:here");
     let pod = Arc::new(pod("uid-1"));
-    let one = vec![wanted(&pod, "b", "x", IfNotPresent)];
+    let one = vec![to_prefetch(&pod, "b", "x", IfNotPresent)];
     world.prefetch(&pod, one.clone());
     let script = world.runtime.script.clone();
     until("it was looked for", || script.calls("ImageStatus") == 1).await;

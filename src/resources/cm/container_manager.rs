@@ -436,7 +436,7 @@ impl ContainerManagerInner {
             .update(&name, &self.settings_over(pod, before)?);
         Ok(PodCgroup {
             parent: path.to_string(),
-            refused: set.err().map(|error| error.to_string()),
+            limit_error: set.err().map(|error| error.to_string()),
         })
     }
 

@@ -48,7 +48,7 @@ pub struct PodCgroup {
     /// The cgroup parent for the runtime; empty if the runtime chooses it.
     pub parent: String,
     /// The error of a limit that the kernel rejected.
-    pub refused: Option<String>,
+    pub limit_error: Option<String>,
 }
 
 /// A memory limit that a resize lowers.

@@ -1,19 +1,20 @@
-//! A deadline that distinguishes a slow peer from a kubelet that got no processor time.
+//! A timeout that distinguishes a slow peer from a kubelet without processor time.
 
 use std::{future::Future, pin::pin, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
-/// Why something did not end in time.
+/// Why work did not end within its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
-    /// The peer had all the time it was promised.
+pub(super) enum TimeoutError {
+    /// The peer did not respond within the timeout.
     TimedOut,
-    /// This task was woken too late by so much in sum that the timeout says nothing about the peer.
+    /// This task was not scheduled in time: the sum of the delays of its wake-ups exceeds the tolerance, so
+    /// the peer may have responded.
     Starved(Duration),
 }
 
-impl Late {
-    /// Text for an outcome that could not be found out.
+impl TimeoutError {
+    /// The message for [`TimeoutError::Starved`].
     pub(super) fn starved_text(lag: Duration, timeout: Duration) -> String {
         format!(
             "kubelet was stalled for {} ms of a timeout of {} ms",
@@ -23,13 +24,16 @@ impl Late {
     }
 }
 
-/// Into how many slices a timeout is cut to notice late wake-ups; also the share of the timeout that
-/// may be lost to them.
+/// Number of wake-ups during a timeout, to measure how late they are. Delays of up to `1 / SLICES` of the
+/// timeout are tolerated.
 const SLICES: u32 = 4;
 
-/// Runs `work` for at most `timeout`. While it is under way the task wakes up at most [`SLICES`] times
-/// and adds up by how much each wake-up was late.
-pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Result<T, Late> {
+/// Runs `work` for at most `timeout`. Meanwhile the task wakes up at most [`SLICES`] times and sums the
+/// delays of these wake-ups.
+pub(super) async fn within<T>(
+    timeout: Duration,
+    work: impl Future<Output = T>,
+) -> Result<T, TimeoutError> {
     let mut work = pin!(work);
     let slice = (timeout / SLICES).max(Duration::from_millis(1));
     let deadline = Instant::now() + timeout;
@@ -45,9 +49,9 @@ pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) 
         lag += now.saturating_duration_since(wake);
         if now >= deadline {
             return Err(if lag > timeout / SLICES {
-                Late::Starved(lag)
+                TimeoutError::Starved(lag)
             } else {
-                Late::TimedOut
+                TimeoutError::TimedOut
             });
         }
     }
@@ -63,7 +67,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_peer_times_out() {
         let started_at = Instant::now();
-        assert_eq!(within(S, pending::<()>()).await, Err(Late::TimedOut));
+        assert_eq!(
+            within(S, pending::<()>()).await,
+            Err(TimeoutError::TimedOut)
+        );
         assert_eq!(started_at.elapsed(), S);
     }
 
@@ -74,7 +81,7 @@ mod tests {
         tokio::time::advance(3 * S).await;
         let late = waiting.await.unwrap();
         assert!(
-            matches!(late, Err(Late::Starved(lag)) if lag > S),
+            matches!(late, Err(TimeoutError::Starved(lag)) if lag > S),
             "{late:?}"
         );
     }

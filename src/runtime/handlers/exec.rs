@@ -1,6 +1,6 @@
 //! A command in the container, run by the runtime.
 
-use super::{MAX_OUTPUT, ProbeOutcome, shown};
+use super::{MAX_OUTPUT, ProbeOutcome, truncated};
 use crate::{
     base::GoDuration,
     cri::{CriError, ExecOutput, RuntimeClient},
@@ -17,7 +17,7 @@ pub type ExecFn = Arc<
         + Sync,
 >;
 
-/// Commands go to the runtime's ExecSync.
+/// An [`ExecFn`] that calls the runtime's ExecSync.
 pub fn runtime_exec(client: RuntimeClient) -> ExecFn {
     Arc::new(move |id, command, timeout| {
         let client = client.clone();
@@ -25,27 +25,27 @@ pub fn runtime_exec(client: RuntimeClient) -> ExecFn {
     })
 }
 
-pub(super) enum ExecEnded {
+pub(super) enum ExecResult {
     Exited(ExecOutput),
     TimedOut,
     /// It could not be run, or the outcome is unknown.
     Error(CriError),
 }
 
-/// Runs a command and waits for the runtime's answer, however late. That the command outlived its timeout is
-/// the runtime's to say: its clock starts later, and an answer to a call that waited may come at any time.
+/// Runs a command and waits until the runtime returns. Only the runtime decides whether the command timed
+/// out: its timeout begins later than the call, and the call may have to wait for other calls.
 pub(super) async fn run(
     exec: &ExecFn,
     id: &ContainerId,
     command: &[String],
     timeout: Duration,
-) -> ExecEnded {
+) -> ExecResult {
     match exec(id.clone(), command.to_vec(), timeout).await {
-        Ok(output) => ExecEnded::Exited(output),
+        Ok(output) => ExecResult::Exited(output),
         Err(error) if error.code() == Code::DeadlineExceeded && !timeout.is_zero() => {
-            ExecEnded::TimedOut
+            ExecResult::TimedOut
         }
-        Err(error) => ExecEnded::Error(error),
+        Err(error) => ExecResult::Error(error),
     }
 }
 
@@ -56,14 +56,14 @@ pub(super) async fn probe(
     timeout: Duration,
 ) -> ProbeOutcome {
     match run(exec, id, command, timeout).await {
-        ExecEnded::Exited(output) if output.exit_code == 0 => ProbeOutcome::success(both(&output)),
-        ExecEnded::Exited(output) => ProbeOutcome::failure(both(&output)),
-        ExecEnded::TimedOut => ProbeOutcome::failure(timed_out(command, timeout)),
-        ExecEnded::Error(error) => ProbeOutcome::unknown(error.grpc_text()),
+        ExecResult::Exited(output) if output.exit_code == 0 => ProbeOutcome::success(both(&output)),
+        ExecResult::Exited(output) => ProbeOutcome::failure(both(&output)),
+        ExecResult::TimedOut => ProbeOutcome::failure(timed_out(command, timeout)),
+        ExecResult::Error(error) => ProbeOutcome::unknown(error.grpc_text()),
     }
 }
 
-/// The text of a command that outlived its timeout.
+/// The message for a command that timed out.
 pub(super) fn timed_out(command: &[String], timeout: Duration) -> String {
     format!(
         "command timed out: {:?} timed out after {}",
@@ -72,7 +72,7 @@ pub(super) fn timed_out(command: &[String], timeout: Duration) -> String {
     )
 }
 
-/// Standard output and then standard error, cut to what is shown.
+/// Standard output followed by standard error, truncated to [`MAX_OUTPUT`].
 pub(super) fn both(output: &ExecOutput) -> String {
     let bytes: Vec<u8> = output
         .stdout
@@ -81,5 +81,5 @@ pub(super) fn both(output: &ExecOutput) -> String {
         .take(MAX_OUTPUT)
         .copied()
         .collect();
-    shown(&bytes)
+    truncated(&bytes)
 }

@@ -2,7 +2,7 @@
 
 use super::{
     ProbeOutcome,
-    deadline::{Late, within},
+    deadline::{TimeoutError, within},
     health::{
         HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
     },
@@ -26,12 +26,16 @@ pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duratio
     let address = net::join_host_port(host, port);
     match within(timeout, check(host, port, service, &connected)).await {
         Ok(outcome) => outcome,
-        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
-        Err(Late::TimedOut) if connected.load(Ordering::Relaxed) => ProbeOutcome::failure(format!(
-            "timeout: health rpc did not complete within {}",
-            GoDuration::from(timeout)
-        )),
-        Err(Late::TimedOut) => ProbeOutcome::failure(format!(
+        Err(TimeoutError::Starved(lag)) => {
+            ProbeOutcome::unknown(TimeoutError::starved_text(lag, timeout))
+        }
+        Err(TimeoutError::TimedOut) if connected.load(Ordering::Relaxed) => {
+            ProbeOutcome::failure(format!(
+                "timeout: health rpc did not complete within {}",
+                GoDuration::from(timeout)
+            ))
+        }
+        Err(TimeoutError::TimedOut) => ProbeOutcome::failure(format!(
             "timeout: failed to connect service {address:?} within {}: context deadline exceeded",
             GoDuration::from(timeout)
         )),
@@ -70,7 +74,7 @@ async fn check(host: &str, port: u16, service: &str, connected: &AtomicBool) -> 
     }
 }
 
-/// A channel over one connection that is already there; it never opens another.
+/// A channel over an open connection; it does not reconnect.
 async fn channel_over(
     stream: tokio::net::TcpStream,
     address: &str,

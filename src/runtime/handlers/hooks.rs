@@ -1,8 +1,8 @@
-//! postStart and preStop.
+//! Runs postStart and preStop hooks.
 
 use super::{
     ExecFn, Handler, HandlerTarget,
-    exec::{self, ExecEnded},
+    exec::{self, ExecResult},
     http,
     net::join_host_port,
     request,
@@ -25,10 +25,10 @@ pub struct Hooks {
     http_fallbacks: Counter,
 }
 
-/// Whose hook it is.
+/// The container of a hook.
 #[derive(Clone, Copy, Debug)]
 pub struct HookTarget<'a> {
-    /// The pod, for events and texts. What is known of an orphan from its labels is enough.
+    /// The pod, for events and texts. For an orphan, the names in its labels are enough.
     pub pod: &'a ObjectRef,
     /// Name of the container.
     pub container: &'a str,
@@ -36,12 +36,12 @@ pub struct HookTarget<'a> {
     pub container_id: &'a ContainerId,
     /// Address of the pod (of the node for host-network pods), once known.
     pub pod_ip: Option<&'a str>,
-    /// Ports of the container, for hooks that name one.
+    /// The ports of the container, to resolve port names.
     pub ports: &'a [ContainerPort],
 }
 
-/// Where the pod's containers are reached: the pod's address, or the node's for a pod on the node's
-/// network. Without a spec the sandbox says which.
+/// The address for network hooks of a pod: the pod's address, or the node's for a pod on the host network.
+/// For an orphan, the network mode of its newest sandbox counts.
 pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> Option<String> {
     let host_network = pod.map_or_else(|| status.is_on_host_network(), PodExt::host_network);
     if host_network {
@@ -51,11 +51,11 @@ pub fn hook_address(node: &NodeFacts, pod: Option<&Pod>, status: &PodStatus) -> 
     }
 }
 
-/// A hook that did not do its work. The texts may hold what the container answered: they are for the
-/// log, not for events.
+/// The error of a hook. The message may contain output of the container, so it is logged and not put into
+/// events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
-    /// The budget was over before the hook was.
+    /// The hook did not end within its budget.
     #[error("the hook did not end within its budget of {0:?}")]
     DeadlineExceeded(Duration),
     /// The hook failed.
@@ -63,14 +63,14 @@ pub enum HookError {
     Failed(String),
     /// The runtime could not be reached: the hook has not run.
     #[error("{0}")]
-    Unreachable(String),
-    /// There is no such hook.
+    RuntimeUnavailable(String),
+    /// The hook has no supported handler.
     #[error("Cannot run handler: {0}")]
     Invalid(String),
 }
 
 impl Hooks {
-    /// Commands go to `exec`; declares its metric family in `metrics`.
+    /// `exec` runs the commands. Registers the metric in `metrics`.
     pub fn new(exec: ExecFn, events: EventRecorder, metrics: &Metrics) -> Self {
         let http_fallbacks = metrics.register_default(
             "kubelet_lifecycle_handler_http_fallbacks_total",
@@ -83,8 +83,7 @@ impl Hooks {
         }
     }
 
-    /// Runs a postStart hook to its end; it has no timeout (upstream gives it none). Dropping the
-    /// future is how a caller that must go on cancels it.
+    /// Runs a postStart hook. As upstream, it has no timeout; dropping the future cancels it.
     pub async fn run_post_start(
         &self,
         hook: &LifecycleHandler,
@@ -93,8 +92,7 @@ impl Hooks {
         Box::pin(self.run(hook, target, Duration::ZERO)).await
     }
 
-    /// Runs a preStop hook for at most `budget`. A hook that is not over by then is cancelled; a command is
-    /// stopped by the runtime.
+    /// Runs a preStop hook for at most `budget`, then cancels it; the runtime stops a command.
     pub async fn run_pre_stop(
         &self,
         hook: &LifecycleHandler,
@@ -111,7 +109,7 @@ impl Hooks {
         }
     }
 
-    /// `exec_timeout` is for the runtime; zero means none.
+    /// `exec_timeout` is the timeout of ExecSync; zero means none.
     async fn run(
         &self,
         hook: &LifecycleHandler,
@@ -151,15 +149,15 @@ impl Hooks {
         };
         Err(
             match exec::run(&self.exec, target.container_id, command, timeout).await {
-                ExecEnded::Exited(output) if output.exit_code == 0 => return Ok(()),
-                ExecEnded::Exited(output) => {
+                ExecResult::Exited(output) if output.exit_code == 0 => return Ok(()),
+                ExecResult::Exited(output) => {
                     HookError::Failed(text(exit_text(command, &output), exec::both(&output)))
                 }
-                ExecEnded::TimedOut => HookError::DeadlineExceeded(timeout),
-                ExecEnded::Error(error) if error.is_unavailable() => {
-                    HookError::Unreachable(text(error.grpc_text(), String::new()))
+                ExecResult::TimedOut => HookError::DeadlineExceeded(timeout),
+                ExecResult::Error(error) if error.is_unavailable() => {
+                    HookError::RuntimeUnavailable(text(error.grpc_text(), String::new()))
                 }
-                ExecEnded::Error(error) => {
+                ExecResult::Error(error) => {
                     HookError::Failed(text(error.grpc_text(), String::new()))
                 }
             },
@@ -230,6 +228,6 @@ fn exit_text(command: &[String], output: &ExecOutput) -> String {
         "command '{}' exited with {}: {}",
         command.join(" "),
         output.exit_code,
-        super::shown(&output.stderr)
+        super::truncated(&output.stderr)
     )
 }

@@ -2,10 +2,10 @@
 
 use super::{
     MAX_OUTPUT, ProbeOutcome,
-    deadline::{Late, within},
+    deadline::{TimeoutError, within},
     net::{self, NetError},
     request::GetRequest,
-    shown, tls,
+    tls, truncated,
 };
 use crate::base::{Http1, error_chain};
 use bytes::Bytes;
@@ -20,12 +20,12 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// How many requests one probe makes at most, redirects included.
+/// Maximum number of requests of one probe, including redirects.
 const MAX_REQUESTS: usize = 10;
-/// How large the head of an answer may be, in bytes.
+/// Maximum size of the head of a response, in bytes.
 const MAX_HEAD: usize = 256 * 1024;
 
-/// An answer, cut to what is shown.
+/// A response; the body is truncated to [`MAX_OUTPUT`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HttpResponse {
     pub(super) status: StatusCode,
@@ -33,11 +33,11 @@ pub(super) struct HttpResponse {
     body: Vec<u8>,
 }
 
-/// No answer.
+/// Why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FetchError {
     pub(super) error: NetError,
-    /// The server answered in plain text to TLS.
+    /// The server responded to the TLS handshake in plain text.
     pub(super) no_tls: bool,
 }
 
@@ -54,11 +54,13 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
     let url = request.url.to_string();
     let reading = AtomicBool::new(false);
     match within(timeout, get(request, &reading)).await {
-        Ok(Ok(answer)) => classify(&answer),
+        Ok(Ok(response)) => classify(&response),
         Ok(Err(FetchError { error, .. })) if error.local => ProbeOutcome::unknown(error.text),
         Ok(Err(FetchError { error, .. })) => ProbeOutcome::failure(error.text),
-        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
-        Err(Late::TimedOut) => {
+        Err(TimeoutError::Starved(lag)) => {
+            ProbeOutcome::unknown(TimeoutError::starved_text(lag, timeout))
+        }
+        Err(TimeoutError::TimedOut) => {
             let doing = if reading.load(Ordering::Relaxed) {
                 "Client.Timeout or context cancellation while reading body"
             } else {
@@ -69,34 +71,34 @@ pub(super) async fn probe(request: GetRequest, timeout: Duration) -> ProbeOutcom
     }
 }
 
-fn classify(answer: &HttpResponse) -> ProbeOutcome {
-    let code = answer.status.as_u16();
+fn classify(response: &HttpResponse) -> ProbeOutcome {
+    let code = response.status.as_u16();
     match code {
-        200..300 => ProbeOutcome::success(shown(&answer.body)),
+        200..300 => ProbeOutcome::success(truncated(&response.body)),
         300..400 => ProbeOutcome::Warning {
             output: format!(
                 "Probe terminated redirects, Response body: {}",
-                shown(&answer.body)
+                truncated(&response.body)
             ),
         },
         _ => ProbeOutcome::failure(format!("HTTP probe failed with statuscode: {code}")),
     }
 }
 
-/// Sends a request and follows redirects as long as they stay on the first host. `reading` says
-/// whether the head of an answer has been read.
+/// Sends a request and follows redirects as long as they stay on the first host. `reading` is set while the
+/// body of a response is read.
 pub(super) async fn get(
     mut request: GetRequest,
     reading: &AtomicBool,
 ) -> Result<HttpResponse, FetchError> {
     let first_host = request.url.host.clone();
-    let mut made = 0;
+    let mut requests = 0;
     loop {
-        made += 1;
+        requests += 1;
         reading.store(false, Ordering::Relaxed);
-        let answer = one(&request, reading).await?;
-        let Some(location) = answer.redirects_to() else {
-            return Ok(answer);
+        let response = send(&request, reading).await?;
+        let Some(location) = response.redirects_to() else {
+            return Ok(response);
         };
         let failed = |url: &str, text: String| NetError {
             text: format!("Get {url:?}: {text}"),
@@ -106,9 +108,9 @@ pub(super) async fn get(
             .redirected(location)
             .map_err(|text| failed(location, text))?;
         if !next.url.host.eq_ignore_ascii_case(&first_host) {
-            return Ok(answer);
+            return Ok(response);
         }
-        if made >= MAX_REQUESTS {
+        if requests >= MAX_REQUESTS {
             let text = format!("stopped after {MAX_REQUESTS} redirects");
             return Err(failed(&next.url.to_string(), text).into());
         }
@@ -124,7 +126,7 @@ impl HttpResponse {
     }
 }
 
-async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse, FetchError> {
+async fn send(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse, FetchError> {
     let url = &request.url;
     let error = |text: String, local| FetchError {
         error: NetError {
@@ -136,7 +138,7 @@ async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse,
     let stream = net::dial(&url.host, url.port())
         .await
         .map_err(|e| error(e.text, e.local))?;
-    let answer = if url.https {
+    let response = if url.https {
         match tls::connect(&url.host, stream).await {
             Ok(stream) => exchange(stream, request, reading).await,
             Err(e) if tls::is_no_tls(&e) => {
@@ -156,7 +158,7 @@ async fn one(request: &GetRequest, reading: &AtomicBool) -> Result<HttpResponse,
     } else {
         exchange(stream, request, reading).await
     };
-    answer.map_err(|e| {
+    response.map_err(|e| {
         let cause = io_cause(&e);
         let text = match cause {
             _ if e.is_incomplete_message() => "EOF".to_owned(),
@@ -216,8 +218,8 @@ async fn read(response: http::Response<Incoming>) -> Result<HttpResponse, hyper:
             break;
         };
         if let Some(data) = frame?.data_ref() {
-            let room = MAX_OUTPUT - body.len();
-            body.extend_from_slice(data.get(..room).unwrap_or(data));
+            let remaining = MAX_OUTPUT - body.len();
+            body.extend_from_slice(data.get(..remaining).unwrap_or(data));
         }
     }
     Ok(HttpResponse {

@@ -1,11 +1,11 @@
-//! Handlers: what a probe or a hook of a container does, done once.
+//! Handlers of probes and lifecycle hooks: runs one exec, httpGet, tcpSocket, grpc or sleep action.
 //!
-//! * **Owns** one implementation each of exec, httpGet, tcpSocket, grpc and sleep; the hooks on top of
-//!   them ([`Hooks`]); their texts.
+//! * **Owns** one implementation each of exec, httpGet, tcpSocket, grpc and sleep; lifecycle hooks
+//!   ([`Hooks`]); the output and error texts of both.
 //! * **Woken by** the prober, the start and the stop of a container.
 //! * **Publishes** outcomes to its caller, the `LifecycleHTTPFallback` event and its counter.
-//! * **Must never** take a failure of this process (no ports, no memory, no processor time) for one of
-//!   the container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of an answer.
+//! * **Must never** report a lack of ports, memory or processor time of this process as a failure of the
+//!   container, leave a connection in TIME_WAIT, use a proxy, or read more than 10 KiB of a response body.
 //! * Upstream: `pkg/probe` and `pkg/kubelet/lifecycle`.
 
 mod deadline;
@@ -33,7 +33,7 @@ use k8s_openapi::{
 };
 use std::{borrow::Cow, time::Duration};
 
-/// How much of an answer is read and shown, in bytes.
+/// Maximum number of bytes of an output or response body that are read and reported.
 const MAX_OUTPUT: usize = 10 * 1024;
 
 /// The generated gRPC health-checking protocol.
@@ -42,25 +42,25 @@ mod health {
     tonic::include_proto!("grpc.health.v1");
 }
 
-/// What one run of a probe's handler showed.
+/// The result of one run of a probe's handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The container is well.
+    /// The probe succeeded.
     Success {
-        /// What it answered.
+        /// The output.
         output: String,
     },
-    /// It is well, with a warning for the user.
+    /// The probe succeeded with a warning.
     Warning {
         /// The warning.
         output: String,
     },
-    /// It is not well.
+    /// The probe failed.
     Failure {
-        /// What is wrong.
+        /// The output, or the error.
         output: String,
     },
-    /// The handler could not be run; this says nothing about the container.
+    /// The handler could not be run, so the result is unknown.
     Unknown {
         /// Why.
         error: String,
@@ -84,10 +84,10 @@ impl ProbeOutcome {
     }
 }
 
-/// One thing to do, borrowed from a pod's spec.
+/// The action of a probe or hook, borrowed from a pod's spec.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Handler<'a> {
-    /// Run a command in the container; `$(VAR)` references are the caller's to expand.
+    /// Run a command in the container; the caller expands `$(VAR)` references.
     Exec(Cow<'a, [String]>),
     /// Send an HTTP GET.
     HttpGet(&'a HTTPGetAction),
@@ -95,12 +95,12 @@ pub enum Handler<'a> {
     TcpSocket(&'a TCPSocketAction),
     /// Call a gRPC health service.
     Grpc(&'a GRPCAction),
-    /// Do nothing for so many seconds.
+    /// Wait for this number of seconds.
     Sleep(i64),
 }
 
 impl<'a> Handler<'a> {
-    /// The handler of a probe; `None` when the probe names none.
+    /// The handler of a probe; `None` if the probe has none.
     pub fn of_probe(probe: &'a Probe) -> Option<Self> {
         if let Some(exec) = &probe.exec {
             Some(Self::Exec(exec.command.as_deref().unwrap_or(&[]).into()))
@@ -113,7 +113,7 @@ impl<'a> Handler<'a> {
         }
     }
 
-    /// The handler of a hook; `None` when the hook names none.
+    /// The handler of a hook; `None` if the hook has none.
     pub fn of_hook(hook: &'a LifecycleHandler) -> Option<Self> {
         if let Some(exec) = &hook.exec {
             Some(Self::Exec(exec.command.as_deref().unwrap_or(&[]).into()))
@@ -127,19 +127,19 @@ impl<'a> Handler<'a> {
     }
 }
 
-/// What a handler is run against.
+/// The container that a handler is run for.
 #[derive(Clone, Copy, Debug)]
 pub struct HandlerTarget<'a> {
     /// The container.
     pub container_id: &'a ContainerId,
     /// Address of its pod (of the node for host-network pods), once known.
     pub pod_ip: Option<&'a str>,
-    /// Its ports, for handlers that name one.
+    /// The ports of the container, to resolve port names.
     pub ports: &'a [ContainerPort],
 }
 
-/// Runs a probe's handler. All but exec end within `timeout`, which counts from the moment the request
-/// goes out; exec hands `timeout` to the runtime and ends when the runtime answers.
+/// Runs a probe's handler. A network handler ends within `timeout`. For exec, `timeout` is passed to the
+/// runtime, and this returns when the runtime does.
 pub async fn run_handler(
     exec: &ExecFn,
     handler: &Handler<'_>,
@@ -165,7 +165,7 @@ pub async fn run_handler(
             }
             Err(error) => ProbeOutcome::unknown(error),
         },
-        Handler::Sleep(_) => ProbeOutcome::unknown("a probe cannot sleep"),
+        Handler::Sleep(_) => ProbeOutcome::unknown("sleep is not supported as a probe"),
     }
 }
 
@@ -212,7 +212,7 @@ fn port_number(number: i32) -> Result<u16, String> {
     }
 }
 
-/// Cuts bytes to what is shown and makes text of them.
-fn shown(bytes: &[u8]) -> String {
+/// The first [`MAX_OUTPUT`] bytes as text; invalid UTF-8 is replaced.
+fn truncated(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.get(..MAX_OUTPUT).unwrap_or(bytes)).into_owned()
 }

@@ -1,25 +1,25 @@
-//! Connections of handlers: opened without ceremony, closed with a reset.
+//! TCP connections of handlers, which are reset when they are closed.
 
 use super::{
     ProbeOutcome,
-    deadline::{Late, within},
+    deadline::{TimeoutError, within},
 };
 use std::{io, time::Duration};
 
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
-/// A handler that did not get through.
+/// A network error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NetError {
-    /// The error as Go's `net` package words it.
+    /// The text, in the form of Go's `net` package.
     pub(super) text: String,
-    /// This machine is at fault: out of ports, memory or file descriptors.
+    /// Whether this node ran out of ports, memory or file descriptors.
     pub(super) local: bool,
 }
 
-/// Opens a connection that is reset when it is dropped, so that its port comes back at once instead
-/// of after a minute in TIME_WAIT.
+/// Opens a connection that is reset when it is dropped, so that its port can be used again immediately
+/// instead of after a minute in TIME_WAIT.
 pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, NetError> {
     let connected = TcpStream::connect((host, port)).await;
     connected
@@ -34,7 +34,7 @@ pub(super) async fn dial(host: &str, port: u16) -> Result<TcpStream, NetError> {
         })
 }
 
-/// The text of a connection attempt that got no answer in time.
+/// The message for a connection attempt that timed out.
 pub(super) fn dial_timed_out(host: &str, port: u16) -> String {
     format!("dial tcp {}: i/o timeout", join_host_port(host, port))
 }
@@ -48,7 +48,7 @@ pub(super) fn join_host_port(host: &str, port: u16) -> String {
     }
 }
 
-/// Whether the error is about this machine's own means.
+/// Whether the error is a lack of resources on this node.
 pub(super) fn is_local(error: &io::Error) -> bool {
     const LOCAL: [Errno; 6] = [
         Errno::ADDRNOTAVAIL,
@@ -61,7 +61,7 @@ pub(super) fn is_local(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| LOCAL.contains(&errno))
 }
 
-/// An error of the operating system as Go words it: no number, no capital.
+/// The text of a system error as in Go: without the error number, and in lower case.
 pub(super) fn io_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
@@ -72,14 +72,16 @@ pub(super) fn io_text(error: &io::Error) -> String {
     }
 }
 
-/// tcpSocket: whether something accepts connections.
+/// tcpSocket: whether a connection is accepted.
 pub(super) async fn probe_tcp(host: &str, port: u16, timeout: Duration) -> ProbeOutcome {
     match within(timeout, dial(host, port)).await {
         Ok(Ok(_stream)) => ProbeOutcome::success(""),
         Ok(Err(error)) if error.local => ProbeOutcome::unknown(error.text),
         Ok(Err(error)) => ProbeOutcome::failure(error.text),
-        Err(Late::TimedOut) => ProbeOutcome::failure(dial_timed_out(host, port)),
-        Err(Late::Starved(lag)) => ProbeOutcome::unknown(Late::starved_text(lag, timeout)),
+        Err(TimeoutError::TimedOut) => ProbeOutcome::failure(dial_timed_out(host, port)),
+        Err(TimeoutError::Starved(lag)) => {
+            ProbeOutcome::unknown(TimeoutError::starved_text(lag, timeout))
+        }
     }
 }
 

@@ -12,17 +12,20 @@ pub(super) const PROBE_AGENT: &str = "kube-probe/1.36";
 /// `User-Agent` of hooks.
 pub(super) const HOOK_AGENT: &str = "kube-lifecycle/1.36";
 
-/// A GET that is about to go out.
+/// A GET request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GetRequest {
     pub(super) url: Url,
-    /// Everything but `Host`, which follows the URL unless the user set it.
+    /// All headers except `Host`.
     pub(super) headers: HeaderMap,
-    /// `Host` as the user set it.
+    /// The `Host` header in the spec; `None` for the authority of the URL.
     pub(super) host: Option<HeaderValue>,
 }
 
-/// The request of an action; an error says what in the action makes none.
+/// The request for an action.
+///
+/// # Errors
+/// The action is invalid, or needs the address of a pod that has none yet.
 pub(super) fn of_action(
     action: &HTTPGetAction,
     target: &HandlerTarget<'_>,
@@ -45,11 +48,11 @@ pub(super) fn of_action(
 }
 
 fn headers(
-    wanted: &[HTTPHeader],
+    spec_headers: &[HTTPHeader],
     agent: &'static str,
 ) -> Result<(HeaderMap, Option<HeaderValue>), String> {
     let mut headers = HeaderMap::new();
-    for HTTPHeader { name, value } in wanted {
+    for HTTPHeader { name, value } in spec_headers {
         let name = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| format!("invalid header field name {name:?}"))?;
         let value = HeaderValue::from_bytes(value.as_bytes())
@@ -68,7 +71,7 @@ fn headers(
         }
     }
     let host = headers.remove(header::HOST).filter(|host| !host.is_empty());
-    // How the message ends and the connection with it is not the user's to say.
+    // These headers frame the message and are set by the client.
     for name in [
         header::CONNECTION,
         header::CONTENT_LENGTH,
@@ -82,8 +85,7 @@ fn headers(
 }
 
 impl GetRequest {
-    /// The request that a redirect leads to. A `Host` of the user's own stays only where the redirect
-    /// names no host.
+    /// The request for a redirect. A `Host` header of the spec is kept only if the redirect has no host.
     pub(super) fn redirected(&self, location: &str) -> Result<GetRequest, String> {
         let relative = !location.starts_with("//") && !location.contains("://");
         Ok(GetRequest {

@@ -1,7 +1,7 @@
 //! TLS to containers, whose certificates are not verified.
 //!
-//! A probe checks whether the container answers, not who it is: its certificate is usually self-signed
-//! and never names the pod's address. This is the only place in the kubelet without verification.
+//! A probe checks whether the container responds, and does not authenticate it: its certificate is usually
+//! self-signed and does not contain the pod's address. No other module of the kubelet skips verification.
 
 use std::{
     io,
@@ -28,16 +28,16 @@ static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> = LazyLock::ne
     Ok(Arc::new(config))
 });
 
-/// Shakes hands over a fresh connection.
+/// Performs the TLS handshake on a new connection.
 pub(super) async fn connect(host: &str, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     let config = CONFIG.clone().map_err(io::Error::other)?;
-    // A name that cannot be one in a certificate is simply not sent; an address never is.
+    // Addresses are not sent as SNI, so an invalid server name is replaced by one.
     let name = ServerName::try_from(host.to_owned())
         .unwrap_or_else(|_| ServerName::from(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED)));
     TlsConnector::from(config).connect(name, stream).await
 }
 
-/// Whether a handshake failed because the other side speaks no TLS.
+/// Whether a handshake failed because the server does not use TLS.
 pub(super) fn is_no_tls(error: &io::Error) -> bool {
     let cause = error.get_ref().and_then(|e| e.downcast_ref());
     matches!(

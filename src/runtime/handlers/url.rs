@@ -1,4 +1,4 @@
-//! Where a request goes, and where a redirect leads. Pure.
+//! URLs of httpGet requests and of redirects. Pure.
 
 use super::net::join_host_port;
 use std::fmt;
@@ -9,9 +9,9 @@ pub(super) struct Url {
     pub(super) https: bool,
     /// Name or address, without brackets.
     pub(super) host: String,
-    /// `None` where a redirect left it out.
+    /// `None` for the default port of the scheme.
     pub(super) port: Option<u16>,
-    /// Path and query as they go on the wire; begins with a slash.
+    /// Path and query of the request line; begins with a slash.
     pub(super) target: String,
 }
 
@@ -25,7 +25,7 @@ impl Url {
         }
     }
 
-    /// What a `Host` header says by default.
+    /// The default `Host` header.
     pub(super) fn authority(&self) -> String {
         match self.port {
             Some(port) => join_host_port(&self.host, port),
@@ -34,7 +34,10 @@ impl Url {
         }
     }
 
-    /// Where a `Location` header leads; an error says why nowhere.
+    /// The URL of a redirect to `location`, relative to this URL.
+    ///
+    /// # Errors
+    /// `location` is not a valid http or https URL.
     pub(super) fn join(&self, location: &str) -> Result<Url, String> {
         let scheme_end = location.find("://");
         if let Some((scheme, rest)) = scheme_end.and_then(|at| location.split_at_checked(at)) {
@@ -101,8 +104,8 @@ impl fmt::Display for Url {
     }
 }
 
-/// Makes of a path as users write it (with or without a slash, perhaps with a query, spaces, a
-/// fragment or a stray percent sign) what may stand in a request line.
+/// The request target for a path in a spec, which may lack the leading slash and contain a query, a fragment,
+/// spaces and invalid escapes.
 pub(super) fn request_target(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
     let (path, query) = match path.split_once('?') {

@@ -52,7 +52,7 @@ impl ExitRecords {
     }
 
     /// Records the exit of a container that is about to be removed from the runtime.
-    pub(super) async fn remember(&self, uid: &PodUid, container: &ContainerStatus) {
+    pub(super) async fn record_removed(&self, uid: &PodUid, container: &ContainerStatus) {
         if container.state != ContainerState::Exited {
             return;
         }

@@ -1,5 +1,5 @@
-//! Labels and annotations of sandboxes and containers, in upstream's format, so that this kubelet and the Go kubelet read
-//! those of each other. Pure.
+//! Labels and annotations of sandboxes and containers, in upstream's format, so that this kubelet and the Go
+//! kubelet can read each other's. Pure.
 
 use crate::model::{Pod, PodExt, container_hash, keys};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, LifecycleHandler};

@@ -49,7 +49,7 @@ fn directories(logs: &Path) -> io::Result<Vec<(PathBuf, PodRef)>> {
     Ok(found)
 }
 
-/// The links that lead to logs of pods, with where they lead.
+/// The links to logs of pods, with their targets.
 fn log_links(links: Option<&Path>, logs: &Path) -> io::Result<Vec<(PathBuf, PathBuf, PodRef)>> {
     let mut found = Vec::new();
     let Some(links) = links else {

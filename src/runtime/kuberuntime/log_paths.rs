@@ -30,7 +30,7 @@ pub fn log_links_dir(pod_logs_root: &Path) -> PathBuf {
     beside.unwrap_or_else(|| PathBuf::from(CONTAINER_LOGS_DIR))
 }
 
-/// `<podLogsDir>/<namespace>_<name>_<uid>`; fails for a pod that would lead elsewhere.
+/// `<podLogsDir>/<namespace>_<name>_<uid>`; fails if the name is not a single path component.
 pub fn pod_logs_dir(pod_logs_dir: &Path, pod: &PodRef) -> Result<PathBuf, UnsafeName> {
     let name = format!("{}_{}_{}", pod.namespace, pod.name, pod.uid);
     Ok(pod_logs_dir.join(component(&name)?))

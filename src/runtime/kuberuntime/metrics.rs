@@ -73,8 +73,8 @@ impl StartMetrics {
         self.pod_errors.inc();
     }
 
-    /// The sync that was to create the sandbox failed, there or later: runtimes make the user namespace of a container
-    /// when they create the container.
+    /// Counts the failure of a sync that had to create the sandbox of a pod with a user namespace, in any
+    /// step: some runtimes set the namespace up only when they create a container.
     pub(super) fn first_sync_failed(&self, pod: &Pod) {
         if has_user_namespace(pod) {
             self.user_namespaced_errors.inc();

@@ -75,7 +75,7 @@ impl RestartBackOff {
         }
     }
 
-    /// The same, for a container whose last instance ended at a known time and may be gone.
+    /// As [`Self::admit`], for a container whose last instance ended at `ended` and may have been removed.
     pub(super) fn admit_after(
         &self,
         pod: &Pod,
@@ -112,7 +112,8 @@ impl RestartBackOff {
         self.in_back_off_since(pod, container, ended, now)
     }
 
-    /// The same, for a container whose last instance ended at a known time and may have been removed.
+    /// As [`Self::in_back_off`], for a container whose last instance ended at `ended` and may have been
+    /// removed.
     pub(super) fn in_back_off_since(
         &self,
         pod: &Pod,
@@ -211,14 +212,14 @@ impl RestartBackOff {
             .get(&(pod.uid(), container.name.clone()))
             .copied();
         // The failure is of an earlier attempt if the newest instance was created after it.
-        let created = newest.map(|newest| instant(newest.created_at));
+        let created = newest.map(|newest| timestamp(newest.created_at));
         let failed = failed.filter(|failed| created.is_none_or(|created| created <= *failed));
-        exited.map(instant).max(failed)
+        exited.map(timestamp).max(failed)
     }
 }
 
 /// The point in time that the runtime gives in nanoseconds.
-fn instant(nanoseconds: i64) -> Timestamp {
+pub(super) fn timestamp(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 

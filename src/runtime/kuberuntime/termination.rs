@@ -5,7 +5,7 @@ use crate::cri::v1;
 use crate::model::keys;
 use std::path::PathBuf;
 
-/// How much of the termination message file counts, bytes from its end.
+/// Maximum number of bytes that are read from the end of the termination message file.
 pub const MAX_MESSAGE: usize = 4096;
 
 /// What to read once a container has exited.
@@ -13,7 +13,7 @@ pub const MAX_MESSAGE: usize = 4096;
 pub struct TerminationMessageSource {
     /// The file on the node, if the container has one.
     pub file: Option<PathBuf>,
-    /// The log to take the end of when the file says nothing (`FallbackToLogsOnError`).
+    /// The log whose end is used if the file is empty or missing (`FallbackToLogsOnError`).
     pub log: Option<PathBuf>,
 }
 

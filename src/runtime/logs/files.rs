@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-/// Which file it is, whatever its name.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     device: u64,
@@ -29,27 +29,33 @@ impl FileId {
     }
 }
 
-/// A log lies in a directory of its container, which lies in a directory of its pod. What is above is the
-/// administrator's, who may have put links there; these and the log are not.
-const OWN: usize = 3;
+/// Number of path components that containers may be able to replace: the directories of the pod and of the
+/// container, and the log. Symbolic links in them are rejected; components above them belong to the
+/// administrator, who may use links.
+const UNTRUSTED_COMPONENTS: usize = 3;
 
-/// Opens a regular file, and nothing else, not even to see what it is. A link in place of
-/// a log or of one of its directories is refused too, wherever it leads: who can write there (a container
-/// with the node's logs mounted, say) could have any file of the node read out.
+/// Opens a log, which must be a regular file; other types are not opened. Symbolic links in place of the log
+/// or of its directories are rejected, because a container with write access to them (one that mounts the
+/// node's logs, for example) could otherwise read any file of the node through its logs.
 pub(super) fn open(path: &Path) -> io::Result<(File, Metadata)> {
-    reopen(open_below(path, OWN, PATH_ONLY)?)
+    reopen(open_below(path, UNTRUSTED_COMPONENTS, PATH_ONLY)?)
 }
 
-/// Whether the directory of a log is there. A link on the way to it is an error.
+/// Whether the directory of a log exists. A symbolic link in place of it or of the pod's directory is an
+/// error.
 pub(super) fn has_directory(log: &Path) -> io::Result<bool> {
     let directory = log.parent().unwrap_or(Path::new("/"));
-    let opened = open_below(directory, OWN - 1, OFlags::PATH | OFlags::DIRECTORY);
+    let opened = open_below(
+        directory,
+        UNTRUSTED_COMPONENTS - 1,
+        OFlags::PATH | OFlags::DIRECTORY,
+    );
     Ok(if_exists(opened)?.is_some())
 }
 
-/// Opens something; its last `own` names are not links.
-fn open_below(path: &Path, own: usize, flags: OFlags) -> io::Result<OwnedFd> {
-    let above = path.ancestors().nth(own).unwrap_or(Path::new("/"));
+/// Opens a path whose last `untrusted` components must not be symbolic links.
+fn open_below(path: &Path, untrusted: usize, flags: OFlags) -> io::Result<OwnedFd> {
+    let above = path.ancestors().nth(untrusted).unwrap_or(Path::new("/"));
     let rest = path.strip_prefix(above).map_err(io::Error::other)?;
     let to_directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::open(above, to_directory, Mode::empty())?;
@@ -58,7 +64,7 @@ fn open_below(path: &Path, own: usize, flags: OFlags) -> io::Result<OwnedFd> {
     opened.map_err(|error| match error {
         Errno::LOOP | Errno::XDEV => io::Error::new(
             io::ErrorKind::InvalidInput,
-            "there is a link in place of a log or its directory",
+            "the log or its directory is a symbolic link",
         ),
         error => error.into(),
     })
@@ -70,8 +76,7 @@ pub(super) fn log_name(log: &Path) -> io::Result<&str> {
     name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not the path of a log file"))
 }
 
-/// Every rotated file of a log, in no order, unfinished ones included; none when the directory is
-/// missing.
+/// Every rotated file of a log, unsorted and including unfinished ones; empty if the directory is missing.
 pub(super) fn rotated(log: &Path) -> io::Result<Vec<Rotated>> {
     let name = log_name(log)?;
     let directory = log.parent().unwrap_or(Path::new("/"));
@@ -86,7 +91,7 @@ pub(super) fn rotated(log: &Path) -> io::Result<Vec<Rotated>> {
     Ok(files)
 }
 
-/// The rotated files of a log that hold something, oldest first.
+/// The rotated files of a log without unfinished and duplicate ones, oldest first.
 pub(super) fn history(log: &Path) -> io::Result<Vec<Rotated>> {
     rotated(log).map(names::in_use)
 }

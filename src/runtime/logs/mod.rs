@@ -3,8 +3,8 @@
 //! * Owns: the CRI log format; reading, following and rotating the log files of containers.
 //! * Woken by: its callers; inotify while a client follows; a timer that checks the sizes of logs.
 //! * Publishes: streams of what containers wrote.
-//! * Must never hold more of a file than a fixed amount, whatever is in it or however slow its reader
-//!   is; write to a log; read on an async thread; show or log lines that are not of the format.
+//! * Must never buffer more than a fixed amount of a file; write to a log; read on an async thread; show or
+//!   log lines that are not of the format.
 //! * Upstream: `pkg/kubelet/kuberuntime/logs` and `pkg/kubelet/logs`.
 //!
 //! Pure: the format ([`LogLine`]), `names`, `read::decode`, `read::choose`, `rotation::plan`.
@@ -25,6 +25,6 @@ pub use read::{
 use crate::{model::ContainerStatus, state::pod_cache::PodRef};
 use std::{path::PathBuf, sync::Arc};
 
-/// Where the log of an instance is; `None` for one whose names would lead elsewhere. Passed in by the
-/// code that lays out the directories.
+/// The path of the log of an instance; `None` if a name is not a single path component. Passed in by the code
+/// that lays out the directories.
 pub type LogPath = Arc<dyn Fn(&PodRef, &ContainerStatus) -> Option<PathBuf> + Send + Sync>;

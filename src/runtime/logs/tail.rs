@@ -1,11 +1,11 @@
-//! The end of a file, read from its end.
+//! Reads the last lines of a log.
 //!
 //! Everything here blocks: call it from `spawn_blocking`.
 
 use super::{LogLine, files};
 use std::{io, os::unix::fs::FileExt as _, path::Path};
 
-/// How much of a log stands in for a termination message (`FallbackToLogsOnError`).
+/// Limits of the part of a log that replaces a termination message (`FallbackToLogsOnError`).
 pub const TERMINATION: TailLimits = TailLimits {
     lines: 80,
     bytes: 2048,
@@ -13,10 +13,11 @@ pub const TERMINATION: TailLimits = TailLimits {
 
 /// Bytes read at a time.
 const BLOCK: u64 = 16 * 1024;
-/// Most of a file's end that is ever held. Runtimes cut lines at 16 KiB, so this is many lines.
-const WINDOW: u64 = 256 * 1024;
+/// Maximum number of bytes that are read from the end of a file. Runtimes cut lines at 16 KiB, so this is
+/// many lines.
+const MAX_READ: u64 = 256 * 1024;
 
-/// How much is wanted.
+/// The limits of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailLimits {
     /// Lines of the file, counted from its end.
@@ -25,10 +26,11 @@ pub struct TailLimits {
     pub bytes: usize,
 }
 
-/// What the container wrote last, both streams in the order of the file: partial lines are joined,
+/// The end of the output of a container, both streams in the order of the file: partial lines are joined,
 /// lines of another format are left out, bytes that are not UTF-8 are replaced. Blocks.
 ///
-/// Errors are those of opening and reading; something that is not a regular file is one too.
+/// # Errors
+/// The file cannot be opened or read, or is not a regular file.
 pub fn of_log(path: &Path, limits: TailLimits) -> io::Result<String> {
     let (file, metadata) = files::open(path)?;
     let size = metadata.len();
@@ -36,7 +38,7 @@ pub fn of_log(path: &Path, limits: TailLimits) -> io::Result<String> {
     let mut start = size;
     loop {
         let tail = assemble(&window, start == 0, limits);
-        if tail.enough || start == 0 || size - start >= WINDOW {
+        if tail.enough || start == 0 || size - start >= MAX_READ {
             return Ok(lossy_end(&tail.content, limits.bytes));
         }
         let block = BLOCK.min(start);
@@ -54,8 +56,8 @@ struct Assembled {
     enough: bool,
 }
 
-/// Puts together the content of the last lines in a window that ends at the file's end. What stands
-/// before the window's first newline is a whole line only if the window begins with the file.
+/// Puts together the content of the last lines in a window that ends at the file's end. The bytes before the
+/// first newline of the window are a complete line only if the window starts at the beginning of the file.
 fn assemble(window: &[u8], whole_file: bool, limits: TailLimits) -> Assembled {
     let body = window.strip_suffix(b"\n").unwrap_or(window);
     let mut lines: Vec<&[u8]> = body
@@ -79,7 +81,7 @@ fn assemble(window: &[u8], whole_file: bool, limits: TailLimits) -> Assembled {
     }
 }
 
-/// At most the last `limit` bytes as text; what is cut begins with a whole character.
+/// At most the last `limit` bytes as text, starting at a character boundary.
 fn lossy_end(content: &[u8], limit: usize) -> String {
     let cut = content.len().saturating_sub(limit);
     let rest = content.get(cut..).unwrap_or_default();

@@ -182,7 +182,7 @@ async fn what_is_not_recorded_is_not_named_and_says_so_to_whoever_comes_after() 
 
 #[tokio::test]
 async fn a_tracer_that_is_off_makes_nothing() {
-    let tracer = Tracer::off();
+    let tracer = Tracer::disabled();
     assert!(!tracer.is_on());
     let parent = SpanContext::of_headers(&headers(&[(headers::PARENT, PARENT)]));
     let span = tracer.start(TraceSpanKind::Server, Parent::Remote(parent), || {

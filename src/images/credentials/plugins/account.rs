@@ -43,22 +43,22 @@ impl PodAccount {
 
 /// Why a provider is not called for a pod.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum NoAccount {
+pub(super) enum ProviderNotCalled {
     /// The provider does not apply to this pod.
-    NotServed(String),
+    NotApplicable(String),
     /// The service account or its token cannot be obtained.
     Failed(String),
 }
 
 /// Reads service accounts and requests their tokens, which are reused until they have to be renewed.
 #[derive(Default)]
-pub(super) struct Accounts {
+pub(super) struct ServiceAccounts {
     api: Option<ApiServer>,
-    issued: Mutex<HashMap<TokenKey, (Token, Timestamp)>>,
+    tokens: Mutex<HashMap<TokenKey, (Token, Timestamp)>>,
     flights: SingleFlight<TokenKey, Result<(Token, Timestamp), String>>,
 }
 
-impl Accounts {
+impl ServiceAccounts {
     pub(super) fn new(api: Option<ApiServer>) -> Self {
         Self {
             api,
@@ -71,20 +71,20 @@ impl Accounts {
         &self,
         settings: &AccountSettings,
         pod: &Pod,
-    ) -> Result<Option<PodAccount>, NoAccount> {
+    ) -> Result<Option<PodAccount>, ProviderNotCalled> {
         let spec = pod.spec();
         let name = spec.and_then(|spec| spec.service_account_name.as_deref());
         let name = name.filter(|name| !name.is_empty() && !pod.is_static());
         let Some(name) = name else {
             let text = "the pod has no service account";
             return if settings.is_required {
-                Err(NoAccount::NotServed(text.into()))
+                Err(ProviderNotCalled::NotApplicable(text.into()))
             } else {
                 Ok(None)
             };
         };
         let api = self.api.as_ref();
-        let api = api.ok_or_else(|| NoAccount::Failed("there is no API server".into()))?;
+        let api = api.ok_or_else(|| ProviderNotCalled::Failed("there is no API server".into()))?;
         let namespace = pod.namespace();
         let account = api.get::<ServiceAccount>(ResourcePath::namespaced(namespace, name));
         let account = account.await.map_err(|error| {
@@ -92,7 +92,7 @@ impl Accounts {
                 "get service account {namespace}/{name}: {}",
                 error_chain(&error)
             );
-            NoAccount::Failed(text)
+            ProviderNotCalled::Failed(text)
         })?;
         let annotations = annotations(settings, account.metadata.annotations.unwrap_or_default())?;
         let key = TokenKey {
@@ -103,7 +103,10 @@ impl Accounts {
             pod_name: pod.name().to_owned(),
             pod_uid: pod.uid(),
         };
-        let token = self.token(api, key).await.map_err(NoAccount::Failed)?;
+        let token = self
+            .token(api, key)
+            .await
+            .map_err(ProviderNotCalled::Failed)?;
         Ok(Some(PodAccount {
             account: UsedAccount {
                 uid: account.metadata.uid.unwrap_or_default(),
@@ -118,9 +121,9 @@ impl Accounts {
     async fn token(&self, api: &ApiServer, key: TokenKey) -> Result<Token, String> {
         let now = Timestamp::now();
         let known = {
-            let mut issued = self.issued.lock();
-            issued.retain(|_, (_, renew)| now < *renew);
-            issued.get(&key).map(|(token, _)| token.clone())
+            let mut tokens = self.tokens.lock();
+            tokens.retain(|_, (_, renew)| now < *renew);
+            tokens.get(&key).map(|(token, _)| token.clone())
         };
         if let Some(token) = known {
             return Ok(token);
@@ -133,7 +136,7 @@ impl Accounts {
             }
         };
         let (token, renew) = self.flights.join(key.clone(), begin).await?;
-        self.issued.lock().insert(key, (token.clone(), renew));
+        self.tokens.lock().insert(key, (token.clone(), renew));
         Ok(token)
     }
 }
@@ -142,11 +145,11 @@ impl Accounts {
 fn annotations(
     settings: &AccountSettings,
     mut known: BTreeMap<String, String>,
-) -> Result<BTreeMap<String, String>, NoAccount> {
+) -> Result<BTreeMap<String, String>, ProviderNotCalled> {
     let (required, optional) = (&settings.required_keys, &settings.optional_keys);
     if let Some(missing) = required.iter().find(|key| !known.contains_key(*key)) {
         let text = format!("the service account has no annotation {missing:?}");
-        return Err(NoAccount::NotServed(text));
+        return Err(ProviderNotCalled::NotApplicable(text));
     }
     known.retain(|key, _| required.contains(key) || optional.contains(key));
     Ok(known)
@@ -174,7 +177,7 @@ mod tests {
         let given = annotations(&settings, known(&["r", "o", "x"])).unwrap();
         assert_eq!(given, known(&["o", "r"]));
         let error = annotations(&settings, known(&["o"])).unwrap_err();
-        assert!(matches!(error, NoAccount::NotServed(text) if text.contains("\"r\"")));
+        assert!(matches!(error, ProviderNotCalled::NotApplicable(text) if text.contains("\"r\"")));
     }
 
     #[test]

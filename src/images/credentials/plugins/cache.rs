@@ -10,7 +10,7 @@ use crate::images::credentials::auths::Auths;
 
 /// For which images a response may be reused: `cacheKeyType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CacheScope {
+pub(super) enum CacheKeyType {
     /// Only the requested image.
     Image,
     /// All images of its registry.
@@ -27,14 +27,14 @@ enum CacheKey {
 }
 
 impl CacheKey {
-    fn of(scope: CacheScope, image: &str) -> CacheKey {
-        match scope {
-            CacheScope::Image => CacheKey::Image(image.to_owned()),
-            CacheScope::Registry => {
+    fn of(key_type: CacheKeyType, image: &str) -> CacheKey {
+        match key_type {
+            CacheKeyType::Image => CacheKey::Image(image.to_owned()),
+            CacheKeyType::Registry => {
                 let registry = image.split('/').next().unwrap_or_default();
                 CacheKey::Registry(registry.to_owned())
             }
-            CacheScope::Global => CacheKey::Global,
+            CacheKeyType::Global => CacheKey::Global,
         }
     }
 }
@@ -42,7 +42,7 @@ impl CacheKey {
 /// Cached responses of one provider.
 #[derive(Default)]
 pub(super) struct Cache {
-    answers: HashMap<(CacheKey, AccountKey), (Arc<Auths>, Instant)>,
+    responses: HashMap<(CacheKey, AccountKey), (Arc<Auths>, Instant)>,
 }
 
 /// The service account that a response is for; `None` for a response without one.
@@ -56,29 +56,33 @@ impl Cache {
         account: &AccountKey,
         now: Instant,
     ) -> Option<Arc<Auths>> {
-        let key = |scope| (CacheKey::of(scope, image), account.clone());
-        [CacheScope::Image, CacheScope::Registry, CacheScope::Global]
-            .into_iter()
-            .filter_map(|scope| self.answers.get(&key(scope)))
-            .find(|(_, until)| now <= *until)
-            .map(|(auths, _)| auths.clone())
+        let key = |key_type| (CacheKey::of(key_type, image), account.clone());
+        [
+            CacheKeyType::Image,
+            CacheKeyType::Registry,
+            CacheKeyType::Global,
+        ]
+        .into_iter()
+        .filter_map(|key_type| self.responses.get(&key(key_type)))
+        .find(|(_, until)| now <= *until)
+        .map(|(auths, _)| auths.clone())
     }
 
     /// Caches the response to a request for `image`, and removes expired responses.
-    pub(super) fn keep(
+    pub(super) fn insert(
         &mut self,
-        (scope, account): (CacheScope, AccountKey),
+        (key_type, account): (CacheKeyType, AccountKey),
         image: &str,
         auths: Arc<Auths>,
-        lifetime: Duration,
+        cache_duration: Duration,
         now: Instant,
     ) {
-        self.answers.retain(|_, (_, until)| now <= *until);
-        // A lifetime that overflows the clock is replaced by a year.
+        self.responses.retain(|_, (_, until)| now <= *until);
+        // At most a year, because a longer duration may overflow the clock.
         let year = Duration::from_secs(365 * 86_400);
-        let until = now + lifetime.min(year);
-        self.answers
-            .insert((CacheKey::of(scope, image), account), (auths, until));
+        let until = now + cache_duration.min(year);
+        self.responses
+            .insert((CacheKey::of(key_type, image), account), (auths, until));
     }
 }
 
@@ -92,19 +96,19 @@ mod tests {
     fn an_answer_serves_the_image_its_registry_or_all() {
         let now = Instant::now();
         let table = [
-            (CacheScope::Image, "r.io/a", true),
-            (CacheScope::Image, "r.io/b", false),
-            (CacheScope::Registry, "r.io/b", true),
-            (CacheScope::Registry, "r.io:5000/b", false),
-            (CacheScope::Global, "other.io/b", true),
+            (CacheKeyType::Image, "r.io/a", true),
+            (CacheKeyType::Image, "r.io/b", false),
+            (CacheKeyType::Registry, "r.io/b", true),
+            (CacheKeyType::Registry, "r.io:5000/b", false),
+            (CacheKeyType::Global, "other.io/b", true),
         ];
-        for (scope, image, expected) in table {
+        for (key_type, image, expected) in table {
             let mut cache = Cache::default();
-            cache.keep((scope, None), "r.io/a", Arc::default(), MINUTE, now);
+            cache.insert((key_type, None), "r.io/a", Arc::default(), MINUTE, now);
             assert_eq!(
                 cache.find(image, &None, now).is_some(),
                 expected,
-                "{scope:?} {image}"
+                "{key_type:?} {image}"
             );
         }
     }
@@ -114,8 +118,8 @@ mod tests {
         let now = Instant::now();
         let mut cache = Cache::default();
         let [one, two] = ["one", "two"].map(|account| Some(account.to_owned()));
-        cache.keep(
-            (CacheScope::Global, one.clone()),
+        cache.insert(
+            (CacheKeyType::Global, one.clone()),
             "a",
             Arc::default(),
             MINUTE,
@@ -130,17 +134,23 @@ mod tests {
     fn an_answer_that_is_too_old_is_not_used_and_goes_with_the_next() {
         let now = Instant::now();
         let mut cache = Cache::default();
-        cache.keep((CacheScope::Image, None), "a", Arc::default(), MINUTE, now);
+        cache.insert(
+            (CacheKeyType::Image, None),
+            "a",
+            Arc::default(),
+            MINUTE,
+            now,
+        );
         assert!(cache.find("a", &None, now + MINUTE).is_some());
         let later = now + MINUTE + Duration::from_millis(1);
         assert!(cache.find("a", &None, later).is_none());
-        cache.keep(
-            (CacheScope::Image, None),
+        cache.insert(
+            (CacheKeyType::Image, None),
             "b",
             Arc::default(),
             Duration::MAX,
             later,
         );
-        assert_eq!(cache.answers.len(), 1);
+        assert_eq!(cache.responses.len(), 1);
     }
 }

@@ -19,7 +19,7 @@ const KIND: &str = "CredentialProviderConfig";
 const GROUP: &str = "kubelet.config.k8s.io";
 const VERSIONS: [&str; 3] = ["v1", "v1alpha1", "v1beta1"];
 /// The API group of requests and responses; it has the same versions as the configuration.
-const TALK_GROUP: &str = "credentialprovider.kubelet.k8s.io";
+const PLUGIN_API_GROUP: &str = "credentialprovider.kubelet.k8s.io";
 
 /// The validated configuration of one provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) struct ProviderSettings {
     /// Image patterns.
     pub(super) match_images: Vec<String>,
     /// `defaultCacheDuration`: the lifetime of a response that has none of its own.
-    pub(super) default_lifetime: Duration,
+    pub(super) default_cache_duration: Duration,
     /// API version of request and response.
     pub(super) api_version: String,
     pub(super) args: Vec<String>,
@@ -104,28 +104,29 @@ pub(super) fn read(
     let mut hash = Sha256::new();
     let (mut providers, mut problems) = (Vec::new(), Vec::new());
     for file in files(path)? {
-        let shown = file.display().to_string();
+        let path_text = file.display().to_string();
         let bytes = read_head_or_empty(&file, MAX_FILE + 1)
-            .with_context(|| format!("cannot read {shown}"))?;
+            .with_context(|| format!("cannot read {path_text}"))?;
         anyhow::ensure!(
             bytes.len() <= MAX_FILE,
-            "{shown} is longer than {MAX_FILE} bytes"
+            "{path_text} is longer than {MAX_FILE} bytes"
         );
         hash.update((bytes.len() as u64).to_be_bytes());
         hash.update(&bytes);
-        let text = String::from_utf8(bytes).with_context(|| format!("{shown} is not text"))?;
-        for provider in decode(&shown, &text)? {
-            let place = format!("{shown}: providers[{}]", providers.len());
-            providers.push((place, provider));
+        let text =
+            String::from_utf8(bytes).with_context(|| format!("{path_text} is not valid UTF-8"))?;
+        for provider in decode(&path_text, &text)? {
+            let field = format!("{path_text}: providers[{}]", providers.len());
+            providers.push((field, provider));
         }
     }
     let mut names = HashSet::new();
-    for (place, provider) in &providers {
+    for (field, provider) in &providers {
         let found = check(provider, account_tokens);
-        problems.extend(found.into_iter().map(|what| format!("{place}.{what}")));
+        problems.extend(found.into_iter().map(|what| format!("{field}.{what}")));
         if !names.insert(&provider.name) {
             problems.push(format!(
-                "{place}.name: Duplicate value: {:?}",
+                "{field}.name: Duplicate value: {:?}",
                 provider.name
             ));
         }
@@ -142,18 +143,18 @@ pub(super) fn read(
 }
 
 fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let shown = path.display();
+    let path_text = path.display();
     let metadata = path
         .metadata()
-        .with_context(|| format!("unable to access path {shown}"))?;
+        .with_context(|| format!("unable to access path {path_text}"))?;
     if !metadata.is_dir() {
         return Ok(vec![path.to_path_buf()]);
     }
     let mut files = Vec::new();
     let entries = path.read_dir();
-    for entry in entries.with_context(|| format!("unable to read directory {shown}"))? {
+    for entry in entries.with_context(|| format!("unable to read directory {path_text}"))? {
         let file = entry
-            .with_context(|| format!("unable to read directory {shown}"))?
+            .with_context(|| format!("unable to read directory {path_text}"))?
             .path();
         let extension = file.extension().and_then(|extension| extension.to_str());
         if matches!(extension, Some("json" | "yaml" | "yml")) && !file.is_dir() {
@@ -163,22 +164,22 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     files.sort();
     anyhow::ensure!(
         !files.is_empty(),
-        "no configuration files found in directory {shown}"
+        "no configuration files found in directory {path_text}"
     );
     Ok(files)
 }
 
-fn decode(shown: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
-    let document: ConfigDocument = decode_secret(text).with_context(|| shown.to_owned())?;
+fn decode(path: &str, text: &str) -> anyhow::Result<Vec<Provider>> {
+    let document: ConfigDocument = decode_secret(text).with_context(|| path.to_owned())?;
     anyhow::ensure!(
         document.kind == KIND,
-        "{shown}: kind: {:?} is not {KIND}",
+        "{path}: kind: {:?} is not {KIND}",
         document.kind
     );
     let (group, version) = document.api_version.split_once('/').unwrap_or_default();
     anyhow::ensure!(
         group == GROUP && VERSIONS.contains(&version),
-        "{shown}: apiVersion: {:?} is not {GROUP}/v1",
+        "{path}: apiVersion: {:?} is not {GROUP}/v1",
         document.api_version
     );
     Ok(document.providers.unwrap_or_default())
@@ -200,7 +201,7 @@ fn settings(provider: Provider) -> ProviderSettings {
     ProviderSettings {
         name: provider.name,
         match_images: provider.match_images.unwrap_or_default(),
-        default_lifetime: provider
+        default_cache_duration: provider
             .default_cache_duration
             .map_or(Duration::ZERO, GoDuration::to_std),
         api_version: provider.api_version,
@@ -227,7 +228,7 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
         name if name.contains(' ') => bad_name("cannot contain spaces"),
         _ => {}
     }
-    let version = provider.api_version.strip_prefix(TALK_GROUP);
+    let version = provider.api_version.strip_prefix(PLUGIN_API_GROUP);
     let version = version.and_then(|rest| rest.strip_prefix('/'));
     match version {
         Some(version) if VERSIONS.contains(&version) => {}
@@ -235,7 +236,9 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
         _ => found.push(format!(
             "apiVersion: Unsupported value: {:?}: supported values: {}",
             provider.api_version,
-            VERSIONS.map(|v| format!("\"{TALK_GROUP}/{v}\"")).join(", ")
+            VERSIONS
+                .map(|v| format!("\"{PLUGIN_API_GROUP}/{v}\""))
+                .join(", ")
         )),
     }
     let images = provider.match_images.as_deref().unwrap_or_default();
@@ -263,7 +266,7 @@ fn check(provider: &Provider, account_tokens: bool) -> Vec<String> {
     for (index, _) in env.iter().enumerate().filter(|(_, var)| has_bad_name(var)) {
         // The entry may be `NAME=VALUE` with a secret value, so it is not repeated.
         found.push(format!(
-            "env[{index}].name: Invalid value: no name of a variable"
+            "env[{index}].name: Invalid value: not a valid name of an environment variable"
         ));
     }
     if let Some(token) = &provider.token_attributes {
@@ -290,7 +293,7 @@ fn check_token(token: &TokenAttributes, is_v1: bool) -> Vec<String> {
     }
     if !is_v1 {
         found.push(format!(
-            ": Forbidden: tokenAttributes is only supported for {TALK_GROUP}/v1 API version"
+            ": Forbidden: tokenAttributes is only supported for {PLUGIN_API_GROUP}/v1 API version"
         ));
     }
     let keys = |keys: &Option<Vec<String>>| keys.clone().unwrap_or_default();

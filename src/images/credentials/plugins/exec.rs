@@ -16,10 +16,10 @@ use super::config::ProviderSettings;
 use crate::host::program::read_head;
 
 /// Timeout of one execution (upstream's value too).
-const LONGEST: Duration = Duration::from_secs(60);
+const EXEC_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of a response, in bytes.
 const MAX_RESPONSE: usize = 1 << 20;
-/// How much of a plugin's standard error is kept for messages, in bytes.
+/// Maximum number of bytes of a plugin's standard error in error messages.
 const MAX_STDERR: u64 = 2048;
 
 /// A plugin's executable, arguments and environment.
@@ -29,7 +29,7 @@ pub(super) struct Program {
     args: Vec<String>,
     env: Vec<(String, String)>,
     api_version: String,
-    longest: Duration,
+    timeout: Duration,
 }
 
 #[derive(Serialize)]
@@ -49,9 +49,9 @@ struct ProviderRequest<'a> {
 pub(super) enum ExecError {
     #[error("it cannot be run: {0}")]
     Spawn(std::io::Error),
-    #[error("it did not end within {} s and was killed", .0.as_secs())]
-    TooSlow(Duration),
-    #[error("its answer is longer than {MAX_RESPONSE} bytes")]
+    #[error("timed out after {} s and was killed", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("the response is longer than {MAX_RESPONSE} bytes")]
     TooLong,
     #[error("its output cannot be read: {0}")]
     Pipe(std::io::Error),
@@ -61,9 +61,9 @@ pub(super) enum ExecError {
 
 impl Program {
     /// Finds the plugin's executable. Blocking.
-    pub(super) fn find(programs: &Path, settings: &ProviderSettings) -> anyhow::Result<Program> {
+    pub(super) fn find(bin_dir: &Path, settings: &ProviderSettings) -> anyhow::Result<Program> {
         use std::os::unix::fs::PermissionsExt as _;
-        let path = programs.join(&settings.name);
+        let path = bin_dir.join(&settings.name);
         let metadata = path.metadata();
         let runs = |m: &std::fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
         anyhow::ensure!(
@@ -77,13 +77,13 @@ impl Program {
             args: settings.args.clone(),
             env: settings.env.clone(),
             api_version: settings.api_version.clone(),
-            longest: LONGEST,
+            timeout: EXEC_TIMEOUT,
         })
     }
 
     #[cfg(test)]
-    pub(super) fn with_deadline(self, longest: Duration) -> Program {
-        Program { longest, ..self }
+    pub(super) fn with_deadline(self, timeout: Duration) -> Program {
+        Program { timeout, ..self }
     }
 
     /// Executes the plugin for an image and returns its output. Dropping the future kills the plugin and its process
@@ -106,8 +106,8 @@ impl Program {
             service_account_token: account.map_or("", PodAccount::token),
             service_account_annotations: account.map_or(&none, |account| &account.annotations),
         };
-        let mut question = serde_json::to_vec(&request).unwrap_or_default();
-        question.push(b'\n');
+        let mut request = serde_json::to_vec(&request).unwrap_or_default();
+        request.push(b'\n');
         let child = Command::new(&self.path)
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
@@ -119,9 +119,9 @@ impl Program {
             .spawn()
             .map_err(ExecError::Spawn)?;
         let mut running = RunningProgram { child };
-        match timeout(self.longest, running.talk(&question)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ExecError::TooSlow(self.longest)),
+        match timeout(self.timeout, running.exchange(&request)).await {
+            Ok(response) => response,
+            Err(_) => Err(ExecError::TimedOut(self.timeout)),
         }
     }
 }
@@ -132,21 +132,22 @@ struct RunningProgram {
 }
 
 impl RunningProgram {
-    async fn talk(&mut self, question: &[u8]) -> Result<Vec<u8>, ExecError> {
+    async fn exchange(&mut self, request: &[u8]) -> Result<Vec<u8>, ExecError> {
         let child = &mut self.child;
         let (input, output, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let run = async {
             if let Some(mut input) = input {
                 // A plugin that does not read its request may have closed its standard input.
-                let _ = input.write_all(question).await;
+                let _ = input.write_all(request).await;
             }
             Ok(())
         };
-        let (answer, message, ()) = tokio::try_join!(read_all(output), read_message(stderr), run)?;
+        let (response, message, ()) =
+            tokio::try_join!(read_all(output), read_message(stderr), run)?;
         let status = child.wait().await.map_err(ExecError::Pipe)?;
         if status.success() {
-            Ok(answer)
+            Ok(response)
         } else {
             Err(ExecError::Failed(status, message))
         }
@@ -199,8 +200,8 @@ mod tests {
 
     async fn run(body: &str) -> Result<String, String> {
         let dir = tempfile::tempdir().unwrap();
-        let answer = program(dir.path(), body).run("r.io/x", None).await;
-        let text = answer.map(|bytes| String::from_utf8(bytes).unwrap());
+        let response = program(dir.path(), body).run("r.io/x", None).await;
+        let text = response.map(|bytes| String::from_utf8(bytes).unwrap());
         text.map_err(|error| error.to_string())
     }
 
@@ -216,15 +217,15 @@ mod tests {
             ],
             ..settings("plugin")
         };
-        let answer = Program::find(dir.path(), &own)
+        let response = Program::find(dir.path(), &own)
             .unwrap()
             .run("r.io/x", None)
             .await;
-        let text = String::from_utf8(answer.unwrap()).unwrap();
-        let question = format!(
+        let text = String::from_utf8(response.unwrap()).unwrap();
+        let request = format!(
             "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"{V1}\",\"image\":\"r.io/x\"}}\n"
         );
-        assert_eq!(text, format!("{question}one two words value /other\n"));
+        assert_eq!(text, format!("{request}one two words value /other\n"));
     }
 
     #[tokio::test]
@@ -250,7 +251,7 @@ mod tests {
         let slow = program(dir.path(), &body).with_deadline(Duration::from_secs(2));
         let begin = Instant::now();
         let error = slow.run("r.io/x", None).await.unwrap_err();
-        assert!(matches!(error, ExecError::TooSlow(_)), "{error}");
+        assert!(matches!(error, ExecError::TimedOut(_)), "{error}");
         assert!(begin.elapsed() < Duration::from_secs(60));
         let grandchild = std::fs::read_to_string(&pid).unwrap();
         let process = PathBuf::from("/proc").join(grandchild.trim()).join("stat");

@@ -52,11 +52,11 @@ pub(super) struct ProviderRun<'a> {
 }
 
 impl ProviderRun<'_> {
-    pub(super) fn ended(self, well: bool) {
+    pub(super) fn ended(self, succeeded: bool) {
         let plugin = [("plugin_name", self.name)];
         let durations = self.metrics.durations.get_or_create_owned(&plugin);
         durations.observe(self.begin.elapsed().as_secs_f64());
-        if !well {
+        if !succeeded {
             self.metrics.errors.get_or_create_owned(&plugin).inc();
         }
     }

@@ -6,7 +6,9 @@
 //! * **Publishes** logins, and metrics of executions.
 //! * **Must never** let a plugin run for more than a minute or write an unbounded response, nor log any part of a
 //!   response.
-//! * Upstream: `pkg/credentialprovider/plugin`. Static pods have no service account.
+//! * Upstream: `pkg/credentialprovider/plugin`.
+//!
+//! Pods without a service account, such as static pods, get no token.
 
 mod account;
 mod cache;
@@ -27,7 +29,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use self::account::{Accounts, NoAccount, PodAccount};
+use self::account::{PodAccount, ProviderNotCalled, ServiceAccounts};
 use self::cache::{AccountKey, Cache};
 use self::config::ProviderSettings;
 use self::exec::Program;
@@ -59,8 +61,8 @@ struct PluginsInner {
     settings: ProviderSettings,
     program: Program,
     cache: Mutex<Cache>,
-    accounts: Arc<Accounts>,
-    places: Arc<Semaphore>,
+    accounts: Arc<ServiceAccounts>,
+    permits: Arc<Semaphore>,
     metrics: PluginMetrics,
 }
 
@@ -72,30 +74,30 @@ impl CredentialPlugins {
     /// Any problem with a provider; the kubelet must not start then.
     pub fn load(
         config: &Path,
-        programs: &Path,
+        bin_dir: &Path,
         account_tokens: bool,
         api: Option<ApiServer>,
         metrics: &Metrics,
     ) -> anyhow::Result<CredentialPlugins> {
         let about = "--image-credential-provider-bin-dir";
         anyhow::ensure!(
-            programs.is_dir(),
+            bin_dir.is_dir(),
             "{about}: {} is not a directory",
-            programs.display()
+            bin_dir.display()
         );
         let (settings, hash) =
             config::read(config, account_tokens).context("--image-credential-provider-config")?;
         let metrics = PluginMetrics::new(metrics, hash);
-        let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
-        let accounts = Arc::new(Accounts::new(api));
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        let accounts = Arc::new(ServiceAccounts::new(api));
         let provider = |settings: ProviderSettings| -> anyhow::Result<LoadedProvider> {
-            let program = Program::find(programs, &settings)?;
+            let program = Program::find(bin_dir, &settings)?;
             let inner = PluginsInner {
                 settings,
                 program,
                 cache: Mutex::default(),
                 accounts: accounts.clone(),
-                places: places.clone(),
+                permits: permits.clone(),
                 metrics: metrics.clone(),
             };
             Ok(LoadedProvider {
@@ -129,7 +131,7 @@ impl LoadedProvider {
         if !settings.match_images.iter().any(is_for) {
             return None;
         }
-        match self.answer(image, pod).await {
+        match self.response(image, pod).await {
             Ok(auths) => auths,
             Err(problem) => {
                 tracing::error!(
@@ -143,15 +145,20 @@ impl LoadedProvider {
         }
     }
 
-    async fn answer(&self, image: &str, pod: &Pod) -> Result<Option<Arc<Auths>>, String> {
+    async fn response(&self, image: &str, pod: &Pod) -> Result<Option<Arc<Auths>>, String> {
         let account = match self.inner.account(pod).await {
             Ok(account) => account,
-            Err(NoAccount::NotServed(why)) => {
+            Err(ProviderNotCalled::NotApplicable(reason)) => {
                 let plugin = &self.inner.settings.name;
-                tracing::debug!(plugin, image, why, "Skipping an image credential provider");
+                tracing::debug!(
+                    plugin,
+                    image,
+                    reason,
+                    "Skipping an image credential provider"
+                );
                 return Ok(None);
             }
-            Err(NoAccount::Failed(why)) => return Err(why),
+            Err(ProviderNotCalled::Failed(error)) => return Err(error),
         };
         let key = self.inner.cache_key(account.as_ref());
         let now = Instant::now();
@@ -169,7 +176,7 @@ impl LoadedProvider {
 }
 
 impl PluginsInner {
-    async fn account(&self, pod: &Pod) -> Result<Option<PodAccount>, NoAccount> {
+    async fn account(&self, pod: &Pod) -> Result<Option<PodAccount>, ProviderNotCalled> {
         match &self.settings.account {
             Some(settings) => self.accounts.of_pod(settings, pod).await,
             None => Ok(None),
@@ -183,21 +190,23 @@ impl PluginsInner {
 
     async fn run(&self, image: &str, account: Option<&PodAccount>) -> ProviderResponse {
         // The semaphore is never closed.
-        let _place = self.places.acquire().await.ok();
-        let answer = {
+        let _permit = self.permits.acquire().await.ok();
+        let output = {
             let run = self.metrics.run(&self.settings.name);
-            let answer = self.program.run(image, account).await;
-            run.ended(answer.is_ok());
-            answer.map_err(|error| error.to_string())?
+            let output = self.program.run(image, account).await;
+            run.ended(output.is_ok());
+            output.map_err(|error| error.to_string())?
         };
         let owner = account.map(|account| &account.account);
-        let response = response::decode(&answer, &self.settings.api_version, owner)?;
+        let response = response::decode(&output, &self.settings.api_version, owner)?;
         let auths = Arc::new(response.auths);
-        let lifetime = response.lifetime.unwrap_or(self.settings.default_lifetime);
-        if !lifetime.is_zero() {
-            let key = (response.scope, self.cache_key(account));
+        let cache_duration = response
+            .cache_duration
+            .unwrap_or(self.settings.default_cache_duration);
+        if !cache_duration.is_zero() {
+            let key = (response.key_type, self.cache_key(account));
             let mut cache = self.cache.lock();
-            cache.keep(key, image, auths.clone(), lifetime, Instant::now());
+            cache.insert(key, image, auths.clone(), cache_duration, Instant::now());
         }
         Ok(auths)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::cache::CacheScope;
+use super::cache::CacheKeyType;
 use crate::base::GoDuration;
 use crate::images::credentials::auths::{Auths, Login};
 use crate::images::credentials::login::UsedAccount;
@@ -15,9 +15,9 @@ const KIND: &str = "CredentialProviderResponse";
 /// The logins of a response, and how long and for which images they are cached.
 #[derive(Debug)]
 pub(super) struct Response {
-    pub(super) scope: CacheScope,
+    pub(super) key_type: CacheKeyType,
     /// `None` uses the provider's default; zero is not cached.
-    pub(super) lifetime: Option<Duration>,
+    pub(super) cache_duration: Option<Duration>,
     pub(super) auths: Auths,
 }
 
@@ -71,10 +71,10 @@ pub(super) fn decode(
         return Err(format!("the credential plugin's response is not a {KIND}"));
     }
     let document: ResponseDocument = serde_json::from_slice(bytes).map_err(unreadable)?;
-    let scope = match document.cache_key_type.as_str() {
-        "Image" => CacheScope::Image,
-        "Registry" => CacheScope::Registry,
-        "Global" => CacheScope::Global,
+    let key_type = match document.cache_key_type.as_str() {
+        "Image" => CacheKeyType::Image,
+        "Registry" => CacheKeyType::Registry,
+        "Global" => CacheKeyType::Global,
         other => {
             return Err(format!(
                 "credential provider plugin did not return a valid cacheKeyType: {}",
@@ -83,18 +83,18 @@ pub(super) fn decode(
         }
     };
     let mut auths = Auths::default();
-    for (place, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
+    for (registry, AuthConfig { username, password }) in document.auth.unwrap_or_default() {
         // An entry that is not a valid registry matches no image.
         let login = Login {
             username,
             password,
             account: account.cloned(),
         };
-        auths.add(&place, login);
+        auths.add(&registry, login);
     }
     Ok(Response {
-        scope,
-        lifetime: document.cache_duration.map(GoDuration::to_std),
+        key_type,
+        cache_duration: document.cache_duration.map(GoDuration::to_std),
         auths,
     })
 }
@@ -118,19 +118,22 @@ mod tests {
         let more = r#", "cacheKeyType": "Registry", "cacheDuration": "1m30s",
             "auth": {"*.io": {"username": "u", "password": "p"}, "a b:c": {}}"#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!(read.scope, CacheScope::Registry);
-        assert_eq!(read.lifetime, Some(Duration::from_secs(90)));
+        assert_eq!(read.key_type, CacheKeyType::Registry);
+        assert_eq!(read.cache_duration, Some(Duration::from_secs(90)));
         let login = read.auths.lookup("r.io/x");
         assert_eq!((&*login[0].username, &*login[0].password), ("u", "p"));
         let more = r#", "cacheKeyType": "Global", "cacheDuration": null, "auth": null"#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!((read.scope, read.lifetime), (CacheScope::Global, None));
+        assert_eq!(
+            (read.key_type, read.cache_duration),
+            (CacheKeyType::Global, None)
+        );
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "0s""#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!(read.lifetime, Some(Duration::ZERO));
+        assert_eq!(read.cache_duration, Some(Duration::ZERO));
         let more = r#", "cacheKeyType": "Image", "cacheDuration": "-5s""#;
         let read = decode(response(more).as_bytes(), V1, None).unwrap();
-        assert_eq!(read.lifetime, Some(Duration::ZERO));
+        assert_eq!(read.cache_duration, Some(Duration::ZERO));
     }
 
     #[test]

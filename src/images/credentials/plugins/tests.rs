@@ -34,7 +34,7 @@ pub(super) fn settings(name: &str) -> ProviderSettings {
     ProviderSettings {
         name: name.into(),
         match_images: vec!["*.io".into()],
-        default_lifetime: Duration::ZERO,
+        default_cache_duration: Duration::ZERO,
         api_version: V1.into(),
         args: Vec::new(),
         env: Vec::new(),

@@ -100,7 +100,10 @@ async fn a_hook_that_never_reached_the_runtime_says_that_it_has_not_run() {
         Box::pin(async move { Err(error) })
     });
     let error = bench(unreachable).pre_stop(command(&["x"]), SECOND).await;
-    assert!(matches!(error, Err(HookError::Unreachable(_))), "{error:?}");
+    assert!(
+        matches!(error, Err(HookError::RuntimeUnavailable(_))),
+        "{error:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

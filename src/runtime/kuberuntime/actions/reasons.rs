@@ -11,7 +11,7 @@ pub enum SandboxChange {
     SeveralReady,
     /// The newest sandbox is not READY.
     NotReady,
-    /// The sandbox lives in the pod's network and should live in the node's, or the other way round.
+    /// The sandbox uses the pod's network namespace and should use the node's, or vice versa.
     NetworkModeDiffers,
     /// The runtime reports a network without an address.
     LostIp,
@@ -67,7 +67,7 @@ pub enum KillReason {
     LivenessProbe,
     /// Its startup probe failed.
     StartupProbe,
-    /// The runtime does not know whether it runs.
+    /// The runtime reports its state as unknown.
     UnknownState,
     /// Its resize policy requires a restart.
     Resize,

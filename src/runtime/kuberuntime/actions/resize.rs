@@ -18,9 +18,9 @@ pub struct ContainerResize {
     pub id: ContainerId,
     /// Its container.
     pub name: String,
-    /// What it has.
+    /// The actuated amounts.
     pub from: ComputeAmounts,
-    /// What it is to have.
+    /// The allocated amounts.
     pub to: ComputeAmounts,
 }
 
@@ -88,9 +88,11 @@ pub(super) fn compute(view: &PlanView<'_>, actions: &mut PodActions) {
     resizes.sort_by_key(|resize| resize.lower_memory_limit().is_none());
     actions.containers_to_resize = resizes;
     let actuated = view.inputs.facts.actuated.as_deref();
-    let wants = pod.spec().and_then(|spec| spec.resources.as_ref());
-    actions.resize_pod_level = actuated.zip(wants).is_some_and(|(actuated, wants)| {
-        let none = ResourceRequirements::default();
-        !same_amounts(actuated.pod.as_ref().unwrap_or(&none), wants)
-    });
+    let allocated = pod.spec().and_then(|spec| spec.resources.as_ref());
+    actions.resize_pod_level = actuated
+        .zip(allocated)
+        .is_some_and(|(actuated, allocated)| {
+            let none = ResourceRequirements::default();
+            !same_amounts(actuated.pod.as_ref().unwrap_or(&none), allocated)
+        });
 }

@@ -58,7 +58,7 @@ impl fmt::Display for ContainersReset {
     }
 }
 
-/// The reset that is due, if one is.
+/// The instances to remove for a `RestartAllContainers` action, if one is due.
 pub(super) fn compute(view: &PlanView<'_>) -> Option<ContainersReset> {
     let pod = view.inputs.pod;
     if pod.is_being_deleted() {

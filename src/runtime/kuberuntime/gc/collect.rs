@@ -104,7 +104,7 @@ impl ContainerGc {
     ) -> anyhow::Result<()> {
         let pod_ref = PodRef::of_status(status);
         let id = removal.id.as_str();
-        tracing::debug!(pod = %pod_ref.log_name(), containerID = id, why = %removal.reason, "Removing a container");
+        tracing::debug!(pod = %pod_ref.log_name(), containerID = id, reason = %removal.reason, "Removing a container");
         if removal.stop_first {
             match self.runtime.stop_container(id, MINIMUM_STOP_SECONDS).await {
                 Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -113,7 +113,7 @@ impl ContainerGc {
         }
         if let Some(container) = status.container(&removal.id) {
             if removal.reason != RemovalReason::PodGone {
-                self.exits.remember(&pod_ref.uid, container).await;
+                self.exits.record_removed(&pod_ref.uid, container).await;
             }
             self.links.remove_container_logs(&pod_ref, container).await;
         }

@@ -66,7 +66,7 @@ pub struct GcSandbox {
 /// Why something is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RemovalReason {
-    /// Nothing of the pod is to stay.
+    /// Everything of the pod is removed.
     PodGone,
     /// There are newer instances of the same container, or a newer sandbox of the same pod.
     Superseded,
@@ -127,8 +127,8 @@ pub fn containers(
     groups.retain(|(pod, _), group| {
         let removes_all = remove_all(pod);
         group.sort_by(newest_instance_first);
-        let starts = |newest: &ContainerInstance| newest.state == ContainerState::Created;
-        if !removes_all && group.first().is_some_and(starts) {
+        let never_started = |newest: &ContainerInstance| newest.state == ContainerState::Created;
+        if !removes_all && group.first().is_some_and(never_started) {
             group.remove(0);
         }
         group.retain(|instance| instance.state != ContainerState::Running && old_enough(instance));

@@ -216,7 +216,10 @@ impl ConfigBuilder {
             node,
             host_ips: &host_ips,
             files: &read_env_files(container, request.volumes).await?,
-            configmaps_and_secrets: &self.volumes.objects(pod, objects, cancel).await?,
+            configmaps_and_secrets: &self
+                .volumes
+                .configmaps_and_secrets(pod, objects, cancel)
+                .await?,
         };
         let environment =
             make_environment(pod, container, &env_inputs).map_err(ConfigError::from)?;

@@ -1,4 +1,5 @@
-//! Creates the files and directories that a container's configuration refers to, as the pure files beside it decide.
+//! Creates the files and directories that a container's configuration refers to. Their content is computed by
+//! the pure modules beside it.
 
 use super::dns::{self, ResolvConf};
 use super::mounts::{self, ContainerFiles, ImageVolumes};
@@ -172,7 +173,7 @@ pub fn create_log_dir(path: &Path) -> Result<(), FilesError> {
         .map_err(|e| FilesError::LogDirectory(path.to_path_buf(), e))
 }
 
-/// Makes a pod's log directory and its parents. True when it was not there. Blocking.
+/// Makes a pod's log directory and its parents. Returns true if it did not exist. Blocking.
 pub fn create_pod_log_dir(path: &Path) -> io::Result<bool> {
     let one = || fs::DirBuilder::new().mode(0o755).create(path);
     let made = match one() {

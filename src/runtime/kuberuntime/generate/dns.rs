@@ -14,7 +14,7 @@ const MAX_SEARCH_CHARS: usize = 2048;
 const MAX_DOMAIN_CHARS: usize = 253;
 const CLUSTER_OPTIONS: &str = "ndots:5";
 
-/// Event reason: a pod wants the cluster's DNS and there is none.
+/// Event reason: a pod requests cluster DNS and none is configured.
 const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
 
 /// A `resolv.conf`, as far as pods inherit it.
@@ -53,7 +53,7 @@ pub struct DnsWarning {
 }
 
 /// Where a pod's configuration starts from.
-enum Base {
+enum DnsBase {
     Cluster,
     Host,
     Nothing,
@@ -85,13 +85,13 @@ pub fn parse_resolv_conf(text: &[u8]) -> ResolvConf {
 pub fn pod_dns(pod: &Pod, inputs: &DnsInputs<'_>) -> (DnsConfig, Vec<DnsWarning>) {
     let mut warnings = Vec::new();
     let mut config = match base_of(pod) {
-        Base::Nothing => DnsConfig::default(),
-        Base::Host => host_config(inputs),
-        Base::Cluster if inputs.cluster_dns.is_empty() => {
+        DnsBase::Nothing => DnsConfig::default(),
+        DnsBase::Host => host_config(inputs),
+        DnsBase::Cluster if inputs.cluster_dns.is_empty() => {
             warnings.extend(missing_cluster_dns(pod));
             host_config(inputs)
         }
-        Base::Cluster => cluster_config(pod, inputs),
+        DnsBase::Cluster => cluster_config(pod, inputs),
     };
     if let Some(own) = pod.spec().and_then(|spec| spec.dns_config.as_ref()) {
         config
@@ -112,14 +112,14 @@ pub fn pod_dns(pod: &Pod, inputs: &DnsInputs<'_>) -> (DnsConfig, Vec<DnsWarning>
     (config, warnings)
 }
 
-fn base_of(pod: &Pod) -> Base {
+fn base_of(pod: &Pod) -> DnsBase {
     let policy = pod.spec().and_then(|spec| spec.dns_policy.as_deref());
     match policy {
-        Some("None") => Base::Nothing,
-        Some("Default") => Base::Host,
-        Some("ClusterFirstWithHostNet") => Base::Cluster,
-        Some("ClusterFirst") | None if pod.host_network() => Base::Host,
-        _ => Base::Cluster,
+        Some("None") => DnsBase::Nothing,
+        Some("Default") => DnsBase::Host,
+        Some("ClusterFirstWithHostNet") => DnsBase::Cluster,
+        Some("ClusterFirst") | None if pod.host_network() => DnsBase::Host,
+        _ => DnsBase::Cluster,
     }
 }
 

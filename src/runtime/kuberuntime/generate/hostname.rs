@@ -24,7 +24,7 @@ pub enum HostnameError {
     NotALabel {
         /// `Hostname` or `Subdomain`.
         field: &'static str,
-        /// What the pod says.
+        /// The value in the pod's spec.
         value: String,
     },
     /// Empty after truncation.

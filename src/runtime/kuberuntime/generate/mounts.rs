@@ -82,7 +82,7 @@ pub struct ContainerFiles {
     pub sub_paths: BTreeMap<usize, PathBuf>,
     /// The managed hosts file, if this container gets it.
     pub hosts_file: Option<PathBuf>,
-    /// The file of its termination message, if it wants one.
+    /// The termination message file, if `terminationMessagePath` is set.
     pub termination_log: Option<PathBuf>,
 }
 

@@ -61,7 +61,7 @@ impl PodKiller {
                 (Err(HookError::DeadlineExceeded(started_at.elapsed())), Some(hook))
             }
         };
-        if !matches!(result, Err(HookError::Unreachable(_))) {
+        if !matches!(result, Err(HookError::RuntimeUnavailable(_))) {
             // Before the container is stopped, so that a kubelet that is killed does not repeat the hook.
             let _ = timeout(RECORD_TIMEOUT, self.stops.record_hook_ran(uid, id)).await;
         }

@@ -214,13 +214,13 @@ impl PodKiller {
         let mut stops = plan::container_stops(pod, status, &|id| annotations.get(id).cloned());
         // Containers that others wait for come first.
         stops.sort_by_key(|stop| stop.waits_for.len());
-        let mut begun: HashMap<ContainerId, RunningStop> = HashMap::new();
+        let mut started: HashMap<ContainerId, RunningStop> = HashMap::new();
         let mut running = Vec::new();
         for stop in stops {
             let others = stop
                 .waits_for
                 .iter()
-                .filter_map(|id| begun.get(id).cloned());
+                .filter_map(|id| started.get(id).cloned());
             let others = others.collect();
             let (id, name) = (stop.id.clone(), stop.name.clone());
             let target = StopTarget {
@@ -232,7 +232,7 @@ impl PodKiller {
                 stop,
             };
             let stop = self.begin_stop(target, *grace.borrow(), others);
-            begun.insert(id, stop.clone());
+            started.insert(id, stop.clone());
             let grace = grace.clone();
             running.push(async move {
                 let result = stop.result(grace).await;
@@ -270,11 +270,12 @@ impl PodKiller {
             let terminal = record.terminal.as_ref();
             terminal.map_or_else(Vec::new, |terminal| terminal.stopped_sandboxes.clone())
         });
-        let left = |s: &&SandboxStatus| s.ready || !stopped.iter().any(|id| id == s.id.as_str());
+        let must_be_stopped =
+            |s: &&SandboxStatus| s.ready || !stopped.iter().any(|id| id == s.id.as_str());
         let stops = status
             .sandboxes
             .iter()
-            .filter(left)
+            .filter(must_be_stopped)
             .map(|s| self.stop_sandbox(pod_ref, &s.id));
         join_all(stops)
             .await
@@ -390,7 +391,7 @@ impl PodKiller {
         let problem = match timeout(limit, list).await {
             Ok(Ok(containers)) => return containers.iter().map(annotated_info_of).collect(),
             Ok(Err(error)) => error_chain(&error),
-            Err(_) => format!("no list within {} ms", limit.as_millis()),
+            Err(_) => format!("list timed out after {} ms", limit.as_millis()),
         };
         tracing::warn!(
             pod = %status.log_name(),

@@ -54,12 +54,12 @@ impl StopStatusReader {
         let listed = match timeout(limit, self.list_pod(uid)).await {
             Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => Err(error_chain(&error)),
-            Err(_) => Err(format!("no list within {} ms", limit.as_millis())),
+            Err(_) => Err(format!("list timed out after {} ms", limit.as_millis())),
         };
         tracing::warn!(
             podUID = %uid,
             err = stale.first().map(StaleItem::to_string),
-            list = listed.as_ref().err(),
+            listErr = listed.as_ref().err(),
             "Stopping a pod without its complete status"
         );
         Ok(Arc::new(self.completed(uid, listed.ok().as_ref())))

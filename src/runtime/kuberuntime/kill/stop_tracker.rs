@@ -36,17 +36,18 @@ impl StopTracker {
         }
     }
 
-    /// Begins an attempt and returns its deadline: `fresh`, or that of the first attempt if that is earlier.
+    /// Begins an attempt and returns its deadline: the earlier of `new_deadline` and the deadline of the
+    /// first attempt.
     pub(super) fn begin(
         &self,
         uid: &PodUid,
         scope: StopScope,
-        fresh: GraceDeadline,
+        new_deadline: GraceDeadline,
     ) -> GraceDeadline {
         let mut deadlines = self.deadlines.lock();
         let of_pod = deadlines.entry(uid.clone()).or_default();
-        let deadline = of_pod.entry(scope).or_insert(fresh);
-        *deadline = fresh.min(*deadline);
+        let deadline = of_pod.entry(scope).or_insert(new_deadline);
+        *deadline = new_deadline.min(*deadline);
         *deadline
     }
 
@@ -55,18 +56,18 @@ impl StopTracker {
         &self,
         uid: &PodUid,
         id: &ContainerId,
-        fresh: GraceDeadline,
+        new_deadline: GraceDeadline,
     ) -> GraceDeadline {
         let deadlines = self.deadlines.lock();
         let of_pod = deadlines.get(uid);
-        let begun = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
+        let started = |scope| of_pod.and_then(|of_pod| of_pod.get(&scope)).copied();
         [
-            begun(StopScope::Pod),
-            begun(StopScope::Container(id.clone())),
+            started(StopScope::Pod),
+            started(StopScope::Container(id.clone())),
         ]
         .into_iter()
         .flatten()
-        .fold(fresh, GraceDeadline::min)
+        .fold(new_deadline, GraceDeadline::min)
     }
 
     /// The stops that are being carried out.
@@ -159,11 +160,11 @@ mod tests {
         let grace =
             |after, seconds| GraceDeadline::starting(now + Duration::from_secs(after), seconds);
         let scope = StopScope::Container("c".into());
-        let begin = |fresh| stops.begin(&uid, scope.clone(), fresh);
+        let begin = |new_deadline| stops.begin(&uid, scope.clone(), new_deadline);
         assert_eq!(begin(grace(0, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 30)), grace(0, 30));
         assert_eq!(begin(grace(10, 5)), grace(10, 5), "less is taken");
-        let limit = |id: &str, fresh| stops.limit(&uid, &id.into(), fresh);
+        let limit = |id: &str, new_deadline| stops.limit(&uid, &id.into(), new_deadline);
         assert_eq!(
             limit("c", grace(11, 30)),
             grace(10, 5),

@@ -239,12 +239,18 @@ impl ContainerStarter {
                 ..StartFailure::new(&container.name, reasons::CREATE_CONTAINER_ERROR, message)
             })
         };
-        for left in request.status.instances(&container.name).filter(created) {
+        for unstarted in request.status.instances(&container.name).filter(created) {
             let latest = self.cache.latest(&request.pod.uid());
-            if latest.container(&left.id).is_some_and(|now| !created(&now)) {
+            if latest
+                .container(&unstarted.id)
+                .is_some_and(|now| !created(&now))
+            {
                 return Err(wait("the previous container is still starting".into()));
             }
-            let removed = self.gc.remove_unstarted(&request.status, &left.id).await;
+            let removed = self
+                .gc
+                .remove_unstarted(&request.status, &unstarted.id)
+                .await;
             removed.map_err(|error| {
                 let text = error_chain(error.as_ref());
                 wait(format!("failed to remove the previous container: {text}"))

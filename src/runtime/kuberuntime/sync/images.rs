@@ -3,7 +3,7 @@
 use super::request::{NotStarted, ReadySandbox, StartFailure, SyncRequest};
 use crate::{
     cri::v1::{ImageSpec, PodSandboxConfig},
-    images::{ImageError, ImageManager, ImageRequest, PullPolicy, ReadyImage, WantedImage},
+    images::{ImageError, ImageManager, ImageRequest, ImageToPrefetch, PullPolicy, ReadyImage},
     model::{Pod, PodExt, reasons::event},
     runtime::kuberuntime::{
         actions::{PodActions, containers_to_prefetch},
@@ -33,13 +33,13 @@ impl ContainerImages {
         if soon.is_empty() {
             return;
         }
-        let wanted = soon.into_iter().map(|container| WantedImage {
+        let images = soon.into_iter().map(|container| ImageToPrefetch {
             object: ObjectRef::container(request.pod, &container.name),
             image: container.image.clone().unwrap_or_default(),
             policy: PullPolicy::of(container.image_pull_policy.as_deref()),
             secrets: request.secrets.clone(),
         });
-        self.images.prefetch(request.pod, wanted.collect(), sandbox);
+        self.images.prefetch(request.pod, images.collect(), sandbox);
     }
 
     /// Gets the image that a container starts from.

@@ -19,9 +19,9 @@ use std::{collections::HashMap, sync::Arc};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitChange {
     /// To the higher of the old and the new limits, before containers are updated.
-    Widen,
+    Raise,
     /// To the new limits, after that.
-    Settle,
+    Apply,
 }
 
 /// Finds and makes the cgroups of pods.
@@ -47,7 +47,7 @@ impl PodCgroups {
         }
     }
 
-    /// The parent for a new sandbox, with its cgroup made.
+    /// Creates the cgroup of the pod and returns it as the parent of a new sandbox.
     pub(super) async fn parent_for_new_sandbox(&self, pod: &Arc<Pod>) -> anyhow::Result<String> {
         self.ensure_exists(pod, None).await
     }
@@ -67,17 +67,17 @@ impl PodCgroups {
                 pod.uid()
             ))
         })?;
-        if let Some(refused) = cgroup.refused {
-            let text = format!("unable to limit the pod's cgroup: {refused}");
-            tracing::error!(pod = %pod.log_name(), err = refused, "cgroup manager.Set failed");
+        if let Some(error) = cgroup.limit_error {
+            let text = format!("unable to limit the pod's cgroup: {error}");
+            tracing::error!(pod = %pod.log_name(), err = error, "cgroup manager.Set failed");
             self.events
                 .warning(&object, event::FAILED_CREATE_POD_CONTAINER, text);
         }
         Ok(cgroup.parent)
     }
 
-    /// The parent of the containers in a sandbox, with its cgroup made if it is the pod's own; for `before`, see
-    /// [`ContainerManager::ensure_exists`].
+    /// The cgroup parent of the containers in a sandbox. If that is the pod's own cgroup, it is created; for
+    /// `before`, see [`ContainerManager::ensure_exists`].
     pub(super) async fn parent_for_sandbox(
         &self,
         pod: &Arc<Pod>,
@@ -108,12 +108,12 @@ impl PodCgroups {
         }
         let wider = self.cgroups.sandbox_resources(pod, Some(before))?;
         let (old, new, before) = match change {
-            LimitChange::Widen => (
+            LimitChange::Raise => (
                 self.cgroups.sandbox_resources(before, None)?,
                 wider,
                 Some(before),
             ),
-            LimitChange::Settle => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
+            LimitChange::Apply => (wider, self.cgroups.sandbox_resources(pod, None)?, None),
         };
         if new != old {
             let notified = self.notify_runtime(id, new.clone()).await;

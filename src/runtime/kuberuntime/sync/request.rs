@@ -80,8 +80,8 @@ pub struct SyncReport {
     pub resize_error: Option<String>,
     /// The sync was cancelled.
     pub cancelled: bool,
-    /// When the next sync is due at the latest. An instant and no delay, because this sync may run for long after this
-    /// is set.
+    /// When the next sync is due at the latest. An instant rather than a delay, because this sync may run for
+    /// long after this is set.
     pub next_sync_at: Option<Instant>,
 }
 
@@ -129,7 +129,7 @@ impl StartFailure {
     }
 }
 
-/// Shows a container id as users know it from the runtime's own tools.
+/// The first 13 characters of a container ID, as `crictl ps` prints it.
 pub fn short_id(id: &ContainerId) -> &str {
     id.as_str().get(..13).unwrap_or(id.as_str())
 }

@@ -60,12 +60,12 @@ impl PodResizer {
         let before = self.allocations.actuated_pod(pod, runs);
         let before = before.map_or_else(|| pod.clone(), Arc::new);
         self.check_usage(pod, &before, actions).await?;
-        self.limit_pod(pod, actions, &before, LimitChange::Widen)
+        self.limit_pod(pod, actions, &before, LimitChange::Raise)
             .await?;
         for resize in &actions.containers_to_resize {
             self.update(pod, actions, resize).await?;
         }
-        self.limit_pod(pod, actions, &before, LimitChange::Settle)
+        self.limit_pod(pod, actions, &before, LimitChange::Apply)
             .await?;
         self.allocations.set_actuated_pod_level(pod);
         Ok(())

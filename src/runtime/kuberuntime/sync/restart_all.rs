@@ -11,7 +11,9 @@ use crate::{
         actions::{ContainerReset, ContainersReset, PodActions, RestartAllTrigger},
         gc::ContainerGc,
         kill::{PodKiller, StopCause},
-        restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
+        restart_back_off::{
+            BackOffDecision, RestartBackOff, back_off_event, back_off_text, timestamp,
+        },
     },
     state::events::EventRecorder,
     state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
@@ -152,8 +154,4 @@ impl PodRestarter {
             .update(&pod.uid(), |r| r.restart_all = None);
         false
     }
-}
-
-fn timestamp(nanoseconds: i64) -> Timestamp {
-    Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -1,7 +1,7 @@
-//! The six steps that make the runtime match a pod: compute changes; kill the pod if its sandbox
-//! changed; kill containers that should not run; create the sandbox; start init containers; start
-//! containers. After the kills, postStart hooks that an earlier kubelet did not finish run again, and resources of running
-//! containers are resized; ephemeral containers start before init containers.
+//! Makes the runtime match a pod, in upstream's steps: (1) compute the changes; (2) kill the pod if its
+//! sandbox changed; (3) kill containers that should not run; (4) create the sandbox; (5) start init
+//! containers; (6) start containers. Between 3 and 4, postStart hooks that an earlier kubelet did not finish
+//! run again, and resources of running containers are resized; ephemeral containers start before step 5.
 //!
 //! A sync may be cancelled between any two steps; never between creating a container and starting it.
 
@@ -101,8 +101,8 @@ impl KubeGenericRuntimeManager {
         if let Err(error) = Box::pin(self.kill_unwanted(&request, actions, &mut report)).await {
             // A replacement of the sandbox that is in its back-off has been recorded as a wait, with the end of the delay.
             if report.next_sync_at.is_none() {
-                let why = error_chain(error.as_ref());
-                self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, why));
+                let text = error_chain(error.as_ref());
+                self.record_history(request.pod, HistoryEntry::about_pod(Action::Fail, text));
             }
             report.error = Some(error);
             return report;
@@ -126,8 +126,8 @@ impl KubeGenericRuntimeManager {
             .waits_after_reset(&request, actions, &mut report)
         {
             if let Some(failure) = report.failures.last() {
-                let why = format!("restarting all containers: {}", failure.reason);
-                let entry = HistoryEntry::about(Action::Wait, &failure.container, why);
+                let text = format!("restarting all containers: {}", failure.reason);
+                let entry = HistoryEntry::about(Action::Wait, &failure.container, text);
                 let left = failure.retry_in.unwrap_or_default();
                 self.record_history(request.pod, entry.until(Timestamp::now() + left));
             }
@@ -195,10 +195,10 @@ impl KubeGenericRuntimeManager {
                 }
             }
             report.changed_runtime = true;
-            let nothing_there = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
-            if *reason != nothing_there {
-                let why = reason.to_string();
-                self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, why));
+            let first_sandbox = KillPodReason::SandboxReplaced(SandboxChange::NoSandbox);
+            if *reason != first_sandbox {
+                let text = reason.to_string();
+                self.record_history(pod, HistoryEntry::about_pod(Action::StopPod, text));
                 self.set_current_step(pod, "stopping the pod".into());
             }
             let killing = Box::pin(self.killer.kill_desired_pod(pod, status));
@@ -234,10 +234,10 @@ impl KubeGenericRuntimeManager {
                 HistoryEntry::about(stop, &kill.name, kill.reason.to_string()),
             );
             self.set_current_step(pod, format!("stopping {}", kill.name));
-            let why = StopCause::Plan(kill.clone());
+            let cause = StopCause::Plan(kill.clone());
             let killing = Box::pin(
                 self.killer
-                    .kill_container(pod, status, &kill.name, &kill.id, why),
+                    .kill_container(pod, status, &kill.name, &kill.id, cause),
             );
             let Some(killed) = request.cancel.run_until_cancelled(killing).await else {
                 report.cancelled = true;
@@ -265,8 +265,8 @@ impl KubeGenericRuntimeManager {
         report.changed_runtime = true;
         let pod = request.pod;
         if let Some(change) = actions.sandbox_change {
-            let why = change.to_string();
-            self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, why));
+            let text = change.to_string();
+            self.record_history(pod, HistoryEntry::about_pod(Action::CreateSandbox, text));
         }
         self.set_current_step(pod, "creating the sandbox".into());
         self.metrics.sandbox_started(pod);
@@ -274,8 +274,8 @@ impl KubeGenericRuntimeManager {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
                 self.metrics.sandbox_failed();
-                let why = error_chain(error.as_ref());
-                self.record_history(pod, HistoryEntry::about_pod(Action::Fail, why));
+                let text = error_chain(error.as_ref());
+                self.record_history(pod, HistoryEntry::about_pod(Action::Fail, text));
                 if error
                     .downcast_ref::<CriError>()
                     .is_some_and(CriError::may_have_created)
@@ -365,8 +365,8 @@ impl KubeGenericRuntimeManager {
             Ok(()) => {
                 report.changed_runtime = true;
                 self.metrics.started_container(request.pod, container, None);
-                let (action, why) = (Action::StartContainer, start.reason.to_string());
-                self.record_history(request.pod, HistoryEntry::about(action, &start.name, why));
+                let (action, text) = (Action::StartContainer, start.reason.to_string());
+                self.record_history(request.pod, HistoryEntry::about(action, &start.name, text));
                 report.started.push(start.name.clone());
                 true
             }
@@ -396,7 +396,7 @@ impl KubeGenericRuntimeManager {
 
     fn record_failure(&self, pod: &Pod, start: &ContainerStart, failure: &StartFailure) {
         let (reason, name) = (failure.reason, start.name.as_str());
-        let why = match reason {
+        let text = match reason {
             // Without the delay, which grows with each restart: equal entries are counted together, and `until` has the
             // end of the delay.
             reasons::CRASH_LOOP_BACK_OFF => format!("{}, {reason}", start.reason),
@@ -404,9 +404,9 @@ impl KubeGenericRuntimeManager {
         };
         let history_entry = match failure.retry_in {
             Some(left) => {
-                HistoryEntry::about(Action::Wait, name, why).until(Timestamp::now() + left)
+                HistoryEntry::about(Action::Wait, name, text).until(Timestamp::now() + left)
             }
-            None => HistoryEntry::about(Action::Fail, name, why),
+            None => HistoryEntry::about(Action::Fail, name, text),
         };
         self.record_history(pod, history_entry);
     }

@@ -30,7 +30,7 @@ fn a_file_is_read_in_the_order_of_its_providers() {
     let one = ProviderSettings {
         name: "one".into(),
         match_images: vec!["*.registry.io".into(), "registry.io:8080/path".into()],
-        default_lifetime: Duration::from_secs(12 * 3600),
+        default_cache_duration: Duration::from_secs(12 * 3600),
         api_version: "credentialprovider.kubelet.k8s.io/v1".into(),
         args: vec!["get".into(), "--verbose".into()],
         env: vec![("PROFILE".into(), "node".into())],
@@ -38,7 +38,7 @@ fn a_file_is_read_in_the_order_of_its_providers() {
     };
     assert_eq!(providers[0], one);
     assert_eq!(providers[1].name, "two");
-    assert_eq!(providers[1].default_lifetime, Duration::ZERO);
+    assert_eq!(providers[1].default_cache_duration, Duration::ZERO);
     // The length in eight bytes, then the content.
     let mut sum = Sha256::new();
     sum.update((GOOD.len() as u64).to_be_bytes());

@@ -28,7 +28,7 @@ pub enum ConfigMapOrSecretError {
         /// Name of the object.
         name: String,
     },
-    /// A value is not text, which is what variables are.
+    /// The value is not UTF-8 text.
     #[error("key {key} in secret {name:?} is not UTF-8 text and cannot be a variable")]
     NotText {
         /// The key.

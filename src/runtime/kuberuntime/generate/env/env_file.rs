@@ -38,7 +38,7 @@ pub enum EnvFileError {
     /// Not text.
     #[error("invalid environment variable format: the file is not UTF-8 text")]
     NotText,
-    /// More than is read.
+    /// The file is larger than [`MAX_FILE`].
     #[error("the environment variable file is larger than {} bytes", MAX_FILE)]
     TooLong,
     /// The file does not exist.
@@ -49,8 +49,8 @@ pub enum EnvFileError {
     Unreadable(String),
 }
 
-/// The value of `key` in a file; empty when the file gives it none, or no such key. Like upstream's,
-/// it stops at the key: what comes after is not validated.
+/// The value of `key` in a file; empty if its value is empty or the key does not exist. Like upstream's, it
+/// stops at the key: what comes after is not validated.
 pub fn value_of_key(file: &[u8], key: &str) -> Result<String, EnvFileError> {
     let text = std::str::from_utf8(file).map_err(|_| EnvFileError::NotText)?;
     let mut lines = text

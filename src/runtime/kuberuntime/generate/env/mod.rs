@@ -28,9 +28,9 @@ pub struct EnvInputs<'a> {
     pub host_ips: &'a [String],
     /// The files of [`wanted_files`], read.
     pub files: &'a EnvFiles,
-    /// Those of [`configmap_secret::wanted_configmaps_and_secrets`], looked up.
+    /// The ConfigMaps and Secrets of [`configmap_secret::wanted_configmaps_and_secrets`], looked up.
     pub configmaps_and_secrets: &'a ConfigMapsAndSecrets,
-    /// Those of services ([`variables_of_services`]).
+    /// Service environment variables ([`variables_of_services`]).
     pub services: &'a Environment,
 }
 
@@ -86,7 +86,7 @@ pub enum EnvError {
         /// Path on the node.
         file: String,
     },
-    /// A source this kubelet does not know.
+    /// An unsupported source of a value.
     #[error("the source of environment variable {0:?} is not supported by this kubelet")]
     Source(String),
 }

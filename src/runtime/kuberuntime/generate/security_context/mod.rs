@@ -46,7 +46,7 @@ pub enum ImageUser {
 }
 
 impl ImageUser {
-    /// Reads what ImageStatus says; an image without a user runs as root.
+    /// The user in the image status; an image without a user runs as root.
     pub fn of(image: &ReadyImage) -> Self {
         match (image.uid, image.username.as_str()) {
             (Some(uid), _) => Self::Uid(uid),
@@ -67,7 +67,7 @@ pub enum SecurityError {
         /// Name of the container.
         container: String,
     },
-    /// `runAsNonRoot` with an image that wants root.
+    /// `runAsNonRoot` with an image whose user is root.
     #[error(
         "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
     )]
@@ -279,7 +279,7 @@ pub fn namespaces(pod: &Pod, user_namespace: Option<IdRange>) -> v1::NamespaceOp
     }
 }
 
-/// The same for an ephemeral container that is to see the processes of another container.
+/// `options` with the PID namespace of `target`, for an ephemeral container with `targetContainerName`.
 pub fn with_target_pid_namespace(
     options: v1::NamespaceOption,
     target: &ContainerId,

@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::process::Command;
 
-/// The number of IDs.
+/// Settings of the user namespaces of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserNamespacesConfig {
     /// Ids of one pod; a multiple of 65536.
@@ -29,8 +29,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// First id, and how many.
 type Ids = (u32, u32);
 
-/// The ids that pods' ranges are cut from. Where the user exists, it must have some: the NSS service
-/// may be down, and guessing could give pods the ids of other users.
+/// The IDs from which the ranges of pods are allocated. If the user exists and `getsubids` is installed, the
+/// user must have subordinate IDs: the NSS service may be unavailable, and a guess might assign IDs of other
+/// users to pods.
 pub(super) async fn space(config: &UserNamespacesConfig) -> anyhow::Result<IdSpace> {
     let assigned = assigned(Path::new("/etc"), tool_on_path()).await;
     let ids = assigned.context("kubelet mappings")?;
@@ -84,7 +85,7 @@ async fn run(tool: &Path, args: &[&str]) -> anyhow::Result<String> {
     command.args(args).kill_on_drop(true);
     let output = tokio::time::timeout(TIMEOUT, command.output())
         .await
-        .with_context(|| format!("{TOOL} did not answer within {} s", TIMEOUT.as_secs()))??;
+        .with_context(|| format!("{TOOL} timed out after {} s", TIMEOUT.as_secs()))??;
     ensure!(output.status.success(), "{TOOL} failed: {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -3,7 +3,7 @@
 //! * Owns: the file `userns` in every pod's directory that has a range, and the table of all of them.
 //! * Woken by: the creation of a sandbox or container; the end of a pod.
 //! * Publishes: the pod's range.
-//! * Must never give two pods the same ids, nor a pod that runs other ids than it has.
+//! * Must never allocate one ID to two pods, or change the range of a running pod.
 //! * Upstream: `pkg/kubelet/userns`.
 
 mod assigned_ids;
@@ -32,7 +32,7 @@ const FILE: &str = "userns";
 /// Maximum size of a record.
 const MAX_FILE: usize = 4096;
 
-/// Why a pod cannot have the user namespace it wants; texts as upstream's.
+/// Why a pod cannot have the user namespace it requests; texts as upstream's.
 #[derive(Debug, thiserror::Error)]
 pub enum UserNamespaceError {
     /// The handler does not support user namespaces.
@@ -73,7 +73,7 @@ fn shown(handler: &str) -> String {
     }
 }
 
-/// Gives pods their ranges; cheap to clone.
+/// Allocates the ID ranges of pods; cheap to clone.
 #[derive(Clone)]
 pub struct UserNamespaces {
     root: KubeletRoot,
@@ -211,7 +211,7 @@ impl UserNamespaces {
     }
 }
 
-/// Whether the pod wants ids of its own.
+/// Whether the pod requests a user namespace (`hostUsers: false`).
 pub fn is_wanted(pod: &Pod) -> bool {
     pod.spec().and_then(|spec| spec.host_users) == Some(false)
 }

@@ -260,7 +260,7 @@ impl PodWorkers {
     }
 
     /// Whether the pod has a worker.
-    pub fn knows(&self, uid: &PodUid) -> bool {
+    pub fn has_worker(&self, uid: &PodUid) -> bool {
         self.shared.map.lock().state(uid).is_some()
     }
 

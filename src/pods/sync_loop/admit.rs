@@ -35,7 +35,7 @@ impl SyncLoop {
     pub(super) fn admission_order(&self, uid: &PodUid) -> AdmissionOrder {
         if self.runs(uid, self.cache.try_settled(uid).as_deref()) {
             AdmissionOrder::Runs
-        } else if self.pod_sync.allocations().knows(uid) {
+        } else if self.pod_sync.allocations().contains(uid) {
             AdmissionOrder::Admitted
         } else {
             AdmissionOrder::New
@@ -219,7 +219,7 @@ impl SyncLoop {
                 !self.has_terminal_status(&other)
                     || self.workers.could_have_running_containers(&other)
             };
-            if other == *uid || !self.workers.knows(&other) || !in_use() {
+            if other == *uid || !self.workers.has_worker(&other) || !in_use() {
                 continue;
             }
             if self.is_terminating(&pod) {

@@ -24,7 +24,8 @@ impl SyncLoop {
         let manager = self.manager.reader();
         for uid in uids {
             let is_desired = manager.get(&uid).is_some();
-            if !is_desired || self.workers.restart_requested(&uid) || !self.workers.knows(&uid) {
+            if !is_desired || self.workers.restart_requested(&uid) || !self.workers.has_worker(&uid)
+            {
                 self.start_removal(uid);
             }
         }
@@ -55,7 +56,7 @@ impl SyncLoop {
         } else if self.deferred.remove(&uid) {
             // It was never started: containers under its UID belong to another pod or to an orphan.
             self.housekeeping_schedule.run_soon();
-        } else if self.workers.knows(&uid) && self.workers.should_pod_be_finished(&uid) {
+        } else if self.workers.has_worker(&uid) && self.workers.should_pod_be_finished(&uid) {
             self.start_removal(uid);
         } else {
             self.update_worker(
@@ -77,7 +78,7 @@ impl SyncLoop {
             }
             self.removals.finish(&uid);
             let desired = manager.get(&uid);
-            let knew = self.workers.knows(&uid);
+            let knew = self.workers.has_worker(&uid);
             let collected = self.workers.remove_terminated(&uid, desired.is_some());
             if let (WorkerRemoval::Removed, Some(pod)) = (collected, desired) {
                 if knew {
@@ -99,7 +100,7 @@ impl SyncLoop {
     pub(super) fn on_orphans_on_disk(&mut self, uids: HashSet<PodUid>) {
         let manager = self.manager.reader();
         for uid in uids {
-            if manager.get(&uid).is_none() && !self.workers.knows(&uid) {
+            if manager.get(&uid).is_none() && !self.workers.has_worker(&uid) {
                 self.start_removal(uid);
             }
         }
@@ -147,7 +148,7 @@ impl SyncLoop {
             .partition(|p| self.cache.try_settled(&p.uid).is_some());
         let wanted = self.manager.reader().uids();
         let is_known = |uid: &PodUid| {
-            wanted.contains(uid) || self.workers.knows(uid) || self.removals.contains(uid)
+            wanted.contains(uid) || self.workers.has_worker(uid) || self.removals.contains(uid)
         };
         let criteria = OrphanCriteria {
             is_known: &is_known,
@@ -309,7 +310,7 @@ impl SyncLoop {
             if !replaced {
                 continue;
             }
-            if self.is_source_unknown(other) && !self.workers.knows(&other.uid) {
+            if self.is_source_unknown(other) && !self.workers.has_worker(&other.uid) {
                 all_read = false;
             } else if PodSource::of(pod) == Some(other.source())
                 || self.is_removed_from_source(other)

@@ -366,7 +366,7 @@ impl SyncLoop {
             match manager.get(&uid) {
                 Some(pod) if self.deferred.contains(&uid) => self.create_deferred(pod),
                 Some(pod) => self.sync(pod),
-                None if self.workers.knows(&uid) => self.workers.status_changed(&uid),
+                None if self.workers.has_worker(&uid) => self.workers.status_changed(&uid),
                 None => orphans = true,
             }
         }
@@ -441,14 +441,14 @@ impl SyncLoop {
     /// is not admitted yet is deferred. A pod whose UID an earlier pod still has is admitted once that one is removed.
     fn create(&mut self, pod: Arc<Pod>) {
         let uid = pod.uid();
-        if !self.workers.knows(&uid) && !self.resolve_uid_conflict(&pod) {
+        if !self.workers.has_worker(&uid) && !self.resolve_uid_conflict(&pod) {
             return;
         }
-        let is_new = !self.workers.knows(&uid) && !self.pending_admissions.contains(&uid);
+        let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
         if self.manager.reader().contains(&uid) && is_new {
             self.metrics.pod_created(&pod);
         }
-        let waits = self.workers.knows(&uid) || self.removals.contains(&uid);
+        let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let seen = self.cache.try_settled(&uid);
         // A pod that runs already is not rejected for resources.
         let runs = self.runs(&uid, seen.as_deref());
@@ -469,7 +469,7 @@ impl SyncLoop {
     /// Updates or creates the pod's worker. None is created while an earlier pod of this UID is being removed, or the
     /// removal would remove the new pod as well: `on_removals_ended` creates it.
     fn update_worker(&self, uid: &PodUid, options: UpdatePodOptions) {
-        if self.workers.knows(uid) || !self.removals.contains(uid) {
+        if self.workers.has_worker(uid) || !self.removals.contains(uid) {
             self.workers.update_pod(options);
         }
     }

@@ -94,8 +94,7 @@ pub struct StatusInputs<'a> {
 }
 
 impl<'a> StatusInputs<'a> {
-    /// Inputs about a pod of which only the runtime status is known; the caller sets what
-    /// else it knows.
+    /// Inputs about a pod of which only the runtime status is known; the caller sets the other inputs.
     pub fn new(pod: &'a Pod, runtime: &'a model::PodStatus, now: Timestamp) -> Self {
         Self {
             pod,

@@ -47,7 +47,7 @@ pub(super) enum ManifestReading {
     Invalid(ManifestDigest, String),
     /// Reading failed; the error.
     ReadFailed(String),
-    /// Not a regular file; says what it is.
+    /// Not a regular file; the value is the file type.
     NotAFile(String),
 }
 
@@ -91,7 +91,7 @@ pub(super) struct ManifestCache {
     files: BTreeMap<OsString, CachedManifest>,
     /// How many files have a pod of each full name.
     names: HashMap<PodFullName, usize>,
-    /// The result of the last scan, until the pod of a file changes.
+    /// The list returned by the last [`Self::outcome`]; `None` after the pod of a file changed.
     pods: Option<Vec<Arc<Pod>>>,
     notices: Vec<Notice>,
     /// Reported duplicates: the ignored file, and the file that has the pod of the same name.
@@ -180,8 +180,8 @@ impl ManifestCache {
         }
     }
 
-    /// Names of files that must be read again soon: those that were changing, and those with a
-    /// error that may have been a half-written file.
+    /// Names of files that must be read again soon: those that were changing, and those whose error has not been
+    /// reported yet, because the file may have been half written.
     pub(super) fn to_reread(&self) -> BTreeSet<OsString> {
         let unreported = |error: &ManifestError| error.report != ReportState::Reported;
         let reread = self.files.iter().filter(|(_, record)| {
@@ -267,14 +267,14 @@ impl ManifestCache {
     }
 }
 
-/// Updates the number of files per pod name after the pod of a file changed.
+/// Updates the number of files per pod name after the pod of a file changed, and discards the cached list of pods.
 fn replace_pod(
     names: &mut HashMap<PodFullName, usize>,
-    delivered: &mut Option<Vec<Arc<Pod>>>,
+    cached_list: &mut Option<Vec<Arc<Pod>>>,
     before: Option<Arc<Pod>>,
     now: Option<Arc<Pod>>,
 ) {
-    *delivered = None;
+    *cached_list = None;
     if let Some(name) = before.map(|pod| pod.full_name())
         && let Some(count) = names.get_mut(&name)
     {

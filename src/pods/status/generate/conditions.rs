@@ -24,7 +24,8 @@ const OWNED: [&str; 6] = [
     "AllContainersRestarting",
 ];
 
-/// The condition of a pod that the node ended for reasons of its own; the eviction API sets it, too.
+/// The condition of a pod that the kubelet terminated by eviction, preemption or node shutdown; the eviction API sets
+/// it, too.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether the kubelet writes conditions of this type.

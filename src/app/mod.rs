@@ -267,7 +267,7 @@ impl App {
         if let Some(within) = manager.watchdog() {
             let (heartbeat, check) = (self.opened.pods.heartbeat.clone(), self.sync_loop_check());
             let check = move || {
-                if heartbeat.has_begun() {
+                if heartbeat.has_started() {
                     check()
                 } else {
                     Ok(())

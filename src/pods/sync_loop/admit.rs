@@ -4,7 +4,7 @@ use super::{
     SyncLoop,
     admission::{AdmissionError, AdmittedPods, NodeView, Rejection, admit, admit_before_devices},
     dispatch::AdmissionOrder,
-    pending_admission::{RETRY_INTERVAL, Wait},
+    pending_admission::{AdmissionWait, RETRY_INTERVAL},
 };
 use crate::{
     model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
@@ -250,11 +250,11 @@ impl SyncLoop {
         let wait = self
             .pending_admissions
             .wait(uid.clone(), Instant::now(), event_delay);
-        if wait == Wait::TimedOut {
+        if wait == AdmissionWait::TimedOut {
             return true;
         }
         self.deferred.insert(uid);
-        if wait == Wait::EmitEvent {
+        if wait == AdmissionWait::EmitEvent {
             self.pod_sync
                 .warning_event(pod, event::ADMISSION_PENDING, why);
         }

@@ -169,23 +169,24 @@ pub(super) async fn start(
     };
     node::start(settings::node(config), deps, tasks).await?;
     let changes = reader.statuses.subscribe();
-    let giving_back = memory::give_back_after_bursts(changes, tasks.shutdown());
-    tasks.spawn("memory", giving_back);
+    let trimming = memory::trim_after_bursts(changes, tasks.shutdown());
+    tasks.spawn("memory", trimming);
 
     // From here on pods are started.
-    let (active, known, workers) = (state.pods.clone(), state.pods, pods.workers.clone());
+    let (pods_for_active, pods_for_names) = (state.pods.clone(), state.pods);
+    let workers = pods.workers.clone();
     resources.serve_plugins(
         PluginDeps {
             root_dir: config.root_dir.clone(),
             active_pods: Arc::new(move || {
-                let mut pods = active.pods();
+                let mut pods = pods_for_active.pods();
                 pods.retain(|pod| {
                     !pod.is_terminal() && !workers.should_pod_be_finished(&pod.uid())
                 });
                 pods
             }),
             pod_by_name: Arc::new(move |namespace, name| {
-                let mut all = known.pods().into_iter();
+                let mut all = pods_for_names.pods().into_iter();
                 all.find(|pod| pod.namespace() == namespace && pod.name() == name)
             }),
             socket: opened.pod_resources,

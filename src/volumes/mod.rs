@@ -119,7 +119,7 @@ impl VolumeManager {
         objects: Objects,
         mounter: impl Mounter,
     ) -> Self {
-        Self::in_cluster(
+        Self::with_sources(
             root,
             node,
             objects,
@@ -131,7 +131,7 @@ impl VolumeManager {
 
     /// Builds the manager of a node in a cluster. With `quotas`, the usage of emptyDir volumes is monitored by
     /// project quotas.
-    pub fn in_cluster(
+    pub fn with_sources(
         root: KubeletRoot,
         node: Arc<NodeFacts>,
         objects: Objects,

@@ -35,7 +35,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent reads. A read that hangs keeps its thread.
 const MAX_READS: usize = 8;
 
-const TIMED_OUT: &str = "its directory does not answer";
+const TIMED_OUT: &str = "reading its directory timed out";
 
 /// Reads ConfigMaps and Secrets. Cheap to clone.
 #[derive(Clone, Default)]
@@ -176,8 +176,8 @@ async fn read_files(
         wanted.into_iter().map(read).collect()
     };
     let timed_out = |key: ObjectKey| {
-        let why = TIMED_OUT.to_owned();
-        (key.clone(), Err(ObjectError::Unreadable { key, why }))
+        let reason = TIMED_OUT.to_owned();
+        (key.clone(), Err(ObjectError::Unreadable { key, reason }))
     };
     let found = directory.read(read).await;
     found.unwrap_or_else(|| keys.into_iter().map(timed_out).collect())

@@ -16,7 +16,7 @@ use crate::{
     state::node_object::HostIps,
     state::pod_cache::PodCache,
     state::pod_manager::PodManager,
-    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, Terminal},
+    state::pod_state_store::{PodOrigin, PodRecord, PodStateStore, TerminalRecord},
     state::probe_results::ProbeResults,
 };
 use jiff::Timestamp;
@@ -436,7 +436,7 @@ impl StatusPublisher {
         let change = |record: &mut PodRecord| {
             let known = record.terminal.take();
             record.status = None;
-            record.terminal = Some(Terminal {
+            record.terminal = Some(TerminalRecord {
                 status: Some(status.clone()),
                 stopped_sandboxes: known.map(|t| t.stopped_sandboxes).unwrap_or_default(),
             });

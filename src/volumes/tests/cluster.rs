@@ -68,7 +68,14 @@ pub(super) async fn with_mounter(lifetime: i64, node: Node, mounter: impl Mounte
         ..NodeFacts::default()
     };
     Cluster {
-        manager: VolumeManager::in_cluster(root, Arc::new(facts), objects, cluster, None, mounter),
+        manager: VolumeManager::with_sources(
+            root,
+            Arc::new(facts),
+            objects,
+            cluster,
+            None,
+            mounter,
+        ),
         server,
         node,
     }
@@ -86,7 +93,7 @@ pub(super) async fn restarted(cluster: &Cluster) -> VolumeManager {
     };
     let root = cluster.manager.root().clone();
     let mounter = cluster.node.mounter.clone();
-    VolumeManager::in_cluster(
+    VolumeManager::with_sources(
         root,
         cluster.manager.shared.node.clone(),
         objects,

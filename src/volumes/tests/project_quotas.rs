@@ -10,7 +10,7 @@ fn monitored(base: &Path) -> VolumeManager {
     let root = KubeletRoot::create(&base.join("kubelet")).unwrap();
     let etc = base.join("etc");
     fs::create_dir_all(&etc).unwrap();
-    VolumeManager::in_cluster(
+    VolumeManager::with_sources(
         root,
         Arc::default(),
         Objects::default(),

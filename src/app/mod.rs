@@ -16,7 +16,7 @@ mod open;
 mod start;
 
 use crate::{
-    apiserver::configmap_secret::Objects,
+    apiserver::configmap_secret::ConfigMapSecretReader,
     base::metrics::Metrics,
     base::{TaskEnd, Tasks, error_chain, panics::PanicScope, spawn},
     config::{
@@ -74,7 +74,10 @@ impl Default for Periods {
 
 /// Warns if the directory cannot be read. Runs as a task, because the directory may be on a file system that hangs.
 async fn check_local_objects(path: PathBuf) {
-    if let Some(fault) = Objects::new(Some(path.clone()), None).fault().await {
+    if let Some(fault) = ConfigMapSecretReader::new(Some(path.clone()), None)
+        .fault()
+        .await
+    {
         tracing::warn!(
             path = %path.display(),
             err = fault,

@@ -39,7 +39,7 @@ const TIMED_OUT: &str = "reading its directory timed out";
 
 /// Reads ConfigMaps and Secrets. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Objects {
+pub struct ConfigMapSecretReader {
     local: Option<Arc<LocalObjectsDir>>,
     api: Option<ApiObjects>,
     changed: Arc<DirtySet<PodUid>>,
@@ -80,7 +80,7 @@ impl LocalObjectsDir {
     }
 }
 
-impl Objects {
+impl ConfigMapSecretReader {
     /// For static pods, reads objects below a directory: `configmaps/<namespace>/<name>/<key>` and
     /// `secrets/<namespace>/<name>/<key>`; a file `..immutable` beside the keys makes an object immutable. For other
     /// pods, reads from the API server.

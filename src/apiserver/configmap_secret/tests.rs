@@ -33,7 +33,7 @@ fn put(dir: &Path, path: &str, text: impl AsRef<[u8]>) {
 }
 
 async fn get(dir: &Path, key: ObjectKey) -> Result<Arc<ObjectData>, ObjectError> {
-    let objects = Objects::new(Some(dir.to_path_buf()), None);
+    let objects = ConfigMapSecretReader::new(Some(dir.to_path_buf()), None);
     objects
         .of(&static_pod())
         .get([key.clone()].into())
@@ -101,7 +101,7 @@ async fn missing_objects_have_upstreams_errors() {
         key(ObjectKind::Secret, "db"),
         key(ObjectKind::ConfigMap, "app"),
     ];
-    let found = Objects::default()
+    let found = ConfigMapSecretReader::default()
         .of(&static_pod())
         .get(wanted.into())
         .await;
@@ -282,7 +282,7 @@ fn two_versions_are_never_mixed() {
 async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it_answers() {
     let dir = tempfile::tempdir().unwrap();
     put(dir.path(), "secrets/shop/db/user", "admin");
-    let objects = Objects::new(Some(dir.path().to_path_buf()), None);
+    let objects = ConfigMapSecretReader::new(Some(dir.path().to_path_buf()), None);
     let files = objects.of(&static_pod());
     // Each read that hangs keeps its permit.
     let reads = objects.local.as_ref().unwrap().reads.clone();
@@ -303,6 +303,6 @@ async fn a_directory_that_hangs_is_an_error_after_a_while_and_read_again_when_it
     drop(hanging);
     assert!(files.get([key.clone()].into()).await[&key].is_ok());
     assert_eq!(objects.fault().await, None);
-    let missing = Objects::new(Some(dir.path().join("missing")), None);
+    let missing = ConfigMapSecretReader::new(Some(dir.path().join("missing")), None);
     assert_eq!(missing.fault().await, Some("is not a directory"));
 }
